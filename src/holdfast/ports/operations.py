@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Durable work as the runner needs it: find, claim, keep, record, finish. By the database's clock."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from holdfast.model.operation import Claim, Operation
+
+
+class Operations(Protocol):
+    def now(self) -> datetime:
+        """The database's clock: the one that all managers share."""
+        ...
+
+    def claim_due(
+        self, owner: str, limit: int, ttl: timedelta
+    ) -> Sequence[Operation]:
+        """Take up to `limit` operations whose time has come, oldest first."""
+        ...
+
+    def next_look(self) -> datetime | None:
+        """When the earliest open operation wants to be looked at."""
+        ...
+
+    def renew(self, claim: Claim, ttl: timedelta) -> None:
+        """Keep the claim for another `ttl`; ClaimLost if it is not ours any more."""
+        ...
+
+    def step_done(
+        self, claim: Claim, position: int, name: str, sentence: str, ttl: timedelta
+    ) -> None:
+        """Record a finished step and renew the claim in one go."""
+        ...
+
+    def put_off(
+        self, claim: Claim, status: str, next_try_at: datetime, sentence: str
+    ) -> None:
+        """Give the claim back: look again at `next_try_at`."""
+        ...
+
+    def finish(self, claim: Claim, status: str, sentence: str) -> None:
+        """Close the operation as done or error."""
+        ...
