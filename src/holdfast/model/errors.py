@@ -104,9 +104,7 @@ class DriverError(HoldfastError):
     status = 502
     title = "An outside part failed"
 
-    def __init__(
-        self, port: str, message: str, *, retryable: bool, **details: Any
-    ) -> None:
+    def __init__(self, port: str, message: str, *, retryable: bool, **details: Any) -> None:
         super().__init__(f"{port}: {message}", **details)
         self.port = port
         self.retryable = retryable

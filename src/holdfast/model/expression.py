@@ -122,9 +122,7 @@ class _Parser:
             yield str(value)
 
     @staticmethod
-    def _comparison(
-        compare: Callable[[Any, Any], bool], key: str, value: str
-    ) -> Test:
+    def _comparison(compare: Callable[[Any, Any], bool], key: str, value: str) -> Test:
         def test(facts: Facts) -> bool:
             if key not in facts:
                 return False

@@ -192,8 +192,8 @@ class Servers(Protocol):
         """Make an image of that name from the server; the image's id."""
         ...
 
-    def images(self, name: str) -> Sequence[str]:
-        """Ids of the images of that name."""
+    def images(self, server_id: str, name: str) -> Sequence[str]:
+        """Ids of the images of that name made from that server."""
         ...
 
     def lock(self, server_id: str, reason: str) -> None: ...

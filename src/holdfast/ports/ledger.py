@@ -7,7 +7,7 @@ in the window, and writes all or nothing. `NotEnoughHosts` never comes from here
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -22,9 +22,8 @@ class Work:
     """What a save does to the durable work of its subject."""
 
     add: tuple[Operation, ...] = ()
+    put: tuple[Operation, ...] = ()  # the row of the same key is armed again
     cancel: frozenset[str] = frozenset()  # kinds
-    reschedule: Mapping[str, datetime] = field(default_factory=dict)  # kind -> due
-    early_s: Mapping[str, float] = field(default_factory=dict)  # kind -> look before due
 
 
 class Ledger(Protocol):
@@ -61,18 +60,23 @@ class Ledger(Protocol):
         ...
 
     def free_hosts(
-        self, window: Window, *, besides: str | None = None
+        self,
+        window: Window,
+        *,
+        besides: str | None = None,
+        keys: Collection[str] = (),
     ) -> Sequence[tuple[Host, bool]]:
-        """Reservable hosts, each with whether it is free in the window (`besides` a lease)."""
+        """Reservable hosts, each with whether it is free in the window (`besides` a lease).
+
+        Of the capabilities, only those named by `keys` are read.
+        """
         ...
 
     def enrol(
         self, host: CloudHost, region: str, capabilities: Mapping[str, str], work: Work
     ) -> Host: ...
 
-    def describe(
-        self, host_id: int, capabilities: Mapping[str, str | None]
-    ) -> None:
+    def describe(self, host_id: int, capabilities: Mapping[str, str | None]) -> None:
         """Set extra capabilities, remove those that are None; Conflict if one is in use."""
         ...
 

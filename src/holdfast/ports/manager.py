@@ -52,15 +52,11 @@ class Manager(Protocol):
 
     def create_lease(self, caller: Caller, lease: NewLease) -> None: ...
 
-    def update_lease(
-        self, caller: Caller, lease_id: str, change: LeaseChange
-    ) -> None: ...
+    def update_lease(self, caller: Caller, lease_id: str, change: LeaseChange) -> None: ...
 
     def delete_lease(self, caller: Caller, lease_id: str) -> None: ...
 
-    def enrol_host(
-        self, caller: Caller, name: str, capabilities: Mapping[str, str]
-    ) -> int:
+    def enrol_host(self, caller: Caller, name: str, capabilities: Mapping[str, str]) -> int:
         """The new host's id."""
         ...
 

@@ -13,9 +13,9 @@ class Operations(Protocol):
         """The database's clock: the one that all managers share."""
         ...
 
-    def claim_due(
-        self, owner: str, limit: int, ttl: timedelta
-    ) -> Sequence[Operation]:
+    def by_key(self, key: str) -> Operation: ...
+
+    def claim_due(self, owner: str, limit: int, ttl: timedelta) -> Sequence[Operation]:
         """Take up to `limit` operations whose time has come, oldest first."""
         ...
 
@@ -34,9 +34,9 @@ class Operations(Protocol):
         ...
 
     def put_off(
-        self, claim: Claim, status: str, next_try_at: datetime, sentence: str
+        self, claim: Claim, status: str, next_try_at: datetime, sentence: str, failures: int = 0
     ) -> None:
-        """Give the claim back: look again at `next_try_at`."""
+        """Give the claim back: look again at `next_try_at`; `failures` adds to the attempts."""
         ...
 
     def finish(self, claim: Claim, status: str, sentence: str) -> None:

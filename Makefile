@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+# hatchling and editables are pinned and installed first: building needs no isolation
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
+# some machines set PYTHONDONTWRITEBYTECODE: then this is the only chance
+COMPILE := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q -j 0
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help install run test-deps lint test bench pins clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+		printf 'make %-10s %s\n' "$$name" "$$text"; done
+
+install: .venv/.installed ## create .venv with Holdfast in it (PYTHON=python3.x to choose)
+	@:
+
+.venv/.installed: pyproject.toml constraints.txt
+	@command -v '$(PYTHON)' >/dev/null || { \
+		echo "$(PYTHON) is not here: install Python 3.11 or later, or say make PYTHON=..." >&2; exit 1; }
+	@'$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) is $$('$(PYTHON)' -V), Holdfast needs 3.11 or later: make PYTHON=..." >&2; exit 1; }
+	@'$(PYTHON)' -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) lacks venv: apt-get install python3-venv (or your system's equal)" >&2; exit 1; }
+	@echo 'installing, about a minute'
+	@$(BIN)/python -c '' 2>/dev/null || '$(PYTHON)' -m venv --clear .venv
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation -e '.[rabbit,postgresql,mysql]'
+	@$(COMPILE) .venv/lib src || echo 'some files could not be compiled ahead: no harm' >&2
+	@touch $@
+
+run: install ## run everything in one process, with its data in state/ (ARGS='...' for options)
+	@exec $(BIN)/holdfast up --state state $(ARGS)
+
+test-deps: .venv/.installed-test ## install what the tests need, servers from Debian included
+	@tools/debian-parts
+
+.venv/.installed-test: .venv/.installed
+	@echo 'installing what the tests need, about a minute'
+	@$(PIP) --no-build-isolation -e '.[test]'
+	@$(COMPILE) .venv/lib || echo 'some files could not be compiled ahead: no harm' >&2
+	@touch $@
+
+lint: .venv/.installed-test ## ruff, mypy and the import rules
+	@$(BIN)/ruff check -q
+	@$(BIN)/ruff format -q --check
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log 2>&1 || { cat .venv/lint-imports.log; exit 1; }
+
+test: install test-deps lint ## everything CI checks
+	@$(BIN)/python -m pytest $(ARGS)
+
+bench: test-deps ## print the figures, one script of bench/ after the other
+	@for script in bench/[!_]*.py; do \
+		[ -e "$$script" ] || { echo 'nothing in bench/ yet'; break; }; \
+		echo "== $$script"; PYTHONPATH=. $(BIN)/python "$$script" || exit 1; done
+
+pins: ## renew constraints.txt: newest versions that pyproject.toml allows
+	@echo 'resolving, a minute or two'
+	@tools/pins '$(PYTHON)'
+
+clean: ## remove .venv and caches; state/ stays
+	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +

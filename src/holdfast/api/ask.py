@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a handler gets (`Ask`), what it gives back (`Reply`), and what a route is."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from oslo_config import cfg
+
+from holdfast.model.caller import Caller
+from holdfast.ports.clock import Clock
+from holdfast.ports.manager import Manager
+from holdfast.store import Store
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything the API works with; made once in `holdfast.service`."""
+
+    conf: cfg.ConfigOpts
+    store: Store
+    manager: Manager
+    clock: Clock
+    new_id: Callable[[], str]
+    loop_age_s: Callable[[], float] | None = None  # None: no loop in this process
+    sim: Any = None  # drivers.cloud.sim.Simulator, where the cloud is one
+    embedded: bool = False  # manager in this very process
+
+
+@dataclass(frozen=True)
+class Ask:
+    services: Services
+    caller: Caller
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Any
+    base_url: str
+    microversion: tuple[int, int] = (1, 0)
+
+
+@dataclass(frozen=True)
+class Reply:
+    body: Any = None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+
+    @cached_property
+    def data(self) -> bytes:
+        if self.body is None:
+            return b""
+        if isinstance(self.body, bytes):
+            return self.body
+        return json.dumps(self.body).encode()
+
+
+Handler = Callable[[Ask], Reply]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One line of the API. `rule` None means open to everybody, and must be meant."""
+
+    method: str
+    path: str
+    handler: Handler
+    rule: str | None
+    summary: str
+    schema: Mapping[str, Any] | None = None  # of the request body
+    reply: Mapping[str, Any] | None = None  # of the answer, for the OpenAPI document
+    status: int = 200

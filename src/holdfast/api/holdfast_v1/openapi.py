@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The OpenAPI document of /holdfast/v1, from the route table and the schemas that validate."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import holdfast
+from holdfast.api.ask import Route
+
+_ERROR = {
+    "type": "object",
+    "required": ["errors"],
+    "properties": {
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["code", "status", "title", "detail"],
+                "properties": {
+                    "request_id": {"type": "string"},
+                    "code": {"type": "string"},
+                    "status": {"type": "integer"},
+                    "title": {"type": "string"},
+                    "detail": {"type": "string"},
+                    "links": {"type": "array", "items": {"type": "object"}},
+                },
+            },
+        }
+    },
+}
+
+
+def document(routes: Sequence[Route]) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        if route.path.startswith("/holdfast/v1"):
+            paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Holdfast", "version": holdfast.__version__},
+        "paths": paths,
+        "components": {"schemas": {"Error": _ERROR}},
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": f"{route.method.lower()} {route.path}",
+        "responses": {
+            str(route.status): _content("As asked", route.reply or {"type": "object"}),
+            "default": _content("Refused", {"$ref": "#/components/schemas/Error"}),
+        },
+    }
+    names = re.findall(r"{(\w+)}", route.path)
+    if names:
+        said["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
+    if route.schema is not None:
+        said["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": route.schema}},
+        }
+    return said
+
+
+def _content(description: str, schema: Any) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}

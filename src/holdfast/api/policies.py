@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what, by oslo.policy: a rule for every route, defaults in code, a file to override them.
+
+reader looks at its own project, member reserves for it, service reports what it saw, admin does the
+rest. Whose object it is, is not a matter of rules: handlers answer 404 for another project's.
+"""
+
+from typing import Any
+
+from oslo_config import cfg
+from oslo_policy import policy
+
+from holdfast.model.errors import Forbidden
+
+ADMIN = "role:admin"
+SERVICE = "role:service or role:admin"
+MEMBER = "role:member or role:manager or role:admin"
+READER = "role:reader or role:member or role:manager or role:admin"
+
+
+def _rule(name: str, check: str, what: str, *operations: str) -> policy.DocumentedRuleDefault:
+    paths: list[Any] = [dict(zip(("method", "path"), o.split(), strict=True)) for o in operations]
+    return policy.DocumentedRuleDefault(name, check, what, paths)
+
+
+_LEASES = "/reservation/v1/leases"
+_HOSTS = "/reservation/v1/os-hosts"
+
+RULES = [
+    policy.RuleDefault("context_is_admin", ADMIN, "Who sees the objects of every project."),
+    _rule("reservation:lease:list", READER, "List leases", f"GET {_LEASES}"),
+    _rule("reservation:lease:show", READER, "Show a lease", f"GET {_LEASES}/{{lease_id}}"),
+    _rule("reservation:lease:create", MEMBER, "Create a lease", f"POST {_LEASES}"),
+    _rule("reservation:lease:update", MEMBER, "Update a lease", f"PUT {_LEASES}/{{lease_id}}"),
+    _rule("reservation:lease:delete", MEMBER, "Delete a lease", f"DELETE {_LEASES}/{{lease_id}}"),
+    _rule("reservation:host:list", ADMIN, "List hosts", f"GET {_HOSTS}"),
+    _rule("reservation:host:show", ADMIN, "Show a host", f"GET {_HOSTS}/{{host_id}}"),
+    _rule("reservation:host:create", ADMIN, "Enrol a host", f"POST {_HOSTS}"),
+    _rule("reservation:host:update", ADMIN, "Describe a host", f"PUT {_HOSTS}/{{host_id}}"),
+    _rule("reservation:host:delete", ADMIN, "Withdraw a host", f"DELETE {_HOSTS}/{{host_id}}"),
+    _rule(
+        "reservation:host:allocations",
+        ADMIN,
+        "See who holds hosts when",
+        f"GET {_HOSTS}/allocations",
+        f"GET {_HOSTS}/{{host_id}}/allocation",
+    ),
+    _rule("reservation:property:list", ADMIN, "List properties", f"GET {_HOSTS}/properties"),
+    _rule(
+        "reservation:property:update",
+        ADMIN,
+        "Make a property private or public",
+        f"PATCH {_HOSTS}/properties/{{name}}",
+    ),
+    _rule(
+        "holdfast:observation:create",
+        SERVICE,
+        "Report what a monitor saw",
+        "POST /holdfast/v1/observations",
+    ),
+    _rule(
+        "holdfast:observation:list",
+        SERVICE,
+        "List what monitors saw",
+        "GET /holdfast/v1/observations",
+    ),
+    _rule("holdfast:operation:list", ADMIN, "List durable work", "GET /holdfast/v1/operations"),
+    _rule("holdfast:sim:show", ADMIN, "Look at the simulated cloud", "GET /holdfast/v1/sim"),
+    _rule(
+        "holdfast:sim:change",
+        ADMIN,
+        "Break and mend the simulated cloud",
+        "PUT /holdfast/v1/sim/settings",
+        "POST /holdfast/v1/sim/hosts/{name}/fail",
+        "POST /holdfast/v1/sim/hosts/{name}/recover",
+        "POST /holdfast/v1/sim/servers/{ref}/crash",
+    ),
+]
+
+
+def list_rules() -> list[Any]:
+    """For oslopolicy-sample-generator."""
+    return RULES
+
+
+class Policy:
+    """The rules in force: the defaults above and the operator's policy.yaml."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._enforcer = policy.Enforcer(conf)
+        self._enforcer.suppress_deprecation_warnings = True
+        self._enforcer.register_defaults(RULES)
+
+    def is_admin(self, credentials: dict[str, Any]) -> bool:
+        return bool(self._enforcer.enforce("context_is_admin", {}, credentials))
+
+    def check(self, rule: str, credentials: dict[str, Any]) -> None:
+        target = {"project_id": credentials["project_id"]}
+        if not self._enforcer.authorize(rule, target, credentials):
+            raise Forbidden(f"Policy doesn't allow {rule} to be performed by your roles")

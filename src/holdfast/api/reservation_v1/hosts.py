@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/reservation/v1/os-hosts: hosts, their allocations and properties."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.api.reservation_v1.dates import lease_date, stamp
+from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.host import Host
+
+ENROL = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 255},
+        "id": {"type": ["string", "integer"]},
+    },
+    "anyOf": [{"required": ["name"]}, {"required": ["id"]}],
+}
+PROPERTY = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["private"],
+    "properties": {"private": {"type": "boolean"}},
+}
+
+
+def index(ask: Ask) -> Reply:
+    return Reply({"hosts": [view(host) for host in ask.services.store.ledger.enrolled()]})
+
+
+def show(ask: Ask) -> Reply:
+    return Reply({"host": view(_host(ask))})
+
+
+def create(ask: Ask) -> Reply:
+    name = str(ask.body.get("name") or ask.body["id"])
+    extras = {k: v for k, v in ask.body.items() if k not in ("name", "id")}
+    capabilities = {key: _capability(key, value) for key, value in extras.items()}
+    host_id = ask.services.manager.enrol_host(ask.caller, name, capabilities)
+    return Reply({"host": view(ask.services.store.ledger.host(str(host_id)))}, status=201)
+
+
+def update(ask: Ask) -> Reply:
+    host = _host(ask)
+    if not isinstance(ask.body, dict):
+        raise InvalidInput("Malformed request body: a JSON object is wanted")
+    extras = {k: v for k, v in ask.body.items() if k not in ("id", "name")}
+    if not extras:
+        raise InvalidInput("No data to update")
+    capabilities = {k: None if v is None else _capability(k, v) for k, v in extras.items()}
+    ask.services.manager.describe_host(ask.caller, host.id, capabilities)
+    return Reply({"host": view(_host(ask))})
+
+
+def delete(ask: Ask) -> Reply:
+    ask.services.manager.withdraw_host(ask.caller, _host(ask).id)
+    return Reply(status=204)
+
+
+def allocations(ask: Ask) -> Reply:
+    return Reply({"allocations": list(_allocations(ask))})
+
+
+def allocation(ask: Ask) -> Reply:
+    wanted = str(_host(ask).id)
+    for entry in _allocations(ask):
+        if entry["resource_id"] == wanted:
+            return Reply({"allocation": entry})
+    raise NotFound(f"Object with {{'host_id': {wanted!r}}} not found")
+
+
+def properties(ask: Ask) -> Reply:
+    """Any value of `detail` and `all` counts as yes, as the contract has it."""
+    detail, everything = bool(ask.query.get("detail")), bool(ask.query.get("all"))
+    found: dict[str, dict[str, Any]] = {}
+    for row in ask.services.store.ledger.properties():
+        if row["private"] and not everything:
+            continue
+        entry = found.setdefault(
+            row["name"], {"property": row["name"], "private": row["private"], "values": []}
+        )
+        if row["text"] is not None:
+            entry["values"].append(row["text"])
+    entries: Iterable[dict[str, Any]] = found.values()
+    if not detail:
+        entries = [{"property": entry["property"]} for entry in entries]
+    return Reply({"resource_properties": list(entries)})
+
+
+def set_property(ask: Ask) -> Reply:
+    name = ask.path["name"]
+    ask.services.manager.set_property(ask.caller, name, ask.body["private"])
+    row = ask.services.store.ledger.property(name)
+    body = {
+        "id": str(row["id"]),
+        "resource_type": row["resource_type"],
+        "property_name": row["name"],
+        "private": row["private"],
+        "created_at": stamp(row["created_at"]),
+        "updated_at": stamp(row["updated_at"]),
+    }
+    return Reply({"resource_property": body})
+
+
+def _host(ask: Ask) -> Host:
+    return ask.services.store.ledger.host(ask.path["host_id"])
+
+
+def _capability(key: str, value: Any) -> str:
+    if isinstance(value, bool | int | float | str):
+        return str(value)
+    raise InvalidInput(f"{key}: the value of an extra capability is text or a number")
+
+
+def _allocations(ask: Ask) -> Iterable[dict[str, Any]]:
+    """Every enrolled host, also those that nobody holds; the filters thin the reservations out."""
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    lease_id, reservation_id = ask.query.get("lease_id"), ask.query.get("reservation_id")
+    for row in ask.services.store.ledger.allocations():
+        held = found.setdefault(row["host_id"], [])
+        if row["reservation_id"] is None:
+            continue
+        if lease_id not in (None, row["lease_id"]):
+            continue
+        if reservation_id not in (None, row["reservation_id"]):
+            continue
+        held.append(
+            {
+                "id": row["reservation_id"],
+                "lease_id": row["lease_id"],
+                "start_date": lease_date(row["start_date"]),
+                "end_date": lease_date(row["end_date"]),
+            }
+        )
+    return ({"resource_id": str(i), "reservations": held} for i, held in found.items())
+
+
+def view(host: Host) -> dict[str, Any]:
+    return {
+        **host.capabilities,
+        "id": str(host.id),
+        "vcpus": host.vcpus,
+        "cpu_info": host.cpu_info,
+        "hypervisor_type": host.hypervisor_type,
+        "hypervisor_version": host.hypervisor_version,
+        "hypervisor_hostname": host.hypervisor_hostname,
+        "service_name": host.service_host,
+        "memory_mb": host.memory_mb,
+        "local_gb": host.local_gb,
+        "status": None,
+        "availability_zone": host.zone,
+        "trust_id": None,
+        "reservable": host.reservable,
+        "created_at": stamp(host.created_at),
+        "updated_at": stamp(host.updated_at),
+    }

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole API on one screen: method, path, handler, policy rule, what it does."""
+
+from collections.abc import Sequence
+
+from holdfast import console
+from holdfast.api import health, versions
+from holdfast.api.ask import Ask, Reply, Route, Services
+from holdfast.api.holdfast_v1 import errors, observations, openapi, operations, sim
+from holdfast.api.metrics import Metrics
+from holdfast.api.reservation_v1 import hosts, leases
+
+R, H = "/reservation/v1", "/holdfast/v1"
+
+# fmt: off
+ROUTES: Sequence[Route] = (
+    # version documents: open to everybody
+    Route("GET", "/reservation", versions.reservation_root, None, "Versions", status=300),
+    Route("GET", "/reservation/versions", versions.reservation_root, None, "Versions", status=300),
+    Route("GET", R, versions.reservation_v1, None, "Reservation v1"),
+    Route("GET", "/instance-ha", versions.instance_ha_root, None, "Versions"),
+    Route("GET", "/instance-ha/v1", versions.instance_ha_v1, None, "Instance HA v1"),
+    Route("GET", "/holdfast", versions.holdfast_root, None, "Versions"),
+    Route("GET", H, versions.holdfast_v1, None, "Holdfast v1"),
+
+    # reservation v1
+    Route("GET", f"{R}/leases", leases.index, "reservation:lease:list", "List leases"),
+    Route("POST", f"{R}/leases", leases.create, "reservation:lease:create", "Create a lease",
+          schema=leases.CREATE, status=201),
+    Route("GET", f"{R}/leases/{{lease_id}}", leases.show, "reservation:lease:show", "Show a lease"),
+    Route("PUT", f"{R}/leases/{{lease_id}}", leases.update, "reservation:lease:update",
+          "Update a lease", schema=leases.UPDATE),
+    Route("DELETE", f"{R}/leases/{{lease_id}}", leases.delete, "reservation:lease:delete",
+          "Delete a lease", status=204),
+    Route("GET", f"{R}/os-hosts", hosts.index, "reservation:host:list", "List hosts"),
+    Route("POST", f"{R}/os-hosts", hosts.create, "reservation:host:create", "Enrol a host",
+          schema=hosts.ENROL, status=201),
+    Route("GET", f"{R}/os-hosts/allocations", hosts.allocations, "reservation:host:allocations",
+          "Who holds hosts when"),
+    Route("GET", f"{R}/os-hosts/properties", hosts.properties, "reservation:property:list",
+          "List properties"),
+    Route("PATCH", f"{R}/os-hosts/properties/{{name}}", hosts.set_property,
+          "reservation:property:update", "Make a property private", schema=hosts.PROPERTY),
+    Route("GET", f"{R}/os-hosts/{{host_id}}", hosts.show, "reservation:host:show", "Show a host"),
+    Route("PUT", f"{R}/os-hosts/{{host_id}}", hosts.update, "reservation:host:update",
+          "Set and unset extra capabilities"),
+    Route("DELETE", f"{R}/os-hosts/{{host_id}}", hosts.delete, "reservation:host:delete",
+          "Withdraw a host", status=204),
+    Route("GET", f"{R}/os-hosts/{{host_id}}/allocation", hosts.allocation,
+          "reservation:host:allocations", "Who holds one host when"),
+
+    # our own
+    Route("POST", f"{H}/observations", observations.create, "holdfast:observation:create",
+          "Report what a monitor saw", schema=observations.SCHEMA, status=202),
+    Route("GET", f"{H}/observations", observations.index, "holdfast:observation:list",
+          "List what monitors saw"),
+    Route("GET", f"{H}/operations", operations.index, "holdfast:operation:list",
+          "List durable work"),
+    Route("GET", f"{H}/errors/{{code}}", errors.show, None, "What an error code means"),
+    Route("GET", f"{H}/sim", sim.show, "holdfast:sim:show", "The simulated world"),
+    Route("PUT", f"{H}/sim/settings", sim.change, "holdfast:sim:change",
+          "Change latency and faults", schema=sim.SETTINGS),
+    Route("POST", f"{H}/sim/hosts/{{name}}/fail", sim.fail_host, "holdfast:sim:change",
+          "Take the power from a host", status=202),
+    Route("POST", f"{H}/sim/hosts/{{name}}/recover", sim.recover_host, "holdfast:sim:change",
+          "Power a host on again", status=202),
+    Route("POST", f"{H}/sim/servers/{{ref}}/crash", sim.crash_server, "holdfast:sim:change",
+          "Crash a server", status=202),
+    Route("GET", "/", console.front_page, None, "Console"),
+)
+# fmt: on
+
+
+def table(_services: Services, metrics: Metrics) -> Sequence[Route]:
+    """Every route of this process."""
+    known = (*ROUTES, *health.routes(metrics))
+
+    def show(_ask: Ask) -> Reply:
+        return Reply(openapi.document(known))
+
+    return (*known, Route("GET", f"{H}/openapi.json", show, None, "This document"))

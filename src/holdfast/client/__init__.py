@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holdfast over HTTP: the library under the `holdfast` commands, and for your own programs.
+
+from holdfast.client import Client
+
+client = Client("http://127.0.0.1:8780", user="ana", password=secret)
+lease = client.leases.find("training")
+client.leases.update(lease["id"], end_date="2027-01-31 18:00")
+
+Plain dicts come back, errors are `ClientError`s. It is not a model of the service: it knows the
+wire, and nothing of the server's own code.
+"""
+
+from holdfast.client.client import Client
+from holdfast.client.errors import (
+    BadRequest,
+    ClientError,
+    Conflict,
+    Forbidden,
+    NotFound,
+    NotReachable,
+    NotUnique,
+    ServerError,
+    Unauthorized,
+    Unavailable,
+)
+
+__all__ = [
+    "BadRequest",
+    "Client",
+    "ClientError",
+    "Conflict",
+    "Forbidden",
+    "NotFound",
+    "NotReachable",
+    "NotUnique",
+    "ServerError",
+    "Unauthorized",
+    "Unavailable",
+]

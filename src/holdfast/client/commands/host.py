@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""holdfast host create | list | show | set | delete, and host allocation list"""
+
+import argparse
+from typing import Any
+
+from holdfast.client.commands import (
+    Base,
+    ListCommand,
+    ShowCommand,
+    Table,
+    one,
+    pair,
+    rows,
+)
+
+COLUMNS = (
+    "id",
+    "hypervisor_hostname",
+    "vcpus",
+    "memory_mb",
+    "local_gb",
+    "availability_zone",
+    "reservable",
+)
+
+
+def _add_extra(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--extra",
+        action="append",
+        default=[],
+        type=pair,
+        metavar="KEY=VALUE",
+        help="a capability leases can ask for; repeat it for more",
+    )
+
+
+class Create(ListCommand):
+    """Enrol hosts: from now on leases can reserve them."""
+
+    example = """  holdfast host create cmp-1 cmp-2 --extra gpu=True --extra rack=a"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("names", nargs="+", metavar="name", help="as the hypervisor is called")
+        _add_extra(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        extra = dict(parsed_args.extra)
+        hosts = self.client.hosts
+        made = self.each(parsed_args.names, lambda name: hosts.create(name, extra))
+        return rows(COLUMNS, made)
+
+
+class List(ListCommand):
+    """List the hosts that leases can reserve."""
+
+    example = "  holdfast host list --sort-column hypervisor_hostname"
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        return rows(COLUMNS, self.client.hosts.list())
+
+
+class Show(ShowCommand):
+    """Show one host, with its capabilities."""
+
+    example = "  holdfast host show cmp-1"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", help="name, short or full, or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        return one(self.client.hosts.find(parsed_args.host))
+
+
+class Set(ShowCommand):
+    """Set or take away a host's capabilities.
+
+    Not while a reservation rests on the capability.
+    """
+
+    example = "  holdfast host set cmp-1 --extra gpu=True --unset burn_in"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", help="name, short or full, or id")
+        _add_extra(parser)
+        parser.add_argument(
+            "--unset",
+            action="append",
+            default=[],
+            metavar="KEY",
+            help="a capability to take away; repeat it for more",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        extra: dict[str, str | None] = dict(parsed_args.extra)
+        if twice := sorted(set(extra) & set(parsed_args.unset)):
+            self.parser.error(f"both --extra and --unset name {', '.join(twice)}")
+        extra |= dict.fromkeys(parsed_args.unset)
+        if not extra:
+            self.parser.error("nothing to change: give --extra or --unset")
+        host = self.client.hosts.find(parsed_args.host)
+        return one(self.client.hosts.update(host["id"], extra))
+
+
+class Delete(Base):
+    """Take hosts out of reservation; not while one is reserved or has servers."""
+
+    example = "  holdfast host delete cmp-1 cmp-2"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("hosts", nargs="+", metavar="host", help="name, short or full, or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.each(parsed_args.hosts, self._delete)
+
+    def _delete(self, ref: str) -> None:
+        host = self.client.hosts.find(ref)
+        self.client.hosts.delete(host["id"])
+        self.say(f"host {host['hypervisor_hostname']} ({host['id']}) deleted")
+
+
+class AllocationList(ListCommand):
+    """List which reservation holds which host, and when."""
+
+    example = """  holdfast host allocation list --sort-column start_date
+  holdfast host allocation list --lease training"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--lease", help="only of this lease, name or id")
+        parser.add_argument("--reservation-id", help="only of this reservation")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        ref = parsed_args.lease
+        lease_id = self.client.leases.find(ref)["id"] if ref else None
+        found = self.client.hosts.allocations(
+            lease_id=lease_id, reservation_id=parsed_args.reservation_id
+        )
+        names = {str(host["id"]): host["hypervisor_hostname"] for host in self.client.hosts.list()}
+        columns = ("host", "reservation_id", "lease_id", "start_date", "end_date")
+        held = (
+            _held(names.get(str(each["resource_id"])), each["resource_id"], reservation)
+            for each in found
+            for reservation in each["reservations"]
+        )
+        return rows(columns, held)
+
+
+def _held(name: str | None, host_id: Any, reservation: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **reservation,
+        "host": name or str(host_id),
+        "reservation_id": reservation["id"],
+    }

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""holdfast sim show | set | fail-host | recover-host | crash-server"""
+
+import argparse
+from typing import Any
+
+from holdfast.client.commands import (
+    Base,
+    ListCommand,
+    ShowCommand,
+    Table,
+    json_value,
+    one,
+    pair,
+    rows,
+)
+
+SERVER_COLUMNS = ("id", "name", "status", "power_state", "host", "running_on", "project_id")
+
+
+class Show(ListCommand):
+    """Show the simulated cloud: its hosts, or its servers."""
+
+    example = """  holdfast sim show
+  holdfast sim show --servers --sort-column host"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--servers", action="store_true", help="the servers, not the hosts")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        sim = self.client.sim.show()
+        if parsed_args.servers:
+            return rows(SERVER_COLUMNS, sim.get("servers", []))
+        hosts = [{**each, "state": _state(each)} for each in sim.get("hosts", [])]
+        return rows(("name", "rack", "state", "pools", "servers"), hosts)
+
+
+class Set(ShowCommand):
+    """Change how the simulated cloud behaves; prints all settings."""
+
+    example = "  holdfast sim set latency_s=0.2 lost_reply_rate=0.1"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("settings", nargs="+", type=pair, metavar="key=value")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        asked = {key: json_value(text) for key, text in parsed_args.settings}
+        return one(self.client.sim.change(**asked))
+
+
+class FailHost(Base):
+    """Pull the plug of a simulated host."""
+
+    example = "  holdfast sim fail-host cmp-1"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", help="the host")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.app.stdout.write(self.client.sim.fail_host(parsed_args.name) + "\n")
+
+
+class RecoverHost(Base):
+    """Switch a simulated host on again."""
+
+    example = "  holdfast sim recover-host cmp-1"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", help="the host")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.app.stdout.write(self.client.sim.recover_host(parsed_args.name) + "\n")
+
+
+class CrashServer(Base):
+    """Crash a simulated server."""
+
+    example = "  holdfast sim crash-server web-1"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("server", help="name or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        said = self.client.sim.crash_server(parsed_args.server)
+        self.app.stdout.write(said + "\n")
+
+
+def _state(host: dict[str, Any]) -> str:
+    """Power and service in a few words: "up", "no power, still looks up", "down, forced down"."""
+    service = host.get("service", {})
+    looks = service.get("state", "")
+    words = [looks]
+    if not host.get("powered", True):
+        words = ["no power", "still looks up" if looks == "up" else looks]
+    if not service.get("enabled", True):
+        words.append("disabled")
+    if service.get("forced_down"):
+        words.append("forced down")
+    return ", ".join(word for word in words if word)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated cloud over the wire, `{url}/holdfast/v1/sim`: look at it, and break it."""
+
+from typing import Any
+
+from holdfast.client.wire import Wire, path
+
+_PREFIX = "/holdfast/v1/sim"
+
+
+class Sim:
+    """client.sim; a server on a real cloud answers NotFound."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def show(self) -> dict[str, Any]:
+        """Hosts, servers and settings."""
+        sim: dict[str, Any] = self._wire.call("GET", _PREFIX, key="sim")
+        return sim
+
+    def change(self, **settings: Any) -> dict[str, Any]:
+        """Change settings such as latency_s; all of them come back."""
+        answer = self._wire.call("PUT", _PREFIX + "/settings", body=settings)
+        now: dict[str, Any] = answer["settings"]
+        return now
+
+    def fail_host(self, name: str) -> str:
+        """Pull a host's plug. Returns what happened, as a sentence."""
+        return self._do("hosts", name, "fail")
+
+    def recover_host(self, name: str) -> str:
+        return self._do("hosts", name, "recover")
+
+    def crash_server(self, ref: str) -> str:
+        """Crash a server, by name or id."""
+        return self._do("servers", ref, "crash")
+
+    def _do(self, *parts: str) -> str:
+        said: str = self._wire.call("POST", _PREFIX + path(*parts), key="said")
+        return said

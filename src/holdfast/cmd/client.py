@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast`: the command-line client and the operator commands.
+
+Commands are entry points in `holdfast.commands`, imported when they are asked for; one that cannot
+be imported says so and leaves the others alone. Exit codes: 0 done, 1 failed, 2 not understood, 130
+interrupted.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from cliff.app import App
+from cliff.command import Command
+from cliff.commandmanager import CommandManager, EntryPointWrapper
+
+from holdfast import __version__
+from holdfast.client.access import read_password
+from holdfast.client.client import Client
+
+NAMESPACE = "holdfast.commands"
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+class LazyCommand(EntryPointWrapper):
+    """A command known by name; its module is imported by `load`."""
+
+    def __init__(self, entry: importlib.metadata.EntryPoint) -> None:
+        self.name = entry.name
+        self.entry = entry
+
+    def load(self) -> type[Command]:
+        try:
+            command: type[Command] = self.entry.load()
+        except Exception as error:  # whatever a broken module raises is its own affair
+            return _unavailable(self.name, error)
+        return command
+
+    @property
+    def value(self) -> str:
+        return self.entry.value
+
+
+class Commands(CommandManager):
+    """Finds commands without importing them, which cliff's own would."""
+
+    def load_commands(self, namespace: str) -> None:
+        self.group_list.append(namespace)
+        for entry in importlib.metadata.entry_points(group=namespace):
+            self.commands.setdefault(entry.name, LazyCommand(entry))
+
+
+def _unavailable(name: str, cause: Exception) -> type[Command]:
+    """A command that stands in for one that cannot be imported."""
+
+    class Unavailable(Command):
+        _description = f"(not available here: {cause})"
+
+        def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+            parser = super().get_parser(prog_name)
+            parser.prefix_chars = "\0"  # its options are unknown: take them all
+            parser.add_argument("rest", nargs="*")
+            return parser
+
+        def take_action(self, parsed_args: argparse.Namespace) -> None:
+            raise RuntimeError(
+                f"`holdfast {name}` is not available here: {cause}; is all of Holdfast installed?"
+            ) from cause
+
+    return Unavailable
+
+
+class HoldfastApp(App):
+    """The application: global options, and the client that commands share."""
+
+    NAME = "holdfast"
+    LOG = logging.getLogger(NAME)
+
+    def __init__(self) -> None:
+        super().__init__(
+            description="Reserve compute, and look after it. `holdfast lease create --help`"
+            " shows how to begin.",
+            version=__version__,
+            command_manager=Commands(NAMESPACE),
+            deferred_help=True,
+        )
+
+    def build_option_parser(
+        self,
+        description: str | None,
+        version: str | None,
+        argparse_kwargs: dict[str, Any] | None = None,
+    ) -> argparse.ArgumentParser:
+        # abbreviations would swallow options of the commands
+        kwargs = {"allow_abbrev": False, "prog": self.NAME, **(argparse_kwargs or {})}
+        parser = super().build_option_parser(description, version, kwargs)
+        for action in parser._actions:
+            if "--version" in action.option_strings:
+                action.version = f"{self.NAME} {version}"  # type: ignore[attr-defined]
+        parser.add_argument(
+            "--url", help="the server; default: HOLDFAST_URL, or http://127.0.0.1:8780"
+        )
+        parser.add_argument("--user", help="who you are; default: HOLDFAST_USER")
+        parser.add_argument(
+            "--password-file",
+            metavar="FILE",
+            help="its first line is the password; default: HOLDFAST_PASSWORD,"
+            " or the file HOLDFAST_PASSWORD_FILE",
+        )
+        return parser
+
+    @cached_property
+    def client(self) -> Client:
+        """Made when a command first asks for it: many need none."""
+        path = self.options.password_file
+        return Client(
+            self.options.url,
+            user=self.options.user,
+            password=read_password(path) if path else None,
+        )
+
+    def initialize_app(self, argv: list[str]) -> None:
+        if not argv:
+            # without a command: show what there is, not cliff's own shell
+            self.interactive_mode = False
+            argv.append("help")
+        if argv[0] == "help":
+            # `lease create x --end +1h --help` asks for help with `lease create x`
+            argv[:] = itertools.takewhile(lambda word: not word.startswith("-"), argv)
+
+    def get_fuzzy_matches(self, cmd: str) -> list[str]:
+        of_the_noun = [name for name, _ in self.command_manager if name.split()[0] == cmd]
+        return sorted(of_the_noun) or super().get_fuzzy_matches(cmd)
+
+    def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
+        if "client" in self.__dict__:
+            self.client.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    handlers = logging.root.handlers[:]
+    try:
+        code = HoldfastApp().run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except SystemExit as asked:
+        code = asked.code if isinstance(asked.code, int) else int(bool(asked.code))
+    except BrokenPipeError:
+        code = PIPE_CLOSED
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    finally:
+        logging.root.handlers[:] = handlers
+    if code == PIPE_CLOSED:
+        _close_stdout()
+    return code
+
+
+def _close_stdout() -> None:
+    """Keep the interpreter from complaining about the closed pipe when it ends."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast status`: is this installation fit to run? Configuration, database, cloud, broker, files."""
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cliff.lister import Lister
+from oslo_config import cfg
+
+from holdfast import conf as configuration
+from holdfast.client.commands import Base
+from holdfast.cmd.db import config_option
+
+OK, WARNING, FAILURE = "ok", "warning", "failure"
+Finding = tuple[str, str]
+
+
+class Status(Base, Lister):
+    """Check configuration and database before an upgrade or a start.
+
+    Exit code: 0 all well, 1 a warning, 2 a failure.
+    """
+
+    example = "  holdfast status --config /etc/holdfast/holdfast.conf"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        config_option(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        rows = list(findings(parsed_args.config))
+        results = {result for _check, result, _what in rows}
+        self.exit_code = 2 if FAILURE in results else 1 if WARNING in results else 0
+        return ("check", "result", "what"), rows
+
+
+def findings(files: list[str] | None) -> Iterator[tuple[str, str, str]]:
+    try:
+        conf = configuration.load([], files)
+    except cfg.Error as error:
+        yield "configuration", FAILURE, str(error)
+        return
+    yield "configuration", OK, ", ".join(conf.config_file) or "defaults only, no file found"
+    checks: list[tuple[str, Callable[[cfg.ConfigOpts], Finding]]] = [
+        ("authentication", _authentication),
+        ("database", _database),
+        ("cloud", _cloud),
+        ("broker", _broker),
+    ]
+    for name, check in checks:
+        try:
+            result, what = check(conf)
+        except Exception as error:  # a check that breaks is a finding, not a crash
+            result, what = FAILURE, str(error)
+        yield name, result, what
+
+
+def _authentication(conf: cfg.ConfigOpts) -> Finding:
+    from holdfast import service
+
+    service.check_bind(conf, conf.api.host)
+    if conf.auth_strategy == "noauth":
+        return WARNING, "noauth: everybody on this machine is an admin"
+    if conf.auth_strategy == "http_basic":
+        for path in (conf.auth.htpasswd_file, conf.auth.users_file):
+            if not os.access(path, os.R_OK):
+                return FAILURE, f"{path} cannot be read"
+            if os.stat(path).st_mode & 0o007:
+                return WARNING, f"{path} can be read by everybody: chmod 640"
+    return OK, conf.auth_strategy
+
+
+def _database(conf: cfg.ConfigOpts) -> Finding:
+    from holdfast import service
+
+    core = service.Core(conf)
+    try:
+        service.check_schema(core)
+    finally:
+        core.close()
+    return OK, "at the version of this program"
+
+
+def _cloud(conf: cfg.ConfigOpts) -> Finding:
+    from holdfast import service
+    from holdfast.ports.clock import SystemClock
+
+    cloud = service.connect_cloud(conf, SystemClock())
+    try:
+        hosts = cloud.hosts.list()
+    finally:
+        cloud.close()
+    if not hosts:
+        return WARNING, f"{conf.cloud.driver}: answers, but has no hosts"
+    return OK, f"{conf.cloud.driver}: {len(hosts)} hosts"
+
+
+def _broker(conf: cfg.ConfigOpts) -> Finding:
+    if not conf.transport_url:
+        return OK, "none: API and manager are one process (`holdfast up`)"
+    from holdfast.ports.clock import SystemClock
+    from holdfast.rpc import rabbit
+
+    manager = rabbit.remote(conf, SystemClock())
+    return OK, f"manager {manager.ping()} answers"

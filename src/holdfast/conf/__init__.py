@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration: one file per group, an object that is passed in, never a global.
+
+>>> conf = load([], ["/etc/holdfast/holdfast.conf"])
+>>> conf.manager.workers
+64
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from oslo_config import cfg
+from oslo_log import log
+
+import holdfast
+from holdfast.conf import api, auth, cloud, database, default, manager, reservation, sim
+
+LOG = logging.getLogger(__name__)
+_GROUPS = (default, api, auth, cloud, database, manager, reservation, sim)
+
+
+def load(args: Sequence[str], files: Sequence[str] | None = None) -> cfg.ConfigOpts:
+    """A configuration from files and a command line; `files` None looks in the usual places."""
+    conf = cfg.ConfigOpts()
+    register(conf)
+    log.register_options(conf)
+    conf(
+        args=list(args),
+        project="holdfast",
+        version=holdfast.__version__,
+        default_config_files=list(files) if files is not None else None,
+    )
+    return conf
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    for group in _GROUPS:
+        conf.register_opts(group.OPTS, group=None if group.GROUP == "DEFAULT" else group.GROUP)
+
+
+def set_up_logging(conf: cfg.ConfigOpts, program: str) -> None:
+    """Log lines with request ids, by oslo.log; levels follow the file at every reload."""
+    log.set_defaults(
+        logging_context_format_string="%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s"
+        " [%(global_request_id)s %(request_id)s %(user)s %(project)s] %(message)s",
+        default_log_levels=[*log.get_default_log_levels(), "alembic=WARN", "cheroot=WARN"],
+    )
+    log.setup(conf, program)
+    conf.register_mutate_hook(_levels)
+
+
+def reload(conf: cfg.ConfigOpts) -> str:
+    """Read the files again: mutable options change, others are named in the log and kept."""
+    try:
+        changed = conf.mutate_config_files()
+    except Exception as error:  # a broken file must not stop a running program
+        LOG.error("configuration not reloaded, the old one stays: %s", error)
+        return f"configuration not reloaded: {error}"
+    said = ", ".join(
+        f"[{group}]{name}: {old} -> {new}" for (group, name), (old, new) in changed.items()
+    )
+    LOG.info("configuration reloaded: %s", said or "nothing changed")
+    return f"reloaded: {said or 'nothing changed'}"
+
+
+def _levels(conf: cfg.ConfigOpts, fresh: dict[Any, Any]) -> None:
+    """oslo.log adjusts the levels of its own `debug` option; the list of levels is ours to apply."""
+    if (None, "default_log_levels") in fresh or ("DEFAULT", "default_log_levels") in fresh:
+        for pair in conf.default_log_levels:
+            name, _, level = pair.partition("=")
+            logging.getLogger(name).setLevel(level)
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """For oslo-config-generator and `holdfast config sample`."""
+    return [(group.GROUP, list(group.OPTS)) for group in _GROUPS]

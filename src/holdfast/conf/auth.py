@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""[auth]: files of the http_basic strategy, and the one project of noauth."""
+
+from oslo_config import cfg
+
+GROUP = "auth"
+OPTS = [
+    cfg.StrOpt(
+        "htpasswd_file",
+        default="/etc/holdfast/htpasswd",
+        help="Users and bcrypt passwords, as `htpasswd -B` writes them. Read at every login.",
+    ),
+    cfg.StrOpt(
+        "users_file",
+        default="/etc/holdfast/users.yaml",
+        help="What each of those users is: `alice: {project: blue, roles: [member]}`.",
+    ),
+    cfg.IntOpt(
+        "remember_s",
+        default=60,
+        min=0,
+        mutable=True,
+        help="Seconds a verified password is remembered (bcrypt is slow on purpose).",
+    ),
+    cfg.StrOpt("noauth_project", default="demo", help="The project of everybody under noauth."),
+]

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""[database]: the one truth."""
+
+from oslo_config import cfg
+
+GROUP = "database"
+OPTS = [
+    cfg.StrOpt(
+        "connection",
+        default="sqlite:///holdfast.db",
+        secret=True,
+        help="SQLAlchemy URL: sqlite:///…, postgresql+psycopg://…, mysql+pymysql://….",
+    ),
+    cfg.IntOpt("pool_size", default=20, min=1, help="Connections kept open per process."),
+]

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""[manager]: durable work."""
+
+from oslo_config import cfg
+
+GROUP = "manager"
+OPTS = [
+    cfg.StrOpt("name", default="", help="Name of this manager; default: host name and process id."),
+    cfg.IntOpt("workers", default=64, min=1, help="Operations under way at once."),
+    cfg.FloatOpt(
+        "poll_interval_s",
+        default=1.0,
+        min=0.05,
+        mutable=True,
+        help="Longest sleep between two looks at the table of work; events of our own wake us.",
+    ),
+    cfg.FloatOpt(
+        "claim_s",
+        default=30.0,
+        min=2.0,
+        help="Seconds a claim lasts unless renewed: how late work may be after kill -9.",
+    ),
+    cfg.FloatOpt(
+        "retry_first_s", default=0.5, min=0.01, mutable=True, help="First back-off after a failure."
+    ),
+    cfg.FloatOpt(
+        "retry_most_s",
+        default=15.0,
+        min=0.1,
+        mutable=True,
+        help="Longest back-off after a failure.",
+    ),
+    cfg.HostAddressOpt(
+        "health_host", default="127.0.0.1", help="Where holdfast-manager serves /livez and others."
+    ),
+    cfg.PortOpt("health_port", default=8781, help="Port of it; 0 switches it off."),
+    cfg.FloatOpt(
+        "livez_max_age_s",
+        default=30.0,
+        min=1.0,
+        mutable=True,
+        help="/livez fails when the loop of due work has not come round for so long.",
+    ),
+]

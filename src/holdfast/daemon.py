@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a program: start, wait for signals, reload on SIGHUP, stop cleanly on SIGTERM and SIGINT.
+
+Signal handlers only set flags; everything happens on the main thread.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from oslo_config import cfg
+
+from holdfast import conf as configuration
+
+LOG = logging.getLogger(__name__)
+
+
+class Part(Protocol):
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Daemon:
+    """Runs parts in order, stops them in reverse."""
+
+    def __init__(self, conf: cfg.ConfigOpts, parts: Sequence[Part]) -> None:
+        self._conf = conf
+        self._parts = parts
+        self._wake = threading.Event()
+        self._reload = False
+        self._signal = 0
+
+    def run(self, started: Callable[[], None] = lambda: None) -> int:
+        """Until a signal ends us; the exit code."""
+        running: list[Part] = []
+        self._listen()
+        try:
+            for part in self._parts:
+                part.start()
+                running.append(part)
+            started()
+            _tell_systemd("READY=1")
+            self._until_stopped()
+        finally:
+            _tell_systemd("STOPPING=1")
+            for part in reversed(running):
+                part.stop()
+        LOG.info("stopped by %s", signal.Signals(self._signal).name)
+        return 0
+
+    def _until_stopped(self) -> None:
+        while not self._signal:
+            self._wake.wait()
+            self._wake.clear()
+            if self._reload:
+                self._reload = False
+                configuration.reload(self._conf)
+
+    def _listen(self) -> None:
+        def stop(number: int, _frame: object) -> None:
+            if self._signal:  # asked twice: the person means it
+                sys.stderr.write("stopping at once\n")
+                os._exit(128 + number)
+            self._signal = number
+            self._wake.set()
+
+        def reload(_number: int, _frame: object) -> None:
+            self._reload = True
+            self._wake.set()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        signal.signal(signal.SIGHUP, reload)
+
+
+class Stopping:
+    """A part that only has something to do at the end."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.stop = stop
+
+    def start(self) -> None:
+        """Nothing to begin."""
+
+
+def _tell_systemd(message: str) -> None:
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        try:
+            sender.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+            sender.sendall(message.encode())
+        except OSError as error:
+            LOG.warning("systemd did not hear %s: %s", message, error)

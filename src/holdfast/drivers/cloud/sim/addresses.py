@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated side of the Addresses port: floating IPs."""
+
+import json
+from collections.abc import Sequence
+
+from holdfast.drivers.cloud.sim.wire import Wire
+from holdfast.model.errors import Conflict
+from holdfast.ports.cloud import Address
+
+
+class SimAddresses:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def list(self) -> Sequence[Address]:
+        with self._wire.call("addresses.list") as world:
+            return [
+                Address(
+                    id=row["id"],
+                    network_id=row["network_id"],
+                    address=row["address"],
+                    project_id=row["project_id"],
+                    server_id=row["server_id"],
+                    tags=tuple(json.loads(row["tags"])),
+                )
+                for row in world.all("SELECT * FROM addresses ORDER BY rowid")
+            ]
+
+    def create(
+        self, network_id: str, address: str, project_id: str, tags: Sequence[str]
+    ) -> Address:
+        with self._wire.call("addresses.create", address) as world:
+            if world.one(
+                "SELECT id FROM addresses WHERE network_id = ? AND address = ?",
+                *(network_id, address),
+            ):
+                raise Conflict(f"address {address} of network {network_id} is taken")
+            made = Address(world.new_id(), network_id, address, project_id, tags=tuple(tags))
+            world.run(
+                "INSERT INTO addresses (id, network_id, address, project_id, tags)"
+                " VALUES (?, ?, ?, ?, ?)",
+                *(made.id, network_id, address, project_id, json.dumps(made.tags)),
+            )
+            return made
+
+    def delete(self, address_id: str) -> None:
+        with self._wire.call("addresses.delete", address_id) as world:
+            world.run("DELETE FROM addresses WHERE id = ?", address_id)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file the simulated cloud lives in: connections and transactions, nothing of their meaning.
+
+Every transaction is `BEGIN IMMEDIATE`: writers of all threads and processes queue for the one
+write lock and never deadlock on an upgrade. WAL makes a killed writer's half transaction vanish.
+"""
+
+import random
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.drivers.cloud.sim import schema
+from holdfast.model.errors import DriverError
+from holdfast.ports.clock import Clock
+
+PORT = "sim cloud"
+PATIENCE_S = 10.0
+
+
+def failed(message: str, *, retryable: bool) -> DriverError:
+    """The one kind of failure this driver has."""
+    return DriverError(PORT, message, retryable=retryable)
+
+
+class File:
+    """A pool of connections to one SQLite file, as many as transactions run at once."""
+
+    def __init__(self, path: str, clock: Clock, seed: int | None = None) -> None:
+        self.path = path
+        self._clock = clock
+        self._idle: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise failed(f"{path}: {error}", retryable=False) from error
+        self._use_wal()
+        self._create(seed)
+
+    @contextmanager
+    def transaction(self, patience_s: float = PATIENCE_S) -> Iterator[sqlite3.Connection]:
+        """All of the block or none of it, alone; foreign exceptions become DriverError."""
+        with self._connection() as db:
+            db.execute(f"PRAGMA busy_timeout = {max(0, int(patience_s * 1000))}")
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close what is idle; what is in use closes when its transaction ends."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for db in idle:
+            db.close()
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        try:
+            db = self._borrow()
+            try:
+                yield db
+            finally:
+                self._give_back(db)
+        except sqlite3.Error as error:
+            # Locked, full or unreadable may pass; a broken statement or file will not.
+            passing = isinstance(error, sqlite3.OperationalError)
+            raise failed(f"{self.path}: {error}", retryable=passing) from error
+
+    def _borrow(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._closed:
+                raise failed(f"{self.path} is closed", retryable=False)
+            if self._idle:
+                return self._idle.pop()
+        db = sqlite3.connect(
+            self.path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False
+        )
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA foreign_keys = ON")
+        # Enough against a killed process; only a power cut may cost the last commits.
+        db.execute("PRAGMA synchronous = NORMAL")
+        return db
+
+    def _give_back(self, db: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(db)
+                return
+        db.close()
+
+    def _use_wal(self) -> None:
+        """Switch the file to WAL; SQLite does not queue for that, so we do."""
+        never = threading.Event()
+        deadline = self._clock.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with self._connection() as db:
+                    db.execute("PRAGMA journal_mode = WAL")
+                return
+            except DriverError as error:
+                if not isinstance(error.__cause__, sqlite3.OperationalError):
+                    raise
+                if "locked" not in str(error) or self._clock.monotonic() > deadline:
+                    raise
+            self._clock.wait(never, 0.02)
+
+    def _create(self, seed: int | None) -> None:
+        with self.transaction() as db:
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version == schema.VERSION:
+                return
+            if version:
+                raise failed(
+                    f"{self.path} has layout {version}, this program {schema.VERSION};"
+                    " remove the file and seed it again",
+                    retryable=False,
+                )
+            for statement in schema.STATEMENTS:
+                db.execute(statement)
+            # Ids are hashes of this and a counter: unique in the file, the same for one seed.
+            salt = f"{random.Random(seed).getrandbits(64):x}"
+            db.execute("INSERT INTO meta VALUES ('salt', ?), ('ids', '0')", (salt,))
+            db.execute(f"PRAGMA user_version = {schema.VERSION}")

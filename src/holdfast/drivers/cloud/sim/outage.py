@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to machines: power lost, power back, a guest that dies."""
+
+from holdfast.drivers.cloud.sim.progress import IDLE
+from holdfast.drivers.cloud.sim.world import SERVERS, World
+from holdfast.model.errors import Conflict, NotFound
+
+
+def power_off(world: World, name: str) -> None:
+    """The host loses power: nothing runs on it any more, and the cloud does not know.
+
+    Its servers keep the status they had. What was moving *to* it fails: an evacuated server ends
+    ERROR where it came from, an unshelved one stays shelved.
+    """
+    host = world.host(name)
+    world.subject = host["name"]
+    if not host["powered"]:
+        return
+    world.run("DELETE FROM domains WHERE host_id = ?", host["id"])
+    for server in world.all(f"{SERVERS} WHERE s.dest_host_id = ?", host["id"]):
+        world.abandon_move(server["id"])
+        status = "ERROR" if server["host_id"] else server["status"]
+        world.run(f"UPDATE servers SET status = ?, {IDLE} WHERE id = ?", status, server["id"])
+    world.run(
+        "UPDATE hosts SET powered = 0, failed_at = ? WHERE id = ?",
+        *(world.now, host["id"]),
+    )
+
+
+def power_on(world: World, name: str) -> None:
+    """The host, or at least its nova-compute, starts again.
+
+    Domains of servers that have left are destroyed and their evacuations marked cleaned, so that
+    the service may be un-forced. After a power loss the servers still here are found stopped; a
+    host that never lost power keeps running them.
+    """
+    host = world.host(name)
+    world.subject = host["name"]
+    if not host["powered"]:
+        world.run(
+            f"UPDATE servers SET status = 'SHUTOFF', {IDLE} WHERE host_id = ?"
+            " AND status = 'ACTIVE' AND dest_host_id IS NULL"
+            " AND task_state IS NOT 'deleting'",
+            host["id"],
+        )
+    world.run(
+        "DELETE FROM domains WHERE host_id = ?1"
+        " AND server_id NOT IN (SELECT id FROM servers WHERE host_id = ?1)",
+        host["id"],
+    )
+    world.run(
+        "UPDATE migrations SET cleaned = 1 WHERE source_id = ? AND status = 'done'",
+        host["id"],
+    )
+    world.run(
+        "UPDATE hosts SET powered = 1, failed_at = NULL, restarted_at = ? WHERE id = ?",
+        *(world.now, host["id"]),
+    )
+
+
+def crash(world: World, id_or_name: str) -> None:
+    """The guest dies: nothing runs, power state `crashed`; `action_s` later, when the cloud has
+    noticed, the status is SHUTOFF."""
+    found = world.all(f"{SERVERS} WHERE s.id = ?1 OR s.name = ?1", id_or_name)
+    if not found:
+        raise NotFound(f"simulated cloud: no server {id_or_name}")
+    if len(found) > 1:
+        raise Conflict(f"{len(found)} servers are named {id_or_name}; give an id")
+    server = found[0]
+    world.subject = server["id"]
+    gone = world.run(
+        "DELETE FROM domains WHERE server_id = ? AND host_id IS ?",
+        *(server["id"], server["host_id"]),
+    )
+    if not gone:
+        raise Conflict(f"server {server['id']} does not run, so it cannot crash")
+    world.run("UPDATE servers SET crashed = 1 WHERE id = ?", server["id"])
+    world.run(
+        "UPDATE servers SET finish_at = ?, next_status = 'SHUTOFF'"
+        " WHERE id = ? AND task_state IS NULL",
+        *(world.now + world.settings.action_s, server["id"]),
+    )

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated side of the Servers port.
+
+An action is accepted at once and done `action_s` later. On a host without power it is never done:
+the task state stays until the host is back or the server is evacuated, as in Nova. Locks stop
+users, not us.
+"""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.drivers.cloud.sim.placement import order_of, place
+from holdfast.drivers.cloud.sim.wire import Wire
+from holdfast.drivers.cloud.sim.world import SERVERS, World
+from holdfast.model.errors import Conflict
+from holdfast.ports.cloud import Server
+
+
+@dataclass(frozen=True)
+class Action:
+    """From which states, through which task state, to which state."""
+
+    verb: str
+    allowed: frozenset[str]
+    task_state: str
+    ends: str
+
+
+_PRESENT = frozenset({"ACTIVE", "SHUTOFF", "SUSPENDED", "PAUSED"})
+
+STOP = Action("stop", frozenset({"ACTIVE", "ERROR"}), "powering-off", "SHUTOFF")
+START = Action("start", frozenset({"SHUTOFF"}), "powering-on", "ACTIVE")
+SUSPEND = Action("suspend", frozenset({"ACTIVE"}), "suspending", "SUSPENDED")
+SHELVE = Action("shelve", _PRESENT, "shelving", "SHELVED_OFFLOADED")
+UNSHELVE = Action("unshelve", frozenset({"SHELVED_OFFLOADED"}), "unshelving", "ACTIVE")
+
+
+class SimServers:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def list(self, *, host: str | None = None, project_id: str | None = None) -> Sequence[Server]:
+        with self._wire.call("servers.list") as world:
+            host_id = world.host(host)["id"] if host is not None else None
+            rows = world.all(
+                f"{SERVERS} WHERE (?1 IS NULL OR s.host_id = ?1)"
+                " AND (?2 IS NULL OR s.project_id = ?2) ORDER BY s.name, s.id",
+                *(host_id, project_id),
+            )
+            return [server_of(row) for row in rows]
+
+    def show(self, server_id: str) -> Server:
+        with self._wire.call("servers.show") as world:
+            return server_of(world.server(server_id))
+
+    def delete(self, server_id: str) -> None:
+        with self._wire.call("servers.delete", server_id) as world:
+            world.abandon_move(server_id)
+            world.run(
+                "UPDATE servers SET task_state = 'deleting', finish_at = ?,"
+                " next_status = NULL, dest_host_id = NULL"
+                " WHERE id = ? AND task_state IS NOT 'deleting'",
+                *(world.now + world.settings.delete_s, server_id),
+            )
+
+    def stop(self, server_id: str) -> None:
+        self._act(STOP, server_id)
+
+    def start(self, server_id: str) -> None:
+        self._act(START, server_id)
+
+    def suspend(self, server_id: str) -> None:
+        self._act(SUSPEND, server_id)
+
+    def shelve(self, server_id: str) -> None:
+        self._act(SHELVE, server_id)
+
+    def unshelve(self, server_id: str, host: str | None = None) -> None:
+        with self._wire.call("servers.unshelve", server_id) as world:
+            server = world.server(server_id)
+            _check(server, UNSHELVE)
+            begin(world, UNSHELVE, server_id, place(world, order_of(server), host))
+
+    def snapshot(self, server_id: str, name: str) -> str:
+        with self._wire.call("servers.snapshot", server_id) as world:
+            server = world.server(server_id)
+            _check(server, Action("snapshot", _PRESENT, "image_snapshot", ""))
+            if not world.host(server["host"])["powered"]:
+                raise Conflict(f"server {server_id}: its host cannot be reached")
+            image_id = world.new_id()
+            world.run(
+                "INSERT INTO images VALUES (?, ?, ?, ?)",
+                *(image_id, name, server_id, world.now),
+            )
+            return image_id
+
+    def images(self, server_id: str, name: str) -> Sequence[str]:
+        """Images outlive their server, so a server that is gone is no error."""
+        with self._wire.call("servers.images") as world:
+            rows = world.all(
+                "SELECT id FROM images WHERE server_id = ? AND name = ? ORDER BY rowid",
+                *(server_id, name),
+            )
+            return [row["id"] for row in rows]
+
+    def lock(self, server_id: str, reason: str) -> None:
+        with self._wire.call("servers.lock", server_id) as world:
+            world.server(server_id)
+            world.run(
+                "UPDATE servers SET locked = 1, locked_reason = ?1"
+                " WHERE id = ?2 AND (NOT locked OR locked_reason != ?1)",
+                *(reason, server_id),
+            )
+
+    def unlock(self, server_id: str) -> None:
+        with self._wire.call("servers.unlock", server_id) as world:
+            world.server(server_id)
+            world.run(
+                "UPDATE servers SET locked = 0, locked_reason = '' WHERE id = ? AND locked",
+                server_id,
+            )
+
+    def _act(self, action: Action, server_id: str) -> None:
+        with self._wire.call(f"servers.{action.verb}", server_id) as world:
+            _check(world.server(server_id), action)
+            begin(world, action, server_id)
+
+
+def begin(world: World, action: Action, server_id: str, dest_host_id: int | None = None) -> None:
+    """Put a server under way; `progress` ends it when it is due."""
+    world.run(
+        "UPDATE servers SET task_state = ?, finish_at = ?, next_status = ?,"
+        " dest_host_id = ?, crashed = 0 WHERE id = ?",
+        *(action.task_state, world.now + world.settings.action_s),
+        *(action.ends, dest_host_id, server_id),
+    )
+
+
+def server_of(row: sqlite3.Row) -> Server:
+    return Server(
+        id=row["id"],
+        name=row["name"],
+        project_id=row["project_id"],
+        host=row["host"],
+        status=row["status"],
+        vcpus=row["vcpus"],
+        memory_mb=row["memory_mb"],
+        disk_gb=row["disk_gb"],
+        task_state=row["task_state"],
+        locked=bool(row["locked"]),
+        locked_reason=row["locked_reason"],
+        flavor=row["flavor"],
+        metadata=json.loads(row["metadata"]),
+    )
+
+
+def _check(server: sqlite3.Row, action: Action) -> None:
+    """Conflict unless the server may do that now."""
+    if server["task_state"]:
+        raise Conflict(
+            f"server {server['id']}: cannot {action.verb} it while it is {server['task_state']}"
+        )
+    if server["status"] not in action.allowed:
+        raise Conflict(
+            f"server {server['id']}: cannot {action.verb} it while it is {server['status']}"
+        )

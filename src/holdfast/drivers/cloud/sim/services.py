@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated side of the Services port: the nova-compute of each host."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from holdfast.drivers.cloud.sim.wire import Wire
+from holdfast.drivers.cloud.sim.world import World, moment
+from holdfast.model.errors import Conflict
+from holdfast.ports.cloud import Service
+
+
+class SimServices:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def list(self) -> Sequence[Service]:
+        with self._wire.call("services.list") as world:
+            rows = world.all("SELECT * FROM hosts ORDER BY name")
+            return [_service(world, row) for row in rows]
+
+    def disable(self, host: str, reason: str) -> None:
+        with self._wire.call("services.disable", host) as world:
+            row = world.host(host)
+            world.subject = row["name"]
+            world.run(
+                "UPDATE hosts SET enabled = 0, disabled_reason = ?"
+                " WHERE id = ? AND (enabled OR disabled_reason != ?)",
+                *(reason, row["id"], reason),
+            )
+
+    def enable(self, host: str) -> None:
+        with self._wire.call("services.enable", host) as world:
+            row = world.host(host)
+            world.subject = row["name"]
+            world.run(
+                "UPDATE hosts SET enabled = 1, disabled_reason = '' WHERE id = ? AND NOT enabled",
+                row["id"],
+            )
+
+    def force_down(self, host: str) -> None:
+        with self._wire.call("services.force_down", host) as world:
+            row = world.host(host)
+            world.subject = row["name"]
+            world.run(
+                "UPDATE hosts SET forced_down = 1 WHERE id = ? AND NOT forced_down",
+                row["id"],
+            )
+
+    def unforce(self, host: str) -> None:
+        with self._wire.call("services.unforce", host) as world:
+            row = world.host(host)
+            world.subject = row["name"]
+            if not row["forced_down"]:
+                return
+            # A restart of the host cleans up after evacuations; before that, Nova says no.
+            left = world.all(
+                "SELECT id FROM migrations WHERE source_id = ? AND type = 'evacuation'"
+                " AND status = 'done' AND NOT cleaned",
+                row["id"],
+            )
+            if left:
+                raise Conflict(
+                    f"host {row['name']}: {len(left)} evacuations from it are recorded as"
+                    " done and its service has not restarted since; restart it first"
+                )
+            world.run("UPDATE hosts SET forced_down = 0 WHERE id = ?", row["id"])
+
+
+def _service(world: World, row: sqlite3.Row) -> Service:
+    return Service(
+        host=row["name"],
+        state="up" if world.looks_up(row) else "down",
+        enabled=bool(row["enabled"]),
+        disabled_reason=row["disabled_reason"],
+        forced_down=bool(row["forced_down"]),
+        updated_at=moment(world.now if row["powered"] else row["failed_at"]),
+    )

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's hand on the simulated world: what no cloud API offers.
+
+It breaks and mends hosts, makes users' servers, changes the settings and tells what is really
+true. It goes round the faults: its own calls never fail by chance, and none is counted in
+`calls()`. Its effects are recorded as `sim.…`.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from holdfast.drivers.cloud.sim import demo, hosts, outage, picture
+from holdfast.drivers.cloud.sim.file import File
+from holdfast.drivers.cloud.sim.placement import Order, boot
+from holdfast.drivers.cloud.sim.servers import server_of
+from holdfast.drivers.cloud.sim.settings import Settings
+from holdfast.drivers.cloud.sim.volumes import volume_of
+from holdfast.drivers.cloud.sim.world import Effect, World, moment, open_world
+from holdfast.ports.clock import Clock
+from holdfast.ports.cloud import CloudHost, Server, Volume
+
+
+class Simulator:
+    """Works on the file of a SimCloud, in the same process or another."""
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self.path = path
+        self._clock = clock
+        self._file = File(path, clock)
+
+    def close(self) -> None:
+        self._file.close()
+
+    # What is
+
+    def world(self) -> dict[str, Any]:
+        """Everything as plain data: settings, hosts, servers, pools, images, migrations."""
+        with self._open("world") as world:
+            return picture.draw(world)
+
+    def settings(self) -> Settings:
+        with self._open("settings") as world:
+            return world.settings
+
+    def running(self, server_id: str) -> list[str]:
+        """The hosts on which the server really runs. More than one is a catastrophe."""
+        with self._open("running") as world:
+            rows = world.all(
+                "SELECT h.name FROM domains d JOIN hosts h ON h.id = d.host_id"
+                " WHERE d.server_id = ? ORDER BY h.name",
+                server_id,
+            )
+            return [row["name"] for row in rows]
+
+    def calls(self) -> dict[str, int]:
+        """How often each port call came in, answered or not."""
+        with self._open("calls") as world:
+            rows = world.all("SELECT name, count FROM calls ORDER BY name")
+            return {row["name"]: row["count"] for row in rows}
+
+    def effects(self, call: str | None = None, subject: str | None = None) -> list[Effect]:
+        """What changed, oldest first; a call that found its work done left none."""
+        with self._open("effects") as world:
+            rows = world.all(
+                "SELECT * FROM effects WHERE (?1 IS NULL OR call = ?1)"
+                " AND (?2 IS NULL OR subject = ?2) ORDER BY id",
+                *(call, subject),
+            )
+            return [Effect(moment(r["at"]), r["call"], r["subject"]) for r in rows]
+
+    # What people do
+
+    def change(self, **settings: Any) -> Settings:
+        """Set some settings; the next call of any process obeys. InvalidInput names a bad one."""
+        with self._open("change", ",".join(sorted(settings))) as world:
+            world.change(**settings)
+            return world.settings
+
+    def add_host(
+        self,
+        name: str,
+        *,
+        hypervisor_hostname: str = "",
+        zone: str = "",
+        rack: str = "",
+        vcpus: int = 32,
+        memory_mb: int = 131072,
+        local_gb: int = 2000,
+    ) -> CloudHost:
+        """A new host, switched on. Conflict if that name, short or full, exists."""
+        host = CloudHost(
+            uuid="",
+            hypervisor_hostname=hypervisor_hostname,
+            service_host=name,
+            zone=zone,
+            rack=rack,
+            vcpus=vcpus,
+            memory_mb=memory_mb,
+            local_gb=local_gb,
+            hypervisor_type="QEMU",
+        )
+        with self._open("add_host", name) as world:
+            return hosts.add(world, host)
+
+    def boot(  # noqa: PLR0913, PLR0917 - a server has that many sides
+        self,
+        name: str,
+        project_id: str,
+        host: str | None,
+        vcpus: int,
+        memory_mb: int,
+        disk_gb: int,
+        flavor: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> Server:
+        """A user's server, running. Conflict 'No valid host' if it does not fit."""
+        order = Order(*(name, project_id, vcpus, memory_mb, disk_gb), flavor, metadata or {})
+        with self._open("boot", name) as world:
+            world.subject = boot(world, order, host)
+            return server_of(world.server(world.subject))
+
+    def add_volume(
+        self, name: str, project_id: str, size_gb: int, server_id: str | None = None
+    ) -> Volume:
+        """A volume, attached to the server if one is given."""
+        with self._open("add_volume", name) as world:
+            volume_id = world.new_id()
+            world.run(
+                "INSERT INTO volumes VALUES (?, ?, ?, ?)",
+                *(volume_id, name, project_id, size_gb),
+            )
+            if server_id is not None:
+                server = world.server(server_id)
+                world.run("INSERT INTO attachments VALUES (?, ?)", volume_id, server["id"])
+            rows = world.all("SELECT * FROM volumes WHERE id = ?", volume_id)
+            return volume_of(world, rows[0])
+
+    def seed_demo(self) -> None:
+        """Make the demo world, once."""
+        with self._open("seed_demo") as world:
+            demo.seed(world)
+
+    # What fate does
+
+    def fail_host(self, name: str) -> None:
+        """Power loss. The cloud says its servers are ACTIVE and, for a while, its service up."""
+        with self._open("fail_host", name) as world:
+            outage.power_off(world, name)
+
+    def recover_host(self, name: str) -> None:
+        """Power and service back; a service forced down may now be un-forced."""
+        with self._open("recover_host", name) as world:
+            outage.power_on(world, name)
+
+    def crash_server(self, id_or_name: str) -> None:
+        """The guest dies now; the cloud says SHUTOFF `action_s` later."""
+        with self._open("crash_server", id_or_name) as world:
+            outage.crash(world, id_or_name)
+
+    def _open(self, what: str, subject: str = "") -> AbstractContextManager[World]:
+        return open_world(self._file, self._clock, f"sim.{what}", subject)

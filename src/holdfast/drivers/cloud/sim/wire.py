@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one way into the simulated cloud for its ports: counts, faults, transaction, effect.
+
+A port method is `with self._wire.call("pools.create", name) as world:` and its SQL.
+"""
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.drivers.cloud.sim import settings as settings_
+from holdfast.drivers.cloud.sim.fate import Dice, Fate, decide
+from holdfast.drivers.cloud.sim.file import File, failed
+from holdfast.drivers.cloud.sim.world import World, open_world
+from holdfast.model.errors import HoldfastError
+from holdfast.ports.clock import Clock
+
+
+class Wire:
+    def __init__(self, file: File, clock: Clock, timeout_s: float, seed: int | None) -> None:
+        self._file = file
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._never = threading.Event()
+
+    @contextmanager
+    def call(self, name: str, subject: str = "") -> Iterator[World]:
+        """One call from request to reply.
+
+        If the block changed anything, an effect is recorded with it in the same transaction. A
+        reply can be lost whatever it says, so a lost refusal sounds like a lost success.
+        """
+        deadline = self._clock.monotonic() + self._timeout_s
+        fate = self._meet(name)
+        self._sleep(min(fate.wait_s, self._left(deadline)))
+        if fate.refusal:
+            raise failed(fate.refusal, retryable=True)
+        try:
+            with open_world(self._file, self._clock, name, subject, self._left(deadline)) as world:
+                yield world
+        except HoldfastError as error:
+            if fate.loss:
+                self._lose(fate, deadline, error)
+            raise
+        if fate.loss:
+            self._lose(fate, deadline, None)
+
+    def _meet(self, name: str) -> Fate:
+        """Count the call and throw its dice; settings are those in the file now."""
+        with self._file.transaction(self._timeout_s) as db:
+            db.execute(
+                "INSERT INTO calls VALUES (?, 1)"
+                " ON CONFLICT (name) DO UPDATE SET count = count + 1",
+                (name,),
+            )
+            settings = settings_.load(db)
+        with self._lock:
+            dice = Dice(*(self._random.random() for _ in range(4)))
+        return decide(settings, name, self._timeout_s, dice)
+
+    def _lose(self, fate: Fate, deadline: float, reply: HoldfastError | None) -> None:
+        if fate.wait_after:
+            self._sleep(self._left(deadline))
+        raise failed(fate.loss, retryable=True) from reply
+
+    def _sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            self._clock.wait(self._never, seconds)
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self._clock.monotonic())

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Manager interface itself: each command, and how long it waits for its effect.
+
+A command that leaves durable work behind (delete, enrol, withdraw) waits for it a while, because
+callers expect to find it done; it does not fail when the cloud is slow, the work goes on regardless.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+
+from holdfast.model.caller import Caller
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.operation import ERROR, OPEN
+from holdfast.ports.clock import Clock
+from holdfast.ports.manager import LeaseChange, NewLease
+from holdfast.ports.operations import Operations
+from holdfast.reserve.hosts import Hosts
+from holdfast.reserve.leases import Leases
+
+
+class Commands:
+    def __init__(
+        self,
+        leases: Leases,
+        hosts: Hosts,
+        operations: Operations,
+        clock: Clock,
+        *,
+        name: str,
+        ring: Callable[[], None],
+        patience_s: Callable[[], float],
+    ) -> None:
+        self._leases = leases
+        self._hosts = hosts
+        self._operations = operations
+        self._clock = clock
+        self._name = name
+        self._ring = ring
+        self._patience_s = patience_s
+
+    def ping(self) -> str:
+        return self._name
+
+    def create_lease(self, caller: Caller, lease: NewLease) -> None:
+        self._leases.create(caller, lease)
+        self._ring()
+
+    def update_lease(self, caller: Caller, lease_id: str, change: LeaseChange) -> None:
+        self._leases.update(caller, lease_id, change)
+        self._ring()
+
+    def delete_lease(self, caller: Caller, lease_id: str) -> None:
+        self._wait(self._leases.delete(caller, lease_id))
+
+    def enrol_host(self, caller: Caller, name: str, capabilities: Mapping[str, str]) -> int:
+        host_id, key = self._hosts.enrol(name, capabilities)
+        self._wait(key)
+        return host_id
+
+    def describe_host(
+        self, caller: Caller, host_id: int, capabilities: Mapping[str, str | None]
+    ) -> None:
+        self._hosts.describe(host_id, capabilities)
+
+    def withdraw_host(self, caller: Caller, host_id: int) -> None:
+        self._wait(self._hosts.withdraw(host_id))
+
+    def set_property(self, caller: Caller, name: str, private: bool) -> None:
+        self._hosts.set_property(name, private)
+
+    def _wait(self, key: str) -> None:
+        """Until the work is done, or patience ends; its failure is the command's."""
+        self._ring()
+        never = threading.Event()
+        deadline = self._clock.monotonic() + self._patience_s()
+        pause = 0.005
+        while self._clock.monotonic() < deadline:
+            try:
+                operation = self._operations.by_key(key)
+            except NotFound:
+                return
+            if operation.status == ERROR:
+                raise Conflict(operation.sentence)
+            if operation.status not in OPEN:
+                return
+            self._clock.wait(never, pause)
+            pause = min(pause * 1.5, 0.2)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to a lease when its time has come: start, before end, end, delete, as durable steps."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from holdfast.model.errors import NotFound
+from holdfast.model.lease import BEFORE_END, DELETE, END, START, Lease
+from holdfast.model.operation import Operation
+from holdfast.ports.cloud import Cloud
+from holdfast.ports.ledger import Ledger
+from holdfast.reserve.resource import Hands, Options, Resource
+from holdfast.work.guarded import guarded
+from holdfast.work.kind import Kind, Run, Step
+
+LOG = logging.getLogger(__name__)
+
+
+class Settings(Options, Protocol):
+    """[reservation], read anew each time."""
+
+    minutes_before_end_lease: int
+    cleaning_time: int
+    prepare_s: float
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What every kind of lease work has at hand."""
+
+    ledger: Ledger
+    cloud: Cloud
+    calls: Executor
+    resources: Mapping[str, Resource]
+    settings: Settings
+    freepool: str = "freepool"
+
+    def hands(self, run: Run) -> Hands:
+        return Hands(
+            cloud=guarded(self.cloud, run.hold),
+            ledger=self.ledger,
+            calls=self.calls,
+            freepool=self.freepool,
+            options=self.settings,
+        )
+
+    def cleaning(self) -> timedelta:
+        return timedelta(minutes=self.settings.cleaning_time)
+
+
+class _LeaseWork:
+    """Common to the four: find the lease, do something for each of its reservations."""
+
+    name = ""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    def lease(self, run: Run) -> Lease:
+        return self.desk.ledger.lease(run.operation.subject)
+
+    def each(self, verb: str) -> Callable[[Run], str]:
+        """A step that calls `verb` of every reservation's resource."""
+
+        def step(run: Run) -> str:
+            lease, hands = self.lease(run), self.desk.hands(run)
+            said = [
+                getattr(self.desk.resources[r.resource_type], verb)(hands, lease, r)
+                for r in lease.reservations
+            ]
+            return "; ".join(said) or "the lease has no reservations"
+
+        return step
+
+    def move(
+        self, *path: str, reservations: str | None = None, release: bool = False
+    ) -> Callable[[Run], str]:
+        """A step that takes the lease along a path of states (from wherever on it it is)."""
+
+        def step(run: Run) -> str:
+            old = self.lease(run)
+            new = _along(old, path)
+            if reservations:
+                new = new.move_reservations(reservations)
+            if release:
+                new = new.release(self.desk.ledger.now() + self.desk.cleaning())
+            said = f"lease {old.name} is {new.status}"
+            if new != old:
+                self.desk.ledger.save(old, new, claim=run.claim, say=said)
+            return said
+
+        return step
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        """The lease is in ERROR, its reservations too; what it holds it keeps until its end."""
+        try:
+            old = self.lease(run)
+        except NotFound:
+            return  # deleted meanwhile: nobody is left to tell
+        path = {START: ("STARTING", "ERROR"), END: ("TERMINATING", "ERROR")}
+        new = _along(old, path.get(self.name, ("ERROR",))).move_reservations("error")
+        self.desk.ledger.save(old, new, claim=run.claim, say=f"{self.name} failed: {why}")
+
+
+class LeaseStart(_LeaseWork):
+    name = START
+
+    def steps(self) -> Sequence[Step]:
+        return (
+            Step("prepare", self.each("prepare"), early=True),
+            Step("begin", self.move("STARTING")),
+            Step("start", self.each("start")),
+            Step("active", self.move("ACTIVE", reservations="active")),
+        )
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        """A start that did not succeed before the lease's end has failed."""
+        return self.desk.ledger.lease(operation.subject).end
+
+
+class LeaseBeforeEnd(_LeaseWork):
+    name = BEFORE_END
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("before_end", self.each("before_end")),)
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return self.desk.ledger.lease(operation.subject).end
+
+    def failed(self, run: Run, why: str) -> None:
+        """The lease itself is none the worse for it; the event says ERROR."""
+        LOG.warning("lease %s: before end: %s", run.operation.subject, why)
+
+
+class LeaseEnd(_LeaseWork):
+    name = END
+
+    def steps(self) -> Sequence[Step]:
+        return (
+            Step("begin", self.move("TERMINATING")),
+            Step("end", self.each("end")),
+            Step("terminated", self.move("TERMINATED", reservations="deleted", release=True)),
+        )
+
+
+class LeaseDelete(_LeaseWork):
+    name = DELETE
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("end", self.each("end")), Step("erase", self.erase))
+
+    def erase(self, run: Run) -> str:
+        try:
+            lease = self.lease(run)
+        except NotFound:
+            return "the lease is gone"
+        said = f"lease {lease.name} deleted"
+        self.desk.ledger.erase(lease, claim=run.claim, say=said)
+        return said
+
+
+def _along(lease: Lease, path: Sequence[str]) -> Lease:
+    """Move along the path; a lease already on it goes on from where it is."""
+    left = path[path.index(lease.status) + 1 :] if lease.status in path else path
+    for status in left:
+        lease = lease.move(status)
+    return lease
+
+
+def kinds(desk: Desk) -> dict[str, Kind]:
+    made: list[Kind] = [LeaseStart(desk), LeaseBeforeEnd(desk), LeaseEnd(desk), LeaseDelete(desk)]
+    return {kind.name: kind for kind in made}

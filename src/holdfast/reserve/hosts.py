@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts come into reservation and leave it: rows at once, pools by durable steps."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from holdfast.model.errors import HostInUse, InvalidInput
+from holdfast.model.host import RESERVED_NAMES
+from holdfast.model.operation import Operation
+from holdfast.ports.ledger import Work
+from holdfast.reserve.due import Desk
+from holdfast.reserve.pools import ensure
+from holdfast.work.kind import Kind, Run, Step
+
+ENROL, WITHDRAW = "host_enrol", "host_withdraw"
+LONGEST_KEY = 64
+LONGEST_VALUE = 4096
+
+
+class Hosts:
+    def __init__(self, desk: Desk, new_id: Callable[[], str], region: str) -> None:
+        self._desk = desk
+        self._new_id = new_id
+        self._region = region
+
+    def enrol(self, name: str, capabilities: Mapping[str, str]) -> tuple[int, str]:
+        """Begin to enrol a host of the cloud: its id here, and the key of the work."""
+        check_capabilities(capabilities)
+        found = self._desk.cloud.hosts.find(name)
+        servers = self._desk.cloud.servers.list(host=found.service_host)
+        if servers:
+            raise HostInUse(
+                f"host {found.hypervisor_hostname} has {len(servers)} servers;"
+                " move them away before it can be reserved"
+            )
+        work = Work(
+            put=(self._operation(ENROL, found.uuid, found.service_host),),
+            cancel=frozenset({WITHDRAW}),
+        )
+        host = self._desk.ledger.enrol(found, self._region, capabilities, work)
+        return host.id, f"{ENROL}/{found.uuid}"
+
+    def describe(self, host_id: int, capabilities: Mapping[str, str | None]) -> None:
+        if not capabilities:
+            raise InvalidInput("No data to update: name at least one capability")
+        check_capabilities(capabilities)
+        self._desk.ledger.host(str(host_id))
+        self._desk.ledger.describe(host_id, capabilities)
+
+    def withdraw(self, host_id: int) -> str:
+        """Begin to withdraw a host; the key of the work."""
+        host = self._desk.ledger.host(str(host_id))
+        work = Work(
+            put=(self._operation(WITHDRAW, host.uuid, host.service_host),),
+            cancel=frozenset({ENROL}),
+        )
+        self._desk.ledger.withdraw(host.id, work)
+        return f"{WITHDRAW}/{host.uuid}"
+
+    def set_property(self, name: str, private: bool) -> None:
+        self._desk.ledger.set_property(name, private)
+
+    def _operation(self, kind: str, uuid: str, service_host: str) -> Operation:
+        now = self._desk.ledger.now()
+        return Operation(
+            id=self._new_id(),
+            kind=kind,
+            subject=f"host:{uuid}",
+            key=f"{kind}/{uuid}",
+            due_at=now,
+            next_try_at=now,
+            payload={"service_host": service_host},
+        )
+
+
+def check_capabilities(capabilities: Mapping[str, str | None]) -> None:
+    for key, value in capabilities.items():
+        if not key or len(key) > LONGEST_KEY:
+            raise InvalidInput(f"Extra capability key too long: {key[:80]!r} (at most 64)")
+        if key in RESERVED_NAMES:
+            raise InvalidInput(f"{key}: is a column of the host, not an extra capability")
+        if value is not None and len(value) > LONGEST_VALUE:
+            raise InvalidInput(f"{key}: the value is longer than {LONGEST_VALUE} characters")
+
+
+class _HostWork:
+    name = ""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    def move(self, verb: str) -> Callable[[Run], str]:
+        """A step that adds the host to the free pool, or removes it."""
+
+        def step(run: Run) -> str:
+            pools = self.desk.hands(run).cloud.pools
+            name = run.operation.payload["service_host"]
+            pool = ensure(pools, self.desk.freepool, {})
+            getattr(pools, verb)(pool.id, name)
+            return f"{name}: {verb} {self.desk.freepool}"
+
+        return step
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        """Nothing to write: an enrolled host that never joined stays not reservable."""
+
+
+class HostEnrol(_HostWork):
+    name = ENROL
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("join", self.move("add_host")), Step("open", self.open))
+
+    def open(self, run: Run) -> str:
+        host = self.desk.ledger.host(run.operation.payload["service_host"])
+        self.desk.ledger.set_reservable(host.id, True, claim=run.claim)
+        return f"{host.hypervisor_hostname} can be reserved"
+
+
+class HostWithdraw(_HostWork):
+    name = WITHDRAW
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("leave", self.move("remove_host")),)
+
+
+def kinds(desk: Desk) -> dict[str, Kind]:
+    made: list[Kind] = [HostEnrol(desk), HostWithdraw(desk)]
+    return {kind.name: kind for kind in made}

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The date rules of leases, pure: what a request means, or why it cannot be."""
+
+from datetime import datetime, timedelta
+
+from holdfast.model.errors import Conflict, InvalidInput
+from holdfast.model.lease import BEFORE_END, END, START, Lease
+from holdfast.ports.manager import LeaseChange, NewLease
+
+
+def minute(when: datetime) -> datetime:
+    return when.replace(second=0, microsecond=0)
+
+
+def dates(
+    wanted: NewLease, now: datetime, before_end_default: timedelta
+) -> tuple[datetime, datetime, datetime | None]:
+    """Start, end and before-end of a new lease. "now" is the minute we are in."""
+    start = minute(now) if wanted.start is None else wanted.start
+    end = minute(now) if wanted.end is None else wanted.end
+    if start < minute(now):
+        raise InvalidInput("start_date: Start date must be later than current date")
+    _ordered(start, end)
+    return start, end, _before_end(wanted.before_end, start, end, before_end_default)
+
+
+def changed_dates(
+    lease: Lease, change: LeaseChange, now: datetime, before_end_default: timedelta
+) -> tuple[datetime, datetime, datetime | None]:
+    """The dates after an update; what may change depends on how far the lease is."""
+    started = lease.status not in ("PENDING", "CREATING")
+    start = _pick(change.start, change.start_now, now, lease.start)
+    end = _pick(change.end, change.end_now, now, lease.end)
+    if (start, end) != (lease.start, lease.end) or change.before_end:
+        if lease.status in ("TERMINATED", "ERROR"):
+            raise InvalidInput(f"Lease is {lease.status}: only its name can change")
+        if started and start != lease.start:
+            raise InvalidInput("start_date: Cannot modify the start date of a started lease")
+        if not started and start != lease.start and start < minute(now):
+            raise InvalidInput("start_date: Start date must be later than current date")
+        if end < minute(now):
+            raise InvalidInput("end_date: End date must be later than current date")
+    if end != lease.start or not change.end_now:
+        _ordered(start, end)
+    if change.before_end is not None:
+        return start, end, _before_end(change.before_end, start, end, before_end_default)
+    return start, end, _kept_before_end(lease, start, end)
+
+
+def events(start: datetime, end: datetime, before_end: datetime | None) -> dict[str, datetime]:
+    """When each kind of a lease's work is due."""
+    due = {START: start, END: end}
+    return due if before_end is None else {**due, BEFORE_END: before_end}
+
+
+def check_updatable(lease: Lease) -> None:
+    if lease.status in ("CREATING", "STARTING", "UPDATING", "TERMINATING", "DELETING"):
+        raise Conflict(
+            f"Invalid lease status: lease {lease.id} is {lease.status}; try again when that is done"
+        )
+
+
+def _pick(named: datetime | None, now_said: bool, now: datetime, old: datetime) -> datetime:
+    if now_said:
+        return now
+    return old if named is None else named
+
+
+def _ordered(start: datetime, end: datetime) -> None:
+    if end <= start:
+        raise InvalidInput("end_date: End date must be later than start date.")
+
+
+def _before_end(
+    named: datetime | None, start: datetime, end: datetime, default: timedelta
+) -> datetime | None:
+    if named is not None:
+        if not start < named < end:
+            raise InvalidInput("before_end_date: Datetime is out of lease limits")
+        return named
+    return max(start, end - default) if default else None
+
+
+def _kept_before_end(lease: Lease, start: datetime, end: datetime) -> datetime | None:
+    """Not named: it keeps its distance to the end."""
+    if lease.before_end is None:
+        return None
+    return max(start, end - (lease.end - lease.before_end))

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the parts of a process together: what is made first, what stops last. The only place that knows all.
+
+core     configuration, clock, database, metrics          every program
+manager  cloud, runner, loop, commands, RPC server         holdfast-manager, holdfast up
+api      application, HTTP server                          holdfast-api, holdfast up
+"""
+
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from oslo_config import cfg
+from stevedore import driver, extension
+
+from holdfast.api import app, health
+from holdfast.api.ask import Route, Services
+from holdfast.api.auth import is_loopback
+from holdfast.api.metrics import Metrics
+from holdfast.ports.clock import Clock, SystemClock
+from holdfast.ports.cloud import Cloud
+from holdfast.ports.manager import Manager
+from holdfast.reserve import due, hosts
+from holdfast.reserve.commands import Commands
+from holdfast.reserve.due import Desk
+from holdfast.reserve.hosts import Hosts
+from holdfast.reserve.leases import Leases
+from holdfast.reserve.resource import Resource
+from holdfast.store import Store
+from holdfast.work.loop import Loop
+from holdfast.work.runner import Runner
+
+LOG = logging.getLogger(__name__)
+
+
+class BadSetup(Exception):
+    """The configuration cannot work; the message says what to change."""
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+class Core:
+    """What every program has."""
+
+    def __init__(self, conf: cfg.ConfigOpts, clock: Clock | None = None) -> None:
+        self.conf = conf
+        self.clock: Clock = clock or SystemClock()
+        self.store = Store(conf.database.connection, self.clock, pool_size=conf.database.pool_size)
+        self.metrics = Metrics()
+        self.metrics.watch_open(self.store.operations.open_by_kind)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def connect_cloud(conf: cfg.ConfigOpts, clock: Clock) -> Cloud:
+    try:
+        found: Any = driver.DriverManager("holdfast.cloud", conf.cloud.driver)
+    except Exception as error:  # stevedore raises what the plugin's import raised
+        raise BadSetup(
+            f"[cloud] driver = {conf.cloud.driver}: cannot be loaded: {error}"
+        ) from error
+    cloud: Cloud = found.driver(conf, clock)
+    return cloud
+
+
+def resources() -> Mapping[str, Resource]:
+    """Every installed resource type; one that does not load is an error, not a log line."""
+
+    def failed(_manager: Any, entry: Any, error: BaseException) -> None:
+        raise BadSetup(f"resource type {entry.name} cannot be loaded: {error}") from error
+
+    found: Any = extension.ExtensionManager(
+        "holdfast.resources", invoke_on_load=True, on_load_failure_callback=failed
+    )
+    return {item.obj.type: item.obj for item in found}
+
+
+class ManagerPart:
+    """Commands and durable work. Several may run side by side on one database."""
+
+    def __init__(self, core: Core, cloud: Cloud) -> None:
+        conf = core.conf
+        self.name = conf.manager.name or f"{socket.gethostname()}:{os.getpid()}"
+        self._core = core
+        self.cloud = cloud
+        self._calls = ThreadPoolExecutor(conf.cloud.parallel_calls, thread_name_prefix="call")
+        ledger, operations = core.store.ledger, core.store.operations
+        desk = Desk(
+            ledger=ledger,
+            cloud=cloud,
+            calls=self._calls,
+            resources=resources(),
+            settings=conf.reservation,
+            freepool=conf.cloud.freepool,
+        )
+        self.runner = Runner(
+            operations,
+            {**due.kinds(desk), **hosts.kinds(desk)},
+            core.clock,
+            owner=self.name,
+            patience=conf.manager,
+            workers=conf.manager.workers,
+            claim_s=max(conf.manager.claim_s, conf.cloud.call_timeout_s + 5),
+            heard=core.metrics.ended,
+        )
+        self.loop = Loop(operations, self.runner, core.clock, conf.manager)
+        self.commands = Commands(
+            Leases(desk, core.clock, new_id),
+            Hosts(desk, new_id, conf.region),
+            operations,
+            core.clock,
+            name=self.name,
+            ring=self.loop.ring,
+            patience_s=lambda: min(10.0, conf.rpc_timeout * 0.7),
+        )
+        self._rpc: Any = None
+
+    def start(self, *, serve_rpc: bool) -> None:
+        self.loop.start()
+        if serve_rpc:
+            from holdfast.rpc import rabbit
+
+            self._rpc = rabbit.Server(self._core.conf, self.commands, self._core.clock, self.name)
+            self._rpc.start()
+        LOG.info("manager %s started", self.name)
+
+    def stop(self) -> None:
+        if self._rpc is not None:
+            self._rpc.stop()
+        self.loop.stop()
+        self._calls.shutdown(wait=True)
+        self.cloud.close()
+        LOG.info("manager %s stopped", self.name)
+
+
+class Server:
+    """cheroot on its own threads."""
+
+    def __init__(self, host: str, port: int, application: Any, threads: int) -> None:
+        from cheroot import wsgi
+
+        self._server = wsgi.Server(
+            (host, port),
+            application,
+            numthreads=threads,
+            server_name="holdfast",
+            request_queue_size=128,
+            timeout=30,
+            shutdown_timeout=5,
+        )
+        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
+
+    def start(self) -> None:
+        """Listen; raises BadSetup when the address is taken."""
+        try:
+            self._server.prepare()
+        except OSError as error:
+            host, port = self._server.bind_addr[:2]
+            raise BadSetup(f"cannot listen on {host}:{port}: {error}") from error
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+
+
+def api_services(
+    core: Core,
+    manager: Manager,
+    *,
+    loop_age_s: Callable[[], float] | None = None,
+    embedded: bool = False,
+) -> Services:
+    return Services(
+        conf=core.conf,
+        store=core.store,
+        manager=manager,
+        clock=core.clock,
+        new_id=new_id,
+        loop_age_s=loop_age_s,
+        sim=_simulator(core),
+        embedded=embedded,
+    )
+
+
+def _simulator(core: Core) -> Any:
+    if core.conf.cloud.driver != "sim":
+        return None
+    from holdfast.drivers.cloud.sim import Simulator
+
+    return Simulator(core.conf.sim.database, core.clock)
+
+
+def application(core: Core, services: Services, routes: Sequence[Route] | None = None) -> Any:
+    return app.build(services, core.metrics, routes)
+
+
+def check_bind(conf: cfg.ConfigOpts, host: str) -> None:
+    """noauth makes every caller an admin: it must not be reachable from elsewhere."""
+    if conf.auth_strategy == "noauth" and not is_loopback(host):
+        raise BadSetup(
+            f"refusing to listen on {host}: auth_strategy is noauth, which makes every caller an"
+            " admin, so only loopback addresses are possible. Use --host 127.0.0.1, or set"
+            " auth_strategy to http_basic or keystone"
+        )
+
+
+def health_server(core: Core, manager: ManagerPart) -> Server | None:
+    """Where a manager without an API serves /livez, /readyz and /metrics."""
+    conf = core.conf
+    if not conf.manager.health_port:
+        return None
+    services = api_services(core, manager.commands, loop_age_s=manager.loop.age_s, embedded=True)
+    application_ = application(core, services, health.routes(core.metrics))
+    return Server(conf.manager.health_host, conf.manager.health_port, application_, threads=2)
+
+
+def need_broker(conf: cfg.ConfigOpts) -> None:
+    if not conf.transport_url:
+        raise BadSetup(
+            "transport_url is not set: API and managers as separate programs need a message broker."
+            " Set it (rabbit://user:secret@host:5672//), or run `holdfast up` for all in one process"
+        )
+
+
+def check_schema(core: Core) -> None:
+    """Refuse to work on a database that `holdfast db sync` has not brought here."""
+    from holdfast.store import migrations
+
+    found, wanted = migrations.version(core.store.database), migrations.head()
+    if found != wanted:
+        raise BadSetup(
+            f"the database is at {found or 'nothing'} and this version needs {wanted}:"
+            " run `holdfast db sync` first"
+        )
+
+
+def api_application(conf: cfg.ConfigOpts) -> Any:
+    """The API alone, its managers behind the broker."""
+    from holdfast.rpc import rabbit
+
+    need_broker(conf)
+    core = Core(conf)
+    return application(core, api_services(core, rabbit.remote(conf, core.clock)))

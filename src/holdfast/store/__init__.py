@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQL: the one truth. `Store` is the database with one object per noun."""
+
+from holdfast.ports.clock import Clock
+from holdfast.store.database import Database
+from holdfast.store.hosts import HostStore
+from holdfast.store.leases import LeaseStore
+from holdfast.store.observations import ObservationStore
+from holdfast.store.operations import OperationStore
+
+
+class SqlLedger(LeaseStore, HostStore):
+    """Both halves of the book: the `ports.ledger.Ledger` of SQL."""
+
+
+class Store:
+    """Everything that asks or tells the database goes through here."""
+
+    def __init__(self, url: str, clock: Clock, *, pool_size: int = 20) -> None:
+        self.database = Database(url, clock, pool_size=pool_size)
+        self.ledger = SqlLedger(self.database)
+        self.operations = OperationStore(self.database)
+        self.observations = ObservationStore(self.database)
+
+    def close(self) -> None:
+        self.database.close()

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every decision as a sentence, written in the transaction that carries it out."""
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from oslo_context import context as oslo_context
+from sqlalchemy.engine import Connection
+
+from holdfast.store.tables import audit
+
+
+def write(
+    conn: Connection, at: datetime, subject: str, project_id: str | None, sentence: str
+) -> None:
+    """The request in whose name this happens is the thread's oslo context, if there is one."""
+    request = oslo_context.get_current()
+    conn.execute(
+        sa.insert(audit).values(
+            at=at,
+            subject=subject,
+            project_id=project_id,
+            actor=(request.user_id if request else None) or "holdfast",
+            request_id=(request.request_id if request else None) or "",
+            sentence=sentence,
+        )
+    )

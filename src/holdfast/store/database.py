@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One database, three dialects: connections, transactions, its clock, and its failures by our names.
+
+Every use is `with database.read() as conn` or `with database.write() as conn`. A lost race becomes
+StaleWrite (try again), a database that is away becomes Unavailable (nothing was changed, or we cannot
+know; callers repeat with the same ids). Nothing else of SQLAlchemy's errors leaves this package but
+IntegrityError, which each query translates where it knows the meaning.
+"""
+
+import contextlib
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine
+
+from holdfast.model.errors import StaleWrite, Unavailable
+from holdfast.ports.clock import Clock
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: Races: serialisation failure, deadlock, exclusion violated (PostgreSQL); deadlock, lock wait (MariaDB).
+_RACES = {"40001", "40P01", "23P01", 1213, 1205, 1020}
+_TRIES = 8
+
+
+class Database:
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        pool_size: int = 20,
+        max_overflow: int = 60,
+        connect_timeout_s: int = 5,
+    ) -> None:
+        self.clock = clock
+        self.engine = _engine(url, pool_size, max_overflow, connect_timeout_s)
+        self.dialect = self.engine.dialect.name
+        # SQLite has one writer; queueing here is fair, its busy handler is not.
+        self._writer: contextlib.AbstractContextManager[Any] = (
+            threading.Lock() if self.dialect == "sqlite" else contextlib.nullcontext()
+        )
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        with _translated(), self.engine.connect() as conn, conn.begin():
+            yield conn
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Connection]:
+        with self._writer, _translated(), self.engine.connect() as conn:
+            with conn.execution_options(holdfast_write=True).begin():
+                yield conn
+
+    def retry(self, action: Callable[[Connection], T]) -> T:
+        """Run one write transaction, again when it lost a race."""
+        for attempt in range(1, _TRIES + 1):
+            try:
+                with self.write() as conn:
+                    return action(conn)
+            except StaleWrite:
+                if attempt == _TRIES:
+                    raise
+                pause = random.uniform(0, 0.005 * 2**attempt)
+                self.clock.wait(threading.Event(), pause)
+        raise AssertionError("unreachable")
+
+    def now(self, conn: Connection | None = None) -> datetime:
+        """The database's clock; SQLite has none but the machine's, which the Clock port gives."""
+        if self.dialect == "sqlite":
+            return self.clock.now()
+        if conn is None:
+            with self.read() as own:
+                return self.now(own)
+        sql = (
+            "SELECT clock_timestamp() AT TIME ZONE 'utc'"
+            if self.dialect == "postgresql"
+            else "SELECT UTC_TIMESTAMP(6)"
+        )
+        value: datetime = conn.execute(sa.text(sql)).scalar_one()
+        return value.replace(tzinfo=UTC)
+
+    def ping(self) -> None:
+        with self.read() as conn:
+            conn.execute(sa.text("SELECT 1"))
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _engine(url: str, pool_size: int, max_overflow: int, timeout_s: int) -> Engine:
+    parsed = sa.engine.make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        engine = sa.create_engine(
+            parsed,
+            connect_args={"timeout": 10, "check_same_thread": False},
+            pool_size=pool_size,
+            max_overflow=max_overflow,
+        )
+        event.listen(engine, "connect", _sqlite_connect)
+        event.listen(engine, "begin", _sqlite_begin)
+        return engine
+    return sa.create_engine(
+        parsed,
+        connect_args={"connect_timeout": timeout_s},
+        isolation_level="READ COMMITTED",
+        pool_size=pool_size,
+        max_overflow=max_overflow,
+        pool_pre_ping=True,
+        pool_recycle=1800,
+    )
+
+
+def _sqlite_connect(dbapi: Any, _record: Any) -> None:
+    dbapi.isolation_level = None  # we begin transactions ourselves, see _sqlite_begin
+    cursor = dbapi.cursor()
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",  # an acknowledged lease survives a power cut
+        "foreign_keys=ON",
+        "busy_timeout=10000",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _sqlite_begin(conn: Connection) -> None:
+    write = conn.get_execution_options().get("holdfast_write")
+    conn.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        if _state(error) & _RACES:
+            raise StaleWrite(f"lost a race in the database: {error.orig}") from error
+        if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) or (
+            error.connection_invalidated
+        ):
+            raise Unavailable(
+                f"the database is away, try again in a moment: {_first_line(error.orig)}"
+            ) from error
+        raise
+    except sa.exc.TimeoutError as error:
+        raise Unavailable("every database connection is busy, try again") from error
+
+
+def _state(error: sa.exc.DBAPIError) -> set[str | int]:
+    """The codes a driver's exception carries: SQLSTATE, or MariaDB's number."""
+    codes: set[str | int] = set()
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if sqlstate:
+        codes.add(str(sqlstate))
+    args = getattr(error.orig, "args", ())
+    if args and isinstance(args[0], int):
+        codes.add(args[0])
+    return codes
+
+
+def _first_line(error: BaseException | None) -> str:
+    return (str(error).splitlines() or ["no answer"])[0]

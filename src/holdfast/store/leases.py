@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases in the database: each change one transaction that checks, takes and writes, or does nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from holdfast.model.errors import NotFound, StaleWrite
+from holdfast.model.lease import EVENT_TYPES, Allocation, Lease, Reservation, Window
+from holdfast.model.operation import Claim, Operation
+from holdfast.ports.ledger import Work
+from holdfast.store import audit
+from holdfast.store import operations as work_rows
+from holdfast.store.database import Database
+from holdfast.store.hosts import take_free
+from holdfast.store.operations import apply_work, update_claimed
+from holdfast.store.tables import allocations, leases, operations, reservations
+
+
+class LeaseStore:
+    """The lease half of the ledger, and what the API reads about leases."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def now(self) -> datetime:
+        return self._db.now()
+
+    # look
+
+    def lease(self, lease_id: str) -> Lease:
+        with self._db.read() as conn:
+            for lease in _load(conn, leases.c.id == lease_id):
+                return lease
+        raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
+
+    def with_events(
+        self, *, lease_id: str | None = None, project_id: str | None = None
+    ) -> Sequence[tuple[Lease, Sequence[Operation]]]:
+        """Leases with the operations that the contract shows as their events."""
+        where = []
+        if lease_id is not None:
+            where.append(leases.c.id == lease_id)
+        if project_id is not None:
+            where.append(leases.c.project_id == project_id)
+        with self._db.read() as conn:
+            found = _load(conn, *where, held=False)
+            events = _events(conn, [lease.id for lease in found] if where else None)
+        return [(lease, events.get(lease.id, ())) for lease in found]
+
+    # act
+
+    def book(self, lease: Lease, work: Work) -> None:
+        def action(conn: Connection) -> None:
+            now = self._db.now(conn)
+            _hold(conn, None, lease)
+            conn.execute(sa.insert(leases).values(id=lease.id, created_at=now, **_columns(lease)))
+            for position, reservation in enumerate(lease.reservations):
+                conn.execute(
+                    sa.insert(reservations).values(
+                        id=reservation.id,
+                        lease_id=lease.id,
+                        position=position,
+                        created_at=now,
+                        **_reservation_columns(reservation),
+                    )
+                )
+            _rewrite_allocations(conn, {}, lease)
+            apply_work(conn, lease.id, work, now)
+            audit.write(conn, now, lease.id, lease.project_id, f"lease {lease.name} booked")
+
+        with self._db.write() as conn:
+            action(conn)
+
+    def save(
+        self,
+        old: Lease,
+        new: Lease,
+        *,
+        work: Work | None = None,
+        claim: Claim | None = None,
+        say: str = "",
+    ) -> Lease:
+        with self._db.write() as conn:
+            now = self._db.now(conn)
+            if claim is not None:
+                update_claimed(conn, claim, updated_at=now)
+            _hold(conn, old, new)
+            _update_lease(conn, old, new, now)
+            before = {r.id: r for r in old.reservations}
+            for reservation in new.reservations:
+                if reservation != before[reservation.id]:
+                    conn.execute(
+                        sa.update(reservations)
+                        .where(reservations.c.id == reservation.id)
+                        .values(updated_at=now, **_reservation_columns(reservation))
+                    )
+            _rewrite_allocations(conn, before, new)
+            if work is not None:
+                apply_work(conn, new.id, work, now)
+            if say:
+                audit.write(conn, now, new.id, new.project_id, say)
+        return replace(new, version=old.version + 1, updated_at=now)
+
+    def erase(self, lease: Lease, *, claim: Claim | None, say: str) -> None:
+        with self._db.write() as conn:
+            now = self._db.now(conn)
+            if claim is not None:
+                update_claimed(conn, claim, updated_at=now)
+            conn.execute(sa.delete(leases).where(leases.c.id == lease.id))
+            audit.write(conn, now, lease.id, lease.project_id, say)
+
+
+def _hold(conn: Connection, old: Lease | None, new: Lease) -> None:
+    """Take every host whose hold begins or grows; StaleWrite if one is held by another."""
+    before = (
+        {(r.id, a.host_id): a.held for r in old.reservations for a in r.allocations} if old else {}
+    )
+    wanted: dict[int, Window] = {}
+    for reservation in new.reservations:
+        for allocation in reservation.allocations:
+            was = before.get((reservation.id, allocation.host_id))
+            held = allocation.held
+            if was is None or held.start < was.start or held.end > was.end:
+                wanted[allocation.host_id] = held
+    lost = take_free(conn, wanted, [r.id for r in new.reservations])
+    if lost:
+        raise StaleWrite(f"hosts {sorted(lost)} were taken by another booking meanwhile")
+
+
+def _update_lease(conn: Connection, old: Lease, new: Lease, now: datetime) -> None:
+    done = conn.execute(
+        sa.update(leases)
+        .where(leases.c.id == old.id, leases.c.version == old.version)
+        .values(updated_at=now, version=old.version + 1, **_columns(new))
+    )
+    if done.rowcount != 1:
+        raise StaleWrite(f"lease {old.id} was changed by somebody else meanwhile")
+
+
+def _rewrite_allocations(conn: Connection, before: Mapping[str, Reservation], new: Lease) -> None:
+    """Replace the allocations of each reservation whose holds differ."""
+    rows: list[dict[str, Any]] = []
+    for reservation in new.reservations:
+        was = before.get(reservation.id)
+        if was is not None and was.allocations == reservation.allocations:
+            continue
+        if was is not None and was.allocations:
+            conn.execute(
+                sa.delete(allocations).where(allocations.c.reservation_id == reservation.id)
+            )
+        rows += [
+            {
+                "reservation_id": reservation.id,
+                "host_id": a.host_id,
+                "held_from": a.held.start,
+                "held_until": a.held.end,
+                "slots": a.slots,
+            }
+            for a in reservation.allocations
+        ]
+    if rows:
+        conn.execute(sa.insert(allocations), rows)
+
+
+def _columns(lease: Lease) -> dict[str, Any]:
+    return {
+        "name": lease.name,
+        "user_id": lease.user_id,
+        "project_id": lease.project_id,
+        "start_date": lease.start,
+        "end_date": lease.end,
+        "before_end_date": lease.before_end,
+        "status": lease.status,
+        "degraded": lease.degraded,
+    }
+
+
+def _reservation_columns(reservation: Reservation) -> dict[str, Any]:
+    return {
+        "resource_type": reservation.resource_type,
+        "status": reservation.status,
+        "missing_resources": reservation.missing_resources,
+        "resources_changed": reservation.resources_changed,
+        "spec": dict(reservation.spec),
+    }
+
+
+def _load(conn: Connection, *where: Any, held: bool = True) -> list[Lease]:
+    query = sa.select(leases).where(*where).order_by(leases.c.created_at, leases.c.id)
+    rows = conn.execute(query).mappings().all()
+    ids = [row["id"] for row in rows] if where else None
+    parts = _reservations(conn, ids, held)
+    return [_lease(row, parts.get(row["id"], ())) for row in rows]
+
+
+def _lease(row: RowMapping, parts: Sequence[Reservation]) -> Lease:
+    return Lease(
+        id=row["id"],
+        name=row["name"],
+        user_id=row["user_id"],
+        project_id=row["project_id"],
+        start=row["start_date"],
+        end=row["end_date"],
+        before_end=row["before_end_date"],
+        status=row["status"],
+        degraded=row["degraded"],
+        version=row["version"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        reservations=tuple(parts),
+    )
+
+
+def _reservations(
+    conn: Connection, lease_ids: Sequence[str] | None, held: bool
+) -> dict[str, list[Reservation]]:
+    """Reservations by lease; of all leases when `lease_ids` is None."""
+    r = reservations.c
+    query = sa.select(reservations).order_by(r.lease_id, r.position)
+    if lease_ids is not None:
+        query = query.where(r.lease_id.in_(lease_ids))
+    rows = conn.execute(query).mappings().all()
+    holds = _allocations(conn, [row["id"] for row in rows]) if held and rows else {}
+    found: dict[str, list[Reservation]] = {}
+    for row in rows:
+        found.setdefault(row["lease_id"], []).append(
+            Reservation(
+                id=row["id"],
+                resource_type=row["resource_type"],
+                status=row["status"],
+                missing_resources=row["missing_resources"],
+                resources_changed=row["resources_changed"],
+                spec=row["spec"],
+                allocations=tuple(holds.get(row["id"], ())),
+                created_at=row["created_at"],
+                updated_at=row["updated_at"],
+            )
+        )
+    return found
+
+
+def _allocations(conn: Connection, ids: Sequence[str]) -> dict[str, list[Allocation]]:
+    a = allocations.c
+    query = (
+        sa.select(a.reservation_id, a.host_id, a.held_from, a.held_until, a.slots)
+        .where(a.reservation_id.in_(ids), a.host_id.is_not(None))
+        .order_by(a.id)
+    )
+    found: dict[str, list[Allocation]] = {}
+    for reservation_id, host_id, start, end, slots in conn.execute(query):
+        held = Allocation(host_id, Window(start, end), slots)
+        found.setdefault(reservation_id, []).append(held)
+    return found
+
+
+def _events(conn: Connection, lease_ids: Sequence[str] | None) -> dict[str, list[Operation]]:
+    o = operations.c
+    where = [o.kind.in_(list(EVENT_TYPES)), o.status != "cancelled"]
+    if lease_ids is not None:
+        where.append(o.subject.in_(lease_ids))
+    found: dict[str, list[Operation]] = {}
+    for operation in work_rows.load(conn, *where, order=o.sequence, with_steps=False):
+        found.setdefault(operation.subject, []).append(operation)
+    return found

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Durable work in the database: claimed by compare-and-set, found again after any crash."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from holdfast.model.errors import ClaimLost, NotFound
+from holdfast.model.operation import (
+    CANCELLED,
+    DONE,
+    OPEN,
+    RUNNING,
+    Claim,
+    Operation,
+)
+from holdfast.ports.ledger import Work
+from holdfast.store.database import Database
+from holdfast.store.tables import operations, steps
+
+o = operations.c
+
+
+class OperationStore:
+    """The `ports.operations.Operations` of SQL."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def now(self) -> datetime:
+        return self._db.now()
+
+    def claim_due(self, owner: str, limit: int, ttl: timedelta) -> Sequence[Operation]:
+        if limit <= 0:
+            return []
+
+        def action(conn: Connection) -> Sequence[Operation]:
+            now = self._db.now(conn)
+            query = _claimable(now, limit, self._db.dialect)
+            ids = conn.execute(query).scalars().all()
+            if not ids:
+                return []
+            conn.execute(
+                sa.update(operations)
+                .where(o.id.in_(ids))  # ours alone: locked by the query above
+                .values(
+                    status=RUNNING,
+                    owner=owner,
+                    epoch=o.epoch + 1,
+                    claim_until=now + ttl,
+                    next_try_at=now + ttl,
+                    updated_at=now,
+                )
+            )
+            return load(conn, o.id.in_(ids))
+
+        return self._db.retry(action)
+
+    def next_look(self) -> datetime | None:
+        with self._db.read() as conn:
+            query = sa.select(sa.func.min(o.next_try_at)).where(
+                o.is_open.is_(True), o.next_try_at > self._db.now(conn)
+            )
+            when: datetime | None = conn.execute(query).scalar_one()
+            return when
+
+    def renew(self, claim: Claim, ttl: timedelta) -> None:
+        self._db.retry(lambda conn: self._keep(conn, claim, ttl))
+
+    def step_done(
+        self, claim: Claim, position: int, name: str, sentence: str, ttl: timedelta
+    ) -> None:
+        def action(conn: Connection) -> None:
+            now = self._keep(conn, claim, ttl)
+            conn.execute(
+                sa.insert(steps).values(
+                    operation_id=claim.operation_id,
+                    name=name,
+                    position=position,
+                    status=DONE,
+                    finished_at=now,
+                    sentence=sentence,
+                )
+            )
+
+        self._db.retry(action)
+
+    def put_off(
+        self, claim: Claim, status: str, next_try_at: datetime, sentence: str, failures: int = 0
+    ) -> None:
+        def action(conn: Connection) -> None:
+            update_claimed(
+                conn,
+                claim,
+                status=status,
+                owner=None,
+                claim_until=None,
+                next_try_at=next_try_at,
+                attempts=o.attempts + failures,
+                sentence=sentence,
+                updated_at=self._db.now(conn),
+            )
+
+        self._db.retry(action)
+
+    def finish(self, claim: Claim, status: str, sentence: str) -> None:
+        def action(conn: Connection) -> None:
+            update_claimed(
+                conn,
+                claim,
+                status=status,
+                is_open=False,
+                claim_until=None,
+                sentence=sentence,
+                updated_at=self._db.now(conn),
+            )
+
+        self._db.retry(action)
+
+    def _keep(self, conn: Connection, claim: Claim, ttl: timedelta) -> datetime:
+        now = self._db.now(conn)
+        update_claimed(conn, claim, claim_until=now + ttl, next_try_at=now + ttl)
+        return now
+
+    def by_key(self, key: str) -> Operation:
+        with self._db.read() as conn:
+            for operation in load(conn, o.key == key):
+                return operation
+        raise NotFound(f"no operation {key}")
+
+    # for people
+
+    def list_all(
+        self, *, subject: str | None = None, status: str | None = None, limit: int = 100
+    ) -> Sequence[Operation]:
+        conditions: list[sa.ColumnElement[bool]] = []
+        if subject:
+            conditions.append(o.subject == subject)
+        if status:
+            conditions.append(o.status == status)
+        with self._db.read() as conn:
+            return load(conn, *conditions, order=o.updated_at.desc(), limit=limit)
+
+    def open_by_kind(self) -> Mapping[str, int]:
+        query = sa.select(o.kind, sa.func.count()).where(o.is_open.is_(True)).group_by(o.kind)
+        with self._db.read() as conn:
+            return {kind: count for kind, count in conn.execute(query)}
+
+
+def _claimable(now: datetime, limit: int, dialect: str) -> sa.Select[Any]:
+    """Due rows, but never before an earlier one of the same subject has ended."""
+    earlier = operations.alias("earlier")
+    query = (
+        sa.select(o.id)
+        .where(
+            o.is_open.is_(True),
+            o.next_try_at <= now,
+            ~sa.exists().where(
+                earlier.c.subject == o.subject,
+                earlier.c.is_open.is_(True),
+                earlier.c.sequence < o.sequence,
+            ),
+        )
+        .order_by(o.next_try_at)
+        .limit(limit)
+    )
+    return query if dialect == "sqlite" else query.with_for_update(skip_locked=True)
+
+
+def update_claimed(conn: Connection, claim: Claim, **values: Any) -> None:
+    """Write to an operation only while the claim is ours; takes its row until the commit."""
+    done = conn.execute(
+        sa.update(operations)
+        .where(
+            o.id == claim.operation_id,
+            o.epoch == claim.epoch,
+            o.owner == claim.owner,
+            o.is_open.is_(True),
+        )
+        .values(**values)
+    )
+    if done.rowcount != 1:
+        raise ClaimLost(f"operation {claim.operation_id}: the claim of {claim.owner} ended")
+
+
+#: What work that is armed again keeps of its first time.
+_FIXED = {"id", "key", "epoch", "created_at"}
+
+
+def apply_work(conn: Connection, subject: str, work: Work, now: datetime) -> None:
+    """Add, cancel and re-arm the work of a subject, within somebody's transaction."""
+    # A call of work that we cancel or move may still be on its way: what is new waits for its end.
+    busy = busy_until(conn, subject, now) or now
+    if work.cancel:
+        conn.execute(
+            sa.update(operations)
+            .where(o.subject == subject, o.kind.in_(work.cancel), o.is_open.is_(True))
+            .values(
+                status=CANCELLED,
+                is_open=False,
+                epoch=o.epoch + 1,
+                sentence="no longer wanted",
+                updated_at=now,
+            )
+        )
+    fresh = list(work.add)
+    for operation in work.put:
+        values = {k: v for k, v in _values(operation, now).items() if k not in _FIXED}
+        again = conn.execute(
+            sa.update(operations).where(o.key == operation.key).values(**values, epoch=o.epoch + 1)
+        )
+        if again.rowcount == 0:
+            fresh.append(operation)
+            continue
+        rearmed = sa.select(o.id).where(o.key == operation.key).scalar_subquery()
+        conn.execute(sa.delete(steps).where(steps.c.operation_id == rearmed))
+    for operation in fresh:
+        values = _values(operation, now)
+        values["next_try_at"] = max(operation.next_try_at, busy)
+        conn.execute(sa.insert(operations).values(**values))
+
+
+def busy_until(conn: Connection, subject: str, now: datetime) -> datetime | None:
+    """Until when somebody's call for this subject may still be on its way."""
+    query = sa.select(sa.func.max(o.claim_until)).where(
+        o.subject == subject, o.status == RUNNING, o.claim_until > now
+    )
+    when: datetime | None = conn.execute(query).scalar_one()
+    return when
+
+
+def load(
+    conn: Connection,
+    *where: Any,
+    order: Any = None,
+    limit: int | None = None,
+    with_steps: bool = True,
+) -> list[Operation]:
+    query = (
+        sa.select(operations).where(*where).order_by(order if order is not None else o.next_try_at)
+    )
+    rows = conn.execute(query.limit(limit)).mappings().all()
+    ids = [row["id"] for row in rows if row["is_open"]] if with_steps else []
+    done = _done_steps(conn, ids) if ids else {}
+    return [_operation(row, done.get(row["id"], frozenset())) for row in rows]
+
+
+def _done_steps(conn: Connection, ids: Iterable[str]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    query = sa.select(steps.c.operation_id, steps.c.name).where(steps.c.operation_id.in_(list(ids)))
+    for operation_id, name in conn.execute(query):
+        found.setdefault(operation_id, set()).add(name)
+    return {key: frozenset(names) for key, names in found.items()}
+
+
+def _operation(row: RowMapping, done: frozenset[str]) -> Operation:
+    values = {k: v for k, v in row.items() if k != "is_open"}
+    return Operation(**values, done_steps=done)
+
+
+def _values(operation: Operation, now: datetime) -> dict[str, Any]:
+    return {
+        "id": operation.id,
+        "kind": operation.kind,
+        "subject": operation.subject,
+        "key": operation.key,
+        "sequence": operation.sequence,
+        "due_at": operation.due_at,
+        "status": operation.status,
+        "is_open": operation.status in OPEN,
+        "owner": operation.owner,
+        "epoch": operation.epoch,
+        "claim_until": operation.claim_until,
+        "attempts": operation.attempts,
+        "next_try_at": operation.next_try_at,
+        "sentence": operation.sentence,
+        "payload": dict(operation.payload),
+        "created_at": now,
+        "updated_at": now,
+    }

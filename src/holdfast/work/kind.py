@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kind of durable work is made of: steps that can be repeated, and a word for when it fails.
+
+A step looks before it acts, so that running it twice does what running it once does. It returns the
+sentence that tells what it did, or raises NotYet when the world needs more time.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from holdfast.model.operation import Claim, Operation
+
+
+class NotYet(Exception):
+    """Not finished and nothing wrong: look again in `seconds`."""
+
+    def __init__(self, sentence: str, seconds: float = 0.5) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.seconds = seconds
+
+
+@dataclass(frozen=True)
+class Run:
+    """One attempt at an operation. `hold(seconds)` makes sure the claim lasts that much longer;
+    it raises ClaimLost when the work belongs to somebody else by now."""
+
+    operation: Operation
+    claim: Claim
+    hold: Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    run: Callable[[Run], str]
+    early: bool = False  # may run before the operation's time
+
+
+class Kind(Protocol):
+    name: str
+
+    def steps(self) -> Sequence[Step]: ...
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        """When retrying has lost its meaning; None: never."""
+        ...
+
+    def failed(self, run: Run, why: str) -> None:
+        """Write down that the work failed for good; the operation itself is closed after."""
+        ...

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of due work: take what is due, sleep until the next is, wake early when the bell rings.
+
+There is no tick: the sleep ends when the next row of the table wants to be looked at. The poll
+interval only bounds it, for rows that other processes wrote and whose bell we did not hear.
+"""
+
+import logging
+import threading
+from typing import Protocol
+
+from holdfast.model.errors import HoldfastError
+from holdfast.ports.clock import Clock
+from holdfast.ports.operations import Operations
+from holdfast.work.runner import Runner
+
+LOG = logging.getLogger(__name__)
+
+#: A batch no larger than this: a claim must not age in our queue.
+BATCH = 100
+
+
+class Pace(Protocol):
+    poll_interval_s: float
+
+
+class Loop:
+    def __init__(self, operations: Operations, runner: Runner, clock: Clock, pace: Pace) -> None:
+        self._operations = operations
+        self._runner = runner
+        self._clock = clock
+        self._pace = pace
+        self._bell = runner.freed  # a finished operation may unblock the next of its subject
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._forever, name="loop", daemon=True)
+        self.last_cycle = clock.monotonic()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ring(self) -> None:
+        """There is something new: look now."""
+        self._bell.set()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._bell.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._runner.stop()
+
+    def age_s(self) -> float:
+        """How long ago the loop last came round."""
+        return self._clock.monotonic() - self.last_cycle
+
+    def cycle(self) -> float:
+        """Take what is due; how many seconds may pass until the next look."""
+        free = self._runner.free()
+        before = self._clock.monotonic()
+        taken = self._operations.claim_due(self._runner.owner, min(free, BATCH), self._runner.ttl)
+        for operation in taken:
+            self._runner.submit(operation, before)
+        if len(taken) == BATCH and self._runner.free():
+            return 0.0
+        following = self._operations.next_look()
+        if following is None or not self._runner.free():
+            return self._pace.poll_interval_s
+        left = (following - self._operations.now()).total_seconds()
+        return min(max(left, 0.0), self._pace.poll_interval_s)
+
+    def _forever(self) -> None:
+        while not self._stop.is_set():
+            self._bell.clear()
+            try:
+                pause = self.cycle()
+            except HoldfastError as error:
+                LOG.warning("looking for due work: %s", error.message)
+                pause = min(1.0, self._pace.poll_interval_s)
+            except Exception:  # the top of the loop: it must come round again
+                LOG.exception("looking for due work: unforeseen")
+                pause = 1.0
+            self.last_cycle = self._clock.monotonic()
+            self._clock.wait(self._bell, pause)

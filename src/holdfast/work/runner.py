@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs claimed operations on a bounded pool of threads, step by step, and writes down how each ended.
+
+`kill -9` at any line leaves a claim that expires and steps that are recorded or repeatable; another
+manager goes on from there.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from holdfast.model.errors import (
+    ClaimLost,
+    DriverError,
+    HoldfastError,
+    StaleWrite,
+    Unavailable,
+)
+from holdfast.model.operation import DONE, ERROR, RETRYING, WAITING, Claim, Operation
+from holdfast.ports.clock import Clock
+from holdfast.ports.operations import Operations
+from holdfast.work.kind import Kind, NotYet, Run, Step
+
+LOG = logging.getLogger(__name__)
+
+
+class Patience(Protocol):
+    """How long to wait after failures; read anew each time, so a reload counts at once."""
+
+    retry_first_s: float
+    retry_most_s: float
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What observers of the runner hear when an operation has ended or was put off."""
+
+    operation: Operation
+    status: str
+    sentence: str
+    lag_s: float
+
+
+class Runner:
+    def __init__(
+        self,
+        operations: Operations,
+        kinds: Mapping[str, Kind],
+        clock: Clock,
+        *,
+        owner: str,
+        patience: Patience,
+        workers: int = 64,
+        claim_s: float = 30.0,
+        heard: Callable[[Ended], None] = lambda _ended: None,
+    ) -> None:
+        self._operations = operations
+        self._kinds = kinds
+        self._clock = clock
+        self.owner = owner
+        self._patience = patience
+        self.ttl = timedelta(seconds=claim_s)
+        self._heard = heard
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="work")
+        self._free = workers
+        self._lock = threading.Lock()
+        self.freed = threading.Event()
+
+    def free(self) -> int:
+        """How many more operations can be taken on now."""
+        with self._lock:
+            return 0 if self._stop.is_set() else self._free
+
+    def submit(self, operation: Operation, claimed_at: float) -> None:
+        """Run a claimed operation; `claimed_at` is the monotonic time just before its claim."""
+        with self._lock:
+            self._free -= 1
+        self._pool.submit(self._guarded_run, operation, claimed_at)
+
+    def stop(self) -> None:
+        """Take nothing more; what is under way ends its present step and is handed back."""
+        self._stop.set()
+        self._pool.shutdown(wait=True)
+
+    def _guarded_run(self, operation: Operation, claimed_at: float) -> None:
+        try:
+            _Attempt(self, operation, claimed_at).go()
+        except Exception:  # the top of a thread: nothing above would see it
+            LOG.exception("operation %s %s: unforeseen", operation.kind, operation.id)
+        finally:
+            with self._lock:
+                self._free += 1
+            self.freed.set()
+
+
+class _Attempt:
+    """One operation in the hands of one manager, from claim to giving it back."""
+
+    def __init__(self, runner: Runner, operation: Operation, claimed_at: float) -> None:
+        self.r = runner
+        self.operation = operation
+        self.claim = Claim(operation.id, runner.owner, operation.epoch)
+        self.sure_until = claimed_at + runner.ttl.total_seconds()
+        self.run = Run(operation, self.claim, self.hold)
+        self.done = set(operation.done_steps)
+        self.due = False
+        self.said = ""
+
+    def hold(self, seconds: float) -> None:
+        """Make sure that the claim lasts `seconds` more."""
+        before = self.r._clock.monotonic()
+        if before + seconds <= self.sure_until:
+            return
+        self.r._operations.renew(self.claim, self.r.ttl)
+        self.sure_until = before + self.r.ttl.total_seconds()
+
+    def go(self) -> None:
+        kind = self.r._kinds.get(self.operation.kind)
+        if kind is None:
+            # Work of a newer version of us: leave it to a manager that knows it.
+            self._put_off(WAITING, 60.0, f"this manager knows no {self.operation.kind}")
+            return
+        while True:
+            try:
+                self._steps(kind)
+                return
+            except ClaimLost as lost:
+                LOG.warning("%s", lost)
+                return
+            except Unavailable as away:
+                # The database: keep the place in the queue, go on where we were when it is back.
+                LOG.warning("%s: %s", self.operation.key, away.message)
+                if self.r._clock.wait(self.r._stop, 0.5):
+                    return
+
+    def _steps(self, kind: Kind) -> None:
+        try:
+            for position, step in enumerate(kind.steps()):
+                if step.name in self.done:
+                    continue
+                if self._not_due(step):
+                    return
+                self.said = step.run(self.run)
+                self._step_done(position, step)
+                if self.r._stop.is_set():
+                    self._put_off(WAITING, 0.0, f"handed over after {step.name}")
+                    return
+            self._finish(DONE, self.said)
+        except NotYet as wait:
+            self._put_off(RETRYING, wait.seconds, wait.sentence)
+        except (ClaimLost, Unavailable):
+            raise
+        except Exception as error:
+            self._failed(kind, error)
+
+    def _not_due(self, step: Step) -> bool:
+        if step.early or self.due:
+            return False
+        left = (self.operation.due_at - self.r._operations.now()).total_seconds()
+        if left <= 0:
+            self.due = True
+            return False
+        self._put_off(WAITING, left, "prepared, waits for its time")
+        return True
+
+    def _step_done(self, position: int, step: Step) -> None:
+        before = self.r._clock.monotonic()
+        self.r._operations.step_done(self.claim, position, step.name, self.said, self.r.ttl)
+        self.sure_until = before + self.r.ttl.total_seconds()
+        self.done.add(step.name)
+
+    def _failed(self, kind: Kind, error: Exception) -> None:
+        """Try again while that can help; otherwise say so for good."""
+        why = error.message if isinstance(error, HoldfastError) else repr(error)
+        if not isinstance(error, HoldfastError):
+            LOG.error("operation %s: a defect of ours", self.operation.key, exc_info=error)
+        retryable = isinstance(error, StaleWrite) or (
+            isinstance(error, DriverError) and error.retryable
+        )
+        pause = self._pause()
+        until = kind.give_up_at(self.operation)
+        late = until and self.r._operations.now() + timedelta(seconds=pause) >= until
+        if retryable and not late:
+            LOG.warning("%s: %s; again in %.1f s", self.operation.key, why, pause)
+            self._put_off(RETRYING, pause, why, failures=1)
+            return
+        LOG.error("%s failed for good: %s", self.operation.key, why)
+        kind.failed(self.run, why)
+        self._finish(ERROR, why)
+
+    def _pause(self) -> float:
+        patience = self.r._patience
+        grown = patience.retry_first_s * 2.0 ** min(self.operation.attempts, 16)
+        return min(grown, patience.retry_most_s)
+
+    def _put_off(self, status: str, seconds: float, sentence: str, failures: int = 0) -> None:
+        when = self.r._operations.now() + timedelta(seconds=seconds)
+        self.r._operations.put_off(self.claim, status, when, sentence, failures)
+        self._tell(status, sentence)
+
+    def _finish(self, status: str, sentence: str) -> None:
+        self.r._operations.finish(self.claim, status, sentence)
+        self._tell(status, sentence)
+
+    def _tell(self, status: str, sentence: str) -> None:
+        since = max(self.operation.due_at, self.operation.created_at or self.operation.due_at)
+        lag = (self.r._clock.now() - since).total_seconds()
+        level = logging.INFO if status in (DONE, ERROR) else logging.DEBUG
+        LOG.log(level, "%s %s: %s (%.2f s after due)", self.operation.key, status, sentence, lag)
+        self.r._heard(Ended(self.operation, status, sentence, lag))

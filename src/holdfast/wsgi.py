@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast.wsgi:application` for gunicorn or uWSGI.
+
+Configuration comes from the usual places, or from the files that HOLDFAST_CONFIG names (separated by
+colons). Managers run beside it: set `transport_url`.
+"""
+
+import os
+
+from holdfast import conf as configuration
+from holdfast import service
+
+
+def _application() -> object:
+    files = os.environ.get("HOLDFAST_CONFIG")
+    conf = configuration.load([], files.split(":") if files else None)
+    configuration.set_up_logging(conf, "holdfast-api")
+    return service.api_application(conf)
+
+
+application = _application()

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other `holdfast` commands, and what all have in common. The server is scripted."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from test_client_fake import HOSTS, LEASES, Fake, Ran, Run, clean_environment, runner
+
+from holdfast.cmd import client as program
+
+UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
+SIM = "/holdfast/v1/sim"
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    clean_environment(monkeypatch)
+    server = Fake()
+    monkeypatch.setenv("HOLDFAST_URL", server.url)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def holdfast(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    return runner(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "lease create",
+        "lease create x --end tomorrow",
+        "lease create x --hosts 0",
+        "lease create x --hosts 2 --min 1",
+        "lease create x --min 3 --max 2",
+        "lease create x --where gpu",
+        "lease set x",
+        "lease set x --end now --extend 2h",
+        "host set cmp-1",
+        "host set cmp-1 --extra a=1 --unset a",
+        "host create cmp-1 --extra gpu",
+        "sim set latency_s",
+        "leese list",
+    ],
+)
+def test_what_is_not_understood_ends_with_2_and_sends_nothing(
+    fake: Fake, holdfast: Run, argv: str
+) -> None:
+    assert holdfast(*argv.split()).code == 2
+    assert fake.asked == []
+
+
+def test_host_create_enrols_several_and_keeps_what_worked(fake: Fake, holdfast: Run) -> None:
+    host = {"id": "1", "hypervisor_hostname": "cmp-1", "vcpus": 8}
+    busy = {"error_message": "it has servers"}
+    fake.says(f"POST {HOSTS}", (409, busy), (201, {"host": host}))
+    ran = holdfast("host", "create", "cmp-0", "cmp-1", "--extra", "gpu=True", "-f", "json")
+    assert ran.code == 1
+    assert ran.err == "cmp-0: it has servers\n"
+    assert [each["hypervisor_hostname"] for each in json.loads(ran.out)] == ["cmp-1"]
+    assert fake.asked[1]["body"] == {"name": "cmp-1", "gpu": "True"}
+
+
+def test_host_set_sends_null_for_what_is_taken_away(fake: Fake, holdfast: Run) -> None:
+    host = {"id": "1", "hypervisor_hostname": "cmp-1.example.org"}
+    fake.says(f"GET {HOSTS}", (200, {"hosts": [host]}))
+    fake.says(f"PUT {HOSTS}/1", (200, {"host": {**host, "gpu": "a=b"}}))
+    ran = holdfast("host", "set", "cmp-1", "--extra", "gpu=a=b", "--unset", "old")
+    assert ran.code == 0, ran.err
+    assert fake.asked[-1]["body"] == {"gpu": "a=b", "old": None}
+    assert "a=b" in ran.out
+
+
+def test_host_allocation_list_names_hosts_and_filters_by_lease(fake: Fake, holdfast: Run) -> None:
+    held = {"id": "r1", "lease_id": UUID, "start_date": "s", "end_date": "e"}
+    allocations = [
+        {"resource_id": "1", "reservations": [held]},
+        {"resource_id": "2", "reservations": []},
+    ]
+    fake.says(f"GET {LEASES}", (200, {"leases": [{"id": UUID, "name": "training"}]}))
+    fake.says(f"GET {HOSTS}/allocations", (200, {"allocations": allocations}))
+    fake.says(f"GET {HOSTS}", (200, {"hosts": [{"id": 1, "hypervisor_hostname": "cmp-1"}]}))
+    ran = holdfast("host", "allocation", "list", "--lease", "training", "-f", "json")
+    assert [(each["host"], each["reservation_id"]) for each in json.loads(ran.out)] == [
+        ("cmp-1", "r1")
+    ]
+    assert fake.asked[1]["query"] == f"lease_id={UUID}"
+
+
+def test_sim_commands_show_change_and_break_the_cloud(fake: Fake, holdfast: Run) -> None:
+    sim = {
+        "hosts": [
+            {"name": "cmp-1", "rack": "a", "pools": ["freepool"], "servers": 1}
+            | {"powered": False, "service": {"state": "up", "enabled": False}}
+        ],
+        "servers": [{"id": "s1", "name": "web-1", "host": "cmp-1", "status": "ACTIVE"}],
+    }
+    fake.says(f"GET {SIM}", (200, {"sim": sim}))
+    fake.says(f"PUT {SIM}/settings", (200, {"settings": {"latency_s": 0.2}}))
+    fake.says(f"POST {SIM}/hosts/cmp-1/fail", (202, {"said": "cmp-1 is off"}))
+    fake.says(f"POST {SIM}/servers/web-1/crash", (202, {"said": "web-1 crashed"}))
+    shown = holdfast("sim", "show").out
+    assert all(word in shown for word in ("cmp-1", "freepool", "| no power, still looks up, dis"))
+    assert "ACTIVE" in holdfast("sim", "show", "--servers").out
+    assert holdfast("sim", "set", "latency_s=0.2", "mode=odd").code == 0
+    assert fake.asked[-1]["body"] == {"latency_s": 0.2, "mode": "odd"}
+    assert holdfast("sim", "fail-host", "cmp-1").out == "cmp-1 is off\n"
+    assert holdfast("sim", "crash-server", "web-1").out == "web-1 crashed\n"
+    gone = holdfast("sim", "recover-host", "cmp-9")
+    assert (gone.code, gone.out) == (1, "")
+
+
+def test_operation_list_shows_the_sentence(fake: Fake, holdfast: Run) -> None:
+    done = {"id": "o1", "kind": "lease.start", "status": "done", "sentence": "2 hosts moved"}
+    fake.says("GET /holdfast/v1/operations", (200, {"operations": [done]}))
+    assert "2 hosts moved" in holdfast("operation", "list").out
+
+
+def test_an_unreachable_server_is_one_line_that_says_what_to_do(holdfast: Run) -> None:
+    ran = holdfast("--url", "http://127.0.0.1:1", "lease", "list")
+    assert ran == Ran(
+        1,
+        "",
+        "cannot reach http://127.0.0.1:1: is it running? start it with `make run`"
+        " or set HOLDFAST_URL\n",
+    )
+
+
+def test_debug_shows_the_traceback(holdfast: Run) -> None:
+    ran = holdfast("--debug", "--url", "http://127.0.0.1:1", "lease", "list")
+    assert ran.code == 1
+    assert "Traceback" in ran.err
+
+
+def test_the_password_comes_from_a_file(fake: Fake, holdfast: Run, tmp_path: Any) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("xyzzy\n")
+    fake.says(f"GET {LEASES}", (200, {"leases": []}))
+    ran = holdfast("lease", "list", "--user", "ana", "--password-file", str(secret))
+    assert ran.code == 0, ran.err
+    assert fake.asked[0]["headers"]["Authorization"].startswith("Basic ")
+    missing = holdfast("--user", "ana", "--password-file", "/nope", "lease", "list")
+    assert missing.code == 1
+    assert missing.err.startswith("cannot read the password file /nope")
+
+
+def test_every_command_of_ours_teaches_by_example(holdfast: Run) -> None:
+    entries = importlib.metadata.entry_points(group="holdfast.commands")
+    ours = [e.name for e in entries if e.value.startswith("holdfast.client.")]
+    assert len(ours) == 17
+    for name in ours:
+        ran = holdfast(*name.split(), "--help")
+        assert ran.code == 0
+        assert f"\nexample:\n  holdfast {name}" in ran.out
+
+
+def test_help_is_given_wherever_it_is_asked_for(holdfast: Run) -> None:
+    assert "lease create" in holdfast().out
+    assert "Commands:" in holdfast("--help").out
+    assert holdfast("lease", "create", "x", "--end", "+1h", "--help").code == 0
+    assert "lease show" in holdfast("lease", "--help").out
+    assert holdfast("--version").out.startswith("holdfast 0.")
+
+
+def test_completion_for_bash_is_printed_and_parses(holdfast: Run) -> None:
+    ran = holdfast("complete")
+    assert ran.code == 0, ran.err
+    assert "cmds_lease='create delete list set show'" in ran.out
+    subprocess.run(["bash", "-n"], input=ran.out, text=True, check=True, timeout=10)
+
+
+def test_a_command_that_cannot_be_imported_leaves_the_others_alone(
+    holdfast: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = importlib.metadata.EntryPoint(
+        "lease list", "holdfast.client.commands.lease:List", program.NAMESPACE
+    )
+    bad = importlib.metadata.EntryPoint("up", "holdfast.nothing:Up", program.NAMESPACE)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [good, bad])
+    listed = holdfast("--help").out
+    assert "List the leases you may see" in listed
+    assert "(not available here: No module named 'holdfast.nothing')" in listed
+    assert holdfast("complete").code == 0
+    ran = holdfast("up", "--port", "1")
+    assert ran.code == 1
+    assert ran.err.startswith("`holdfast up` is not available here: No module named")
+
+
+def test_a_reader_that_leaves_early_hears_no_complaint() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", "holdfast.cmd.client", "complete"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ran.returncode, ran.stderr) == (141, "")

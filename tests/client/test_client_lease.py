@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast lease …`: what is sent, printed and returned. The server is scripted."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from test_client_fake import LEASES, Fake, Run, clean_environment, runner
+
+from holdfast.client import clock
+
+UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    clean_environment(monkeypatch)
+    server = Fake()
+    monkeypatch.setenv("HOLDFAST_URL", server.url)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def holdfast(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    return runner(monkeypatch, capsys)
+
+
+def lease(status: str = "PENDING", **more: Any) -> dict[str, Any]:
+    return {
+        "id": UUID,
+        "name": "training",
+        "status": status,
+        "degraded": False,
+        "start_date": "2027-01-31T12:00:00.000000",
+        "end_date": "2027-01-31T20:00:00.000000",
+        "reservations": [{"id": "r1", "resource_type": "physical:host", "min": 1, "max": 2}],
+        "events": [],
+        **more,
+    }
+
+
+def test_lease_create_asks_for_one_host_for_a_day_by_default(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"POST {LEASES}", (201, {"lease": lease()}))
+    ran = holdfast("lease", "create", "training")
+    assert ran.code == 0, ran.err
+    assert UUID in ran.out
+    assert fake.asked[0]["body"] == {
+        "name": "training",
+        "start_date": "now",
+        "end_date": "2027-02-01 12:00:07",
+        "before_end_date": None,
+        "events": [],
+        "reservations": [
+            {
+                "resource_type": "physical:host",
+                "min": 1,
+                "max": 1,
+                "hypervisor_properties": "",
+                "resource_properties": "",
+            }
+        ],
+    }
+
+
+def test_lease_create_sends_all_that_was_asked_for(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"POST {LEASES}", (201, {"lease": lease()}))
+    asked = "lease create night --start 2027-02-01T09:00+01:00 --end +2h --min 2 --max 4"
+    more = "--before-end-date +90m --before-end snapshot --where vcpus>=8 --where"
+    ran = holdfast(*asked.split(), *more.split(), "rack in a,b")
+    assert ran.code == 0, ran.err
+    body = fake.asked[0]["body"]
+    dates = (body["start_date"], body["end_date"], body["before_end_date"])
+    assert dates == ("2027-02-01 08:00", "2027-02-01 10:00", "2027-02-01 09:30")
+    (reservation,) = body["reservations"]
+    assert (reservation["min"], reservation["max"]) == (2, 4)
+    assert reservation["before_end"] == "snapshot"
+    assert json.loads(reservation["resource_properties"]) == [
+        "and",
+        [">=", "$vcpus", "8"],
+        ["in", "$rack", "a", "b"],
+    ]
+
+
+@pytest.mark.parametrize(("status", "code"), [("ACTIVE", 0), ("ERROR", 1)])
+def test_lease_create_waits_and_tells_how_it_went(
+    fake: Fake, holdfast: Run, status: str, code: int
+) -> None:
+    fake.says(f"POST {LEASES}", (201, {"lease": lease()}))
+    fake.says(
+        f"GET {LEASES}/{UUID}",
+        (200, {"lease": lease()}),
+        (200, {"lease": lease("STARTING")}),
+        *[(503, {})] * 5,
+        (200, {"lease": lease(status)}),
+    )
+    ran = holdfast("lease", "create", "training", "--wait", "-f", "json")
+    assert ran.code == code
+    assert json.loads(ran.out)["status"] == status
+    said = [line.split(": ", 1)[1] for line in ran.err.splitlines()]
+    assert said == ["PENDING, starts 2027-01-31T12:00:00Z", "STARTING", status]
+
+
+def test_control_c_ends_a_wait_with_130_and_no_traceback(
+    fake: Fake, holdfast: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(clock, "sleep", interrupt)
+    fake.says(f"POST {LEASES}", (201, {"lease": lease()}))
+    ran = holdfast("lease", "create", "training", "--wait")
+    assert ran.code == 130
+    assert "Traceback" not in ran.err
+
+
+def test_lease_list_shows_a_table_or_json(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"GET {LEASES}", (200, {"leases": [lease(), lease(name="b")]}))
+    table = holdfast("lease", "list", "--sort-column", "name").out
+    assert table.index(" b ") < table.index(" training ")
+    assert "2027-01-31 20:00:00 " in table
+    (first, _) = json.loads(holdfast("lease", "list", "-f", "json").out)
+    assert first["end_date"] == "2027-01-31T20:00:00.000000"
+    assert first["hosts"] == "1-2"
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ("--extend 2h", {"end_date": "2027-01-31 22:00"}),
+        ("--shorten 30m", {"end_date": "2027-01-31 19:30"}),
+        ("--end now --name new", {"end_date": "now", "name": "new"}),
+        ("--end +1h", {"end_date": "2027-01-31 13:00:07"}),
+        (
+            "--start 2027-02-01T00:00 --end +1h",
+            {"start_date": "2027-02-01 00:00", "end_date": "2027-02-01 01:00"},
+        ),
+    ],
+)
+def test_lease_set_sends_only_what_changes(
+    fake: Fake, holdfast: Run, options: str, sent: dict[str, str]
+) -> None:
+    fake.says(f"GET {LEASES}", (200, {"leases": [lease()]}))
+    fake.says(f"PUT {LEASES}/{UUID}", (200, {"lease": lease()}))
+    ran = holdfast("lease", "set", "training", *options.split())
+    assert ran.code == 0, ran.err
+    assert fake.asked[-1]["body"] == sent
+
+
+def test_lease_delete_goes_on_after_one_that_fails(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"GET {LEASES}", (200, {"leases": [lease()]}))
+    fake.says(f"DELETE {LEASES}/{UUID}", (204, None))
+    ran = holdfast("lease", "delete", "nope", "training")
+    assert ran.code == 1
+    assert ran.err.splitlines() == [
+        "nope: there is no lease 'nope' that you may see: `holdfast lease list` shows them",
+        f"lease training ({UUID}) deleted",
+    ]

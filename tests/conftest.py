@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures for all tests: real servers, started by the first test that asks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.processes import end_all
+from tests.servers import MariaDB, Missing, PostgreSQL, RabbitMQ, Server
+
+S = TypeVar("S", bound=Server)
+
+
+def serve(server: S) -> Iterator[S]:
+    """Run a server until the end of the session; skip where it is not installed."""
+    with contextlib.closing(server):
+        try:
+            server.start()
+        except Missing as missing:
+            if os.environ.get("CI") == "true":
+                pytest.fail(str(missing), pytrace=False)
+            pytest.skip(str(missing))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """A PostgreSQL server."""
+    yield from serve(PostgreSQL())
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    """A MariaDB server."""
+    yield from serve(MariaDB())
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQ]:
+    """A RabbitMQ broker."""
+    yield from serve(RabbitMQ())
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The SQLAlchemy URL of an empty database, on each kind of server in turn."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'x.db'}"
+        return
+    server: PostgreSQL | MariaDB = request.getfixturevalue(request.param)
+    url = server.new_database()
+    yield url
+    server.drop_database(url)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if something that a test started still runs."""
+    left = end_all()
+    if left:
+        session.config.stash[LEFT] = left
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+LEFT = pytest.StashKey[list[str]]()
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what still ran, if anything did."""
+    for line in config.stash.get(LEFT, []):
+        terminalreporter.write_line(f"left running by a test, ended now: {line}", red=True)
