@@ -217,11 +217,13 @@ def test_eventually() -> None:
 # the end of a session
 
 SLOPPY = """
-import os, time
+import os, signal, time
 from tests.processes import Program
 from tests.servers import PostgreSQL
 
 def test_sloppy(tmp_path):
+    # ignored when this runs in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     started = [Program(["sleep", "62"], tmp_path).start().kept]
     folder = tmp_path
     if "SERVER" in os.environ:

@@ -38,10 +38,14 @@ _AWAY = (
 
 
 def transport(conf: cfg.ConfigOpts) -> Any:
-    """A connection of our own kind: threads, quick to notice that the broker is gone."""
-    found = oslo_messaging.get_rpc_transport(conf, url=conf.transport_url)
-    conf.set_default("rpc_response_timeout", conf.rpc_timeout)
-    return found
+    """A connection to the broker; [oslo_messaging_rabbit] and its like are read from our files.
+
+    oslo.messaging gets the library-wide configuration, not ours: parts of it read that one
+    whatever they are given, and it registers names that we use too.
+    """
+    theirs = cfg.CONF
+    theirs(args=[], project="holdfast", default_config_files=list(conf.config_file))
+    return oslo_messaging.get_rpc_transport(theirs, url=conf.transport_url)
 
 
 class RemoteManager:

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The true path: hosts enrolled, a lease made over REST, started and ended on time."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+from holdfast.client import Client
+from tests.e2e.deployment import all_in_one, host_lease, separate, soon, wire_date
+from tests.processes import eventually
+from tests.servers import PostgreSQL, RabbitMQ
+
+
+def statuses(lease: dict[str, Any]) -> dict[str, str]:
+    return {event["event_type"]: event["status"] for event in lease["events"]}
+
+
+def pool_hosts(world: dict[str, Any], name: str) -> list[str]:
+    found = [pool["hosts"] for pool in world["pools"] if pool["name"] == name]
+    return sorted(found[0]) if found else []
+
+
+def lease_is(client: Client, lease_id: str, status: str) -> dict[str, Any] | None:
+    lease = client.leases.show(lease_id)
+    return lease if lease["status"] == status else None
+
+
+def test_all_in_one_on_sqlite_a_lease_starts_and_ends_on_time(tmp_path: Path) -> None:
+    with all_in_one(tmp_path) as (program, client):
+        assert len(client.hosts.list()) == 12
+        world = client.sim.show()
+        assert (len(world["hosts"]), len(world["servers"])) == (24, 40)
+        assert len(client.leases.list()) >= 3
+
+        start, end = soon(1), soon(3)
+        lease = client.leases.create(
+            "true-path",
+            start_date=wire_date(start),
+            end_date=wire_date(end),
+            reservations=[host_lease(2, 2)],
+        )
+        assert lease["status"] == "PENDING"
+        assert statuses(lease)["start_lease"] == "UNDONE"
+        (reservation,) = lease["reservations"]
+
+        active = eventually(lambda: lease_is(client, lease["id"], "ACTIVE"), 15)
+        assert active and statuses(active)["start_lease"] == "DONE"
+        hosts = pool_hosts(client.sim.show(), reservation["id"])
+        assert len(hosts) == 2
+        assert not set(hosts) & set(pool_hosts(client.sim.show(), "freepool"))
+
+        ended = eventually(lambda: lease_is(client, lease["id"], "TERMINATED"), 15)
+        assert ended and set(statuses(ended).values()) == {"DONE"}
+        assert ended["reservations"][0]["status"] == "deleted"
+        world = client.sim.show()
+        assert reservation["id"] not in {pool["name"] for pool in world["pools"]}
+        assert set(hosts) <= set(pool_hosts(world, "freepool"))
+
+        assert program.terminate() == 0
+
+
+def test_state_survives_a_second_start_and_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
+    with all_in_one(tmp_path) as (program, client):
+        before = {lease["id"] for lease in client.leases.list()}
+        program.signal(signal.SIGINT)
+        assert program.kept.wait(10) == 0, program.tail()
+    with all_in_one(tmp_path) as (program, client):
+        assert {lease["id"] for lease in client.leases.list()} == before
+        assert len(client.hosts.list()) == 12
+
+
+def test_two_apis_two_managers_and_kill_9_between_start_and_end(
+    tmp_path: Path, postgresql: PostgreSQL, rabbitmq: RabbitMQ
+) -> None:
+    with separate(tmp_path, postgresql.new_database(), rabbitmq.url) as deployment:
+        one, two = deployment.client(0), deployment.client(1)
+        for number in range(4):
+            one.hosts.create(f"host-{number:03d}", {})
+        end = soon(6)
+        lease = one.leases.create(
+            "killed-in-between",
+            start_date="now",
+            end_date=wire_date(end),
+            reservations=[host_lease(2, 2)],
+        )
+        eventually(lambda: lease_is(two, lease["id"], "ACTIVE"), 15)
+
+        deployment.managers[0].kill()
+        ended = eventually(lambda: lease_is(two, lease["id"], "TERMINATED"), 20)
+        late = (soon(-1) - end).total_seconds()
+        assert late < 5, f"ended about {late} s late"
+        assert ended and set(statuses(ended).values()) == {"DONE"}
+        world = deployment.simulator.world()
+        assert len(pool_hosts(world, "freepool")) == 4
+        assert {pool["name"] for pool in world["pools"]} == {"freepool"}
+
+        # and the one that is left goes on taking commands
+        one.leases.create("after", end_date=wire_date(soon(600)), reservations=[host_lease(1, 1)])
+        for program in [*deployment.apis, deployment.managers[1]]:
+            assert program.terminate(15) == 0
+
+
+def test_killed_while_starting_the_other_manager_completes_the_start(
+    tmp_path: Path, postgresql: PostgreSQL, rabbitmq: RabbitMQ
+) -> None:
+    options = {"manager": {"claim_s": 6}, "cloud": {"call_timeout_s": 1}}
+    with separate(
+        tmp_path, postgresql.new_database(), rabbitmq.url, apis=1, options=options
+    ) as deployment:
+        client = deployment.client()
+        for number in range(6):
+            client.hosts.create(f"host-{number:03d}", {})
+        deployment.simulator.change(latency_s=0.4)
+        lease = client.leases.create(
+            "caught-in-the-act",
+            start_date="now",
+            end_date=wire_date(soon(600)),
+            reservations=[host_lease(6, 6)],
+        )
+        eventually(lambda: lease_is(client, lease["id"], "STARTING"), 15)
+        (work,) = [
+            o
+            for o in client.operations.list()
+            if o["kind"] == "lease_start" and o["subject"] == lease["id"]
+        ]
+        owner = next(m for m in deployment.managers if m.name.endswith(work["owner"][-1]))
+        owner.kill()
+        deployment.simulator.change(latency_s=0.0)
+        eventually(lambda: lease_is(client, lease["id"], "ACTIVE"), 20)
+        name = lease["reservations"][0]["id"]
+        created = deployment.simulator.effects(call="pools.create", subject=name)
+        joined = [
+            e
+            for e in deployment.simulator.effects(call="pools.add_host")
+            if e.subject.startswith(f"{name}/")
+        ]
+        assert len(created) == 1
+        assert len(joined) == len({e.subject for e in joined}) == 6
