@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WSGI application: the route table turned into falcon resources, behind a fixed order of middleware."""
+"""The WSGI application: the route table as falcon resources, behind a fixed order of middleware."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import falcon
@@ -29,28 +29,7 @@ def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None =
     chosen = table(services, metrics) if routes is None else routes
     for path, methods in _by_path(chosen).items():
         app.add_route(path, _Endpoint(services, methods))
-    if services.conf.auth_strategy == "keystone":
-        return _Split(app, auth.behind_keystone(app, services.conf))
     return app
-
-
-class _Split:
-    """Health and version documents do not wait for Keystone; everything else goes through it."""
-
-    def __init__(self, plain: Wsgi, guarded: Wsgi) -> None:
-        self._plain = plain
-        self._guarded = guarded
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
-        guarded = path.startswith(("/reservation/v1/", "/instance-ha/v1/", "/holdfast/v1/"))
-        if not guarded:
-            # What only keystonemiddleware may say must not come from outside.
-            for name in ("HTTP_X_IDENTITY_STATUS", "HTTP_X_ROLES", "HTTP_X_USER_ID"):
-                environ.pop(name, None)
-        app = self._guarded if guarded else self._plain
-        answer: Iterable[bytes] = app(environ, start_response)
-        return answer
 
 
 def _by_path(routes: Sequence[Route]) -> dict[str, dict[str, Route]]:
@@ -75,8 +54,11 @@ class _Endpoint:
         return self._routes.get("GET" if method == "HEAD" else method)
 
     def _responder(self, route: Route) -> Callable[..., None]:
+        schema = None if route.schema is None else body.Schema(route.schema)
+        query = None if route.query is None else body.Schema(body.query_schema(route.query))
+
         def respond(req: falcon.Request, resp: falcon.Response, **params: str) -> None:
-            reply = route.handler(self._ask(route, req, params))
+            reply = route.handler(self._ask(req, params, schema, query))
             resp.status = falcon.code_to_http_status(reply.status)
             for name, value in reply.headers.items():
                 resp.set_header(name, value)
@@ -86,20 +68,27 @@ class _Endpoint:
 
         return respond
 
-    def _ask(self, route: Route, req: falcon.Request, params: dict[str, str]) -> Ask:
-        for name, value in [*params.items(), *req.params.items()]:
-            body.check_text(str(value), name)
+    def _ask(
+        self,
+        req: falcon.Request,
+        path: dict[str, str],
+        schema: body.Schema | None,
+        query: body.Schema | None,
+    ) -> Ask:
+        asked = {k: v if isinstance(v, str) else v[-1] for k, v in req.params.items()}
+        for name, value in [*path.items(), *asked.items()]:
+            body.check_text(value, name)
         content = None
         if req.method in ("POST", "PUT", "PATCH"):
             content = body.read(req, self._services.conf.api.max_body)
-            if route.schema is not None:
-                content = body.validate(content, route.schema)
+            if schema is not None:
+                content = schema.body(content)
         public = self._services.conf.api.public_url
         return Ask(
             services=self._services,
             caller=getattr(req.context, "caller", None),  # type: ignore[arg-type]
-            path=params,
-            query={k: v if isinstance(v, str) else v[-1] for k, v in req.params.items()},
+            path=path,
+            query=asked if query is None else query.query(asked),
             body=content,
             base_url=(public or f"{req.scheme}://{req.netloc}").rstrip("/"),
             microversion=getattr(req.context, "microversion", (1, 0)),

@@ -34,7 +34,7 @@ class Ask:
     services: Services
     caller: Caller
     path: Mapping[str, str]
-    query: Mapping[str, str]
+    query: Mapping[str, Any]  # typed where the route has a schema for it
     body: Any
     base_url: str
     microversion: tuple[int, int] = (1, 0)
@@ -69,5 +69,6 @@ class Route:
     rule: str | None
     summary: str
     schema: Mapping[str, Any] | None = None  # of the request body
+    query: Mapping[str, Any] | None = None  # schema by parameter; None: not looked at
     reply: Mapping[str, Any] | None = None  # of the answer, for the OpenAPI document
     status: int = 200

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is asking: noauth, http_basic or keystone, chosen by `auth_strategy`. Runs before every handler.
+"""Who is asking: noauth, http_basic or keystone, by `auth_strategy`. Runs before every handler.
 
 noauth makes everybody an admin, so it answers to this machine only, whatever server it runs under:
 the peer must be loopback, with no proxy in between and no other site's page behind it.
+
+Each strategy is asked after routing, so how an address is written makes no difference to it.
 """
 
 import hashlib
@@ -17,8 +19,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import falcon
+import webob
 import webob.exc
 import yaml
+from keystoneauth1.exceptions import ClientException
 from oslo_config import cfg
 from oslo_middleware import basic_auth
 
@@ -28,7 +32,13 @@ from holdfast.model.errors import Forbidden, Unauthorized, Unavailable
 from holdfast.ports.clock import Clock
 
 LOG = logging.getLogger(__name__)
-_FORWARDED = ("X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "X-Real-Ip")
+_FORWARDED = (
+    "Forwarded",
+    "Via",
+    "X-Real-Ip",
+    *(f"X-Forwarded-{what}" for what in ("For", "Host", "Port", "Proto", "Server")),
+)
+_LONGEST_PASSWORD = 72  # more is not bcrypt's to judge
 
 #: user id, project id, roles
 Identity = tuple[str, str, tuple[str, ...]]
@@ -43,7 +53,7 @@ class Middleware:
         strategies: dict[str, Callable[[], Identify]] = {
             "noauth": lambda: NoAuth(conf),
             "http_basic": lambda: Basic(conf, clock),
-            "keystone": lambda: from_keystone,
+            "keystone": lambda: Keystone(conf),
         }
         self._identify = strategies[conf.auth_strategy]()
 
@@ -53,6 +63,7 @@ class Middleware:
         route = resource.route(req.method) if resource is not None else None
         if route is None or route.rule is None:
             return
+        _refuse_other_sites(req)
         user, project, roles = self._identify(req)
         credentials = {"user_id": user, "project_id": project, "roles": list(roles)}
         req.context.caller = Caller(
@@ -66,21 +77,36 @@ class Middleware:
         self._policy.check(route.rule, credentials)
 
 
+def _refuse_other_sites(req: falcon.Request) -> None:
+    """A browser adds what it remembers to what any page sends, and says so: no writes that way."""
+    if req.method not in ("GET", "HEAD") and req.get_header("Sec-Fetch-Site") in (
+        "cross-site",
+        "same-site",
+    ):
+        raise Forbidden("another site's page cannot change anything here")
+
+
 class NoAuth:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._project = conf.auth.noauth_project
 
     def __call__(self, req: falcon.Request) -> Identity:
         for name in _FORWARDED:
-            if req.get_header(name):
+            if req.get_header(name) is not None:
                 raise Forbidden("auth_strategy noauth does not work behind a proxy")
-        origin = req.get_header("Origin")
-        named = [req.remote_addr, req.host]
-        if origin:
-            named.append(urlsplit(origin).hostname or origin)
+        named = [req.env.get("REMOTE_ADDR", ""), *_names(req)]
         if not all(is_loopback(name) for name in named):
             raise Forbidden("auth_strategy noauth answers this machine's loopback only")
         return "admin", self._project, ("admin", "member", "reader", "service")
+
+
+def _names(req: falcon.Request) -> list[str]:
+    """What the client calls us, and where the page that sent it comes from."""
+    try:
+        origin = req.get_header("Origin")
+        return [req.host, *([urlsplit(origin).hostname or origin] if origin is not None else [])]
+    except ValueError:
+        return [""]
 
 
 def is_loopback(host: str) -> bool:
@@ -100,17 +126,15 @@ class Basic:
         self._clock = clock
         self._salt = os.urandom(16)
         self._seen: dict[bytes, float] = {}
+        self._users: tuple[str, dict[str, Any]] = ("", {})
         self._lock = threading.Lock()
 
     def __call__(self, req: falcon.Request) -> Identity:
         user, password = self._credentials(req)
-        if not self._remembered(user, password):
-            self._verify(user, password)
-        entry = self._users().get(user)
-        if not isinstance(entry, dict) or "project" not in entry:
-            raise Forbidden(f"user {user} has a password but no project in the users file")
-        roles = tuple(str(role) for role in entry.get("roles") or ("reader",))
-        return user, str(entry["project"]), roles
+        key = self._key(user, password)
+        if not self._remembered(key):
+            self._verify(user, password, key)
+        return user, *self._project_and_roles(user)
 
     def _credentials(self, req: falcon.Request) -> tuple[str, bytes]:
         try:
@@ -120,62 +144,130 @@ class Basic:
         except (webob.exc.HTTPException, ValueError):
             raise _challenge("log in with user and password") from None
 
-    def _verify(self, user: str, password: bytes) -> None:
+    def _verify(self, user: str, password: bytes, key: bytes) -> None:
+        path = self._conf.auth.htpasswd_file
         try:
-            basic_auth.authenticate(self._conf.auth.htpasswd_file, user, password)
+            if len(password) > _LONGEST_PASSWORD:
+                raise webob.exc.HTTPUnauthorized
+            basic_auth.authenticate(path, user, password)
         except webob.exc.HTTPUnauthorized:
             raise _challenge("wrong user or password") from None
         except (webob.exc.HTTPException, ValueError) as error:
-            raise Unavailable(f"the password file cannot be used: {error}") from error
+            LOG.error("[auth] htpasswd_file %s: %s", path, error)
+            raise Unavailable(f"[auth] htpasswd_file cannot be used: {error}") from error
         with self._lock:
             now = self._clock.monotonic()
-            self._seen = {key: until for key, until in self._seen.items() if until > now}
-            self._seen[self._key(user, password)] = now + self._conf.auth.remember_s
+            self._seen = {old: until for old, until in self._seen.items() if until > now}
+            self._seen[key] = now + self._conf.auth.remember_s
 
-    def _remembered(self, user: str, password: bytes) -> bool:
+    def _remembered(self, key: bytes) -> bool:
         with self._lock:
-            until = self._seen.get(self._key(user, password), 0.0)
-        return until > self._clock.monotonic()
+            return self._seen.get(key, 0.0) > self._clock.monotonic()
 
     def _key(self, user: str, password: bytes) -> bytes:
-        """Keyed by the file's age too: a changed file forgets everybody at once."""
-        try:
-            stamp = str(os.stat(self._conf.auth.htpasswd_file).st_mtime_ns)
-        except OSError:
-            stamp = ""
-        text = f"{stamp}\n{user}\n".encode() + password
+        """Keyed by the file as it is: a changed one forgets everybody at once."""
+        text = f"{_stamp(self._conf.auth.htpasswd_file)}\n{user}\n".encode() + password
         return hmac.new(self._salt, text, hashlib.sha256).digest()
 
-    def _users(self) -> dict[str, Any]:
+    def _project_and_roles(self, user: str) -> tuple[str, tuple[str, ...]]:
+        entry = self._load().get(user)
+        if entry is None:
+            raise Forbidden(f"user {user} has a password but no project in the users file")
+        project = entry.get("project") if isinstance(entry, dict) else None
+        roles = entry.get("roles", ["reader"]) if isinstance(entry, dict) else None
+        if not isinstance(project, str | int) or not project or not isinstance(roles, list):
+            raise Unavailable(
+                f"[auth] users_file cannot be used: {user} is not of the form"
+                " {project: NAME, roles: [NAME, …]}"
+            )
+        return str(project), tuple(str(role) for role in roles)
+
+    def _load(self) -> dict[str, Any]:
+        """The users file, parsed once for as long as it stays the same."""
+        path = self._conf.auth.users_file
+        stamp = _stamp(path)
+        known, users = self._users
+        if stamp and stamp == known:
+            return users
         try:
-            loaded = yaml.safe_load(Path(self._conf.auth.users_file).read_text())
-        except (OSError, yaml.YAMLError) as error:
-            raise Unavailable(f"the users file cannot be read: {error}") from error
-        return loaded if isinstance(loaded, dict) else {}
+            loaded = yaml.safe_load(Path(path).read_text("utf-8"))
+            if not isinstance(loaded, dict):
+                raise ValueError("users by name are wanted")
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            LOG.error("[auth] users_file %s: %s", path, error)
+            raise Unavailable(f"[auth] users_file cannot be used: {_reason(error)}") from error
+        users = {str(name): entry for name, entry in loaded.items()}
+        self._users = (stamp, users)
+        return users
+
+
+def _stamp(path: str) -> str:
+    """Differs when the file does; empty when there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
+
+
+def _reason(error: Exception) -> str:
+    """Without the path, which is no caller's business."""
+    if isinstance(error, OSError):
+        return error.strerror or "it cannot be read"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        return f"not YAML in line {error.problem_mark.line + 1}: {error.problem}"
+    return str(error)
 
 
 def _challenge(message: str) -> Unauthorized:
     return Unauthorized(message, scheme='Basic realm="holdfast"')
 
 
-def from_keystone(req: falcon.Request) -> Identity:
-    """What keystonemiddleware found out; it strips these headers from what clients send."""
-    if req.get_header("X-Identity-Status") != "Confirmed":
-        raise Unauthorized("a valid X-Auth-Token is required", scheme="Keystone")
-    user, project = req.get_header("X-User-Id"), req.get_header("X-Project-Id")
-    if not user or not project:
-        raise Forbidden("a token scoped to a project is required")
-    roles = tuple(filter(None, (req.get_header("X-Roles") or "").split(",")))
-    return user, project, roles
+class Keystone:
+    """keystonemiddleware, asked for every route that has a rule and for no other.
+
+    It takes off the identity headers that clients send before it writes its own; here it has an
+    application behind it that only takes those down. Its refusals become ours, in the shape of
+    the contract.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        from keystonemiddleware import auth_token
+
+        # Not to decide would make an unreachable Keystone look like a wrong token.
+        settings = {
+            "oslo_config_config": conf,
+            "oslo_config_project": "holdfast",
+            "delay_auth_decision": False,
+        }
+        self._guard = auth_token.AuthProtocol(_take_down, settings)
+
+    def __call__(self, req: falcon.Request) -> Identity:
+        environ = {name: req.env[name] for name in req.env if name not in _IDENTITY}
+        try:
+            answer = webob.Request(environ).send(self._guard)
+        except ClientException as error:
+            LOG.error("Keystone: %s", error)
+            raise Unavailable("Keystone cannot be asked about the token, try again") from error
+        if answer.status_code == 401:
+            raise Unauthorized(
+                "a valid X-Auth-Token is required",
+                scheme=answer.headers.get("WWW-Authenticate", "Keystone"),
+            )
+        if answer.status_code != 200:
+            raise Unavailable("Keystone cannot be asked about the token, try again")
+        user, project, roles = environ[_FOUND]
+        if not user or not project:
+            raise Forbidden("a token scoped to a project is required")
+        return user, project, tuple(filter(None, roles.split(",")))
 
 
-def behind_keystone(app: Any, conf: cfg.ConfigOpts) -> Any:
-    """The app behind keystonemiddleware, which leaves the decision to us (open routes exist)."""
-    from keystonemiddleware import auth_token
+_FOUND = "holdfast.identity"
+_IDENTITY = ("HTTP_X_IDENTITY_STATUS", "HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "HTTP_X_ROLES")
 
-    settings = {
-        "oslo_config_config": conf,
-        "oslo_config_project": "holdfast",
-        "delay_auth_decision": True,
-    }
-    return auth_token.AuthProtocol(app, settings)
+
+def _take_down(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    confirmed = environ.get(_IDENTITY[0]) == "Confirmed"
+    environ[_FOUND] = tuple(environ.get(name, "") for name in _IDENTITY[1:])
+    start_response("200 OK" if confirmed else "401 Unauthorized", [("Content-Length", "0")])
+    return []

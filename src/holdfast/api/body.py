@@ -1,44 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request bodies: read within the limit, parsed strictly, checked against a schema by field name."""
+"""What a request brings along: its body read within the limit and parsed strictly, body and query
+checked against schemas that are compiled once, refusals that name the field.
+"""
 
-import functools
+import contextlib
 import json
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import falcon
 import jsonschema
 
-from holdfast.model.errors import InvalidInput, TooLarge
+from holdfast.model.errors import HoldfastError, InvalidInput, TooLarge
 
 MAX_DEPTH = 32
+_BEYOND = 2**63
+_UNKEEPABLE = re.compile("[\x00\ud800-\udfff]")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_JSON = re.compile(r"application/(?:[\w.-]+\+)?json")
+
+
+class Malformed(HoldfastError):
+    """The body could not be read as JSON at all, so no field of it was looked at."""
+
+    code = "holdfast.request.malformed"
+    status = 400
+    title = "Malformed request body"
 
 
 def read(req: falcon.Request, limit: int) -> Any:
-    """The JSON body, or None when there is none."""
+    """The JSON body; {} when there is none."""
+    _check_type(req.content_type)
     if (req.content_length or 0) > limit:
         raise TooLarge(f"the body has {req.content_length} bytes; at most {limit} are taken")
-    data = req.bounded_stream.read(limit + 1)
+    try:
+        data = _stream(req).read(limit + 1)
+    except (OSError, ValueError) as error:
+        raise Malformed(f"Malformed request body: it did not arrive whole: {error}") from error
     if len(data) > limit:
         raise TooLarge(f"the body has more than {limit} bytes")
     if not data.strip():
-        return None
+        return {}
     try:
-        value = json.loads(data, parse_constant=_no_constant)
+        value = json.loads(
+            data,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            object_pairs_hook=_distinct,
+        )
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"Malformed request body: not JSON: {error}") from None
+        raise Malformed(f"Malformed request body: not JSON: {_short(error)}") from None
     clean(value, "")
     return value
+
+
+def drain(req: falcon.Request, limit: int) -> None:
+    """Take what is left of a chunked body off the connection: the next request begins after it."""
+    if req.env.get("wsgi.input_terminated"):
+        with contextlib.suppress(OSError, ValueError):
+            req.stream.read(limit + 1)
+
+
+def _stream(req: falcon.Request) -> Any:
+    """A chunked body has no length, but a server that says so ends it for us."""
+    return req.stream if req.env.get("wsgi.input_terminated") else req.bounded_stream
+
+
+def _check_type(content_type: str | None) -> None:
+    """JSON only. A form of another site's page, which browsers send unasked, never is."""
+    kind = (content_type or "application/json").partition(";")[0].strip().lower()
+    if not _JSON.fullmatch(kind):
+        raise Malformed(f"Content-Type: {kind[:100]!r} is not supported; send application/json")
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {twice[:100]!r} is there twice")
+    return found
+
+
 def clean(value: Any, where: str, depth: int = 0) -> None:
     """Refuse what no database can keep, and nesting without end."""
     if depth > MAX_DEPTH:
-        raise InvalidInput(f"{where or 'body'}: nested deeper than {MAX_DEPTH}")
+        raise InvalidInput(f"{_short(where) or 'body'}: nested deeper than {MAX_DEPTH}")
     if isinstance(value, str):
         check_text(value, where or "body")
     elif isinstance(value, dict):
@@ -48,24 +108,50 @@ def clean(value: Any, where: str, depth: int = 0) -> None:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             clean(item, f"{where}.{index}", depth + 1)
+    elif isinstance(value, int) and not -_BEYOND <= value < _BEYOND:
+        raise InvalidInput(f"{_short(where) or 'body'}: the number has more than 64 bits")
 
 
 def check_text(text: str, where: str) -> None:
-    if "\x00" in text or any("\ud800" <= c <= "\udfff" for c in text):
-        raise InvalidInput(f"{where}: holds characters that cannot be kept (NUL or surrogates)")
+    if _UNKEEPABLE.search(text):
+        raise InvalidInput(
+            f"{_short(where)}: holds characters that cannot be kept (NUL or surrogates)"
+        )
 
 
-def validate(body: Any, schema: Mapping[str, Any]) -> Any:
-    """The body, if it keeps the schema; else InvalidInput with the field's name."""
-    if not isinstance(body, dict):
-        raise InvalidInput("Malformed request body: a JSON object is wanted")
-    missing = sorted(set(schema.get("required", ())) - body.keys())
-    if missing:
-        raise InvalidInput(f"Missing parameter {', '.join(missing)}")
-    error = jsonschema.exceptions.best_match(_validator(_frozen(schema)).iter_errors(body))
-    if error is not None:
-        raise InvalidInput(_sentence(error))
-    return body
+class Schema:
+    """A schema compiled once. What keeps it is given back; InvalidInput names the field."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._validator = jsonschema.Draft202012Validator(schema)
+
+    def body(self, value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise InvalidInput("Malformed request body: a JSON object is wanted")
+        missing = sorted(set(self._schema.get("required", ())) - value.keys())
+        if missing:
+            raise InvalidInput(f"Missing parameter {', '.join(missing)}")
+        error = jsonschema.exceptions.best_match(self._validator.iter_errors(value))
+        if error is not None:
+            raise InvalidInput(_sentence(error))
+        return value
+
+    def query(self, params: Mapping[str, str]) -> Any:
+        """Parameters are text on the wire; those meant as numbers become numbers."""
+        known = self._schema["properties"]
+        return self.body(
+            {
+                name: int(text)
+                if known.get(name, {}).get("type") == "integer" and _INTEGER.fullmatch(text)
+                else text
+                for name, text in params.items()
+            }
+        )
+
+
+def query_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": dict(parameters)}
 
 
 def _sentence(error: jsonschema.ValidationError) -> str:
@@ -74,18 +160,14 @@ def _sentence(error: jsonschema.ValidationError) -> str:
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         known = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
         unknown = sorted(set(error.instance) - set(known))
-        message = f"unknown field {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+        message = (
+            f"unknown field {_short(', '.join(unknown))}; known are {', '.join(sorted(known))}"
+        )
     elif error.validator == "maxLength":
         message = f"longer than {error.validator_value} characters"
-    elif len(message) > 300:
-        message = f"{message[:300]}…"
-    return f"{field}: {message}" if field else message
+    return f"{_short(field)}: {_short(message)}" if field else _short(message)
 
 
-def _frozen(schema: Mapping[str, Any]) -> str:
-    return json.dumps(schema, sort_keys=True)
-
-
-@functools.cache
-def _validator(text: str) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(json.loads(text))
+def _short(text: object) -> str:
+    said = str(text)
+    return said if len(said) <= 300 else f"{said[:300]}…"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors on the wire, in the shape of the contract whose path was asked for.
 
-/reservation   {"error_code", "error_message", "error_name"}, router level {"error", "error_message"}
+/reservation   {"error_code", "error_message", "error_name"}, or {"error", "error_message"} when
+               refused before any field was looked at: no such path, version, not JSON
 /instance-ha   {"<faultName>": {"code", "message"}}
 others         {"errors": [{"request_id", "code", "status", "title", "detail", "links"}]}
 """
@@ -12,9 +13,44 @@ from typing import Any
 
 import falcon
 
-from holdfast.model.errors import DriverError, HoldfastError, Unauthorized, Unavailable
+from holdfast.api import body, microversions
+from holdfast.model.errors import (
+    DriverError,
+    HoldfastError,
+    InvalidInput,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
 
 LOG = logging.getLogger(__name__)
+
+
+class NoSuchPath(HoldfastError):
+    """Nothing is served at this address, whatever the method."""
+
+    code = "holdfast.request.nopath"
+    status = 404
+    title = "No such address"
+
+
+class NoSuchMethod(HoldfastError):
+    """The address exists, but not with this method; the Allow header names those it has."""
+
+    code = "holdfast.request.nomethod"
+    status = 405
+    title = "Method not possible"
+
+
+#: What falcon itself refuses, by our names.
+_ROUTER: dict[int, type[HoldfastError]] = {404: NoSuchPath, 405: NoSuchMethod, 413: TooLarge}
+_BEFORE = (
+    NoSuchPath,
+    NoSuchMethod,
+    body.Malformed,
+    microversions.Malformed,
+    microversions.NotAcceptable,
+)
 
 _FAULTS = {
     400: "badRequest",
@@ -38,21 +74,19 @@ def install(app: falcon.App[Any, Any]) -> None:
 
 
 def _ours(req: falcon.Request, resp: falcon.Response, error: Any, _params: Any) -> None:
-    status = error.status
     if isinstance(error, DriverError):
         error = Unavailable(f"{error.message}; nothing was changed, try again")
-        status = 503
-    if status >= 500:
-        LOG.warning("%s %s: %s", req.method, req.path, error.message)
-    _write(req, resp, status, error.message, code=error.code, title=error.title)
+    if error.status >= 500:
+        LOG.warning("%s %s: %s", req.method, req.uri_template, error.message)
+    _write(req, resp, error)
     if isinstance(error, Unauthorized) and (scheme := error.details.get("scheme")):
         resp.set_header("WWW-Authenticate", scheme)
-    if status == 503:
+    if error.status == 503:
         resp.set_header("Retry-After", "2")
 
 
 def _router(req: falcon.Request, resp: falcon.Response, error: Any, _params: Any) -> None:
-    """What falcon itself refuses: no such path, no such method."""
+    """What falcon itself refuses: no such path, no such method, headers that make no sense."""
     message = error.description or error.title or "not possible"
     if error.status_code == 404:
         message = f"there is nothing at {req.path}"
@@ -60,42 +94,25 @@ def _router(req: falcon.Request, resp: falcon.Response, error: Any, _params: Any
         message = f"{req.method} is not possible at {req.path}"
     if error.headers:
         resp.set_headers(error.headers)
-    code = f"holdfast.request.{error.status_code}"
-    _write(req, resp, error.status_code, message, code=code, title=error.title, router=True)
+    _write(req, resp, _ROUTER.get(error.status_code, InvalidInput)(message))
 
 
 def _unforeseen(req: falcon.Request, resp: falcon.Response, error: Any, _params: Any) -> None:
-    LOG.error("%s %s: unforeseen", req.method, req.path, exc_info=error)
-    _write(
-        req,
-        resp,
-        500,
-        "Internal Server Error: a defect of ours; the log has it under this request id",
-        code=HoldfastError.code,
-        title=HoldfastError.title,
-    )
+    LOG.error("%s %s: unforeseen", req.method, req.uri_template, exc_info=error)
+    message = "Internal Server Error: a defect of ours; the log has it under this request id"
+    _write(req, resp, HoldfastError(message))
 
 
-def _write(
-    req: falcon.Request,
-    resp: falcon.Response,
-    status: int,
-    message: str,
-    *,
-    code: str,
-    title: str,
-    router: bool = False,
-) -> None:
-    resp.status = falcon.code_to_http_status(status)
+def _write(req: falcon.Request, resp: falcon.Response, error: HoldfastError) -> None:
+    resp.status = falcon.code_to_http_status(error.status)
     resp.content_type = "application/json"
-    resp.data = json.dumps(body_for(req, status, message, code, title, router)).encode()
+    resp.data = json.dumps(body_for(req, error)).encode()
 
 
-def body_for(
-    req: falcon.Request, status: int, message: str, code: str, title: str, router: bool
-) -> dict[str, Any]:
+def body_for(req: falcon.Request, error: HoldfastError) -> dict[str, Any]:
+    status, message = error.status, error.message
     if req.path.startswith("/reservation"):
-        if router:
+        if isinstance(error, _BEFORE):
             return {"error": status, "error_message": message}
         name: int | str = "INTERNAL_SERVER_ERROR" if status == 500 else status
         return {"error_code": status, "error_message": message, "error_name": name}
@@ -103,10 +120,10 @@ def body_for(
         return {_FAULTS.get(status, "masakariFault"): {"code": status, "message": message}}
     fault = {
         "request_id": getattr(req.context, "request_id", ""),
-        "code": code,
+        "code": error.code,
         "status": status,
-        "title": title,
+        "title": error.title,
         "detail": message,
-        "links": [{"rel": "help", "href": f"/holdfast/v1/errors/{code}"}],
+        "links": [{"rel": "help", "href": f"/holdfast/v1/errors/{error.code}"}],
     }
     return {"errors": [fault]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health for machines: /healthcheck (answers), /livez (the loop comes round), /readyz (can work), /metrics."""
+"""Health for machines: /healthcheck (answers), /livez (the loop turns), /readyz (can work)."""
 
 from collections.abc import Callable, Sequence
 

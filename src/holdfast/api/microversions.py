@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The header `OpenStack-API-Version: <service> X.Y`: read, checked, answered.
 
-Each contract has its own service type and range; a header that speaks of another service is not ours
-to judge.
+Each contract has its own service type and range; a header that speaks of another service is not
+ours to judge.
 """
 
 import re
@@ -17,12 +17,16 @@ Version = tuple[int, int]
 
 
 class NotAcceptable(HoldfastError):
+    """The version asked for is outside the range that the version document names."""
+
     code = "holdfast.microversion.range"
     status = 406
     title = "Version not supported"
 
 
 class Malformed(HoldfastError):
+    """The header is of the form `OpenStack-API-Version: <service> X.Y`, or `latest`."""
+
     code = "holdfast.microversion.malformed"
     status = 400
     title = "Malformed version"
@@ -39,13 +43,14 @@ class Contract:
         """The version a request asks for; the lowest when it asks for none."""
         for part in (header or "").split(","):
             words = part.split()
-            if len(words) != 2 or words[0].lower() != self.service:
+            if not words or words[0].lower() != self.service:
                 continue
-            if words[1].lower() == "latest":
+            asked = " ".join(words[1:])
+            if asked.lower() == "latest":
                 return self.highest
-            if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", words[1]):
-                raise Malformed(f"{HEADER}: {words[1]!r} is not of the form X.Y")
-            major, minor = (int(number) for number in words[1].split("."))
+            if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", asked):
+                raise Malformed(f"{HEADER}: {asked[:40]!r} is not of the form X.Y")
+            major, minor = (int(number) for number in asked.split("."))
             if not self.lowest <= (major, minor) <= self.highest:
                 raise NotAcceptable(
                     f"Version {major}.{minor} is not supported; the minimum is"

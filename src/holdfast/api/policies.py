@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may do what, by oslo.policy: a rule for every route, defaults in code, a file to override them.
+"""Who may do what, by oslo.policy: a rule for every route, defaults in code, a file above them.
 
 reader looks at its own project, member reserves for it, service reports what it saw, admin does the
 rest. Whose object it is, is not a matter of rules: handlers answer 404 for another project's.
@@ -45,7 +45,7 @@ RULES = [
         f"GET {_HOSTS}/allocations",
         f"GET {_HOSTS}/{{host_id}}/allocation",
     ),
-    _rule("reservation:property:list", ADMIN, "List properties", f"GET {_HOSTS}/properties"),
+    _rule("reservation:property:list", READER, "List properties", f"GET {_HOSTS}/properties"),
     _rule(
         "reservation:property:update",
         ADMIN,

@@ -7,6 +7,7 @@ from holdfast import console
 from holdfast.api import health, versions
 from holdfast.api.ask import Ask, Reply, Route, Services
 from holdfast.api.holdfast_v1 import errors, observations, openapi, operations, sim
+from holdfast.api.holdfast_v1.openapi import many, one
 from holdfast.api.metrics import Metrics
 from holdfast.api.reservation_v1 import hosts, leases
 
@@ -21,7 +22,8 @@ ROUTES: Sequence[Route] = (
     Route("GET", "/instance-ha", versions.instance_ha_root, None, "Versions"),
     Route("GET", "/instance-ha/v1", versions.instance_ha_v1, None, "Instance HA v1"),
     Route("GET", "/holdfast", versions.holdfast_root, None, "Versions"),
-    Route("GET", H, versions.holdfast_v1, None, "Holdfast v1"),
+    Route("GET", H, versions.holdfast_v1, None, "Holdfast v1",
+          reply=one("version", {"type": "object"})),
 
     # reservation v1
     Route("GET", f"{R}/leases", leases.index, "reservation:lease:list", "List leases"),
@@ -43,7 +45,7 @@ ROUTES: Sequence[Route] = (
           "reservation:property:update", "Make a property private", schema=hosts.PROPERTY),
     Route("GET", f"{R}/os-hosts/{{host_id}}", hosts.show, "reservation:host:show", "Show a host"),
     Route("PUT", f"{R}/os-hosts/{{host_id}}", hosts.update, "reservation:host:update",
-          "Set and unset extra capabilities"),
+          "Set and unset extra capabilities", schema=hosts.DESCRIBE),
     Route("DELETE", f"{R}/os-hosts/{{host_id}}", hosts.delete, "reservation:host:delete",
           "Withdraw a host", status=204),
     Route("GET", f"{R}/os-hosts/{{host_id}}/allocation", hosts.allocation,
@@ -51,21 +53,26 @@ ROUTES: Sequence[Route] = (
 
     # our own
     Route("POST", f"{H}/observations", observations.create, "holdfast:observation:create",
-          "Report what a monitor saw", schema=observations.SCHEMA, status=202),
+          "Report what a monitor saw", schema=observations.SCHEMA, status=202,
+          reply=one("observation", observations.VIEW)),
     Route("GET", f"{H}/observations", observations.index, "holdfast:observation:list",
-          "List what monitors saw"),
+          "List what monitors saw", query=observations.QUERY,
+          reply=many("observations", observations.VIEW)),
     Route("GET", f"{H}/operations", operations.index, "holdfast:operation:list",
-          "List durable work"),
-    Route("GET", f"{H}/errors/{{code}}", errors.show, None, "What an error code means"),
-    Route("GET", f"{H}/sim", sim.show, "holdfast:sim:show", "The simulated world"),
+          "List durable work", query=operations.QUERY, reply=many("operations", operations.VIEW)),
+    Route("GET", f"{H}/errors/{{code}}", errors.show, None, "What an error code means",
+          query={}, reply=one("error", errors.VIEW)),
+    Route("GET", f"{H}/sim", sim.show, "holdfast:sim:show", "The simulated world",
+          query={}, reply=one("sim", {"type": "object"})),
     Route("PUT", f"{H}/sim/settings", sim.change, "holdfast:sim:change",
-          "Change latency and faults", schema=sim.SETTINGS),
+          "Change latency and faults", schema=sim.SETTINGS,
+          reply=one("settings", {"type": "object"})),
     Route("POST", f"{H}/sim/hosts/{{name}}/fail", sim.fail_host, "holdfast:sim:change",
-          "Take the power from a host", status=202),
+          "Take the power from a host", status=202, reply=sim.SAID),
     Route("POST", f"{H}/sim/hosts/{{name}}/recover", sim.recover_host, "holdfast:sim:change",
-          "Power a host on again", status=202),
+          "Power a host on again", status=202, reply=sim.SAID),
     Route("POST", f"{H}/sim/servers/{{ref}}/crash", sim.crash_server, "holdfast:sim:change",
-          "Crash a server", status=202),
+          "Crash a server", status=202, reply=sim.SAID),
     Route("GET", "/", console.front_page, None, "Console"),
 )
 # fmt: on
@@ -73,9 +80,10 @@ ROUTES: Sequence[Route] = (
 
 def table(_services: Services, metrics: Metrics) -> Sequence[Route]:
     """Every route of this process."""
-    known = (*ROUTES, *health.routes(metrics))
 
     def show(_ask: Ask) -> Reply:
-        return Reply(openapi.document(known))
+        return Reply(openapi.document(routes))
 
-    return (*known, Route("GET", f"{H}/openapi.json", show, None, "This document"))
+    document = Route("GET", f"{H}/openapi.json", show, None, "This document")
+    routes = (*ROUTES, *health.routes(metrics), document)
+    return routes

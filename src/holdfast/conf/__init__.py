@@ -3,7 +3,7 @@
 
 >>> conf = load([], ["/etc/holdfast/holdfast.conf"])
 >>> conf.manager.workers
-64
+128
 """
 
 import logging

@@ -12,6 +12,6 @@ OPTS = [
         min=0.1,
         help="Longest a single call may take; a claim always outlasts it.",
     ),
-    cfg.IntOpt("parallel_calls", default=64, min=1, help="Calls under way at once."),
+    cfg.IntOpt("parallel_calls", default=128, min=1, help="Calls under way at once."),
     cfg.StrOpt("freepool", default="freepool", help="Name of the pool of unreserved hosts."),
 ]

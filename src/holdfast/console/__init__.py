@@ -22,7 +22,10 @@ _LINKS = (
     ("/livez", "Alive? The loop of due work"),
     ("/metrics", "Prometheus metrics"),
 )
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'"
+)
 
 
 def front_page(ask: Ask) -> Reply:

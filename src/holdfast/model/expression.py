@@ -9,6 +9,7 @@ the key does not match, whatever the comparison. No code is evaluated; size and 
 """
 
 import json
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -83,22 +84,27 @@ class _Parser:
 
     def test(self, node: Any, depth: int) -> Test:
         self._nodes += 1
-        if depth > MAX_DEPTH or self._nodes > MAX_NODES:
-            raise InvalidInput(
-                f"{self.field} is nested deeper than {MAX_DEPTH} or has more than"
-                f" {MAX_NODES} conditions"
-            )
+        self._check_size(depth)
         if not isinstance(node, list) or not node or not isinstance(node[0], str):
             raise _malformed(self.field, self.text)
         word, rest = node[0], node[1:]
         if word in ("and", "or", "not"):
             return self._joined(word, rest, depth)
         if word == "in" and len(rest) >= 2:
+            self._nodes += len(rest) - 2  # every value is a comparison
+            self._check_size(depth)
             return self._in(self._key(rest[0]), list(self._values(rest[1:])))
         if word in _COMPARE and len(rest) == 2:
             (value,) = self._values(rest[1:])
             return self._comparison(_COMPARE[word], self._key(rest[0]), value)
         raise _malformed(self.field, self.text)
+
+    def _check_size(self, depth: int) -> None:
+        if depth > MAX_DEPTH or self._nodes > MAX_NODES:
+            raise InvalidInput(
+                f"{self.field} is nested deeper than {MAX_DEPTH} or has more than"
+                f" {MAX_NODES} conditions"
+            )
 
     def _joined(self, word: str, rest: list[Any], depth: int) -> Test:
         parts = [self.test(child, depth + 1) for child in rest]
@@ -141,8 +147,10 @@ class _Parser:
 
 
 def _comparable(one: str, other: str) -> tuple[Any, Any]:
-    """Numbers when both are, text otherwise."""
+    """Numbers when both are, text otherwise; "nan", "inf" and "1_0" are words."""
     try:
-        return float(one), float(other)
+        numbers = float(one), float(other)
     except ValueError:
         return one, other
+    plain = all(map(math.isfinite, numbers)) and "_" not in one + other
+    return numbers if plain else (one, other)

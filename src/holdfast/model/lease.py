@@ -106,13 +106,14 @@ class Lease:
 
 
 # The kinds of durable work a lease brings along, in the order they must happen.
-START, BEFORE_END, END, DELETE = (
+START, APPLY, BEFORE_END, END, DELETE = (
     "lease_start",
+    "lease_apply",
     "lease_before_end",
     "lease_end",
     "lease_delete",
 )
-SEQUENCE: Mapping[str, int] = {START: 10, BEFORE_END: 20, END: 30, DELETE: 40}
+SEQUENCE: Mapping[str, int] = {START: 10, APPLY: 15, BEFORE_END: 20, END: 30, DELETE: 40}
 
 #: How the reservation contract names them.
 EVENT_TYPES: Mapping[str, str] = {

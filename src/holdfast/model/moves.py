@@ -47,5 +47,5 @@ OPERATION: Table = table(
 
 def check(who: str, moves: Table, old: str, new: str) -> None:
     """Let a legal move pass; staying where one is is legal too (commands are repeated)."""
-    if new != old and new not in moves[old]:
+    if new != old and new not in moves.get(old, ()):
         raise IllegalMove(f"{who} is {old} and cannot become {new}")

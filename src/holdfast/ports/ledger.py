@@ -72,6 +72,10 @@ class Ledger(Protocol):
         """
         ...
 
+    def not_given_back(self, ids: Collection[int], *, besides: str) -> Collection[str]:
+        """Names of leases that are over and whose end has not returned these hosts yet."""
+        ...
+
     def enrol(
         self, host: CloudHost, region: str, capabilities: Mapping[str, str], work: Work
     ) -> Host: ...

@@ -19,8 +19,11 @@ class Operations(Protocol):
         """Take up to `limit` operations whose time has come, oldest first."""
         ...
 
-    def next_look(self) -> datetime | None:
-        """When the earliest open operation wants to be looked at."""
+    def next_look(self, after: datetime | None = None) -> datetime | None:
+        """When the earliest open operation wants to be looked at, of those later than `after`.
+
+        Without it: later than now.
+        """
         ...
 
     def renew(self, claim: Claim, ttl: timedelta) -> None:

@@ -4,15 +4,16 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from holdfast.model.errors import NotFound
-from holdfast.model.lease import BEFORE_END, DELETE, END, START, Lease
+from holdfast.model.lease import APPLY, BEFORE_END, DELETE, END, START, Lease
 from holdfast.model.operation import Operation
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.ledger import Ledger
+from holdfast.reserve.pools import KnownPools
 from holdfast.reserve.resource import Hands, Options, Resource
 from holdfast.work.guarded import guarded
 from holdfast.work.kind import Kind, Run, Step
@@ -38,12 +39,14 @@ class Desk:
     resources: Mapping[str, Resource]
     settings: Settings
     freepool: str = "freepool"
+    known: KnownPools = field(default_factory=KnownPools)
 
     def hands(self, run: Run) -> Hands:
         return Hands(
             cloud=guarded(self.cloud, run.hold),
             ledger=self.ledger,
             calls=self.calls,
+            known=self.known,
             freepool=self.freepool,
             options=self.settings,
         )
@@ -53,7 +56,7 @@ class Desk:
 
 
 class _LeaseWork:
-    """Common to the four: find the lease, do something for each of its reservations."""
+    """Common to all: find the lease, do something for each of its reservations."""
 
     name = ""
 
@@ -61,7 +64,15 @@ class _LeaseWork:
         self.desk = desk
 
     def lease(self, run: Run) -> Lease:
-        return self.desk.ledger.lease(run.operation.subject)
+        """Read once per attempt: a save refuses if somebody changed the lease meanwhile."""
+        if "lease" not in run.memo:
+            run.memo["lease"] = self.desk.ledger.lease(run.operation.subject)
+        lease: Lease = run.memo["lease"]
+        return lease
+
+    def save(self, run: Run, new: Lease, say: str) -> None:
+        old = self.lease(run)
+        run.memo["lease"] = self.desk.ledger.save(old, new, claim=run.claim, say=say)
 
     def each(self, verb: str) -> Callable[[Run], str]:
         """A step that calls `verb` of every reservation's resource."""
@@ -77,20 +88,25 @@ class _LeaseWork:
         return step
 
     def move(
-        self, *path: str, reservations: str | None = None, release: bool = False
+        self,
+        *path: str,
+        past: str = "",
+        reservations: str | None = None,
+        release: bool = False,
     ) -> Callable[[Run], str]:
-        """A step that takes the lease along a path of states (from wherever on it it is)."""
+        """A step that takes the lease along a path of states (from wherever on it it is);
+        a lease that is `past` it stays as it is."""
 
         def step(run: Run) -> str:
             old = self.lease(run)
-            new = _along(old, path)
+            new = old if old.status == past else _along(old, path)
             if reservations:
                 new = new.move_reservations(reservations)
             if release:
                 new = new.release(self.desk.ledger.now() + self.desk.cleaning())
             said = f"lease {old.name} is {new.status}"
             if new != old:
-                self.desk.ledger.save(old, new, claim=run.claim, say=said)
+                self.save(run, new, said)
             return said
 
         return step
@@ -106,7 +122,7 @@ class _LeaseWork:
             return  # deleted meanwhile: nobody is left to tell
         path = {START: ("STARTING", "ERROR"), END: ("TERMINATING", "ERROR")}
         new = _along(old, path.get(self.name, ("ERROR",))).move_reservations("error")
-        self.desk.ledger.save(old, new, claim=run.claim, say=f"{self.name} failed: {why}")
+        self.save(run, new, f"{self.name} failed: {why}")
 
 
 class LeaseStart(_LeaseWork):
@@ -115,9 +131,10 @@ class LeaseStart(_LeaseWork):
     def steps(self) -> Sequence[Step]:
         return (
             Step("prepare", self.each("prepare"), early=True),
-            Step("begin", self.move("STARTING")),
+            Step("begin", self.move("STARTING", past="ACTIVE"), kept=False),
             Step("start", self.each("start")),
-            Step("active", self.move("ACTIVE", reservations="active")),
+            Step("active", self.move("ACTIVE", reservations="active"), kept=False),
+            Step("settle", self.each("settle"), kept=False),
         )
 
     def give_up_at(self, operation: Operation) -> datetime | None:
@@ -125,18 +142,30 @@ class LeaseStart(_LeaseWork):
         return self.desk.ledger.lease(operation.subject).end
 
 
-class LeaseBeforeEnd(_LeaseWork):
-    name = BEFORE_END
+class _Aside(_LeaseWork):
+    """One step in the life of a running lease, which is none the worse if it fails."""
+
+    verbs: tuple[str, ...] = ()
 
     def steps(self) -> Sequence[Step]:
-        return (Step("before_end", self.each("before_end")),)
+        return tuple(Step(verb, self.each(verb)) for verb in self.verbs)
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return self.desk.ledger.lease(operation.subject).end
 
     def failed(self, run: Run, why: str) -> None:
-        """The lease itself is none the worse for it; the event says ERROR."""
-        LOG.warning("lease %s: before end: %s", run.operation.subject, why)
+        """The event says ERROR, the lease goes on."""
+        LOG.warning("lease %s: %s: %s", run.operation.subject, self.name, why)
+
+
+class LeaseApply(_Aside):
+    """A running lease got more hosts: they join its pool like the first ones did."""
+
+    name, verbs = APPLY, ("start", "settle")
+
+
+class LeaseBeforeEnd(_Aside):
+    name, verbs = BEFORE_END, ("before_end",)
 
 
 class LeaseEnd(_LeaseWork):
@@ -144,9 +173,13 @@ class LeaseEnd(_LeaseWork):
 
     def steps(self) -> Sequence[Step]:
         return (
-            Step("begin", self.move("TERMINATING")),
+            Step("begin", self.move("TERMINATING", past="TERMINATED"), kept=False),
             Step("end", self.each("end")),
-            Step("terminated", self.move("TERMINATED", reservations="deleted", release=True)),
+            Step(
+                "terminated",
+                self.move("TERMINATED", reservations="deleted", release=True),
+                kept=False,
+            ),
         )
 
 
@@ -175,5 +208,5 @@ def _along(lease: Lease, path: Sequence[str]) -> Lease:
 
 
 def kinds(desk: Desk) -> dict[str, Kind]:
-    made: list[Kind] = [LeaseStart(desk), LeaseBeforeEnd(desk), LeaseEnd(desk), LeaseDelete(desk)]
-    return {kind.name: kind for kind in made}
+    made = (LeaseStart, LeaseApply, LeaseBeforeEnd, LeaseEnd, LeaseDelete)
+    return {kind.name: kind(desk) for kind in made}

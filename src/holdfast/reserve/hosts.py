@@ -10,7 +10,7 @@ from holdfast.model.operation import Operation
 from holdfast.ports.ledger import Work
 from holdfast.reserve.due import Desk
 from holdfast.reserve.pools import ensure
-from holdfast.work.kind import Kind, Run, Step
+from holdfast.work.kind import Kind, NotYet, Run, Step
 
 ENROL, WITHDRAW = "host_enrol", "host_withdraw"
 LONGEST_KEY = 64
@@ -115,7 +115,12 @@ class HostEnrol(_HostWork):
         return (Step("join", self.move("add_host")), Step("open", self.open))
 
     def open(self, run: Run) -> str:
-        host = self.desk.ledger.host(run.operation.payload["service_host"])
+        """Now that none can come any more: a server that slipped in since the first look must go
+        first, for the end of a lease would delete it."""
+        name = run.operation.payload["service_host"]
+        if servers := self.desk.hands(run).cloud.servers.list(host=name):
+            raise NotYet(f"{name} has {len(servers)} servers that came before it joined", 5.0)
+        host = self.desk.ledger.host(name)
         self.desk.ledger.set_reservable(host.id, True, claim=run.claim)
         return f"{host.hypervisor_hostname} can be reserved"
 

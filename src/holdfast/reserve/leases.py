@@ -3,20 +3,20 @@
 
 import random
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, InvalidInput, NotFound, StaleWrite
 from holdfast.model.lease import (
+    APPLY,
     BEFORE_END,
     DELETE,
     END,
     SEQUENCE,
     START,
-    Allocation,
     Lease,
     Reservation,
     Window,
@@ -27,6 +27,7 @@ from holdfast.ports.ledger import Work
 from holdfast.ports.manager import LeaseChange, NewLease
 from holdfast.reserve import rules
 from holdfast.reserve.due import Desk
+from holdfast.reserve.plan import Order
 from holdfast.reserve.resource import Resource
 
 T = TypeVar("T")
@@ -46,32 +47,36 @@ class Leases:
             (self._resource(r.resource_type), self._resource(r.resource_type).validate(r.spec))
             for r in wanted.reservations
         ]
-        self._until_won(lambda: self._create(caller, wanted, specs))
+        self._until_won(lambda order: self._create(caller, wanted, specs, order))
 
     def update(self, caller: Caller, lease_id: str, change: LeaseChange) -> None:
-        self._until_won(lambda: self._update(caller, lease_id, change))
+        self._until_won(lambda order: self._update(caller, lease_id, change, order))
 
     def delete(self, caller: Caller, lease_id: str) -> str:
         """Begin to delete; the key of the work that will have done it."""
-        self._until_won(lambda: self._delete(caller, lease_id))
+        self._until_won(lambda _order: self._delete(caller, lease_id))
         return f"{DELETE}/{lease_id}"
 
     # create
 
     def _create(
-        self, caller: Caller, wanted: NewLease, specs: list[tuple[Resource, dict[str, Any]]]
+        self,
+        caller: Caller,
+        wanted: NewLease,
+        specs: list[tuple[Resource, dict[str, Any]]],
+        order: Order,
     ) -> None:
         if self._known(caller, wanted.id):
             return  # the same command again
         now = self._desk.ledger.now()
         start, end, before_end = rules.dates(wanted, now, self._before_end_default())
         held = Window(max(start, now), end + self._desk.cleaning())
-        if held.end <= held.start:
+        if end <= held.start:
             raise InvalidInput("end_date: the lease would end before it can start")
         reservations: list[Reservation] = []
         for resource, spec in specs:
             taken = _hosts_of(reservations)
-            holds = resource.plan(spec, held, self._desk.ledger, taken=taken)
+            holds = resource.plan(spec, held, self._desk.ledger, taken=taken, order=order)
             reservations.append(
                 Reservation(self._new_id(), resource.type, spec=spec, allocations=holds)
             )
@@ -100,80 +105,71 @@ class Leases:
 
     # update
 
-    def _update(self, caller: Caller, lease_id: str, change: LeaseChange) -> None:
+    def _update(self, caller: Caller, lease_id: str, change: LeaseChange, order: Order) -> None:
         old = self._visible(caller, lease_id)
-        rules.check_updatable(old)
+        rules.check_updatable(old, change)
         now = self._desk.ledger.now()
         start, end, before_end = rules.changed_dates(old, change, now, self._before_end_default())
         new = replace(
             old, name=change.name or old.name, start=start, end=end, before_end=before_end
         )
         if change.reservations or (start, end) != (old.start, old.end):
-            new = self._replanned(old, new, change.reservations, now)
+            new = self._replanned(_Update(old, new, now, order), change.reservations)
         work = self._changed_work(old, new)
         if new != old:
             self._desk.ledger.save(old, new, work=work, say=f"lease {new.name} updated")
 
-    def _replanned(
-        self, old: Lease, new: Lease, changes: Mapping[str, dict[str, Any]], now: datetime
-    ) -> Lease:
-        unknown = changes.keys() - {r.id for r in old.reservations}
+    def _replanned(self, update: "_Update", changes: Mapping[str, dict[str, Any]]) -> Lease:
+        unknown = changes.keys() - {r.id for r in update.old.reservations}
         if unknown:
             raise InvalidInput(f"reservations: {', '.join(sorted(unknown))} not of this lease")
         planned: list[Reservation] = []
-        for reservation in old.reservations:
-            planned.append(
-                self._replan(old, new, reservation, changes.get(reservation.id, {}), now, planned)
-            )
-        return replace(new, reservations=tuple(planned))
+        for position, reservation in enumerate(update.old.reservations):
+            changed = changes.get(reservation.id, {})
+            others = _hosts_of([*planned, *update.old.reservations[position + 1 :]])
+            planned.append(self._replan(update, reservation, changed, others))
+        return replace(update.new, reservations=tuple(planned))
 
     def _replan(
         self,
-        old: Lease,
-        new: Lease,
+        update: "_Update",
         reservation: Reservation,
-        changes: dict[str, Any],
-        now: datetime,
-        planned: list[Reservation],
+        changes: Mapping[str, Any],
+        taken: set[int],
     ) -> Reservation:
         resource = self._resource(reservation.resource_type)
-        said = changes.get("resource_type", reservation.resource_type)
-        if said != reservation.resource_type:
+        if changes.get("resource_type", reservation.resource_type) != reservation.resource_type:
             raise Conflict("resource_type: a reservation keeps the type it was made with")
-        changes = {k: v for k, v in changes.items() if k not in ("id", "resource_type")}
-        spec = resource.validate({**reservation.spec, **changes}) if changes else reservation.spec
-        held = self._held(old, new, reservation, now)
+        wanted = {k: v for k, v in changes.items() if k != "resource_type"}
+        spec = resource.validate({**reservation.spec, **wanted}) if wanted else reservation.spec
+        held = update.held(reservation, self._desk.cleaning())
         fits = all(
             a.held.start <= held.start and held.end <= a.held.end for a in reservation.allocations
         )
         if fits and spec == reservation.spec:  # shorter or the same: nothing to look for
-            cut = tuple(Allocation(a.host_id, held, a.slots) for a in reservation.allocations)
+            cut = tuple(replace(a, held=held) for a in reservation.allocations)
             return replace(reservation, allocations=cut)
         holds = resource.plan(
             spec,
             held,
             self._desk.ledger,
-            lease=old,
+            lease=update.old,
             reservation=reservation,
-            taken=_hosts_of(planned),
+            taken=taken,
+            order=update.order,
         )
         return replace(reservation, spec=spec, allocations=holds)
-
-    def _held(self, old: Lease, new: Lease, reservation: Reservation, now: datetime) -> Window:
-        """What an updated reservation must hold; a running one since it began."""
-        begun = old.status != "PENDING"
-        since = min((a.held.start for a in reservation.allocations), default=new.start)
-        start = since if begun or new.start == old.start else max(new.start, now)
-        return Window(start, max(new.end + self._desk.cleaning(), start))
 
     def _changed_work(self, old: Lease, new: Lease) -> Work:
         was = rules.events(old.start, old.end, old.before_end)
         due = rules.events(new.start, new.end, new.before_end)
         moved = {kind: at for kind, at in due.items() if was.get(kind) != at}
-        cancel = frozenset({BEFORE_END}) if BEFORE_END in was and BEFORE_END not in due else None
+        if new.status == "ACTIVE" and _hosts_of(new.reservations) != _hosts_of(old.reservations):
+            # The end is armed anew too: one that is about to begin must wait for the new hosts.
+            moved |= {APPLY: self._desk.ledger.now(), END: new.end}
         return Work(
             put=tuple(self._operation(new.id, kind, at) for kind, at in moved.items()),
-            cancel=cancel or frozenset(),
+            cancel=frozenset(was.keys() - due.keys()),
         )
 
     # delete
@@ -182,20 +178,21 @@ class Leases:
         lease = self._visible(caller, lease_id)
         if lease.status == "DELETING":
             return
-        work = Work(
-            add=(self._operation(lease.id, DELETE, self._desk.ledger.now()),),
-            cancel=frozenset({START, BEFORE_END, END}),
+        work = Work(  # `put`, for an earlier delete may have failed
+            put=(self._operation(lease.id, DELETE, self._desk.ledger.now()),),
+            cancel=frozenset({START, APPLY, BEFORE_END, END}),
         )
         said = f"lease {lease.name} is to be deleted"
         self._desk.ledger.save(lease, lease.move("DELETING"), work=work, say=said)
 
     # shared
 
-    def _until_won(self, attempt: Callable[[], T]) -> T:
-        """Repeat until the write was ours; a little apart, so that rivals come through."""
+    def _until_won(self, attempt: Callable[[Order], T]) -> T:
+        """Repeat until the write was ours: a little apart and, once beaten, in no order that
+        rivals would choose too."""
         for tries in range(_TRIES):
             try:
-                return attempt()
+                return attempt(float if tries == 0 else lambda _host_id: random.random())
             except StaleWrite:
                 pause = random.uniform(0, min(0.002 * 2**tries, 0.1))
                 self._clock.wait(threading.Event(), pause)
@@ -232,5 +229,22 @@ class Leases:
         )
 
 
-def _hosts_of(reservations: list[Reservation]) -> set[int]:
+@dataclass(frozen=True)
+class _Update:
+    """A lease before and after its dates changed, while its reservations are planned anew."""
+
+    old: Lease
+    new: Lease
+    now: datetime
+    order: Order
+
+    def held(self, reservation: Reservation, cleaning: timedelta) -> Window:
+        """What the reservation must hold; one that runs, since it began."""
+        since = min((a.held.start for a in reservation.allocations), default=self.new.start)
+        same = self.old.status != "PENDING" or self.new.start == self.old.start
+        start = since if same else max(self.new.start, self.now)
+        return Window(start, max(self.new.end + cleaning, start))
+
+
+def _hosts_of(reservations: Iterable[Reservation]) -> set[int]:
     return {host_id for r in reservations for host_id in r.host_ids()}

@@ -10,6 +10,21 @@ from holdfast.ports.cloud import Pool, Pools
 OWNER = "blazar:owner"
 
 
+class KnownPools:
+    """Ids of pools seen before, so that at a start no call is spent on looking them up."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, str] = {}
+
+    def id_of(self, pools: Pools, name: str, metadata: Mapping[str, str]) -> str:
+        if name not in self._ids:
+            self._ids[name] = ensure(pools, name, metadata).id
+        return self._ids[name]
+
+    def forget(self, name: str) -> None:
+        self._ids.pop(name, None)
+
+
 def ensure(pools: Pools, name: str, metadata: Mapping[str, str]) -> Pool:
     """The pool of that name, made if it is not there."""
     found = pools.find(name)

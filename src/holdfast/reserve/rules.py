@@ -32,8 +32,6 @@ def changed_dates(
     start = _pick(change.start, change.start_now, now, lease.start)
     end = _pick(change.end, change.end_now, now, lease.end)
     if (start, end) != (lease.start, lease.end) or change.before_end:
-        if lease.status in ("TERMINATED", "ERROR"):
-            raise InvalidInput(f"Lease is {lease.status}: only its name can change")
         if started and start != lease.start:
             raise InvalidInput("start_date: Cannot modify the start date of a started lease")
         if not started and start != lease.start and start < minute(now):
@@ -53,11 +51,21 @@ def events(start: datetime, end: datetime, before_end: datetime | None) -> dict[
     return due if before_end is None else {**due, BEFORE_END: before_end}
 
 
-def check_updatable(lease: Lease) -> None:
+def check_updatable(lease: Lease, change: LeaseChange) -> None:
+    """Work under way wants its lease to itself; of one that is over, only the name can change."""
     if lease.status in ("CREATING", "STARTING", "UPDATING", "TERMINATING", "DELETING"):
         raise Conflict(
             f"Invalid lease status: lease {lease.id} is {lease.status}; try again when that is done"
         )
+    if lease.status in ("TERMINATED", "ERROR") and not _renames_only(lease, change):
+        raise InvalidInput(f"Lease is {lease.status}: only its name can change")
+
+
+def _renames_only(lease: Lease, change: LeaseChange) -> bool:
+    """Dates may be named as long as they are those it has."""
+    same_dates = change.start in (None, lease.start) and change.end in (None, lease.end)
+    now_said = change.start_now or change.end_now
+    return same_dates and not (now_said or change.before_end or change.reservations)
 
 
 def _pick(named: datetime | None, now_said: bool, now: datetime, old: datetime) -> datetime:

@@ -9,10 +9,11 @@ IntegrityError, which each query translates where it knows the meaning.
 
 import contextlib
 import logging
+import math
 import random
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -28,6 +29,8 @@ T = TypeVar("T")
 #: Races: serialisation failure, deadlock, exclusion violated (PostgreSQL); deadlock, lock wait (MariaDB).
 _RACES = {"40001", "40P01", "23P01", 1213, 1205, 1020}
 _TRIES = 8
+#: How long a reading of the database's clock is carried on by our own.
+CLOCK_AGE_S = 2.0
 
 
 class Database:
@@ -43,6 +46,7 @@ class Database:
         self.clock = clock
         self.engine = _engine(url, pool_size, max_overflow, connect_timeout_s)
         self.dialect = self.engine.dialect.name
+        self._clock_read = (-math.inf, datetime.min.replace(tzinfo=UTC))
         # SQLite has one writer; queueing here is fair, its busy handler is not.
         self._writer: contextlib.AbstractContextManager[Any] = (
             threading.Lock() if self.dialect == "sqlite" else contextlib.nullcontext()
@@ -73,19 +77,34 @@ class Database:
         raise AssertionError("unreachable")
 
     def now(self, conn: Connection | None = None) -> datetime:
-        """The database's clock; SQLite has none but the machine's, which the Clock port gives."""
+        """The database's clock; SQLite has none but the machine's, which the Clock port gives.
+
+        It is read every few seconds and carried on by the monotonic clock in between, so that
+        neither a jump of this machine's clock nor a query per look is the price.
+        """
         if self.dialect == "sqlite":
             return self.clock.now()
-        if conn is None:
-            with self.read() as own:
-                return self.now(own)
+        read_at, value = self._clock_read
+        age = self.clock.monotonic() - read_at
+        if age > CLOCK_AGE_S:
+            if conn is None:
+                with self.read() as own:
+                    return self.now(own)
+            read_at, value = self._read_clock(conn)
+            age = self.clock.monotonic() - read_at
+        return value + timedelta(seconds=age)
+
+    def _read_clock(self, conn: Connection) -> tuple[float, datetime]:
         sql = (
             "SELECT clock_timestamp() AT TIME ZONE 'utc'"
             if self.dialect == "postgresql"
             else "SELECT UTC_TIMESTAMP(6)"
         )
+        before = self.clock.monotonic()
         value: datetime = conn.execute(sa.text(sql)).scalar_one()
-        return value.replace(tzinfo=UTC)
+        middle = (before + self.clock.monotonic()) / 2
+        self._clock_read = (middle, value.replace(tzinfo=UTC))
+        return self._clock_read
 
     def ping(self) -> None:
         with self.read() as conn:

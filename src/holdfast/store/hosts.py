@@ -71,6 +71,18 @@ class HostStore:
             busy = set(conn.execute(_busy(window, besides)).scalars())
         return [(host, host.id not in busy) for host in found]
 
+    def not_given_back(self, ids: Collection[int], *, besides: str) -> Collection[str]:
+        a = allocations.c
+        with self._db.read() as conn:
+            query = (
+                sa.select(leases.c.name)
+                .join(reservations, reservations.c.lease_id == leases.c.id)
+                .join(allocations, a.reservation_id == reservations.c.id)
+                .where(a.host_id.in_(list(ids)), a.held_until <= self._db.now(conn))
+                .where(reservations.c.status != "deleted", leases.c.id != besides)
+            )
+            return set(conn.execute(query).scalars())
+
     def allocations(self) -> Sequence[RowMapping]:
         """Every enrolled host with its reservations in time, one row each."""
         query = (
@@ -196,8 +208,11 @@ class HostStore:
             now = self._db.now(conn)
             _take(conn, [host_id])
             (host,) = _load(conn, h.id == host_id)
-            held = sa.select(sa.func.min(allocations.c.held_until)).where(
-                allocations.c.host_id == host_id, allocations.c.held_until > now
+            held = (  # beyond its time as well, until the host was given back
+                sa.select(sa.func.min(allocations.c.held_until))
+                .join(reservations, reservations.c.id == allocations.c.reservation_id)
+                .where(allocations.c.host_id == host_id)
+                .where(sa.or_(allocations.c.held_until > now, reservations.c.status != "deleted"))
             )
             until = conn.execute(held).scalar_one()
             if until is not None:

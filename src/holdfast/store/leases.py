@@ -73,8 +73,11 @@ class LeaseStore:
             apply_work(conn, lease.id, work, now)
             audit.write(conn, now, lease.id, lease.project_id, f"lease {lease.name} booked")
 
-        with self._db.write() as conn:
-            action(conn)
+        try:
+            with self._db.write() as conn:
+                action(conn)
+        except sa.exc.IntegrityError as error:  # the same command at the same time
+            raise StaleWrite(f"lease {lease.id} was booked meanwhile") from error
 
     def save(
         self,

@@ -59,10 +59,10 @@ class OperationStore:
 
         return self._db.retry(action)
 
-    def next_look(self) -> datetime | None:
+    def next_look(self, after: datetime | None = None) -> datetime | None:
         with self._db.read() as conn:
             query = sa.select(sa.func.min(o.next_try_at)).where(
-                o.is_open.is_(True), o.next_try_at > self._db.now(conn)
+                o.is_open.is_(True), o.next_try_at > (after or self._db.now(conn))
             )
             when: datetime | None = conn.execute(query).scalar_one()
             return when
@@ -75,6 +75,9 @@ class OperationStore:
     ) -> None:
         def action(conn: Connection) -> None:
             now = self._keep(conn, claim, ttl)
+            # Recorded already if the answer to our first try got lost.
+            known = steps.c.operation_id == claim.operation_id, steps.c.name == name
+            conn.execute(sa.delete(steps).where(*known))
             conn.execute(
                 sa.insert(steps).values(
                     operation_id=claim.operation_id,
@@ -186,8 +189,8 @@ def update_claimed(conn: Connection, claim: Claim, **values: Any) -> None:
         raise ClaimLost(f"operation {claim.operation_id}: the claim of {claim.owner} ended")
 
 
-#: What work that is armed again keeps of its first time.
-_FIXED = {"id", "key", "epoch", "created_at"}
+#: What work that is armed again keeps; of the claim its end, for a call may be on its way.
+_FIXED = {"id", "key", "epoch", "created_at", "claim_until"}
 
 
 def apply_work(conn: Connection, subject: str, work: Work, now: datetime) -> None:
@@ -209,6 +212,7 @@ def apply_work(conn: Connection, subject: str, work: Work, now: datetime) -> Non
     fresh = list(work.add)
     for operation in work.put:
         values = {k: v for k, v in _values(operation, now).items() if k not in _FIXED}
+        values["next_try_at"] = max(operation.next_try_at, busy)
         again = conn.execute(
             sa.update(operations).where(o.key == operation.key).values(**values, epoch=o.epoch + 1)
         )
@@ -225,9 +229,7 @@ def apply_work(conn: Connection, subject: str, work: Work, now: datetime) -> Non
 
 def busy_until(conn: Connection, subject: str, now: datetime) -> datetime | None:
     """Until when somebody's call for this subject may still be on its way."""
-    query = sa.select(sa.func.max(o.claim_until)).where(
-        o.subject == subject, o.status == RUNNING, o.claim_until > now
-    )
+    query = sa.select(sa.func.max(o.claim_until)).where(o.subject == subject, o.claim_until > now)
     when: datetime | None = conn.execute(query).scalar_one()
     return when
 

@@ -6,9 +6,9 @@ sentence that tells what it did, or raises NotYet when the world needs more time
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.model.operation import Claim, Operation
 
@@ -30,13 +30,15 @@ class Run:
     operation: Operation
     claim: Claim
     hold: Callable[[float], None]
+    memo: dict[str, Any] = field(default_factory=dict)  # what steps of this attempt share
 
 
 @dataclass(frozen=True)
 class Step:
     name: str
     run: Callable[[Run], str]
-    early: bool = False  # may run before the operation's time
+    kept: bool = True  # whether it is recorded; False where its effect is itself a row
+    early: bool = False  # worth doing before the operation's time, left out once it has come
 
 
 class Kind(Protocol):
@@ -45,7 +47,7 @@ class Kind(Protocol):
     def steps(self) -> Sequence[Step]: ...
 
     def give_up_at(self, operation: Operation) -> datetime | None:
-        """When retrying has lost its meaning; None: never."""
+        """When trying again, or waiting any longer, has lost its meaning; None: never."""
         ...
 
     def failed(self, run: Run, why: str) -> None:

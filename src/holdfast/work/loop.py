@@ -56,16 +56,17 @@ class Loop:
     def cycle(self) -> float:
         """Take what is due; how many seconds may pass until the next look."""
         free = self._runner.free()
-        before = self._clock.monotonic()
+        looked_at, before = self._operations.now(), self._clock.monotonic()
         taken = self._operations.claim_due(self._runner.owner, min(free, BATCH), self._runner.ttl)
         for operation in taken:
             self._runner.submit(operation, before)
         if len(taken) == BATCH and self._runner.free():
             return 0.0
-        following = self._operations.next_look()
+        # What was due before that look is taken, or waits for an earlier one of its subject.
+        following = self._operations.next_look(looked_at)
         if following is None or not self._runner.free():
             return self._pace.poll_interval_s
-        left = (following - self._operations.now()).total_seconds()
+        left = (following - looked_at).total_seconds() - (self._clock.monotonic() - before)
         return min(max(left, 0.0), self._pace.poll_interval_s)
 
     def _forever(self) -> None:

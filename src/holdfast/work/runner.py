@@ -6,16 +6,16 @@ manager goes on from there.
 """
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from holdfast.model.errors import (
     ClaimLost,
-    DriverError,
     HoldfastError,
     StaleWrite,
     Unavailable,
@@ -57,6 +57,7 @@ class Runner:
         workers: int = 64,
         claim_s: float = 30.0,
         heard: Callable[[Ended], None] = lambda _ended: None,
+        pool: Executor | None = None,
     ) -> None:
         self._operations = operations
         self._kinds = kinds
@@ -66,7 +67,7 @@ class Runner:
         self.ttl = timedelta(seconds=claim_s)
         self._heard = heard
         self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="work")
+        self._pool = pool or ThreadPoolExecutor(workers, thread_name_prefix="work")
         self._free = workers
         self._lock = threading.Lock()
         self.freed = threading.Event()
@@ -123,7 +124,7 @@ class _Attempt:
         kind = self.r._kinds.get(self.operation.kind)
         if kind is None:
             # Work of a newer version of us: leave it to a manager that knows it.
-            self._put_off(WAITING, 60.0, f"this manager knows no {self.operation.kind}")
+            self._put_off(WAITING, self._in(60.0), f"this manager knows no {self.operation.kind}")
             return
         while True:
             try:
@@ -134,72 +135,94 @@ class _Attempt:
                 return
             except Unavailable as away:
                 # The database: keep the place in the queue, go on where we were when it is back.
+                # Its last answer may be lost, and with it our claim: make sure before we act again.
                 LOG.warning("%s: %s", self.operation.key, away.message)
+                self.sure_until = -math.inf
+                self.run.memo.clear()
                 if self.r._clock.wait(self.r._stop, 0.5):
                     return
 
     def _steps(self, kind: Kind) -> None:
         try:
             for position, step in enumerate(kind.steps()):
-                if step.name in self.done:
+                if step.name in self.done or (step.early and self._is_due()):
                     continue
-                if self._not_due(step):
+                if self._must_wait(step):
                     return
                 self.said = step.run(self.run)
                 self._step_done(position, step)
-                if self.r._stop.is_set():
-                    self._put_off(WAITING, 0.0, f"handed over after {step.name}")
-                    return
             self._finish(DONE, self.said)
-        except NotYet as wait:
-            self._put_off(RETRYING, wait.seconds, wait.sentence)
         except (ClaimLost, Unavailable):
             raise
         except Exception as error:
-            self._failed(kind, error)
+            self._stumbled(kind, error)
 
-    def _not_due(self, step: Step) -> bool:
-        if step.early or self.due:
+    def _is_due(self) -> bool:
+        self.due = self.due or self.operation.due_at <= self.r._operations.now()
+        return self.due
+
+    def _must_wait(self, step: Step) -> bool:
+        """Give the operation back before this step: its time has not come, or ours is over."""
+        if self.r._stop.is_set():
+            self._put_off(WAITING, self.r._operations.now(), f"handed over before {step.name}")
+            return True
+        if step.early or self._is_due():
             return False
-        left = (self.operation.due_at - self.r._operations.now()).total_seconds()
-        if left <= 0:
-            self.due = True
-            return False
-        self._put_off(WAITING, left, "prepared, waits for its time")
+        self._put_off(WAITING, self.operation.due_at, "prepared, waits for its time")
         return True
 
     def _step_done(self, position: int, step: Step) -> None:
+        if not step.kept:
+            return
         before = self.r._clock.monotonic()
         self.r._operations.step_done(self.claim, position, step.name, self.said, self.r.ttl)
         self.sure_until = before + self.r.ttl.total_seconds()
         self.done.add(step.name)
 
-    def _failed(self, kind: Kind, error: Exception) -> None:
+    def _stumbled(self, kind: Kind, error: Exception) -> None:
         """Try again while that can help; otherwise say so for good."""
-        why = error.message if isinstance(error, HoldfastError) else repr(error)
+        try:
+            when = self._next_try(error)
+            until = kind.give_up_at(self.operation)
+            if when is None or (until is not None and when >= until):
+                self._give_up(kind, _why(error))
+                return
+            if not isinstance(error, NotYet):
+                LOG.warning("%s: %s; again at %s", self.operation.key, _why(error), when)
+            failures = 0 if isinstance(error, NotYet) else 1
+            self._put_off(RETRYING, when, _why(error), failures)
+        except (ClaimLost, Unavailable):
+            raise
+        except Exception as second:  # giving up failed as well: not the end of the matter
+            LOG.warning("%s: %s; then: %s", self.operation.key, _why(error), _why(second))
+            self._put_off(RETRYING, self._in(self._pause()), _why(second), failures=1)
+
+    def _next_try(self, error: Exception) -> datetime | None:
+        """When to try again after this; None when that cannot help."""
+        if isinstance(error, NotYet):
+            return self._in(error.seconds)
         if not isinstance(error, HoldfastError):
             LOG.error("operation %s: a defect of ours", self.operation.key, exc_info=error)
-        retryable = isinstance(error, StaleWrite) or (
-            isinstance(error, DriverError) and error.retryable
-        )
-        pause = self._pause()
-        until = kind.give_up_at(self.operation)
-        late = until and self.r._operations.now() + timedelta(seconds=pause) >= until
-        if retryable and not late:
-            LOG.warning("%s: %s; again in %.1f s", self.operation.key, why, pause)
-            self._put_off(RETRYING, pause, why, failures=1)
-            return
+        if not isinstance(error, StaleWrite) and not getattr(error, "retryable", False):
+            return None
+        when = self._in(self._pause())
+        # What failed ahead of its time must not make the operation itself late.
+        return when if self._is_due() else min(when, self.operation.due_at)
+
+    def _give_up(self, kind: Kind, why: str) -> None:
         LOG.error("%s failed for good: %s", self.operation.key, why)
         kind.failed(self.run, why)
         self._finish(ERROR, why)
+
+    def _in(self, seconds: float) -> datetime:
+        return self.r._operations.now() + timedelta(seconds=seconds)
 
     def _pause(self) -> float:
         patience = self.r._patience
         grown = patience.retry_first_s * 2.0 ** min(self.operation.attempts, 16)
         return min(grown, patience.retry_most_s)
 
-    def _put_off(self, status: str, seconds: float, sentence: str, failures: int = 0) -> None:
-        when = self.r._operations.now() + timedelta(seconds=seconds)
+    def _put_off(self, status: str, when: datetime, sentence: str, failures: int = 0) -> None:
         self.r._operations.put_off(self.claim, status, when, sentence, failures)
         self._tell(status, sentence)
 
@@ -213,3 +236,9 @@ class _Attempt:
         level = logging.INFO if status in (DONE, ERROR) else logging.DEBUG
         LOG.log(level, "%s %s: %s (%.2f s after due)", self.operation.key, status, sentence, lag)
         self.r._heard(Ended(self.operation, status, sentence, lag))
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, NotYet):
+        return error.sentence
+    return error.message if isinstance(error, HoldfastError) else repr(error)

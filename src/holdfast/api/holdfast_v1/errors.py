@@ -1,8 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """/holdfast/v1/errors/CODE: what an error code means, where every error's help link points."""
 
+from typing import Any
+
 from holdfast.api.ask import Ask, Reply
 from holdfast.model.errors import NotFound, by_code
+
+_FIELDS = ("code", "status", "title", "meaning")
+VIEW: dict[str, Any] = {
+    "type": "object",
+    "required": list(_FIELDS),
+    "properties": {name: {"type": "string"} for name in _FIELDS} | {"status": {"type": "integer"}},
+}
 
 
 def show(ask: Ask) -> Reply:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/observations: what monitors saw, kept as rows, with or without a manager or a broker."""
+"""/holdfast/v1/observations: what monitors saw, kept as rows, with or without a manager."""
 
 import hashlib
 import json
@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.api.ask import Ask, Reply
-from holdfast.model.errors import InvalidInput
+from holdfast.model.errors import InvalidInput, StaleWrite, Unavailable
 
+LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
 _WHEN = {"type": "string", "format": "date-time", "maxLength": 64}
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -26,6 +27,25 @@ SCHEMA: dict[str, Any] = {
         "evidence": {"type": "object"},
     },
 }
+QUERY: dict[str, Any] = {
+    "subject": {"type": "string", "maxLength": 255},
+    "since": {**_WHEN, "description": "Observed at or after."},
+    "limit": LIMIT,
+}
+_TEXT = {"type": "string"}
+_SHOWN: dict[str, Any] = {
+    "id": _TEXT,
+    "key": _TEXT,
+    "observer": _TEXT,
+    "subject": _TEXT,
+    "kind": _TEXT,
+    "state": _TEXT,
+    "since": {"type": ["string", "null"], "format": "date-time"},
+    "observed_at": {"type": "string", "format": "date-time"},
+    "evidence": {"type": "object"},
+    "incident_id": {"type": ["string", "null"]},
+}
+VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
 def create(ask: Ask) -> Reply:
@@ -42,7 +62,10 @@ def create(ask: Ask) -> Reply:
     for field in ("since", "observed_at"):
         if field in body:
             values[field] = when(body[field], field)
-    row, _new = ask.services.store.observations.add(ask.services.new_id(), values)
+    try:
+        row, _new = ask.services.store.observations.add(ask.services.new_id(), values)
+    except StaleWrite as error:  # 409 would tell the monitor that we have it
+        raise Unavailable("the report could not be written just now, send it again") from error
     return Reply({"observation": view(row)}, status=202)
 
 
@@ -51,16 +74,9 @@ def index(ask: Ask) -> Reply:
     rows = ask.services.store.observations.list_all(
         subject=ask.query.get("subject"),
         since=when(since, "since") if since else None,
-        limit=limit(ask),
+        limit=ask.query.get("limit", LIMIT["default"]),
     )
     return Reply({"observations": [view(row) for row in rows]})
-
-
-def limit(ask: Ask) -> int:
-    text = ask.query.get("limit", "100")
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1000):
-        raise InvalidInput("limit: a number from 1 to 1000 is wanted")
-    return int(text)
 
 
 def when(text: str, field: str) -> datetime:
@@ -80,9 +96,8 @@ def _key(body: Mapping[str, Any]) -> str:
 
 
 def view(row: Mapping[str, Any]) -> dict[str, Any]:
-    names = "id key observer subject kind state since observed_at evidence incident_id".split()
-    return {name: _plain(row[name]) for name in names}
+    return {name: plain(row[name]) for name in _SHOWN}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value

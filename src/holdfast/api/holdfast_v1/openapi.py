@@ -31,10 +31,19 @@ _ERROR = {
 }
 
 
+def one(name: str, schema: Any) -> dict[str, Any]:
+    """An answer that holds one thing under its name."""
+    return {"type": "object", "required": [name], "properties": {name: schema}}
+
+
+def many(name: str, schema: Any) -> dict[str, Any]:
+    return one(name, {"type": "array", "items": schema})
+
+
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        if route.path.startswith("/holdfast/v1"):
+        if f"{route.path}/".startswith("/holdfast/v1/"):
             paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
@@ -47,24 +56,33 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
 def _operation(route: Route) -> dict[str, Any]:
     said: dict[str, Any] = {
         "summary": route.summary,
-        "operationId": f"{route.method.lower()} {route.path}",
+        "operationId": _operation_id(route),
         "responses": {
             str(route.status): _content("As asked", route.reply or {"type": "object"}),
             "default": _content("Refused", {"$ref": "#/components/schemas/Error"}),
         },
     }
-    names = re.findall(r"{(\w+)}", route.path)
-    if names:
-        said["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in names
-        ]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", route.path)
+    ] + [
+        {"name": name, "in": "query", "required": False, "schema": schema}
+        for name, schema in (route.query or {}).items()
+    ]
+    if parameters:
+        said["parameters"] = parameters
     if route.schema is not None:
         said["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": route.schema}},
         }
     return said
+
+
+def _operation_id(route: Route) -> str:
+    """`get_observations`: a name that generated clients can use."""
+    words = re.findall(r"\w+", route.path.removeprefix("/holdfast/v1"))
+    return "_".join([route.method.lower(), *(words or ["version"])])
 
 
 def _content(description: str, schema: Any) -> dict[str, Any]:

@@ -1,33 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """/holdfast/v1/operations: durable work, what is to come and how the rest ended."""
 
-from datetime import datetime
 from typing import Any
 
 from holdfast.api.ask import Ask, Reply
-from holdfast.api.holdfast_v1.observations import limit
-from holdfast.model.errors import InvalidInput
+from holdfast.api.holdfast_v1.observations import LIMIT, plain
 from holdfast.model.moves import OPERATION
 from holdfast.model.operation import Operation
 
+QUERY: dict[str, Any] = {
+    "subject": {"type": "string", "maxLength": 255},
+    "status": {"type": "string", "enum": sorted(OPERATION)},
+    "limit": LIMIT,
+}
+_TEXT = {"type": "string"}
+_WHEN = {"type": ["string", "null"], "format": "date-time"}
+_SHOWN: dict[str, Any] = {
+    "id": _TEXT,
+    "kind": _TEXT,
+    "subject": _TEXT,
+    "key": _TEXT,
+    "status": {"type": "string", "enum": sorted(OPERATION)},
+    "due_at": _WHEN,
+    "next_try_at": _WHEN,
+    "owner": {"type": ["string", "null"]},
+    "epoch": {"type": "integer"},
+    "claim_until": _WHEN,
+    "attempts": {"type": "integer"},
+    "sentence": {"type": ["string", "null"]},
+    "created_at": _WHEN,
+    "updated_at": _WHEN,
+}
+VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
+
 
 def index(ask: Ask) -> Reply:
-    status = ask.query.get("status")
-    if status is not None and status not in OPERATION:
-        raise InvalidInput(f"status: one of {', '.join(OPERATION)} is wanted")
     found = ask.services.store.operations.list_all(
-        subject=ask.query.get("subject"), status=status, limit=limit(ask)
+        subject=ask.query.get("subject"),
+        status=ask.query.get("status"),
+        limit=ask.query.get("limit", LIMIT["default"]),
     )
     return Reply({"operations": [view(operation) for operation in found]})
 
 
 def view(operation: Operation) -> dict[str, Any]:
-    names = (
-        "id kind subject key status due_at next_try_at owner epoch claim_until attempts sentence"
-        " created_at updated_at"
-    )
-    return {name: _plain(getattr(operation, name)) for name in names.split()}
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value
+    return {name: plain(getattr(operation, name)) for name in _SHOWN}

@@ -7,10 +7,30 @@ from typing import Any
 from holdfast.api.ask import Ask, Reply
 from holdfast.model.errors import NotFound
 
+_SECONDS = {"type": "number", "minimum": 0, "maximum": 86_400}
+_RATE = {"type": "number", "minimum": 0, "maximum": 1}
 SETTINGS: dict[str, Any] = {
     "type": "object",
     "minProperties": 1,
+    "additionalProperties": False,
     "description": "Any of the settings that GET /holdfast/v1/sim shows.",
+    "properties": {
+        "latency_s": _SECONDS,
+        "latency_jitter": _RATE,
+        "lost_reply_rate": _RATE,
+        "failure_rate": _RATE,
+        "hang_s": _SECONDS,
+        "down": {"type": "boolean"},
+        "only_calls": {"type": "array", "maxItems": 100, "items": {"type": "string"}},
+        "delete_s": _SECONDS,
+        "action_s": _SECONDS,
+        "service_down_s": _SECONDS,
+    },
+}
+SAID: dict[str, Any] = {
+    "type": "object",
+    "required": ["said"],
+    "properties": {"said": {"type": "string"}},
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dates of the reservation contract: "YYYY-MM-DD HH:MM" in, six digits of microseconds out, all UTC.
+"""Dates of the reservation contract: "YYYY-MM-DD HH:MM" in, six digits of microseconds out, UTC.
 
 Seconds, and ISO 8601 with or without a zone, are taken too.
 """

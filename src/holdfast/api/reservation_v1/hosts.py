@@ -6,17 +6,17 @@ from typing import Any
 
 from holdfast.api.ask import Ask, Reply
 from holdfast.api.reservation_v1.dates import lease_date, stamp
-from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.errors import Forbidden, InvalidInput, NotFound
 from holdfast.model.host import Host
 
 ENROL = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "minLength": 1, "maxLength": 255},
-        "id": {"type": ["string", "integer"]},
+        "id": {"type": ["string", "integer"], "minLength": 1, "maxLength": 255},
     },
-    "anyOf": [{"required": ["name"]}, {"required": ["id"]}],
 }
+DESCRIBE = {"type": "object"}
 PROPERTY = {
     "type": "object",
     "additionalProperties": False,
@@ -34,7 +34,9 @@ def show(ask: Ask) -> Reply:
 
 
 def create(ask: Ask) -> Reply:
-    name = str(ask.body.get("name") or ask.body["id"])
+    name = str(ask.body.get("name") or ask.body.get("id") or "")
+    if not name:
+        raise InvalidInput("Missing parameter name: which host of the cloud is meant")
     extras = {k: v for k, v in ask.body.items() if k not in ("name", "id")}
     capabilities = {key: _capability(key, value) for key, value in extras.items()}
     host_id = ask.services.manager.enrol_host(ask.caller, name, capabilities)
@@ -43,8 +45,6 @@ def create(ask: Ask) -> Reply:
 
 def update(ask: Ask) -> Reply:
     host = _host(ask)
-    if not isinstance(ask.body, dict):
-        raise InvalidInput("Malformed request body: a JSON object is wanted")
     extras = {k: v for k, v in ask.body.items() if k not in ("id", "name")}
     if not extras:
         raise InvalidInput("No data to update")
@@ -71,8 +71,10 @@ def allocation(ask: Ask) -> Reply:
 
 
 def properties(ask: Ask) -> Reply:
-    """Any value of `detail` and `all` counts as yes, as the contract has it."""
+    """Any value of `detail` and `all` counts as yes, the contract says; `all` is for admins."""
     detail, everything = bool(ask.query.get("detail")), bool(ask.query.get("all"))
+    if everything and not ask.caller.is_admin:
+        raise Forbidden("all: private properties are shown to admins only")
     found: dict[str, dict[str, Any]] = {}
     for row in ask.services.store.ledger.properties():
         if row["private"] and not everything:

@@ -5,16 +5,17 @@ A host is at all times in at least one of the two pools, so that no ordinary ser
 it joins the new pool before it leaves the old one.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from holdfast.model import expression
-from holdfast.model.errors import InvalidInput, NotEnoughHosts, NotFound
+from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.ports.cloud import Server
 from holdfast.ports.ledger import Ledger
-from holdfast.reserve.pools import OWNER, ensure
-from holdfast.reserve.plan import HostRequest, Refusal, choose
+from holdfast.reserve.plan import HostRequest, Order, Refusal, choose
+from holdfast.reserve.pools import OWNER
 from holdfast.reserve.resource import Hands
 from holdfast.work.kind import NotYet
 
@@ -27,6 +28,9 @@ class HostResource:
     # decide
 
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        unknown = sorted(spec.keys() - _KEYS)
+        if unknown:
+            raise InvalidInput(f"{unknown[0]}: not a parameter of {self.type} reservations")
         for name in ("min", "max"):
             if spec.get(name) in (None, ""):
                 raise InvalidInput(f"Missing parameter {name}: reservations of {self.type} need it")
@@ -50,6 +54,7 @@ class HostResource:
         lease: Lease | None = None,
         reservation: Reservation | None = None,
         taken: Collection[int] = (),
+        order: Order = float,
     ) -> tuple[Allocation, ...]:
         where = expression.both(*(expression.parse(spec[n], n) for n in _EXPRESSIONS))
         request = HostRequest(
@@ -60,7 +65,7 @@ class HostResource:
             must_keep=bool(reservation and reservation.status == "active"),
         )
         hosts = ledger.free_hosts(held, besides=lease.id if lease else None, keys=where.keys)
-        answer = choose(request, hosts, taken)
+        answer = choose(request, hosts, taken, order)
         if isinstance(answer, Refusal):
             raise NotEnoughHosts(f"Not enough hosts available: {answer.sentence}")
         return tuple(Allocation(host_id, held) for host_id in answer.host_ids)
@@ -68,20 +73,23 @@ class HostResource:
     # act
 
     def prepare(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
-        ensure(hands.cloud.pools, reservation.id, {OWNER: lease.project_id})
-        return f"pool {reservation.id} stands"
+        with hands.pool(reservation.id, {OWNER: lease.project_id}):
+            return f"pool {reservation.id} stands"
 
     def start(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
-        pool = ensure(hands.cloud.pools, reservation.id, {OWNER: lease.project_id})
-        free = ensure(hands.cloud.pools, hands.freepool, {})
+        if hands.ledger.now() >= lease.end:  # its hosts may be somebody else's by now
+            return f"lease {lease.name} was over before it could start"
         names = _names(hands, reservation)
-
-        def move(name: str) -> None:
-            hands.cloud.pools.add_host(pool.id, name)
-            hands.cloud.pools.remove_host(free.id, name)
-
-        hands.each(move, names)
+        _wait_for_others(hands, lease, reservation)
+        with hands.pool(reservation.id, {OWNER: lease.project_id}) as pool_id:
+            hands.each(lambda name: hands.cloud.pools.add_host(pool_id, name), names)
         return f"{', '.join(names) or 'no host'} joined pool {reservation.id}"
+
+    def settle(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
+        names = _names(hands, reservation)
+        with hands.pool(hands.freepool) as pool_id:
+            hands.each(lambda name: hands.cloud.pools.remove_host(pool_id, name), names)
+        return f"{', '.join(names) or 'no host'} left {hands.freepool}"
 
     def before_end(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
         action = reservation.spec.get("before_end") or ""
@@ -102,23 +110,25 @@ class HostResource:
             going = [s.id for s in servers.values() if s.task_state != "deleting"]
             hands.each(lambda server_id: _delete(hands, server_id), going)
             raise NotYet(f"{len(servers)} servers are being deleted", 0.5)
-        free = ensure(hands.cloud.pools, hands.freepool, {})
+        with hands.pool(hands.freepool) as free_id:
 
-        def back(name: str) -> None:
-            hands.cloud.pools.add_host(free.id, name)
-            hands.cloud.pools.remove_host(pool.id, name)
+            def back(name: str) -> None:
+                hands.cloud.pools.add_host(free_id, name)
+                hands.cloud.pools.remove_host(pool.id, name)
 
-        hands.each(back, pool.hosts)
+            hands.each(back, pool.hosts)
         hands.cloud.pools.delete(pool.id)
+        hands.known.forget(reservation.id)
         return f"{', '.join(pool.hosts) or 'no host'} back in {hands.freepool}"
 
 
 _EXPRESSIONS = ("hypervisor_properties", "resource_properties")
+_KEYS = {"min", "max", "before_end", *_EXPRESSIONS}
 
 
 def _count(spec: Mapping[str, Any], name: str) -> int:
     value = spec[name]
-    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip()):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidInput(f"Malformed parameter {name}: a whole number is wanted")
@@ -141,6 +151,13 @@ def _names(hands: Hands, reservation: Reservation) -> list[str]:
     return [hosts[i].service_host for i in reservation.host_ids()]
 
 
+def _wait_for_others(hands: Hands, lease: Lease, reservation: Reservation) -> None:
+    """A lease before ours may still be giving a host back, and with it delete all servers there."""
+    late = hands.ledger.not_given_back(reservation.host_ids(), besides=lease.id)
+    if late:
+        raise NotYet(f"lease {', '.join(sorted(late))} has not given its hosts back yet", 0.5)
+
+
 def _servers(hands: Hands, names: Collection[str]) -> dict[str, Server]:
     """All servers on these hosts, by id."""
     found = hands.calls.map(lambda name: hands.cloud.servers.list(host=name), names)
@@ -150,8 +167,13 @@ def _servers(hands: Hands, names: Collection[str]) -> dict[str, Server]:
 def _snapshot(hands: Hands, server: Server) -> None:
     """One image per server; a second look finds it by name and server."""
     name = f"reserved_{server.name}"
-    if not hands.cloud.servers.images(server.id, name):
-        hands.cloud.servers.snapshot(server.id, name)
+    try:
+        if not hands.cloud.servers.images(server.id, name):
+            hands.cloud.servers.snapshot(server.id, name)
+    except NotFound:
+        return  # deleted by its owner meanwhile
+    except Conflict as busy:  # it is stopping, moving, …
+        raise NotYet(f"no snapshot yet: {busy.message}", 5.0) from busy
 
 
 def _delete(hands: Hands, server_id: str) -> None:

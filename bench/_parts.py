@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks share: deployments with many hosts, and statistics that fit a line."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from holdfast.client import Client
+from holdfast.drivers.cloud.sim import Simulator
+from holdfast.ports.clock import SystemClock
+from tests.e2e.deployment import Options, all_in_one, separate
+from tests.servers import PostgreSQL, RabbitMQ
+
+
+@contextlib.contextmanager
+def embedded(hosts: int, options: Options | None = None) -> Iterator[tuple[Client, Simulator]]:
+    """`holdfast up` on SQLite, with that many more hosts enrolled."""
+    with tempfile.TemporaryDirectory() as folder:
+        with all_in_one(Path(folder), options) as (_program, client):
+            world = Simulator(str(Path(folder) / "state" / "sim.db"), SystemClock())
+            with contextlib.closing(world):
+                for number in range(hosts):
+                    world.add_host(f"bench-{number:03d}")
+                enrol(client, [f"bench-{number:03d}" for number in range(hosts)])
+                yield client, world
+
+
+@contextlib.contextmanager
+def programs(hosts: int, options: Options | None = None) -> Iterator[tuple[Client, Simulator]]:
+    """1 API and 2 managers on PostgreSQL and RabbitMQ, with that many hosts enrolled."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        database, broker = PostgreSQL(), RabbitMQ()
+        for server in (database, broker):
+            stack.callback(server.close)
+            server.start()
+        made = stack.enter_context(
+            separate(
+                folder, database.new_database(), broker.url, apis=1, hosts=hosts, options=options
+            )
+        )
+        client = made.client()
+        enrol(client, [f"host-{number:03d}" for number in range(hosts)])
+        yield client, made.simulator
+
+
+def enrol(client: Client, names: Sequence[str]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: Client(client.url).hosts.create(name, {}), names))
+
+
+def spread(values: Sequence[float], unit: str = "s") -> str:
+    """p50, p95 and the worst."""
+    ordered = sorted(values)
+    p95 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
+    p50 = statistics.median(ordered)
+    return f"p50 {p50:.2f} {unit}, p95 {p95:.2f} {unit}, last {ordered[-1]:.2f} {unit}"

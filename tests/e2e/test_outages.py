@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad luck delays and never loses: the broker or the database goes away and comes back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from holdfast.client import Client
+from holdfast.client.errors import Unavailable
+from tests.e2e.deployment import Deployment, host_lease, separate, soon, wire_date
+from tests.processes import eventually
+from tests.servers import PostgreSQL, RabbitMQ
+
+RPC_TIMEOUT = 4
+
+
+def create(client: Client, name: str, **dates: str) -> dict[str, Any]:
+    dates.setdefault("end_date", wire_date(soon(3600)))
+    return client.leases.create(name, reservations=[host_lease(1, 1)], **dates)
+
+
+def names(client: Client) -> set[str]:
+    return {lease["name"] for lease in client.leases.list()}
+
+
+def works_again(deployment: Deployment, name: str) -> bool:
+    """A command goes through, whatever happened before."""
+    client = Client(deployment.urls[0], retries=0)
+    try:
+        create(client, name)
+    except Unavailable:
+        return False
+    return True
+
+
+def test_a_broker_that_is_down_makes_commands_503_and_nothing_else(
+    tmp_path: Path, postgresql: PostgreSQL
+) -> None:
+    broker = RabbitMQ()
+    broker.start()
+    try:
+        _broker_away(tmp_path, postgresql, broker)
+    finally:
+        broker.close()
+
+
+def _broker_away(folder: Path, postgresql: PostgreSQL, broker: RabbitMQ) -> None:
+    options = {"DEFAULT": {"rpc_timeout": RPC_TIMEOUT}}
+    url = postgresql.new_database()
+    with separate(folder, url, broker.url, apis=1, managers=1, options=options) as deployment:
+        client = Client(deployment.urls[0], retries=0)
+        for number in range(6):
+            client.hosts.create(f"host-{number:03d}", {})
+        ahead = create(client, "ahead", start_date=wire_date(soon(4)))
+        broker.stop()
+
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as refused:
+            create(client, "half-made")
+        assert time.monotonic() - began < RPC_TIMEOUT + 2
+        assert "manager" in refused.value.message
+
+        # reads and reports go on, and so does the work that was booked before
+        assert names(client) == {"ahead"}
+        report = {"observer": "k1", "subject": "host-000", "kind": "host", "state": "down"}
+        answer = requests.post(
+            f"{deployment.urls[0]}/holdfast/v1/observations", json=report, timeout=10
+        )
+        assert answer.status_code == 202
+        assert requests.get(f"{deployment.urls[0]}/readyz", timeout=20).status_code == 503
+        eventually(lambda: client.leases.show(ahead["id"])["status"] == "ACTIVE", 20)
+
+        broker.start()
+        eventually(lambda: works_again(deployment, "afterwards"), 60, 0.5)
+        time.sleep(1)  # time for a late message to do harm
+        assert "half-made" not in names(client)
+
+
+def test_a_database_that_is_down_makes_503_and_work_goes_on_when_it_is_back(
+    tmp_path: Path, rabbitmq: RabbitMQ
+) -> None:
+    database = PostgreSQL()
+    database.start()
+    try:
+        _database_away(tmp_path, database, rabbitmq)
+    finally:
+        database.close()
+
+
+def _database_away(folder: Path, database: PostgreSQL, rabbitmq: RabbitMQ) -> None:
+    url = database.new_database()
+    with separate(folder, url, rabbitmq.url, apis=1, managers=1) as deployment:
+        client = Client(deployment.urls[0], retries=0)
+        client.hosts.create("host-000", {})
+        client.hosts.create("host-001", {})
+        lease = create(
+            client, "overslept", start_date=wire_date(soon(2)), end_date=wire_date(soon(4))
+        )
+        database.stop()
+        for path in ("/reservation/v1/leases", "/holdfast/v1/operations"):
+            answer = requests.get(deployment.urls[0] + path, timeout=20)
+            assert answer.status_code == 503, answer.text
+        with pytest.raises(Unavailable):
+            create(client, "not-now")
+        time.sleep(5)  # start and end pass while nobody can write them down
+
+        database.start()
+        back = time.monotonic()
+        eventually(lambda: _status(client, lease["id"]) == "TERMINATED", 30)
+        assert time.monotonic() - back < 15
+        events = client.leases.show(lease["id"])["events"]
+        assert {event["status"] for event in events} == {"DONE"}
+        started = deployment.simulator.effects(call="pools.create")
+        ended = deployment.simulator.effects(call="pools.delete")
+        mine = lease["reservations"][0]["id"]
+        assert [e.subject for e in started].count(mine) == 1
+        assert [e.subject for e in ended].count(mine) == 1
+        assert names(client) == {"overslept"}
+        assert works_again(deployment, "afterwards")
+
+
+def _status(client: Client, lease_id: str) -> str:
+    try:
+        return str(client.leases.show(lease_id)["status"])
+    except Unavailable:
+        return "unknown"
