@@ -1,8 +1,409 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a lease, end to end in one thread: what the owner sees and what the cloud is told."""
+"""The life of a lease, end to end in one thread: what its owner sees, what the cloud is told."""
 
 from datetime import timedelta
 
 import pytest
 
-from tests.reserve.house import BOB, House
+from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
+from holdfast.ports.manager import NewLease
+from tests.reserve.house import ADMIN, ANN, BOB, House
+
+DONE, UNDONE, RUNS = "DONE", "UNDONE", "IN_PROGRESS"
+
+
+def test_a_lease_goes_through_its_states_on_time_and_leaves_nothing_behind(house: House) -> None:
+    house.enrol("cmp-1", "cmp-2")
+    lease_id = house.create(minutes=(5, 125))
+    (reservation,) = house.lease(lease_id).reservations
+    assert (house.status(lease_id), house.pools()) == ("PENDING", {"freepool": {"cmp-1", "cmp-2"}})
+    house.check_combination(lease_id)
+
+    house.run(minutes=4, seconds=1)  # prepared a minute ahead, and nobody sees it
+    assert house.pools()[reservation.id] == set()
+    assert house.status(lease_id) == "PENDING"
+    house.check_combination(lease_id)
+
+    house.run(seconds=59)
+    assert house.status(lease_id) == "ACTIVE"
+    assert house.pools() == {"freepool": {"cmp-2"}, reservation.id: {"cmp-1"}}
+    house.check_combination(lease_id)
+
+    house.run(minutes=60)
+    assert house.events(lease_id)["before_end_lease"] == DONE
+    assert house.status(lease_id) == "ACTIVE"
+
+    house.run(minutes=60)
+    assert house.status(lease_id) == "TERMINATED"
+    assert house.pools() == {"freepool": {"cmp-1", "cmp-2"}}
+    house.check_combination(lease_id)
+    house.check_pools()
+
+
+def test_every_event_fires_at_its_very_moment_without_a_tick(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 125))
+    lease = house.lease(lease_id)
+    cycles_before = len(house.m.ended)
+    house.run(minutes=130)
+    done = {e.operation.kind: e for e in house.m.ended[cycles_before:] if e.status == "done"}
+    assert set(done) == {"lease_start", "lease_before_end", "lease_end"}
+    assert all(e.lag_s == 0 for e in done.values())
+    assert [e.operation.due_at for e in done.values()] == [lease.start, lease.before_end, lease.end]
+
+
+def test_a_lease_from_now_on_is_active_when_the_command_answers(house: House) -> None:
+    house.clock.advance(42)
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 60))
+    assert house.status(lease_id) == "ACTIVE"
+    assert house.lease(lease_id).start.second == 0
+
+
+def test_the_pool_says_whose_it_is(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 60))
+    (reservation,) = house.lease(lease_id).reservations
+    pool = house.m.cloud.pools.find(reservation.id)
+    assert pool.metadata == {"blazar:owner": ANN.project_id}
+
+
+def test_an_empty_lease_lives_and_ends_too(house: House) -> None:
+    lease_id = house.create(minutes=(1, 10), hosts=())
+    house.run(minutes=2)
+    assert house.status(lease_id) == "ACTIVE"
+    house.run(minutes=10)
+    assert house.status(lease_id) == "TERMINATED"
+
+
+def test_the_same_create_sent_twice_is_one_lease(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(lease_id="11111111-1111-4111-8111-111111111111")
+    house.create(lease_id=lease_id)
+    assert len(house.m.store.ledger.with_events()) == 1
+
+
+def test_the_same_create_sent_twice_at_once_is_one_lease(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second has looked before the first wrote."""
+    house.enrol("cmp-1", "cmp-2")
+    lease_id = house.create()
+    look = house.m.store.ledger.lease
+    blind = iter([True])
+
+    def lease(wanted: str):  # type: ignore[no-untyped-def]
+        if next(blind, False):
+            raise NotFound("not yet")
+        return look(wanted)
+
+    monkeypatch.setattr(house.m.store.ledger, "lease", lease)
+    house.create(lease_id=lease_id)
+    assert len(house.m.store.ledger.with_events()) == 1
+    assert house.held(lease_id) == [["cmp-1"]]
+
+
+def test_somebody_elses_lease_id_is_refused(house: House) -> None:
+    house.enrol("cmp-1", "cmp-2")
+    lease_id = house.create()
+    with pytest.raises(Conflict, match="taken"):
+        house.create(lease_id=lease_id, caller=BOB)
+
+
+def test_what_cannot_be_planned_leaves_no_trace(house: House) -> None:
+    house.enrol("cmp-1")
+    with pytest.raises(NotEnoughHosts, match="2 asked for; of 1 hosts 1 match and 1 of those"):
+        house.create(hosts=2)
+    with pytest.raises(InvalidInput, match="not supported; known: physical:host"):
+        house.m.commands.create_lease(ANN, _lease_of(house, "virtual:moon"))
+    assert house.m.store.ledger.with_events() == []
+    assert house.m.store.operations.list_all(status="waiting") == []
+
+
+def _lease_of(house: House, resource_type: str) -> NewLease:
+    from holdfast.ports.manager import NewReservation
+
+    reservation = NewReservation(resource_type, {"min": 1, "max": 1})
+    return NewLease("x", "x", house.at(1), house.at(2), reservations=(reservation,))
+
+
+def test_another_project_does_not_learn_of_a_lease(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create()
+    with pytest.raises(NotFound, match="Object with"):
+        house.update(lease_id, caller=BOB, name="mine")
+    with pytest.raises(NotFound, match="Object with"):
+        house.delete(lease_id, caller=BOB)
+    house.update(lease_id, caller=ADMIN, name="seen")
+    assert house.lease(lease_id).name == "seen"
+
+
+# hosts are held once
+
+
+def test_two_reservations_of_one_lease_never_share_a_host(house: House) -> None:
+    house.enrol("cmp-1", "cmp-2", "cmp-3")
+    lease_id = house.create(hosts=[(1, 1), (1, 2)])
+    assert house.held(lease_id) == [["cmp-1"], ["cmp-2", "cmp-3"]]
+    with pytest.raises(NotEnoughHosts):
+        house.create(hosts=[(1, 1)])
+    house.check_no_double_booking()
+
+
+def test_leases_one_after_the_other_use_the_same_host(house: House) -> None:
+    house.enrol("cmp-1")
+    one, other = house.create(minutes=(5, 60)), house.create(minutes=(60, 90), caller=BOB)
+    assert house.held(one) == house.held(other) == [["cmp-1"]]
+    house.run(minutes=61)
+    assert (house.status(one), house.status(other)) == ("TERMINATED", "ACTIVE")
+    house.check_pools()
+
+
+def test_cleaning_time_keeps_hosts_free_after_a_lease_and_before_the_next(house: House) -> None:
+    house.settings.cleaning_time = 10
+    house.enrol("cmp-1")
+    house.create(minutes=(60, 90))
+    for minutes in ((99, 120), (30, 51)):
+        with pytest.raises(NotEnoughHosts):
+            house.create(minutes=minutes)
+    house.create(minutes=(100, 120))
+    house.create(minutes=(30, 50))
+    house.check_no_double_booking()
+
+
+def test_a_lease_that_ended_early_gives_its_hosts_back_after_the_cleaning(house: House) -> None:
+    house.settings.cleaning_time = 10
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 600))
+    house.run(minutes=5)
+    house.update(lease_id, end_now=True)
+    assert house.status(lease_id) == "TERMINATED"
+    with pytest.raises(NotEnoughHosts):
+        house.create(minutes=(9, 60))
+    house.create(minutes=(10, 60))
+
+
+def test_an_end_in_the_minute_that_is_almost_over_is_refused(house: House) -> None:
+    """Also with cleaning time, which must not lend a lease the time it has not."""
+    house.settings.cleaning_time = 10
+    house.enrol("cmp-1")
+    house.clock.advance(40)
+    with pytest.raises(InvalidInput, match="end before it can start"):
+        house.create(minutes=(None, -0.1))
+
+
+# servers
+
+
+def test_the_next_lease_waits_until_the_one_before_has_given_the_host_back(house: House) -> None:
+    """Otherwise the end of the first would delete the servers of the second."""
+    house.enrol("cmp-1")
+    one = house.create(minutes=(None, 60))
+    other = house.create(minutes=(60, 120), caller=BOB)
+    house.boot("slow", "cmp-1")
+    house.sim.change(delete_s=20)
+    house.run(minutes=60, seconds=10)
+    assert (house.status(one), house.status(other)) == ("TERMINATING", "STARTING")
+    house.check_combination(one)
+    house.check_combination(other)
+    house.run(seconds=11)
+    assert (house.status(one), house.status(other)) == ("TERMINATED", "ACTIVE")
+    house.boot("kept", "cmp-1")
+    house.run(minutes=1)
+    assert house.servers() == ["kept"]
+    (reservation,) = house.lease(other).reservations
+    assert house.pools() == {"freepool": set(), reservation.id: {"cmp-1"}}
+    house.check_pools()
+
+
+def test_snapshots_are_taken_once_before_the_end(house: House) -> None:
+    house.enrol("cmp-1")
+    house.settings.before_end = "snapshot"
+    default = house.create(minutes=(None, 120), before_end="default")
+    house.boot("web", "cmp-1")
+    house.boot("db", "cmp-1")
+    house.run(minutes=61)
+    assert sorted(house.images()) == ["reserved_db", "reserved_web"]
+    assert house.servers() == ["db", "web"]
+    house.run(minutes=60)
+    assert house.status(default) == "TERMINATED"
+    assert sorted(house.images()) == ["reserved_db", "reserved_web"]
+    assert house.servers() == []
+
+
+def test_nothing_is_snapshotted_unless_asked_for(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 120))
+    house.boot("web", "cmp-1")
+    house.run(minutes=61)
+    assert house.events(lease_id)["before_end_lease"] == DONE
+    assert house.images() == []
+
+
+def test_a_server_that_cannot_be_snapshotted_yet_is_tried_again(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 120), before_end="snapshot")
+    server_id = house.boot("web", "cmp-1")
+    house.run(minutes=59)
+    house.sim.change(action_s=120)
+    house.m.cloud.servers.stop(server_id)
+    house.run(minutes=1, seconds=1)
+    assert (house.images(), house.events(lease_id)["before_end_lease"]) == ([], RUNS)
+    house.run(minutes=2)
+    assert house.images() == ["reserved_web"]
+    assert house.events(lease_id)["before_end_lease"] == DONE
+
+
+def test_a_server_that_never_can_be_snapshotted_does_not_stop_the_end(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 120), before_end="snapshot")
+    server_id = house.boot("web", "cmp-1")
+    house.boot("db", "cmp-1")
+    house.sim.change(action_s=1e6)
+    house.m.cloud.servers.stop(server_id)
+    house.run(minutes=121)
+    assert house.images() == ["reserved_db"]
+    assert house.events(lease_id) == {
+        "start_lease": DONE,
+        "before_end_lease": "ERROR",
+        "end_lease": DONE,
+    }
+    assert house.status(lease_id) == "TERMINATED"
+
+
+def test_every_server_on_the_hosts_goes_with_the_lease_and_none_elsewhere(house: House) -> None:
+    house.enrol("cmp-1", "cmp-2")
+    house.add("cmp-9")
+    lease_id = house.create(minutes=(None, 30))
+    house.boot("mine", "cmp-1")
+    house.boot("elsewhere", "cmp-9")
+    house.sim.change(delete_s=7)
+    house.run(minutes=30, seconds=3)
+    assert house.status(lease_id) == "TERMINATING"
+    house.check_combination(lease_id)
+    house.run(seconds=5)
+    assert (house.status(lease_id), house.servers()) == ("TERMINATED", ["elsewhere"])
+    assert len(house.effects("servers.delete")) == 1
+
+
+# trouble
+
+
+@pytest.mark.parametrize("down_from", [0, 4.5], ids=["before the preparation", "after it"])
+def test_a_start_rides_out_a_cloud_that_is_down(house: House, down_from: float) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 65))
+    house.run(minutes=down_from)
+    house.sim.change(down=True)
+    house.run(minutes=20 - down_from)
+    assert house.status(lease_id) == "STARTING"
+    house.check_combination(lease_id)
+    house.sim.change(down=False)
+    house.run(seconds=16)
+    assert house.status(lease_id) == "ACTIVE"
+    house.check_combination(lease_id)
+
+
+def test_a_cloud_that_is_back_just_in_time_makes_no_start_late(house: House) -> None:
+    """Failed preparations must not push the start itself back."""
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 65))
+    house.run(minutes=3)
+    house.sim.change(down=True)
+    house.run(minutes=1, seconds=59)
+    house.sim.change(down=False)
+    house.run(seconds=1)
+    assert house.status(lease_id) == "ACTIVE"
+
+
+def test_a_start_that_never_came_about_is_an_error_and_still_ends(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 65))
+    house.sim.change(down=True)
+    house.run(minutes=64, seconds=59.9)
+    assert house.status(lease_id) == "ERROR"
+    house.check_combination(lease_id)
+    house.run(minutes=5)
+    house.sim.change(down=False)
+    house.run(minutes=1)
+    assert house.status(lease_id) == "TERMINATED"
+    assert house.pools() == {"freepool": {"cmp-1"}}
+    house.create(minutes=(1, 10))
+
+
+def test_an_end_rides_out_a_cloud_that_is_down_and_holds_the_hosts_meanwhile(house: House) -> None:
+    (host_id,) = house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 10))
+    house.run(minutes=1)
+    house.sim.change(down=True)
+    house.run(minutes=30)
+    assert house.status(lease_id) == "TERMINATING"
+    house.check_combination(lease_id)
+    with pytest.raises(Conflict, match="is reserved"):
+        house.m.commands.withdraw_host(ADMIN, host_id)
+    house.sim.change(down=False)
+    house.run(minutes=1)
+    assert house.status(lease_id) == "TERMINATED"
+    assert house.pools() == {"freepool": {"cmp-1"}}
+
+
+def test_a_manager_that_was_off_starts_and_ends_late_leases_in_order(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 65))
+    house.clock.advance(3 * 3600)
+    house.run(seconds=1)
+    assert house.status(lease_id) == "TERMINATED"
+    house.check_combination(lease_id)
+    done = [e.operation.kind for e in house.m.ended if e.status == "done"]
+    assert done[-3:] == ["lease_start", "lease_before_end", "lease_end"]
+    assert house.pools() == {"freepool": {"cmp-1"}}
+    house.check_pools()
+
+
+def test_a_late_start_of_a_lease_that_is_over_does_not_touch_the_next_ones_hosts(
+    house: House,
+) -> None:
+    house.enrol("cmp-1")
+    late = house.create(minutes=(5, 65))
+    present = house.create(minutes=(65, 300), caller=BOB)
+    house.clock.advance(2 * 3600)
+    house.run(seconds=5)
+    assert (house.status(late), house.status(present)) == ("TERMINATED", "ACTIVE")
+    (reservation,) = house.lease(present).reservations
+    assert house.pools() == {"freepool": set(), reservation.id: {"cmp-1"}}
+    house.check_pools()
+
+
+def test_a_host_that_never_comes_back_from_another_pool_makes_the_start_fail_at_the_end(
+    house: House,
+) -> None:
+    """Waiting ends too: the lease must not be stuck for ever."""
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 65))
+    foreign = house.m.cloud.pools.create("left-by-blazar", {"blazar:owner": "x"})
+    house.m.cloud.pools.add_host(foreign.id, "cmp-1")
+    house.run(minutes=10)
+    assert house.status(lease_id) == "STARTING"
+    house.run(minutes=54, seconds=59.9)
+    assert house.status(lease_id) == "ERROR"
+    house.run(minutes=1)
+    assert house.status(lease_id) == "TERMINATED"
+    assert house.pools()["left-by-blazar"] == {"cmp-1"}
+
+
+def test_two_managers_side_by_side_do_everything_once(house: House) -> None:
+    house.enrol("cmp-1", "cmp-2")
+    lease_id = house.create(minutes=(5, 125), hosts=2, before_end="snapshot")
+    first, second = house.m, house.manager()
+    for minutes in (4.5, 1, 60, 60):
+        until = house.clock.now() + timedelta(minutes=minutes)
+        while house.clock.now() < until:
+            pause = min(first.loop.cycle(), second.loop.cycle())
+            left = (until - house.clock.now()).total_seconds()
+            house.clock.advance(min(max(pause, 0.001), left))
+    first.turn()
+    second.turn()
+    assert house.status(lease_id) == "TERMINATED"
+    assert first.ended and second.ended
+    assert len(house.effects("pools.create")) == 2
+    house.check_pools()

@@ -240,7 +240,10 @@ class Keystone:
             "oslo_config_project": "holdfast",
             "delay_auth_decision": False,
         }
-        self._guard = auth_token.AuthProtocol(_take_down, settings)
+        try:
+            self._guard = auth_token.AuthProtocol(_take_down, settings)
+        except ClientException as error:
+            raise Unavailable(f"[keystone_authtoken] cannot be used: {error}") from error
 
     def __call__(self, req: falcon.Request) -> Identity:
         environ = {name: req.env[name] for name in req.env if name not in _IDENTITY}

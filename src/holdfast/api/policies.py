@@ -5,12 +5,15 @@ reader looks at its own project, member reserves for it, service reports what it
 rest. Whose object it is, is not a matter of rules: handlers answer 404 for another project's.
 """
 
+import logging
 from typing import Any
 
 from oslo_config import cfg
 from oslo_policy import policy
 
-from holdfast.model.errors import Forbidden
+from holdfast.model.errors import Forbidden, Unavailable
+
+LOG = logging.getLogger(__name__)
 
 ADMIN = "role:admin"
 SERVICE = "role:service or role:admin"
@@ -84,17 +87,36 @@ def list_rules() -> list[Any]:
 
 
 class Policy:
-    """The rules in force: the defaults above and the operator's policy.yaml."""
+    """The rules in force: the defaults above and the operator's policy.yaml.
+
+    A file that is broken at the start is refused; one that breaks later is said so in the log, and the
+    rules read before it stay.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._enforcer = policy.Enforcer(conf)
         self._enforcer.suppress_deprecation_warnings = True
         self._enforcer.register_defaults(RULES)
+        try:
+            self._enforcer.load_rules()
+        except _BROKEN as error:
+            raise Unavailable(f"[oslo_policy] policy_file cannot be used: {error}") from error
 
     def is_admin(self, credentials: dict[str, Any]) -> bool:
-        return bool(self._enforcer.enforce("context_is_admin", {}, credentials))
+        return self._allows("context_is_admin", {}, credentials)
 
     def check(self, rule: str, credentials: dict[str, Any]) -> None:
         target = {"project_id": credentials["project_id"]}
-        if not self._enforcer.authorize(rule, target, credentials):
+        if not self._allows(rule, target, credentials):
             raise Forbidden(f"Policy doesn't allow {rule} to be performed by your roles")
+
+    def _allows(self, rule: str, target: dict[str, Any], credentials: dict[str, Any]) -> bool:
+        try:
+            return bool(self._enforcer.authorize(rule, target, credentials))
+        except _BROKEN as error:  # raised once per change of the file
+            LOG.error("[oslo_policy] policy_file not reloaded, the old rules stay: %s", error)
+            return bool(self._enforcer.authorize(rule, target, credentials))
+
+
+#: What oslo.policy raises for a file that is no YAML, or not of rules.
+_BROKEN = (ValueError, TypeError, AttributeError)

@@ -53,7 +53,9 @@ class Ledger(Protocol):
         ...
 
     # hosts
-    def hosts(self, ids: Collection[int]) -> Mapping[int, Host]: ...
+    def hosts(self, ids: Collection[int]) -> Mapping[int, Host]:
+        """These hosts, without their capabilities."""
+        ...
 
     def host(self, ref: str) -> Host:
         """An enrolled host by id or by name; NotFound."""

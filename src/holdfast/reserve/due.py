@@ -70,6 +70,12 @@ class _LeaseWork:
         lease: Lease = run.memo["lease"]
         return lease
 
+    def hands(self, run: Run) -> Hands:
+        if "hands" not in run.memo:
+            run.memo["hands"] = self.desk.hands(run)
+        hands: Hands = run.memo["hands"]
+        return hands
+
     def save(self, run: Run, new: Lease, say: str) -> None:
         old = self.lease(run)
         run.memo["lease"] = self.desk.ledger.save(old, new, claim=run.claim, say=say)
@@ -78,7 +84,7 @@ class _LeaseWork:
         """A step that calls `verb` of every reservation's resource."""
 
         def step(run: Run) -> str:
-            lease, hands = self.lease(run), self.desk.hands(run)
+            lease, hands = self.lease(run), self.hands(run)
             said = [
                 getattr(self.desk.resources[r.resource_type], verb)(hands, lease, r)
                 for r in lease.reservations
@@ -91,6 +97,7 @@ class _LeaseWork:
         self,
         *path: str,
         past: str = "",
+        say: bool = True,
         reservations: str | None = None,
         release: bool = False,
     ) -> Callable[[Run], str]:
@@ -106,7 +113,7 @@ class _LeaseWork:
                 new = new.release(self.desk.ledger.now() + self.desk.cleaning())
             said = f"lease {old.name} is {new.status}"
             if new != old:
-                self.save(run, new, said)
+                self.save(run, new, said if say else "")
             return said
 
         return step
@@ -131,8 +138,8 @@ class LeaseStart(_LeaseWork):
     def steps(self) -> Sequence[Step]:
         return (
             Step("prepare", self.each("prepare"), early=True),
-            Step("begin", self.move("STARTING", past="ACTIVE"), kept=False),
-            Step("start", self.each("start")),
+            Step("begin", self.move("STARTING", past="ACTIVE", say=False), kept=False),
+            Step("start", self.each("start"), kept=False),
             Step("active", self.move("ACTIVE", reservations="active"), kept=False),
             Step("settle", self.each("settle"), kept=False),
         )
@@ -173,7 +180,7 @@ class LeaseEnd(_LeaseWork):
 
     def steps(self) -> Sequence[Step]:
         return (
-            Step("begin", self.move("TERMINATING", past="TERMINATED"), kept=False),
+            Step("begin", self.move("TERMINATING", past="TERMINATED", say=False), kept=False),
             Step("end", self.each("end")),
             Step(
                 "terminated",

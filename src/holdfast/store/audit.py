@@ -10,18 +10,22 @@ from sqlalchemy.engine import Connection
 from holdfast.store.tables import audit
 
 
+_INSERT = sa.insert(audit)
+
+
 def write(
     conn: Connection, at: datetime, subject: str, project_id: str | None, sentence: str
 ) -> None:
     """The request in whose name this happens is the thread's oslo context, if there is one."""
     request = oslo_context.get_current()
     conn.execute(
-        sa.insert(audit).values(
-            at=at,
-            subject=subject,
-            project_id=project_id,
-            actor=(request.user_id if request else None) or "holdfast",
-            request_id=(request.request_id if request else None) or "",
-            sentence=sentence,
-        )
+        _INSERT,
+        {
+            "at": at,
+            "subject": subject,
+            "project_id": project_id,
+            "actor": (request.user_id if request else None) or "holdfast",
+            "request_id": (request.request_id if request else None) or "",
+            "sentence": sentence,
+        },
     )

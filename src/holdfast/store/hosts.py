@@ -46,7 +46,7 @@ class HostStore:
 
     def hosts(self, ids: Collection[int]) -> Mapping[int, Host]:
         with self._db.read() as conn:
-            return {host.id: host for host in _load(conn, h.id.in_(list(ids)))}
+            return {host.id: host for host in _load(conn, h.id.in_(list(ids)), keys=())}
 
     def host(self, ref: str) -> Host:
         with self._db.read() as conn:

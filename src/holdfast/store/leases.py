@@ -34,8 +34,9 @@ class LeaseStore:
 
     def lease(self, lease_id: str) -> Lease:
         with self._db.read() as conn:
-            for lease in _load(conn, leases.c.id == lease_id):
-                return lease
+            row = conn.execute(_ONE, {"its_id": lease_id}).mappings().first()
+            if row is not None:
+                return _lease(row, _reservations(conn, [lease_id], True).get(lease_id, ()))
         raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
 
     def with_events(
@@ -135,12 +136,39 @@ def _hold(conn: Connection, old: Lease | None, new: Lease) -> None:
         raise StaleWrite(f"hosts {sorted(lost)} were taken by another booking meanwhile")
 
 
-def _update_lease(conn: Connection, old: Lease, new: Lease, now: datetime) -> None:
-    done = conn.execute(
-        sa.update(leases)
-        .where(leases.c.id == old.id, leases.c.version == old.version)
-        .values(updated_at=now, version=old.version + 1, **_columns(new))
+_WRITTEN = (
+    "name user_id project_id start_date end_date before_end_date status degraded updated_at version"
+).split()
+#: Statements that every lease goes through are built once: building costs more than running.
+_UPDATE = (
+    sa.update(leases)
+    .where(leases.c.id == sa.bindparam("its_id"))
+    .where(leases.c.version == sa.bindparam("its_version"))
+    .values({name: sa.bindparam(f"new_{name}") for name in _WRITTEN})
+)
+_RESERVATIONS = sa.select(reservations).order_by(reservations.c.lease_id, reservations.c.position)
+_RESERVATIONS_OF = _RESERVATIONS.where(
+    reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True))
+)
+_ALLOCATIONS_OF = (
+    sa.select(
+        allocations.c.reservation_id,
+        allocations.c.host_id,
+        allocations.c.held_from,
+        allocations.c.held_until,
+        allocations.c.slots,
     )
+    .where(allocations.c.reservation_id.in_(sa.bindparam("ids", expanding=True)))
+    .where(allocations.c.host_id.is_not(None))
+    .order_by(allocations.c.id)
+)
+_ONE = sa.select(leases).where(leases.c.id == sa.bindparam("its_id"))
+
+
+def _update_lease(conn: Connection, old: Lease, new: Lease, now: datetime) -> None:
+    values = {**_columns(new), "updated_at": now, "version": old.version + 1}
+    bound = {f"new_{name}": value for name, value in values.items()}
+    done = conn.execute(_UPDATE, {**bound, "its_id": old.id, "its_version": old.version})
     if done.rowcount != 1:
         raise StaleWrite(f"lease {old.id} was changed by somebody else meanwhile")
 
@@ -223,11 +251,10 @@ def _reservations(
     conn: Connection, lease_ids: Sequence[str] | None, held: bool
 ) -> dict[str, list[Reservation]]:
     """Reservations by lease; of all leases when `lease_ids` is None."""
-    r = reservations.c
-    query = sa.select(reservations).order_by(r.lease_id, r.position)
-    if lease_ids is not None:
-        query = query.where(r.lease_id.in_(lease_ids))
-    rows = conn.execute(query).mappings().all()
+    if lease_ids is None:
+        rows = conn.execute(_RESERVATIONS).mappings().all()
+    else:
+        rows = conn.execute(_RESERVATIONS_OF, {"ids": lease_ids}).mappings().all()
     holds = _allocations(conn, [row["id"] for row in rows]) if held and rows else {}
     found: dict[str, list[Reservation]] = {}
     for row in rows:
@@ -248,14 +275,8 @@ def _reservations(
 
 
 def _allocations(conn: Connection, ids: Sequence[str]) -> dict[str, list[Allocation]]:
-    a = allocations.c
-    query = (
-        sa.select(a.reservation_id, a.host_id, a.held_from, a.held_until, a.slots)
-        .where(a.reservation_id.in_(ids), a.host_id.is_not(None))
-        .order_by(a.id)
-    )
     found: dict[str, list[Allocation]] = {}
-    for reservation_id, host_id, start, end, slots in conn.execute(query):
+    for reservation_id, host_id, start, end, slots in conn.execute(_ALLOCATIONS_OF, {"ids": ids}):
         held = Allocation(host_id, Window(start, end), slots)
         found.setdefault(reservation_id, []).append(held)
     return found

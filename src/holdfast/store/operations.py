@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Durable work in the database: claimed by compare-and-set, found again after any crash."""
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -102,7 +103,7 @@ class OperationStore:
                 owner=None,
                 claim_until=None,
                 next_try_at=next_try_at,
-                attempts=o.attempts + failures,
+                failures=failures,
                 sentence=sentence,
                 updated_at=self._db.now(conn),
             )
@@ -174,19 +175,32 @@ def _claimable(now: datetime, limit: int, dialect: str) -> sa.Select[Any]:
 
 
 def update_claimed(conn: Connection, claim: Claim, **values: Any) -> None:
-    """Write to an operation only while the claim is ours; takes its row until the commit."""
-    done = conn.execute(
+    """Write to an operation only while the claim is ours; takes its row until the commit.
+
+    `failures` adds to the attempts; any other name is a column.
+    """
+    bound = {f"new_{name}": value for name, value in values.items()}
+    bound |= {"its_id": claim.operation_id, "its_epoch": claim.epoch, "its_owner": claim.owner}
+    if conn.execute(_guarded_update(tuple(values)), bound).rowcount != 1:
+        raise ClaimLost(f"operation {claim.operation_id}: the claim of {claim.owner} ended")
+
+
+@functools.cache
+def _guarded_update(names: tuple[str, ...]) -> sa.Update:
+    """Built once per set of columns: building costs more than running it."""
+    values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names}
+    if "failures" in values:
+        values["attempts"] = o.attempts + values.pop("failures")
+    return (
         sa.update(operations)
         .where(
-            o.id == claim.operation_id,
-            o.epoch == claim.epoch,
-            o.owner == claim.owner,
+            o.id == sa.bindparam("its_id"),
+            o.epoch == sa.bindparam("its_epoch"),
+            o.owner == sa.bindparam("its_owner"),
             o.is_open.is_(True),
         )
         .values(**values)
     )
-    if done.rowcount != 1:
-        raise ClaimLost(f"operation {claim.operation_id}: the claim of {claim.owner} ended")
 
 
 #: What work that is armed again keeps; of the claim its end, for a call may be on its way.

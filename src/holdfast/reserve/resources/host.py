@@ -79,14 +79,14 @@ class HostResource:
     def start(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
         if hands.ledger.now() >= lease.end:  # its hosts may be somebody else's by now
             return f"lease {lease.name} was over before it could start"
-        names = _names(hands, reservation)
+        names = hands.host_names(reservation)
         _wait_for_others(hands, lease, reservation)
         with hands.pool(reservation.id, {OWNER: lease.project_id}) as pool_id:
             hands.each(lambda name: hands.cloud.pools.add_host(pool_id, name), names)
         return f"{', '.join(names) or 'no host'} joined pool {reservation.id}"
 
     def settle(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
-        names = _names(hands, reservation)
+        names = hands.host_names(reservation)
         with hands.pool(hands.freepool) as pool_id:
             hands.each(lambda name: hands.cloud.pools.remove_host(pool_id, name), names)
         return f"{', '.join(names) or 'no host'} left {hands.freepool}"
@@ -97,7 +97,7 @@ class HostResource:
             action = hands.options.before_end
         if action != "snapshot":
             return "nothing asked for before the end"
-        servers = _servers(hands, _names(hands, reservation))
+        servers = _servers(hands, hands.host_names(reservation))
         hands.each(lambda server_id: _snapshot(hands, servers[server_id]), servers)
         return f"{len(servers)} servers have their snapshot"
 
@@ -144,11 +144,6 @@ def _text(spec: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise InvalidInput(f"Malformed parameter {name}: a JSON expression as text is wanted")
     return value
-
-
-def _names(hands: Hands, reservation: Reservation) -> list[str]:
-    hosts = hands.ledger.hosts(reservation.host_ids())
-    return [hosts[i].service_host for i in reservation.host_ids()]
 
 
 def _wait_for_others(hands: Hands, lease: Lease, reservation: Reservation) -> None:
