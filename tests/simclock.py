@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time that a test turns by hand: the Clock port without a machine's clock behind it.
 
-    clock = SimClock()                  # a wait moves time at once: one thread, no real sleeping
-    clock = SimClock(by_hand=True)      # a wait blocks until `advance` passes it or its bell rings
-    clock.settle(); clock.advance(60)   # once somebody sleeps, let a minute pass
+clock = SimClock()                  # a wait moves time at once: one thread, no real sleeping
+clock = SimClock(by_hand=True)      # a wait blocks until `advance` passes it or its bell rings
+clock.settle(); clock.advance(60)   # once somebody sleeps, let a minute pass
 """
 
 import threading

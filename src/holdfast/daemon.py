@@ -16,8 +16,13 @@ from typing import Protocol
 from oslo_config import cfg
 
 from holdfast import conf as configuration
+from holdfast.model.errors import HoldfastError
 
 LOG = logging.getLogger(__name__)
+
+
+class BadSetup(Exception):
+    """The configuration cannot work; the message says what to change."""
 
 
 class Part(Protocol):
@@ -77,6 +82,17 @@ class Daemon:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         signal.signal(signal.SIGHUP, reload)
+
+
+def main(name: str, parts: Callable[[cfg.ConfigOpts], Sequence[Part]]) -> int:
+    """A whole program: its configuration from the command line, its parts, its exit code."""
+    try:
+        conf = configuration.load(sys.argv[1:])
+        configuration.set_up_logging(conf, name)
+        return Daemon(conf, parts(conf)).run()
+    except (BadSetup, HoldfastError, cfg.Error) as error:
+        sys.stderr.write(f"{name}: {error}\n")
+        return 1
 
 
 class Stopping:

@@ -22,6 +22,7 @@ from holdfast.api import app, health
 from holdfast.api.ask import Route, Services
 from holdfast.api.auth import is_loopback
 from holdfast.api.metrics import Metrics
+from holdfast.daemon import BadSetup
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.manager import Manager
@@ -36,10 +37,6 @@ from holdfast.work.loop import Loop
 from holdfast.work.runner import Runner
 
 LOG = logging.getLogger(__name__)
-
-
-class BadSetup(Exception):
-    """The configuration cannot work; the message says what to change."""
 
 
 def new_id() -> str:
@@ -86,7 +83,7 @@ def resources() -> Mapping[str, Resource]:
 class ManagerPart:
     """Commands and durable work. Several may run side by side on one database."""
 
-    def __init__(self, core: Core, cloud: Cloud) -> None:
+    def __init__(self, core: Core, cloud: Cloud, *, serve_rpc: bool = False) -> None:
         conf = core.conf
         self.name = conf.manager.name or f"{socket.gethostname()}:{os.getpid()}"
         self._core = core
@@ -121,11 +118,12 @@ class ManagerPart:
             ring=self.loop.ring,
             patience_s=lambda: min(10.0, conf.rpc_timeout * 0.7),
         )
+        self._serve_rpc = serve_rpc
         self._rpc: Any = None
 
-    def start(self, *, serve_rpc: bool) -> None:
+    def start(self) -> None:
         self.loop.start()
-        if serve_rpc:
+        if self._serve_rpc:
             from holdfast.rpc import rabbit
 
             self._rpc = rabbit.Server(self._core.conf, self.commands, self._core.clock, self.name)

@@ -70,7 +70,7 @@ class House:
         )
         self.services: Services = replace(made, **changes)
         self.app = service.application(self.core, self.services)
-        self.manager.start(serve_rpc=False)
+        self.manager.start()
 
     def __enter__(self) -> Self:
         return self

@@ -256,8 +256,10 @@ TOKEN: dict[str, Any] = {
 class FakeKeystone(BaseHTTPRequestHandler):
     """Just enough of Identity v3 to issue the service's token and to judge a client's."""
 
+    server: ThreadingHTTPServer
+
     def do_GET(self) -> None:
-        base = f"http://127.0.0.1:{self.server.server_address[1]}/v3"
+        base = f"http://127.0.0.1:{self.server.server_port}/v3"
         if self.path.startswith("/v3/auth/tokens"):
             asked = self.headers["X-Subject-Token"]
             token = dict(TOKEN)
@@ -272,7 +274,7 @@ class FakeKeystone(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        url = f"http://127.0.0.1:{self.server.server_port}"
         endpoint = {"id": "e", "interface": "internal", "region": "R", "region_id": "R", "url": url}
         catalog = [{"id": "i", "type": "identity", "name": "keystone", "endpoints": [endpoint]}]
         self._say(201, {"token": {**TOKEN, "catalog": catalog}})
@@ -290,14 +292,12 @@ class FakeKeystone(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-
-
 @pytest.fixture(scope="module")
 def keystone() -> Iterator[int]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), FakeKeystone)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield server.server_address[1]
+    yield server.server_port
     server.shutdown()
     thread.join()
     server.server_close()

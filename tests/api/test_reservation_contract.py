@@ -15,19 +15,63 @@ from tests.api.house import HOSTS, LEASES, House, host_reservation, lease_body, 
 
 LEASE_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}")
 STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
-LEASE_KEYS = set(
-    "id name user_id project_id start_date end_date trust_id status degraded created_at updated_at"
-    " reservations events".split()
-)
-RESERVATION_KEYS = set(
-    "id lease_id resource_id resource_type status missing_resources resources_changed created_at"
-    " updated_at hypervisor_properties resource_properties before_end min max".split()
-)
-EVENT_KEYS = set("id lease_id event_type time status created_at updated_at".split())
-HOST_KEYS = set(
-    "id vcpus cpu_info hypervisor_type hypervisor_version hypervisor_hostname service_name"
-    " memory_mb local_gb status availability_zone trust_id reservable created_at updated_at".split()
-)
+LEASE_KEYS = {
+    "id",
+    "name",
+    "user_id",
+    "project_id",
+    "start_date",
+    "end_date",
+    "trust_id",
+    "status",
+    "degraded",
+    "created_at",
+    "updated_at",
+    "reservations",
+    "events",
+}
+RESERVATION_KEYS = {
+    "id",
+    "lease_id",
+    "resource_id",
+    "resource_type",
+    "status",
+    "missing_resources",
+    "resources_changed",
+    "created_at",
+    "updated_at",
+    "hypervisor_properties",
+    "resource_properties",
+    "before_end",
+    "min",
+    "max",
+}
+EVENT_KEYS = {
+    "id",
+    "lease_id",
+    "event_type",
+    "time",
+    "status",
+    "created_at",
+    "updated_at",
+}
+HOST_KEYS = {
+    "id",
+    "vcpus",
+    "cpu_info",
+    "hypervisor_type",
+    "hypervisor_version",
+    "hypervisor_hostname",
+    "service_name",
+    "memory_mb",
+    "local_gb",
+    "status",
+    "availability_zone",
+    "trust_id",
+    "reservable",
+    "created_at",
+    "updated_at",
+}
 VERSION = "OpenStack-API-Version"
 
 
@@ -108,10 +152,11 @@ def test_every_answer_has_a_request_id_and_its_log_lines_have_the_callers_too(
     shared: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = "req-6ba7b810-9dad-11d1-80b4-00c04fd430c8"
-    lines: list[tuple[str, str]] = []
+    lines: list[tuple[str, str | None]] = []
 
     def note(*_args: object) -> None:
         current = context.get_current()
+        assert current is not None
         lines.append((current.request_id, current.global_request_id))
 
     monkeypatch.setattr(requests.LOG, "isEnabledFor", lambda _level: True)

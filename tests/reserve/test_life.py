@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life of a lease, end to end in one thread: what its owner sees, what the cloud is told."""
 
-from datetime import timedelta
-
 import pytest
 
-from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
-from holdfast.ports.manager import NewLease
+from holdfast.model.errors import Conflict, DriverError, InvalidInput, NotEnoughHosts, NotFound
+from holdfast.ports.manager import NewLease, NewReservation
 from tests.reserve.house import ADMIN, ANN, BOB, House
 
 DONE, UNDONE, RUNS = "DONE", "UNDONE", "IN_PROGRESS"
@@ -121,8 +119,6 @@ def test_what_cannot_be_planned_leaves_no_trace(house: House) -> None:
 
 
 def _lease_of(house: House, resource_type: str) -> NewLease:
-    from holdfast.ports.manager import NewReservation
-
     reservation = NewReservation(resource_type, {"min": 1, "max": 1})
     return NewLease("x", "x", house.at(1), house.at(2), reservations=(reservation,))
 
@@ -256,7 +252,8 @@ def test_a_server_that_cannot_be_snapshotted_yet_is_tried_again(house: House) ->
 
 def test_a_server_that_never_can_be_snapshotted_does_not_stop_the_end(house: House) -> None:
     house.enrol("cmp-1")
-    lease_id = house.create(minutes=(None, 120), before_end="snapshot")
+    before = {"before_end": "snapshot", "before_end_date": house.at(118)}
+    lease_id = house.create(minutes=(None, 120), **before)
     server_id = house.boot("web", "cmp-1")
     house.boot("db", "cmp-1")
     house.sim.change(action_s=1e6)
@@ -374,36 +371,64 @@ def test_a_late_start_of_a_lease_that_is_over_does_not_touch_the_next_ones_hosts
     house.check_pools()
 
 
-def test_a_host_that_never_comes_back_from_another_pool_makes_the_start_fail_at_the_end(
-    house: House,
+def test_a_host_that_is_never_given_back_makes_the_next_start_fail_at_its_end(
+    house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waiting ends too: the lease must not be stuck for ever."""
     house.enrol("cmp-1")
-    lease_id = house.create(minutes=(5, 65))
-    foreign = house.m.cloud.pools.create("left-by-blazar", {"blazar:owner": "x"})
-    house.m.cloud.pools.add_host(foreign.id, "cmp-1")
-    house.run(minutes=10)
-    assert house.status(lease_id) == "STARTING"
-    house.run(minutes=54, seconds=59.9)
+    broken = house.create(minutes=(None, 5))
+    lease_id = house.create(minutes=(5, 7))
+    with monkeypatch.context() as refusing:
+        refusing.setattr(house.m.cloud.servers, "list", _refuse)
+        house.run(minutes=6)
+    assert (house.status(broken), house.status(lease_id)) == ("ERROR", "STARTING")
+    house.check_combination(broken)
+    house.run(seconds=59.9)
     assert house.status(lease_id) == "ERROR"
     house.run(minutes=1)
     assert house.status(lease_id) == "TERMINATED"
-    assert house.pools()["left-by-blazar"] == {"cmp-1"}
+    house.delete(broken)
+    assert house.pools() == {"freepool": {"cmp-1"}}
 
 
-def test_two_managers_side_by_side_do_everything_once(house: House) -> None:
+def _refuse(**_which: str) -> None:
+    raise DriverError("test", "forbidden", retryable=False)
+
+
+def test_a_lease_goes_on_when_its_hosts_cannot_leave_the_free_pool_yet(house: House) -> None:
+    """It is usable; the rest of the start follows when the cloud is back, or at the end."""
+    house.enrol("cmp-1")
+    house.sim.change(down=True, only_calls=["pools.remove_host"])
+    lease_id = house.create(minutes=(None, 10))
+    assert house.status(lease_id) == "ACTIVE"
+    house.run(minutes=2)
+    house.sim.change(down=False, only_calls=[])
+    house.run(minutes=1)
+    (reservation,) = house.lease(lease_id).reservations
+    assert house.pools() == {"freepool": set(), reservation.id: {"cmp-1"}}
+    house.check_combination(lease_id)
+
+
+def test_a_lease_ends_though_its_hosts_never_could_leave_the_free_pool(house: House) -> None:
+    house.enrol("cmp-1")
+    house.sim.change(down=True, only_calls=["pools.remove_host"])
+    lease_id = house.create(minutes=(None, 10))
+    house.run(minutes=12)
+    house.sim.change(down=False, only_calls=[])
+    house.run(minutes=1)
+    assert house.status(lease_id) == "TERMINATED"
+    assert house.pools() == {"freepool": {"cmp-1"}}
+
+
+def test_managers_that_take_turns_do_everything_once(house: House) -> None:
     house.enrol("cmp-1", "cmp-2")
     lease_id = house.create(minutes=(5, 125), hosts=2, before_end="snapshot")
     first, second = house.m, house.manager()
-    for minutes in (4.5, 1, 60, 60):
-        until = house.clock.now() + timedelta(minutes=minutes)
-        while house.clock.now() < until:
-            pause = min(first.loop.cycle(), second.loop.cycle())
-            left = (until - house.clock.now()).total_seconds()
-            house.clock.advance(min(max(pause, 0.001), left))
-    first.turn()
-    second.turn()
+    for manager, minutes in ((first, 4.5), (second, 1), (first, 60), (second, 60)):
+        manager.run(house.at(minutes))
+        first.turn()
+        second.turn()
     assert house.status(lease_id) == "TERMINATED"
-    assert first.ended and second.ended
+    assert [e.operation.kind for e in second.ended] == ["lease_start", "lease_end"]
     assert len(house.effects("pools.create")) == 2
     house.check_pools()

@@ -17,10 +17,11 @@ Wsgi = Callable[[Any, Any], Any]
 
 def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None = None) -> Wsgi:
     """The application of `services`. `routes` is the whole table unless a program serves less."""
+    conf, clock = services.conf, services.clock
     middleware: list[Any] = [
         requests.Middleware(metrics),  # first: whatever fails later has an id and a log line
         microversions.Middleware(),  # before auth: a version we do not speak is nobody's secret
-        auth.Middleware(services.conf, Policy(services.conf), services.clock),  # last
+        auth.Middleware(conf, Policy(conf, clock), clock),  # last
     ]
     app = falcon.App(middleware=middleware)
     app.req_options.strip_url_path_trailing_slash = True

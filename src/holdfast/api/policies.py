@@ -12,6 +12,7 @@ from oslo_config import cfg
 from oslo_policy import policy
 
 from holdfast.model.errors import Forbidden, Unavailable
+from holdfast.ports.clock import Clock
 
 LOG = logging.getLogger(__name__)
 
@@ -86,19 +87,25 @@ def list_rules() -> list[Any]:
     return RULES
 
 
+#: What oslo.policy raises for a file that is no YAML, or not of rules.
+_BROKEN = (ValueError, TypeError, AttributeError)
+_LOOK_AGAIN_S = 1.0
+
+
 class Policy:
     """The rules in force: the defaults above and the operator's policy.yaml.
 
-    A file that is broken at the start is refused; one that breaks later is said so in the log, and the
-    rules read before it stay.
+    A file that is broken at the start is refused; when it breaks later the log says so, and the
+    rules read before stay. It is looked at once a second, not twice a request.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, clock: Clock) -> None:
+        self._clock = clock
         self._enforcer = policy.Enforcer(conf)
         self._enforcer.suppress_deprecation_warnings = True
         self._enforcer.register_defaults(RULES)
         try:
-            self._enforcer.load_rules()
+            self._load()
         except _BROKEN as error:
             raise Unavailable(f"[oslo_policy] policy_file cannot be used: {error}") from error
 
@@ -111,12 +118,17 @@ class Policy:
             raise Forbidden(f"Policy doesn't allow {rule} to be performed by your roles")
 
     def _allows(self, rule: str, target: dict[str, Any], credentials: dict[str, Any]) -> bool:
+        if self._clock.monotonic() >= self._look_again:
+            try:
+                self._load()
+            except _BROKEN as error:
+                LOG.error("[oslo_policy] policy_file not reloaded, the old rules stay: %s", error)
+        return bool(self._enforcer.authorize(rule, target, credentials))
+
+    def _load(self) -> None:
+        self._look_again = self._clock.monotonic() + _LOOK_AGAIN_S
+        self._enforcer.use_conf = True
         try:
-            return bool(self._enforcer.authorize(rule, target, credentials))
-        except _BROKEN as error:  # raised once per change of the file
-            LOG.error("[oslo_policy] policy_file not reloaded, the old rules stay: %s", error)
-            return bool(self._enforcer.authorize(rule, target, credentials))
-
-
-#: What oslo.policy raises for a file that is no YAML, or not of rules.
-_BROKEN = (ValueError, TypeError, AttributeError)
+            self._enforcer.load_rules()
+        finally:
+            self._enforcer.use_conf = False  # until we look again

@@ -6,42 +6,21 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from holdfast import conf as configuration
-from holdfast import service
-from holdfast.daemon import Daemon, Part, Stopping
+from holdfast import daemon, service
 
 
-class _Manager:
-    """The manager as a part of a daemon."""
-
-    def __init__(self, part: service.ManagerPart) -> None:
-        self._part = part
-
-    def start(self) -> None:
-        self._part.start(serve_rpc=True)
-
-    def stop(self) -> None:
-        self._part.stop()
-
-
-def parts(conf: cfg.ConfigOpts) -> Sequence[Part]:
+def parts(conf: cfg.ConfigOpts) -> Sequence[daemon.Part]:
     service.need_broker(conf)
     core = service.Core(conf)
     service.check_schema(core)
-    manager = service.ManagerPart(core, service.connect_cloud(conf, core.clock))
-    found: list[Part] = [Stopping(core.close), _Manager(manager)]
+    manager = service.ManagerPart(core, service.connect_cloud(conf, core.clock), serve_rpc=True)
+    found: list[daemon.Part] = [daemon.Stopping(core.close), manager]
     health = service.health_server(core, manager)
     return [*found, health] if health else found
 
 
 def main() -> int:
-    conf = configuration.load(sys.argv[1:])
-    configuration.set_up_logging(conf, "holdfast-manager")
-    try:
-        return Daemon(conf, parts(conf)).run()
-    except service.BadSetup as error:
-        sys.stderr.write(f"holdfast-manager: {error}\n")
-        return 1
+    return daemon.main("holdfast-manager", parts)
 
 
 if __name__ == "__main__":

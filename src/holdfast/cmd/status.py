@@ -43,7 +43,11 @@ def findings(files: list[str] | None) -> Iterator[tuple[str, str, str]]:
     except cfg.Error as error:
         yield "configuration", FAILURE, str(error)
         return
-    yield "configuration", OK, ", ".join(conf.config_file) or "defaults only, no file found"
+    strange = configuration.unknown(conf)
+    if strange:
+        yield "configuration", WARNING, f"no such option: {', '.join(strange)}"
+    else:
+        yield "configuration", OK, ", ".join(conf.config_file) or "defaults only, no file found"
     checks: list[tuple[str, Callable[[cfg.ConfigOpts], Finding]]] = [
         ("authentication", _authentication),
         ("database", _database),

@@ -14,6 +14,8 @@ from oslo_config import cfg
 
 from holdfast import conf as configuration
 from holdfast.client.commands import Base
+from holdfast.daemon import BadSetup
+from holdfast.model.errors import HoldfastError
 
 
 class Up(Base, Command):
@@ -43,16 +45,9 @@ class Up(Base, Command):
         try:
             with _alone(state):
                 return _run(_conf(parsed_args, state), state)
-        except _refused() as error:
+        except (BadSetup, HoldfastError, cfg.Error) as error:
             sys.stderr.write(f"holdfast up: {error}\n")
             return 1
-
-
-def _refused() -> tuple[type[Exception], ...]:
-    from holdfast.model.errors import HoldfastError
-    from holdfast.service import BadSetup
-
-    return (BadSetup, HoldfastError, cfg.Error)
 
 
 def _conf(args: argparse.Namespace, state: Path) -> cfg.ConfigOpts:
@@ -70,8 +65,6 @@ def _conf(args: argparse.Namespace, state: Path) -> cfg.ConfigOpts:
 @contextlib.contextmanager
 def _alone(state: Path) -> Iterator[None]:
     """One process per state folder."""
-    from holdfast.service import BadSetup
-
     lock: IO[str]
     with open(state / "lock", "w") as lock:
         try:
@@ -106,7 +99,7 @@ def _run(conf: cfg.ConfigOpts, state: Path) -> int:
 
     class Manager:
         def start(self) -> None:
-            manager.start(serve_rpc=False)
+            manager.start()
             if simulated:
                 demo.populate(manager, state / "populated", core.clock.now())
 

@@ -6,6 +6,7 @@
 128
 """
 
+import importlib.metadata
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +32,25 @@ def load(args: Sequence[str], files: Sequence[str] | None = None) -> cfg.ConfigO
         version=holdfast.__version__,
         default_config_files=list(files) if files is not None else None,
     )
+    for group in _GROUPS:  # a value that cannot be is found now, not when it is first used
+        for opt in group.OPTS:
+            _ = conf[opt.dest] if group.GROUP == "DEFAULT" else conf[group.GROUP][opt.dest]
     return conf
+
+
+def unknown(conf: cfg.ConfigOpts) -> list[str]:
+    """Options in our groups of the files that do not exist: typing errors, most likely."""
+    ours = {group.GROUP: {opt.dest for opt in group.OPTS} for group in _GROUPS}
+    for entry in importlib.metadata.entry_points(group="oslo.config.opts", name="oslo.log"):
+        ours["DEFAULT"] |= {opt.dest for _group, opts in entry.load()() for opt in opts}
+    found = []
+    for path in conf.config_file:
+        sections: dict[str, dict[str, Any]] = {}
+        cfg.ConfigParser(path, sections).parse()
+        for group, names in sections.items():
+            strange = names.keys() - ours.get(group, names.keys())
+            found += [f"[{group}]{name}" for name in sorted(strange)]
+    return found
 
 
 def register(conf: cfg.ConfigOpts) -> None:

@@ -32,8 +32,8 @@ def _invalid(text: str, field: str) -> InvalidInput:
 
 
 def lease_date(value: datetime) -> str:
-    return value.strftime("%Y-%m-%dT%H:%M:%S.%f")
+    return value.replace(tzinfo=None).isoformat(timespec="microseconds")
 
 
 def stamp(value: datetime | None) -> str | None:
-    return value.strftime("%Y-%m-%d %H:%M:%S") if value else None
+    return value.replace(tzinfo=None).isoformat(" ", "seconds") if value else None

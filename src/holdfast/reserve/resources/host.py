@@ -86,6 +86,8 @@ class HostResource:
         return f"{', '.join(names) or 'no host'} joined pool {reservation.id}"
 
     def settle(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
+        if hands.ledger.now() >= lease.end:  # perhaps it never joined its pool; the end tidies up
+            return f"lease {lease.name} is over, its hosts need not leave {hands.freepool}"
         names = hands.host_names(reservation)
         with hands.pool(hands.freepool) as pool_id:
             hands.each(lambda name: hands.cloud.pools.remove_host(pool_id, name), names)

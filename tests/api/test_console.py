@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The front page is harmless, and so is every GET."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.api.routes import table
+from tests.api.house import House
+
+
+def test_the_front_page_says_what_runs_and_forbids_everything_it_does_not_need(
+    shared: House,
+) -> None:
+    answer = shared.call("GET", "/")
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    for rule in ("default-src 'none'", "form-action 'none'", "frame-ancestors 'none'"):
+        assert rule in answer.headers["Content-Security-Policy"]
+    assert "script-src" not in answer.headers["Content-Security-Policy"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert "noauth" in answer.text
+    assert "<script" not in answer.text
+    for path in re.findall(r'href="([^"]+)"', answer.text):
+        assert shared.call("GET", path).status_code in (200, 300)
+
+
+def test_the_front_page_escapes_what_clients_call_us(shared: House) -> None:
+    answer = shared.call("GET", "/", headers={"Host": 'x"><script>alert(1)</script>'})
+    assert answer.status_code == 200
+    assert "<script>" not in answer.text
+    assert "&lt;script&gt;" in answer.text
+
+
+def test_public_url_is_used_in_links_when_it_is_set(house: House) -> None:
+    house.conf.set_override("public_url", "https://cloud.example/", "api")
+    assert "https://cloud.example" in house.call("GET", "/").text
+    (version,) = house.call("GET", "/reservation").json["versions"]
+    assert version["links"][0]["href"] == "https://cloud.example/reservation/v1"
+
+
+def test_no_get_and_no_head_changes_anything(house: House) -> None:
+    lease_id = house.lease()["id"]
+    before, world = house.dump(), house.services.sim.world() | {"time": ""}
+    names = {"lease_id": lease_id, "host_id": "1", "code": "holdfast.internal"}
+    for route in table(house.services, house.core.metrics):
+        if route.method == "GET":
+            path = re.sub(r"{(\w+)}", lambda found: names[found[1]], route.path)
+            for method in ("GET", "HEAD", "OPTIONS"):
+                assert house.call(method, path).status_code in (200, 300), path
+    assert house.dump() == before
+    assert house.services.sim.world() | {"time": ""} == world

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The document of our own API: valid OpenAPI 3.1, nothing left out, no link that leads nowhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+import jsonschema
+import pytest
+
+from holdfast.api.holdfast_v1 import sim
+from holdfast.api.routes import table
+from holdfast.drivers.cloud.sim.settings import Settings
+from holdfast.model.errors import by_code
+from tests.api.house import OWN, House
+
+ROUTES = table(None, None)  # type: ignore[arg-type]  # only what the table says is looked at
+MINE = [route for route in ROUTES if f"{route.path}/".startswith(f"{OWN}/")]
+TEXT = {"type": "string", "minLength": 1}
+OBJECT = {"type": "object"}
+MEDIA = {
+    "type": "object",
+    "additionalProperties": {
+        "type": "object",
+        "required": ["schema"],
+        "properties": {"schema": OBJECT},
+        "additionalProperties": False,
+    },
+}
+#: The parts of the OpenAPI 3.1 specification that we use.
+SPECIFICATION: dict[str, Any] = {
+    "type": "object",
+    "required": ["openapi", "info", "paths"],
+    "additionalProperties": False,
+    "properties": {
+        "openapi": {"pattern": r"^3\.1\.\d+$"},
+        "info": {"type": "object", "required": ["title", "version"]},
+        "paths": {
+            "type": "object",
+            "propertyNames": {"pattern": "^/"},
+            "additionalProperties": {
+                "type": "object",
+                "propertyNames": {"enum": ["get", "put", "post", "delete", "patch"]},
+                "additionalProperties": {"$ref": "#/$defs/operation"},
+            },
+        },
+        "components": {"type": "object", "properties": {"schemas": OBJECT}},
+    },
+    "$defs": {
+        "operation": {
+            "type": "object",
+            "required": ["responses", "operationId", "summary"],
+            "additionalProperties": False,
+            "properties": {
+                "summary": TEXT,
+                "operationId": {"pattern": r"^\w+$"},
+                "parameters": {"type": "array", "items": {"$ref": "#/$defs/parameter"}},
+                "requestBody": {
+                    "type": "object",
+                    "required": ["content"],
+                    "properties": {"content": MEDIA, "required": {"type": "boolean"}},
+                },
+                "responses": {
+                    "type": "object",
+                    "minProperties": 2,
+                    "propertyNames": {"pattern": r"^([1-5]\d\d|default)$"},
+                    "additionalProperties": {
+                        "type": "object",
+                        "required": ["description", "content"],
+                        "properties": {"description": TEXT, "content": MEDIA},
+                    },
+                },
+            },
+        },
+        "parameter": {
+            "type": "object",
+            "required": ["name", "in", "schema", "required"],
+            "properties": {"name": TEXT, "in": {"enum": ["path", "query"]}, "schema": OBJECT},
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def document(shared: House) -> dict[str, Any]:
+    answer = shared.call("GET", f"{OWN}/openapi.json")
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json
+    return found
+
+
+def operations(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [operation for path in document["paths"].values() for operation in path.values()]
+
+
+def test_the_document_is_openapi_by_its_structure(document: dict[str, Any]) -> None:
+    jsonschema.validate(document, SPECIFICATION)
+    names = [operation["operationId"] for operation in operations(document)]
+    assert len(names) == len(set(names))
+
+
+def test_every_schema_in_it_is_json_schema_and_every_reference_resolves(
+    document: dict[str, Any],
+) -> None:
+    for schema in every(document, "schema"):
+        if "$ref" not in schema:
+            jsonschema.Draft202012Validator.check_schema(schema)
+    for reference in every(document, "$ref"):
+        found: Any = document
+        for part in reference.removeprefix("#/").split("/"):
+            found = found[part]
+        assert found["type"] == "object"
+
+
+def every(value: Any, name: str) -> list[Any]:
+    if isinstance(value, list):
+        return [found for item in value for found in every(item, name)]
+    if not isinstance(value, dict):
+        return []
+    own = [value[name]] if name in value else []
+    return own + [found for item in value.values() for found in every(item, name)]
+
+
+@pytest.mark.parametrize("route", MINE, ids=lambda route: f"{route.method} {route.path}")
+def test_every_route_of_ours_is_documented_as_it_is(document: dict[str, Any], route: Any) -> None:
+    operation = document["paths"][route.path][route.method.lower()]
+    assert operation["summary"] == route.summary
+    assert str(route.status) in operation["responses"]
+    assert "default" in operation["responses"]
+    said = {(p["in"], p["name"]) for p in operation.get("parameters", [])}
+    paths = {("path", name) for name in re.findall(r"{(\w+)}", route.path)}
+    assert said == paths | {("query", name) for name in route.query or {}}
+    assert ("requestBody" in operation) == (route.schema is not None)
+
+
+def test_answers_keep_the_schemas_that_the_document_gives_them(house: House) -> None:
+    document = house.call("GET", f"{OWN}/openapi.json").json
+    seen = {"observer": "m1", "subject": "cmp-1", "kind": "host", "state": "down"}
+    asked: list[tuple[str, str, str, Any]] = [
+        ("post", f"{OWN}/observations", f"{OWN}/observations", seen),
+        ("get", f"{OWN}/observations", f"{OWN}/observations", None),
+        ("get", f"{OWN}/operations", f"{OWN}/operations", None),
+        ("get", f"{OWN}/errors/{{code}}", f"{OWN}/errors/holdfast.internal", None),
+        ("get", f"{OWN}/sim", f"{OWN}/sim", None),
+        ("put", f"{OWN}/sim/settings", f"{OWN}/sim/settings", {"latency_s": 0.0}),
+        ("post", f"{OWN}/sim/hosts/{{name}}/fail", f"{OWN}/sim/hosts/cmp-6/fail", {}),
+        ("get", OWN, OWN, None),
+        ("get", f"{OWN}/openapi.json", f"{OWN}/openapi.json", None),
+    ]
+    house.lease()
+    for method, template, path, body in asked:
+        answer = house.call(method.upper(), path, json=body)
+        said = document["paths"][template][method]["responses"][str(answer.status_code)]
+        jsonschema.validate(answer.json, said["content"]["application/json"]["schema"])
+
+
+def test_errors_keep_their_schema_and_their_help_links_resolve(shared: House) -> None:
+    schema = shared.call("GET", f"{OWN}/openapi.json").json["components"]["schemas"]["Error"]
+    for method, address, headers in (
+        ("GET", f"{OWN}/nowhere", {}),
+        ("DELETE", f"{OWN}/operations", {}),
+        ("GET", f"{OWN}/operations?limit=x", {}),
+        ("POST", f"{OWN}/observations", {"Content-Type": "text/plain"}),
+        ("GET", f"{OWN}/errors/nope", {}),
+        ("GET", f"{OWN}/operations", {"Host": "elsewhere"}),
+        ("GET", f"{OWN}/operations", {"OpenStack-API-Version": "holdfast 9.9"}),
+        ("GET", f"{OWN}/operations", {"OpenStack-API-Version": "holdfast x"}),
+    ):
+        path, _, query = address.partition("?")
+        answer = shared.call(method, path, headers=headers, query_string=query)
+        assert answer.status_code >= 400
+        jsonschema.validate(answer.json, schema)
+        (fault,) = answer.json["errors"]
+        assert fault["status"] == answer.status_code
+        assert fault["request_id"] == answer.headers["x-openstack-request-id"]
+        (link,) = fault["links"]
+        help_page = shared.call("GET", link["href"])
+        assert help_page.status_code == 200
+        assert help_page.json["error"]["code"] == fault["code"]
+
+
+def test_every_error_code_has_a_page_of_its_own(shared: House) -> None:
+    for code, cls in by_code().items():
+        said = shared.call("GET", f"{OWN}/errors/{code}").json["error"]
+        assert (said["code"], said["status"]) == (code, cls.status)
+        assert said["meaning"]
+
+
+def test_the_settings_of_the_simulated_cloud_are_all_in_the_schema() -> None:
+    assert set(sim.SETTINGS["properties"]) == {field.name for field in fields(Settings)}

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what: personas against the whole route table, and what operators change about it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.api.ask import Route
+from holdfast.api.policies import RULES
+from holdfast.api.routes import table
+from holdfast.model.errors import Unavailable
+from tests.api.conftest import Build
+from tests.api.house import HOSTS, LEASES, OWN, PEOPLE, House, lease_body
+
+ROUTES = table(None, None)  # type: ignore[arg-type]  # only what the table says is looked at
+GUARDED = [route for route in ROUTES if route.rule is not None]
+#: Open to everybody, and meant so: they tell nothing of any project.
+OPEN = {
+    "/", "/healthcheck", "/livez", "/readyz", "/metrics", "/reservation", "/reservation/versions",
+    "/reservation/v1", "/instance-ha", "/instance-ha/v1", "/holdfast", "/holdfast/v1",
+    "/holdfast/v1/errors/{code}", "/holdfast/v1/openapi.json",
+}  # fmt: skip
+READERS = {"reader", "member", "manager", "other", "admin"}
+MEMBERS = READERS - {"reader"}
+ADMINS = {"admin"}
+SERVICES = {"service", "admin"}
+MAY = {
+    "reservation:lease:list": READERS,
+    "reservation:lease:show": READERS,
+    "reservation:lease:create": MEMBERS,
+    "reservation:lease:update": MEMBERS,
+    "reservation:lease:delete": MEMBERS,
+    "reservation:host:list": ADMINS,
+    "reservation:host:show": ADMINS,
+    "reservation:host:create": ADMINS,
+    "reservation:host:update": ADMINS,
+    "reservation:host:delete": ADMINS,
+    "reservation:host:allocations": ADMINS,
+    "reservation:property:list": READERS,
+    "reservation:property:update": ADMINS,
+    "holdfast:observation:create": SERVICES,
+    "holdfast:observation:list": SERVICES,
+    "holdfast:operation:list": ADMINS,
+    "holdfast:sim:show": ADMINS,
+    "holdfast:sim:change": ADMINS,
+}
+SEEN = {"observer": "m1", "subject": "cmp-1", "kind": "host", "state": "down"}
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", LEASES): lease_body(),
+    ("PUT", f"{LEASES}/{{lease_id}}"): {"name": "renamed"},
+    ("POST", HOSTS): {"name": "cmp-5"},
+    ("PUT", f"{HOSTS}/{{host_id}}"): {"colour": "red"},
+    ("PATCH", f"{HOSTS}/properties/{{name}}"): {"private": True},
+    ("POST", f"{OWN}/observations"): SEEN,
+    ("PUT", f"{OWN}/sim/settings"): {"latency_s": 0},
+}
+NAMES = {"host_id": "2", "ref": "web-1", "code": "holdfast.internal"}
+
+
+def test_every_route_has_a_rule_that_exists_or_is_open_on_purpose() -> None:
+    known = {rule.name for rule in RULES}
+    for route in ROUTES:
+        if route.rule is None:
+            assert route.path in OPEN, f"{route.method} {route.path} has no rule"
+            assert route.method == "GET"
+        else:
+            assert route.path not in OPEN
+            assert route.rule in known, f"{route.rule} is not defined"
+    assert known - {"context_is_admin"} == {route.rule for route in GUARDED} == set(MAY)
+
+
+def test_rules_document_the_routes_they_guard() -> None:
+    said = {
+        (operation["method"], operation["path"], rule.name)
+        for rule in RULES
+        for operation in getattr(rule, "operations", ())
+    }
+    assert said == {(route.method, route.path, route.rule) for route in GUARDED}
+
+
+def address(route: Route, lease_id: str) -> str:
+    names = {
+        **NAMES,
+        "lease_id": lease_id,
+        "name": "gpu" if "properties" in route.path else "cmp-6",
+    }
+    return re.sub(r"{(\w+)}", lambda found: names[found[1]], route.path)
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
+def test_each_persona_may_do_what_its_roles_allow_and_nothing_else(
+    build: Build, guarded: House, route: Route
+) -> None:
+    lease_id = guarded.lease("member")["id"]
+    path, body = address(route, lease_id), BODIES.get((route.method, route.path))
+    before = guarded.dump()
+    refused = set(PEOPLE) - MAY[str(route.rule)]
+    for user in sorted(refused):
+        answer = guarded.call(route.method, path, user, json=body)
+        assert answer.status_code == 403, (user, answer.text)
+    assert guarded.call(route.method, path, json=body).status_code == 401
+    if "{lease_id}" in path or lease_id in path:
+        assert guarded.call(route.method, path, "other", json=body).status_code == 404
+    assert guarded.dump() == before
+    # those who may: weakest first, writes once each
+    allowed = [u for u in ("reader", "member", "service", "admin") if u in MAY[str(route.rule)]]
+    for user in allowed[: 1 if route.method in ("POST", "DELETE") else None]:
+        answer = guarded.call(route.method, path, user, json=body)
+        assert answer.status_code == route.status, (user, answer.text)
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_another_projects_lease_looks_exactly_like_a_missing_one(
+    guarded: House, method: str
+) -> None:
+    lease_id, missing = guarded.lease("member")["id"], "00000000-0000-0000-0000-000000000000"
+    body = {"name": "mine"} if method == "PUT" else None
+    before = guarded.dump()
+    foreign = guarded.call(method, f"{LEASES}/{lease_id}", "other", json=body)
+    nothing = guarded.call(method, f"{LEASES}/{missing}", "other", json=body)
+    assert foreign.status_code == nothing.status_code == 404
+    assert foreign.text.replace(lease_id, "ID") == nothing.text.replace(missing, "ID")
+    changing = {"x-openstack-request-id", "content-length"}
+    assert foreign.headers.keys() == nothing.headers.keys()
+    for name in foreign.headers.keys() - changing:
+        assert foreign.headers[name] == nothing.headers[name]
+    assert guarded.dump() == before
+
+
+def test_an_admin_sees_and_changes_the_leases_of_every_project(guarded: House) -> None:
+    lease_id = guarded.lease("member")["id"]
+    assert guarded.call("GET", f"{LEASES}/{lease_id}", "admin").status_code == 200
+    renamed = guarded.call("PUT", f"{LEASES}/{lease_id}", "admin", json={"name": "by admin"})
+    assert renamed.json["lease"]["project_id"] == "blue"
+    assert guarded.call("DELETE", f"{LEASES}/{lease_id}", "admin").status_code == 204
+
+
+def test_private_properties_are_for_admins(guarded: House) -> None:
+    path = f"{HOSTS}/properties"
+    assert guarded.call("PATCH", f"{path}/gpu", "admin", json={"private": True}).status_code == 200
+    assert guarded.call("GET", path, "reader").json == {"resource_properties": []}
+    assert guarded.call("GET", path, "reader", query_string="all=True").status_code == 403
+    assert guarded.call("GET", path, "admin", query_string="all=True").json != {
+        "resource_properties": []
+    }
+
+
+def policy_file(folder: Path, text: str) -> str:
+    (folder / "policy.yaml").write_text(text)
+    return f"[oslo_policy]\npolicy_file = {folder / 'policy.yaml'}\n"
+
+
+def test_a_policy_file_overrides_the_defaults_and_is_read_again_when_it_changes(
+    build: Build, tmp_path: Path
+) -> None:
+    house = build(policy_file(tmp_path, '"reservation:lease:list": "!"\n'))
+    answer = house.call("GET", LEASES)
+    assert answer.status_code == 403
+    assert "Policy doesn't allow reservation:lease:list" in answer.json["error_message"]
+    assert house.call("GET", HOSTS).status_code == 200
+    policy_file(tmp_path, '"reservation:lease:list": "@"\n"reservation:host:list": "!"\n')
+    house.clock.ahead_s += 1
+    assert house.call("GET", LEASES).status_code == 200
+    assert house.call("GET", HOSTS).status_code == 403
+
+
+def test_a_policy_file_that_breaks_later_keeps_the_old_rules(
+    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = build(policy_file(tmp_path, '"reservation:lease:list": "!"\n'))
+    policy_file(tmp_path, "{{{")
+    for _ in range(2):
+        house.clock.ahead_s += 1
+        assert house.call("GET", LEASES).status_code == 403
+        assert house.call("GET", HOSTS).status_code == 200
+    assert "the old rules stay" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["{", "- a\n", '"reservation:lease:list": 5\n'])
+def test_a_policy_file_that_is_broken_at_the_start_is_refused(
+    build: Build, tmp_path: Path, text: str
+) -> None:
+    with pytest.raises(Unavailable, match="policy_file cannot be used"):
+        build(policy_file(tmp_path, text))

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs themselves: start-up, signals, reload, health, what they import, what they refuse."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from holdfast.client import Client
+from tests.e2e.deployment import all_in_one, host_lease, separate, soon, wire_date, write_config
+from tests.processes import Program, eventually, free_port, script
+from tests.servers import MariaDB, RabbitMQ
+
+PROGRAMS = ("holdfast.cmd.client", "holdfast.cmd.api", "holdfast.cmd.manager", "holdfast.cmd.up")
+
+
+def run(*words: str | Path, cwd: Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """One of our commands, to its end."""
+    return subprocess.run(
+        [str(word) for word in (script("holdfast"), *words)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_no_program_loads_eventlet(program: str) -> None:
+    code = (
+        f"import {program}, sys\n"
+        "import holdfast.service, holdfast.rpc.rabbit, holdfast.demo\n"
+        "import holdfast.store.migrations, keystonemiddleware.auth_token\n"
+        "assert sys.modules.get('eventlet') is None\n"
+        "assert not [m for m in sys.modules if m.startswith('eventlet.')]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_running_process_has_no_eventlet_either(tmp_path: Path) -> None:
+    """`holdfast up` with everything in it, asked from inside by a handler it does not have."""
+    code = (
+        "import sys, threading, os, signal, time\n"
+        "def look():\n"
+        "    time.sleep(4)\n"
+        "    print('eventlet:', sys.modules.get('eventlet'), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "threading.Thread(target=look, daemon=True).start()\n"
+        "from holdfast.cmd.client import main\n"
+        f"sys.exit(main(['up', '--state', {str(tmp_path)!r}, '--port', '{free_port()}']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "eventlet: None" in done.stdout
+
+
+def test_up_says_where_things_are_and_refuses_the_world_under_noauth(tmp_path: Path) -> None:
+    refused = run("up", "--host", "0.0.0.0", "--state", tmp_path / "s", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "noauth" in refused.stderr and "loopback" in refused.stderr
+    with all_in_one(tmp_path / "up") as (program, client):
+        said = eventually(lambda: text if "Ctrl-C" in (text := program.log.read_text()) else "")
+        for part in ("/reservation/v1", "/instance-ha/v1", "/holdfast/v1", "lease create"):
+            assert part in said
+        taken = run("up", "--state", tmp_path / "up" / "state", cwd=tmp_path)
+        assert taken.returncode == 1 and "in use" in taken.stderr
+        port = client.url.rsplit(":", 1)[1]
+        other = run("up", "--state", tmp_path / "other", "--port", port, cwd=tmp_path)
+        assert other.returncode == 1 and "cannot listen" in other.stderr
+
+
+def test_a_second_start_is_quick(tmp_path: Path) -> None:
+    """3 s is the promise; five times that is the net against collapse."""
+    with all_in_one(tmp_path) as (program, _client):
+        program.terminate()
+    began = time.monotonic()
+    with all_in_one(tmp_path):
+        took = time.monotonic() - began
+    assert took < 15, f"a second start took {took:.1f} s"
+
+
+def test_sighup_reads_mutable_options_again_in_a_running_process(tmp_path: Path) -> None:
+    with all_in_one(tmp_path, {"reservation": {"minutes_before_end_lease": 60}}) as (
+        program,
+        client,
+    ):
+
+        def before_end(name: str) -> str:
+            start, end = soon(7200), soon(14400)
+            lease = client.leases.create(
+                name, start_date=wire_date(start), end_date=wire_date(end), reservations=[]
+            )
+            times = {event["event_type"]: event["time"] for event in lease["events"]}
+            return times.get("before_end_lease", "none")
+
+        assert before_end("first") != "none"
+        log = tmp_path / "state" / "holdfast.log"
+        debug = len([line for line in log.read_text().splitlines() if " DEBUG " in line])
+        write_config(
+            tmp_path / "up.conf",
+            {"DEFAULT": {"debug": True}, "reservation": {"minutes_before_end_lease": 0}},
+        )
+        program.signal(signal.SIGHUP)
+        eventually(lambda: "configuration reloaded" in log.read_text())
+        assert before_end("second") == "none"
+        client.leases.list()
+        assert len([x for x in log.read_text().splitlines() if " DEBUG " in x]) > debug
+
+        (tmp_path / "up.conf").write_text("[reservation\nbroken")
+        program.signal(signal.SIGHUP)
+        eventually(lambda: "the old one stays" in log.read_text())
+        assert before_end("third") == "none"
+
+
+def test_separate_programs_on_mariadb_serve_health_and_reload(
+    tmp_path: Path, mariadb: MariaDB, rabbitmq: RabbitMQ
+) -> None:
+    url = mariadb.new_database()
+    with separate(tmp_path, url, rabbitmq.url, apis=1, managers=1) as deployment:
+        client = deployment.client()
+        client.hosts.create("host-000", {"gpu": "True"})
+        lease = client.leases.create(
+            "on-mariadb", end_date=wire_date(soon(3600)), reservations=[host_lease(1, 1)]
+        )
+        eventually(lambda: client.leases.show(lease["id"])["status"] == "ACTIVE", 15)
+        for base in (*deployment.urls, *deployment.health_urls):
+            assert requests.get(f"{base}/healthcheck", timeout=5).text == "OK"
+            assert requests.get(f"{base}/livez", timeout=5).status_code == 200
+            ready = requests.get(f"{base}/readyz", timeout=15)
+            assert ready.json() == {"status": "ok", "database": "ok", "rpc": "ok"}
+            assert "holdfast_operations_open" in requests.get(f"{base}/metrics", timeout=5).text
+        seen = requests.get(f"{deployment.health_urls[0]}/metrics", timeout=5).text
+        assert 'holdfast_operations_ended_total{kind="lease_start",status="done"} 1.0' in seen
+        for program in (*deployment.apis, *deployment.managers):
+            program.signal(signal.SIGHUP)
+            program.wait_until(lambda p=program: "configuration reloaded" in p.log.read_text())
+            assert program.terminate(15) == 0
+    with open(deployment.managers[0].log) as log:
+        assert "Traceback" not in log.read()
+
+
+def test_request_ids_are_in_the_log_lines_of_api_and_manager(
+    tmp_path: Path, mariadb: MariaDB, rabbitmq: RabbitMQ
+) -> None:
+    url = mariadb.new_database()
+    with separate(tmp_path, url, rabbitmq.url, apis=1, managers=1) as deployment:
+        body = {"name": "x", "start_date": "now", "end_date": "2020-01-01 00:00"}
+        answer = requests.post(f"{deployment.urls[0]}/reservation/v1/leases", json=body, timeout=15)
+        assert answer.status_code == 400
+        request_id = answer.headers["x-openstack-request-id"]
+        for program in (deployment.apis[0], deployment.managers[0]):
+            program.wait_until(lambda p=program: request_id in p.log.read_text(), 5)
+
+
+def test_gunicorn_serves_the_wsgi_application(
+    tmp_path: Path, mariadb: MariaDB, rabbitmq: RabbitMQ
+) -> None:
+    url = mariadb.new_database()
+    with separate(tmp_path, url, rabbitmq.url, apis=0, managers=1) as deployment:
+        port = free_port()
+        config = tmp_path / "manager-0.conf"
+        command = [script("gunicorn"), "--workers", "2", "--threads", "4"]
+        server = Program(
+            [*command, "--bind", f"127.0.0.1:{port}", "holdfast.wsgi:application"],
+            tmp_path,
+            env={"HOLDFAST_CONFIG": str(config)},
+            name="gunicorn",
+        )
+        with server:
+            base = f"http://127.0.0.1:{port}"
+            server.wait_http(f"{base}/readyz", 60)
+            client = Client(base)
+            client.hosts.create("host-000", {})
+            assert [host["hypervisor_hostname"] for host in client.hosts.list()] == ["host-000"]
+            assert deployment.simulator.effects(call="pools.add_host")
+            server.terminate(20)
+
+
+def test_programs_say_what_is_missing(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "x.conf", {"DEFAULT": {"auth_strategy": "noauth"}})
+    for name in ("holdfast-api", "holdfast-manager"):
+        done = subprocess.run(
+            [str(script(name)), "--config-file", str(config)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "transport_url is not set" in done.stderr
+
+
+def test_db_and_status_and_config_commands(tmp_path: Path) -> None:
+    config = write_config(
+        tmp_path / "x.conf",
+        {
+            "database": {"connection": f"sqlite:///{tmp_path / 'x.db'}"},
+            "sim": {"database": tmp_path / "sim.db"},
+        },
+    )
+    empty = run("db", "version", "--config", config, "-f", "json", cwd=tmp_path)
+    assert empty.returncode == 1
+    assert json.loads(empty.stdout)["database"] == "empty"
+    status = run("status", "--config", config, "-f", "json", cwd=tmp_path)
+    assert status.returncode == 2
+    rows = {row["check"]: row for row in json.loads(status.stdout)}
+    assert "holdfast db sync" in rows["database"]["what"]
+
+    first = run("db", "sync", "--config", config, cwd=tmp_path)
+    assert first.returncode == 0 and "empty" in first.stdout
+    again = run("db", "sync", "--config", config, cwd=tmp_path)
+    assert again.returncode == 0 and "already" in again.stdout
+    fit = run("status", "--config", config, cwd=tmp_path)
+    assert fit.returncode == 1, "noauth and an empty cloud are warnings\n" + fit.stdout
+
+    bad = write_config(tmp_path / "bad.conf", {"manager": {"workers": "many"}})
+    wrong = run("status", "--config", bad, "-f", "json", cwd=tmp_path)
+    assert wrong.returncode == 2 and "workers" in wrong.stdout
+
+    sample = run("config", "sample", cwd=tmp_path)
+    assert sample.returncode == 0
+    for expected in ("[manager]", "#workers = 128", "#auth_strategy = noauth", "#debug = false"):
+        assert expected in sample.stdout
+
+
+def test_systemd_is_told_when_the_manager_is_ready(tmp_path: Path) -> None:
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ears:
+        ears.bind(str(path))
+        ears.settimeout(20)
+        state = tmp_path / "state"
+        command = [script("holdfast"), "up", "--state", state, "--port", str(free_port())]
+        with Program(command, tmp_path, env={"NOTIFY_SOCKET": str(path)}, name="up") as program:
+            assert ears.recv(100) == b"READY=1"
+            program.signal(signal.SIGTERM)
+            assert ears.recv(100) == b"STOPPING=1"
+            assert program.kept.wait(15) == 0
