@@ -17,6 +17,7 @@ from falcon import testing
 from oslo_middleware import basic_auth
 
 from holdfast import service
+from holdfast.daemon import BadSetup
 from tests.api.conftest import Build
 from tests.api.house import HOSTS, LEASES, OWN, House, basic, basic_config, lease_body
 
@@ -80,7 +81,7 @@ def test_what_tells_nothing_is_open_to_everybody(shared: House) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "example.org", ""])
 def test_noauth_refuses_to_listen_elsewhere_and_says_what_to_do(shared: House, host: str) -> None:
-    with pytest.raises(service.BadSetup) as refusal:
+    with pytest.raises(BadSetup) as refusal:
         service.check_bind(shared.conf, host)
     for word in (f"refusing to listen on {host}", "noauth", "127.0.0.1", "http_basic", "keystone"):
         assert word in str(refusal.value)

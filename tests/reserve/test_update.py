@@ -184,6 +184,7 @@ def test_start_now_starts_now(house: House) -> None:
 def test_the_start_of_a_running_lease_stays(house: House) -> None:
     house.enrol("cmp-1")
     lease_id = house.create(minutes=(None, 100))
+    house.run(minutes=1)
     check_unchanged(house, lease_id, LeaseChange(start=house.at(10)), InvalidInput)
     check_unchanged(house, lease_id, LeaseChange(start_now=True, end=house.at(9)), InvalidInput)
 

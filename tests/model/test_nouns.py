@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts, leases, state machines and errors: the rules of the nouns themselves."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.model import errors, moves
+from holdfast.model.caller import Caller
+from holdfast.model.errors import HoldfastError, IllegalMove
+from holdfast.model.host import RESERVED_NAMES, Host, normalise, same, short
+from holdfast.model.lease import SEQUENCE, Allocation, Lease, Reservation, Window
+from holdfast.model.operation import OPEN
+
+NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+# hosts
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("cmp-1", "cmp-1", True),
+        ("CMP-1", "cmp-1", True),
+        ("cmp-1.example.org.", "cmp-1.example.org", True),
+        ("cmp-1", "cmp-1.example.org", True),
+        ("cmp-1.example.org", "cmp-1.example.com", False),
+        ("cmp-1", "cmp-10", False),
+        ("cmp-1", "cmp", False),
+        (" cmp-1 ", "cmp-1", True),
+    ],
+)
+def test_short_and_full_names_mean_one_host(one: str, other: str, expected: bool) -> None:
+    assert same(one, other) is same(other, one) is expected
+
+
+def test_names_are_kept_in_one_form() -> None:
+    assert normalise(" CMP-1.Example.ORG. ") == "cmp-1.example.org"
+    assert short("CMP-1.Example.ORG") == "cmp-1"
+
+
+def test_a_capability_never_hides_a_column() -> None:
+    host = Host(1, "u", "n", "h", "s", vcpus=8, capabilities={"vcpus": "99", "gpu": "x"})
+    assert host.facts()["vcpus"] == 8
+    assert host.facts()["gpu"] == "x"
+    assert {"vcpus", "reservable", "created_at"} <= RESERVED_NAMES
+    assert host.facts().keys() - {"gpu"} <= RESERVED_NAMES
+
+
+# state machines
+
+#: Section 2.1 of the contract, word for word.
+LEASE = {
+    "PENDING": {"STARTING", "UPDATING", "DELETING"},
+    "ACTIVE": {"TERMINATING", "UPDATING", "DELETING"},
+    "TERMINATED": {"UPDATING", "DELETING"},
+    "ERROR": {"TERMINATING", "UPDATING", "DELETING"},
+    "CREATING": {"PENDING", "DELETING"},
+    "STARTING": {"ACTIVE", "ERROR", "DELETING"},
+    "UPDATING": {"PENDING", "ACTIVE", "TERMINATED", "ERROR", "DELETING"},
+    "TERMINATING": {"TERMINATED", "ERROR", "DELETING"},
+    "DELETING": {"ERROR"},
+}
+RESERVATION = {
+    "pending": {"active", "deleted", "error"},
+    "active": {"deleted", "error"},
+    "error": {"deleted"},
+    "deleted": set(),
+}
+
+
+def lease(status: str, *reservations: Reservation) -> Lease:
+    return Lease("id", "n", "u", "p", NOW, NOW + HOUR, status=status, reservations=reservations)
+
+
+@pytest.mark.parametrize("old", LEASE)
+@pytest.mark.parametrize("new", LEASE)
+def test_leases_move_as_the_contract_has_it_and_no_other_way(old: str, new: str) -> None:
+    if new == old or new in LEASE[old]:
+        assert lease(old).move(new).status == new
+        return
+    with pytest.raises(IllegalMove, match=f"lease id is {old} and cannot become {new}"):
+        lease(old).move(new)
+
+
+@pytest.mark.parametrize("old", RESERVATION)
+@pytest.mark.parametrize("new", RESERVATION)
+def test_reservations_move_as_the_contract_has_it(old: str, new: str) -> None:
+    reservation = Reservation("r", "physical:host", status=old)
+    if new == old or new in RESERVATION[old]:
+        assert reservation.move(new).status == new
+        return
+    with pytest.raises(IllegalMove):
+        reservation.move(new)
+
+
+def test_every_target_of_a_table_is_a_state_of_it() -> None:
+    for table in (moves.LEASE, moves.RESERVATION, moves.OPERATION):
+        assert {t for targets in table.values() for t in targets} <= table.keys()
+
+
+def test_closed_operations_stay_closed() -> None:
+    closed = moves.OPERATION.keys() - OPEN
+    assert closed == {"done", "error", "cancelled"}
+    assert not any(moves.OPERATION[state] for state in closed)
+
+
+def test_a_state_nobody_knows_goes_nowhere() -> None:
+    with pytest.raises(IllegalMove):
+        moves.check("x", moves.LEASE, "MOON", "ACTIVE")
+    with pytest.raises(IllegalMove):
+        moves.check("x", moves.LEASE, "ACTIVE", "MOON")
+
+
+# leases
+
+
+def reservation(status: str, *allocations: Allocation) -> Reservation:
+    return Reservation(f"r-{status}", "physical:host", status=status, allocations=allocations)
+
+
+def test_reservations_move_together_but_none_backwards() -> None:
+    before = lease("STARTING", *(reservation(s) for s in ("pending", "error", "deleted", "active")))
+    after = before.move_reservations("active")
+    assert [r.status for r in after.reservations] == ["active", "error", "deleted", "active"]
+    gone = after.move_reservations("deleted")
+    assert {r.status for r in gone.reservations} == {"deleted"}
+
+
+def test_release_cuts_what_is_held_longer_and_drops_what_has_not_begun() -> None:
+    past = Allocation(1, Window(NOW - 3 * HOUR, NOW - HOUR))
+    running = Allocation(2, Window(NOW - HOUR, NOW + HOUR))
+    future = Allocation(3, Window(NOW + HOUR, NOW + 2 * HOUR))
+    starting = Allocation(4, Window(NOW, NOW + HOUR))
+    after = lease("TERMINATING", reservation("active", past, running, future, starting)).release(
+        NOW
+    )
+    assert after.reservations[0].allocations == (
+        past,
+        replace(running, held=Window(NOW - HOUR, NOW)),
+    )
+
+
+def test_windows_that_touch_do_not_overlap() -> None:
+    one = Window(NOW, NOW + HOUR)
+    assert not one.overlaps(Window(NOW + HOUR, NOW + 2 * HOUR))
+    assert one.overlaps(Window(NOW + HOUR / 2, NOW + 2 * HOUR))
+    assert one.overlaps(one)
+
+
+def test_the_work_of_a_lease_has_an_order() -> None:
+    order = sorted(SEQUENCE, key=lambda kind: SEQUENCE[kind])
+    assert order[0] == "lease_start"
+    assert order[-3:] == ["lease_before_end", "lease_end", "lease_delete"]
+    assert len(set(SEQUENCE.values())) == len(SEQUENCE)
+
+
+# errors and callers
+
+
+def tree(cls: type[HoldfastError] = HoldfastError) -> list[type[HoldfastError]]:
+    return [cls, *(found for child in cls.__subclasses__() for found in tree(child))]
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    ours = [cls for cls in tree() if cls.__module__.startswith("holdfast.")]
+    assert len({cls.code for cls in ours}) == len(ours)
+    found = errors.by_code()
+    for cls in ours:
+        assert found[cls.code] is cls
+
+
+def test_errors_carry_a_sentence_even_without_one() -> None:
+    assert errors.NotFound().message == "Not found"
+    error = errors.DriverError("cloud", "no answer", retryable=True, host="cmp-1")
+    assert (error.message, error.details) == ("cloud: no answer", {"host": "cmp-1"})
+
+
+def test_projects_do_not_see_each_other_but_admins_do() -> None:
+    assert Caller("u", "p").may_see("p")
+    assert not Caller("u", "p").may_see("q")
+    assert Caller("u", "p", is_admin=True).may_see("q")

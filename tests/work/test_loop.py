@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop: asleep until something is due, awake when the bell rings, never by a tick."""
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.model.errors import Unavailable
+from holdfast.work.loop import Loop
+from tests.simclock import SimClock
+from tests.work.conftest import Shop, Toy
+
+ONE_STEP = Toy("toy", {"a": lambda _run: "done"})
+
+
+def test_the_loop_sleeps_exactly_until_the_next_is_due(shop: Shop) -> None:
+    shop.add(after_s=77.25)
+    shop.add(after_s=500)
+    assert shop.turn(ONE_STEP) == 77.25
+
+
+def test_the_poll_interval_bounds_the_sleep(shop: Shop) -> None:
+    assert shop.turn(ONE_STEP) == 1000
+    shop.add(after_s=5000)
+    assert shop.turn(ONE_STEP) == 1000
+    shop.settings.poll_interval_s = 2.5
+    assert shop.turn(ONE_STEP) == 2.5
+
+
+def test_work_that_waits_for_another_of_its_subject_does_not_keep_the_loop_awake(
+    shop: Shop,
+) -> None:
+    shop.add("first", subject="s", sequence=1, after_s=50)
+    shop.add("second", subject="s", sequence=2)
+    assert shop.turn(ONE_STEP) == 50
+
+
+def test_what_becomes_due_between_two_looks_is_not_overslept(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Due just after the claim looked and just before we ask for the next: at once, not later."""
+    key = shop.add(after_s=0.001)
+    claim_due = shop.operations.claim_due
+
+    def slow(*args: Any) -> Any:
+        taken = claim_due(*args)
+        shop.clock.advance(0.002)
+        return taken
+
+    monkeypatch.setattr(shop.operations, "claim_due", slow)
+    loop = shop.loop(shop.runner(ONE_STEP))
+    assert loop.cycle() == 0
+    loop.cycle()
+    assert shop.get(key).status == "done"
+
+
+def test_more_than_one_batch_is_taken_at_once(shop: Shop) -> None:
+    keys = [shop.add() for _ in range(130)]
+    loop = shop.loop(shop.runner(ONE_STEP, workers=200))
+    assert loop.cycle() == 0
+    loop.cycle()
+    assert {shop.get(key).status for key in keys} == {"done"}
+
+
+# on a thread of its own
+
+
+class ThreadedShop(Shop):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.clock = SimClock(by_hand=True)
+        self.store.database.clock = self.clock
+
+    @contextmanager
+    def running(self, *kinds: Toy, operations: Any = None) -> Iterator[Loop]:
+        with ThreadPoolExecutor(2) as pool:
+            runner = self.runner(*kinds, operations=operations, pool=pool, workers=2)
+            loop = self.loop(runner, operations)
+            loop.start()
+            try:
+                yield loop
+            finally:
+                loop.stop()
+
+    def until(self, key: str, status: str) -> None:
+        """Let the loop come to rest with the row in that state."""
+        for _ in range(200):
+            self.clock.settle()
+            if self.get(key).status == status:
+                return
+        raise AssertionError(f"{key} is {self.get(key).status}, not {status}")
+
+
+@pytest.fixture
+def threaded(empty: Path, tmp_path: Path) -> Iterator[ThreadedShop]:
+    from tests.reserve.house import copy
+
+    made = ThreadedShop(copy(empty, tmp_path / "threaded"))
+    yield made
+    made.store.close()
+
+
+def test_a_sleeping_loop_wakes_when_the_next_is_due_and_not_before(threaded: ThreadedShop) -> None:
+    key = threaded.add(after_s=300)
+    with threaded.running(ONE_STEP) as loop:
+        assert threaded.clock.settle() == 300
+        threaded.clock.advance(299)
+        assert threaded.clock.settle() == 1
+        assert threaded.get(key).status == "waiting"
+        threaded.clock.advance(1)
+        threaded.until(key, "done")
+        assert loop.age_s() == 0
+    assert [s for s in threaded.clock.waits if s < 300] == []
+
+
+def test_the_bell_wakes_a_sleeping_loop(threaded: ThreadedShop) -> None:
+    with threaded.running(ONE_STEP) as loop:
+        assert threaded.clock.settle() == 1000
+        key = threaded.add()
+        loop.ring()
+        threaded.until(key, "done")
+        assert threaded.clock.monotonic() == 0
+
+
+def test_the_end_of_one_wakes_the_loop_for_the_next_of_its_subject(threaded: ThreadedShop) -> None:
+    threaded.add("toy", subject="s", sequence=1)
+    last = threaded.add("toy", subject="s", sequence=2)
+    with threaded.running(ONE_STEP):
+        threaded.until(last, "done")
+        assert threaded.clock.monotonic() == 0
+
+
+class Away:
+    """Operations that cannot be looked for a while."""
+
+    def __init__(self, target: Any, error: Exception, times: int) -> None:
+        self._target, self._error, self._left = target, error, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def claim_due(self, *args: Any) -> Any:
+        self._left -= 1
+        if self._left >= 0:
+            raise self._error
+        return self._target.claim_due(*args)
+
+    def next_look(self, after: datetime | None = None) -> datetime | None:
+        return self._target.next_look(after)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("error", [Unavailable("no database"), ZeroDivisionError("a defect")])
+def test_the_loop_comes_round_again_whatever_happens(
+    threaded: ThreadedShop, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = threaded.add()
+    away = Away(threaded.operations, error, times=3)
+    with caplog.at_level(logging.WARNING), threaded.running(ONE_STEP, operations=away):
+        for _ in range(3):
+            assert threaded.clock.settle() == pytest.approx(1.0)
+            threaded.clock.advance(1)
+            _awake(threaded)
+        threaded.until(key, "done")
+    assert "looking for due work" in caplog.text
+
+
+def _awake(shop: ThreadedShop) -> None:
+    """Until the sleeper has noticed that its time is over."""
+    while shop.clock._asleep and min(shop.clock._asleep.values()) <= shop.clock._passed_us:
+        pass
+
+
+def test_a_stopped_loop_takes_nothing_more(threaded: ThreadedShop) -> None:
+    with threaded.running(ONE_STEP) as loop:
+        threaded.clock.settle()
+    key = threaded.add()
+    loop.ring()
+    assert threaded.get(key).status == "waiting"
+
+
+def test_age_is_the_time_since_the_loop_came_round(shop: Shop) -> None:
+    loop = shop.loop(shop.runner(ONE_STEP))
+    shop.clock.advance(12)
+    assert loop.age_s() == 12
+    assert timedelta(seconds=loop.age_s()) == timedelta(seconds=12)
