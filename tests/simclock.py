@@ -69,6 +69,11 @@ class SimClock:
             time.sleep(0.0005)
         raise AssertionError(f"{len(self._asleep)} threads sleep, not {sleepers}")
 
+    def overslept(self) -> bool:
+        """Whether somebody still sleeps whose time is over."""
+        with self._lock:
+            return any(until <= self._passed_us for until in self._asleep.values())
+
     def _passed(self, until: int) -> bool:
         with self._lock:
             return self._passed_us >= until

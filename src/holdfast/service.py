@@ -154,6 +154,8 @@ class Server:
             timeout=30,
             shutdown_timeout=5,
         )
+        # What cheroot takes in before our own limit can say no (one chunk of a chunked body).
+        self._server.max_request_body_size = 16 * 1024 * 1024
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
 
     def start(self) -> None:

@@ -21,7 +21,13 @@ from holdfast.api.routes import table
 from tests.api.house import HOSTS, LEASES, OWN, House, copy, host_reservation, lease_body, when
 
 OBSERVATIONS = f"{OWN}/observations"
-SEEN = {"observer": "m1", "subject": "cmp-1", "kind": "host", "state": "down"}
+SEEN = {
+    "observer": "m1",
+    "subject": "cmp-1",
+    "kind": "host",
+    "state": "down",
+    "since": "2026-11-15T00:00:00Z",
+}
 WRITES = {"POST", "PUT", "PATCH", "DELETE"}
 
 

@@ -137,7 +137,13 @@ def test_every_route_of_ours_is_documented_as_it_is(document: dict[str, Any], ro
 
 def test_answers_keep_the_schemas_that_the_document_gives_them(house: House) -> None:
     document = house.call("GET", f"{OWN}/openapi.json").json
-    seen = {"observer": "m1", "subject": "cmp-1", "kind": "host", "state": "down"}
+    seen = {
+        "observer": "m1",
+        "subject": "cmp-1",
+        "kind": "host",
+        "state": "down",
+        "since": "2026-11-15T00:00:00Z",
+    }
     asked: list[tuple[str, str, str, Any]] = [
         ("post", f"{OWN}/observations", f"{OWN}/observations", seen),
         ("get", f"{OWN}/observations", f"{OWN}/observations", None),

@@ -15,7 +15,13 @@ from holdfast.model.errors import StaleWrite, Unavailable
 from tests.api.conftest import Build
 from tests.api.house import HOSTS, LEASES, OWN, House, lease_body
 
-SEEN = {"observer": "m1", "subject": "cmp-1", "kind": "host", "state": "down"}
+SEEN = {
+    "observer": "m1",
+    "subject": "cmp-1",
+    "kind": "host",
+    "state": "down",
+    "since": "2026-11-15T00:00:00Z",
+}
 
 
 @contextmanager

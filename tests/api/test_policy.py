@@ -48,7 +48,13 @@ MAY = {
     "holdfast:sim:show": ADMINS,
     "holdfast:sim:change": ADMINS,
 }
-SEEN = {"observer": "m1", "subject": "cmp-1", "kind": "host", "state": "down"}
+SEEN = {
+    "observer": "m1",
+    "subject": "cmp-1",
+    "kind": "host",
+    "state": "down",
+    "since": "2026-11-15T00:00:00Z",
+}
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", LEASES): lease_body(),
     ("PUT", f"{LEASES}/{{lease_id}}"): {"name": "renamed"},

@@ -67,7 +67,13 @@ def _broker_away(folder: Path, postgresql: PostgreSQL, broker: RabbitMQ) -> None
 
         # reads and reports go on, and so does the work that was booked before
         assert names(client) == {"ahead"}
-        report = {"observer": "k1", "subject": "host-000", "kind": "host", "state": "down"}
+        report = {
+            "observer": "k1",
+            "subject": "host-000",
+            "kind": "host",
+            "state": "down",
+            "since": "2026-11-15T00:00:00Z",
+        }
         answer = requests.post(
             f"{deployment.urls[0]}/holdfast/v1/observations", json=report, timeout=10
         )

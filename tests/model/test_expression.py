@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Property expressions: the contract's forms, ours on top, and nothing but an answer or a refusal."""
+"""Property expressions: the contract's forms, ours on top, always an answer or a refusal."""
 
 import json
 import time
@@ -124,7 +124,7 @@ def test_an_expression_names_its_keys() -> None:
     ],
 )
 def test_what_is_malformed_is_refused_with_the_field_and_a_hint(text: str) -> None:
-    with pytest.raises(InvalidInput, match="Malformed requirements .* in hypervisor_properties"):
+    with pytest.raises(InvalidInput, match=r"Malformed requirements .* in hypervisor_properties"):
         parse(text, "hypervisor_properties")
 
 

@@ -14,9 +14,15 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_template(tmp_path_factory.mktemp("template") / "empty")
 
 
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where houses are built, one after the other."""
+    return tmp_path_factory.mktemp("site") / "house"
+
+
 @pytest.fixture
-def house(template: Path, tmp_path: Path) -> Iterator[House]:
+def house(template: Path, site: Path) -> Iterator[House]:
     """An empty house, clock at 2030-01-01 10:00 UTC."""
-    made = House(copy(template, tmp_path / "house"))
+    made = House(copy(template, site))
     yield made
     made.close()

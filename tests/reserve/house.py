@@ -5,8 +5,8 @@
     lease_id = house.create(minutes=(5, 65), hosts=1)
     house.run(minutes=6)
 
-Nothing sleeps: `run` takes what is due, then moves the clock to what is due next. A manager can be made
-to die, or not to hear an answer, at any point where it changes the world (`Points`).
+Nothing sleeps: `run` takes what is due, then moves the clock to what is due next. A manager can be
+made to die, or not to hear an answer, at any point where it changes the world (`Points`).
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -361,7 +361,7 @@ class House:
                     holds.setdefault(a.host_id, []).append((a.held.start, a.held.end))
         for host_id, spans in holds.items():
             spans.sort()
-            for one, other in zip(spans, spans[1:], strict=False):
+            for one, other in pairwise(spans):
                 assert one[1] <= other[0], f"host {host_id} is held twice: {one}, {other}"
 
 
@@ -403,5 +403,9 @@ def make_template(path: Path) -> Path:
 
 
 def copy(template: Path, to: Path) -> Path:
+    """Lay the files out anew; at the same place, the engine there is used again."""
+    if to in _ENGINES:
+        _ENGINES[to].dispose()
+    shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(template, to)
     return to

@@ -143,7 +143,7 @@ def test_a_delete_after_an_update_still_waits_for_the_call_on_its_way(house: Hou
     house.enrol("cmp-1")
     lease_id = house.create(minutes=(5, 100))
     hung = house.manager(Points(at=4))
-    with pytest.raises(Killed, match="pools.create"):
+    with pytest.raises(Killed, match=r"pools\.create"):
         hung.run(house.at(4.5))  # in the middle of the preparation
     house.manager()
     house.update(lease_id, start=house.at(60))

@@ -93,7 +93,7 @@ def test_the_order_is_the_callers() -> None:
     keep=st.lists(st.integers(1, 12), unique=True, max_size=4),
     must=st.booleans(),
 )
-def test_whatever_is_asked_a_choice_is_free_distinct_and_enough(  # noqa: PLR0913, PLR0917
+def test_whatever_is_asked_a_choice_is_free_distinct_and_enough(
     free: list[bool], low: int, more: int, taken: set[int], keep: list[int], must: bool
 ) -> None:
     answer = choose(request(low, low + more, keep=tuple(keep), must_keep=must), hosts(*free), taken)

@@ -279,7 +279,7 @@ def test_growth_waits_for_the_cloud_and_the_end_waits_for_growth(house: House) -
 def test_growth_takes_the_end_away_from_a_manager_that_was_about_to_begin_it(
     house: House,
 ) -> None:
-    """The claim of the end is young, the lease still ACTIVE: the update wins, the end comes after."""
+    """The end is claimed, the lease still ACTIVE: the update wins, the end comes after."""
     house.enrol("cmp-1", "cmp-2")
     lease_id = house.create(minutes=(None, 100))
     house.run(minutes=99)

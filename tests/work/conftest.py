@@ -104,8 +104,14 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_template(tmp_path_factory.mktemp("work") / "empty")
 
 
+@pytest.fixture(scope="session")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where shops are set up, one after the other."""
+    return tmp_path_factory.mktemp("yard") / "shop"
+
+
 @pytest.fixture
-def shop(empty: Path, tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(copy(empty, tmp_path / "shop"))
+def shop(empty: Path, yard: Path) -> Iterator[Shop]:
+    made = Shop(copy(empty, yard))
     yield made
     made.store.close()

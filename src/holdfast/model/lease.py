@@ -105,6 +105,18 @@ class Lease:
         )
 
 
+@dataclass(frozen=True)
+class Event:
+    """What an owner sees of a lease's durable work: when it is due and how far it is."""
+
+    id: str
+    kind: str
+    due_at: datetime
+    status: str
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
 # The kinds of durable work a lease brings along, in the order they must happen.
 START, APPLY, BEFORE_END, END, DELETE = (
     "lease_start",

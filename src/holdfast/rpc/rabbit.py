@@ -26,6 +26,8 @@ from holdfast.rpc import wire
 LOG = logging.getLogger(__name__)
 
 TOPIC = "holdfast.manager"
+#: A health probe asks often and must not wait as long as a command may.
+PING_S = 2
 #: oslo.messaging method name; the command itself is an argument.
 METHOD = "command"
 
@@ -69,7 +71,7 @@ class RemoteManager:
         return call
 
     def _call(self, name: str, args: dict[str, Any]) -> Any:
-        timeout = self._conf.rpc_timeout
+        timeout = min(PING_S, self._conf.rpc_timeout) if name == "ping" else self._conf.rpc_timeout
         message = {
             "v": wire.VERSION,
             "name": name,

@@ -161,13 +161,12 @@ def _translated() -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as error:
         if _state(error) & _RACES:
-            raise StaleWrite(f"lost a race in the database: {error.orig}") from error
+            raise StaleWrite("lost a race in the database, try again") from error
         if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) or (
             error.connection_invalidated
         ):
-            raise Unavailable(
-                f"the database is away, try again in a moment: {_first_line(error.orig)}"
-            ) from error
+            LOG.warning("the database is away: %s", _first_line(error.orig))
+            raise Unavailable("the database is away, try again in a moment") from error
         raise
     except sa.exc.TimeoutError as error:
         raise Unavailable("every database connection is busy, try again") from error

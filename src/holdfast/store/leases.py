@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases in the database: each change one transaction that checks, takes and writes, or does nothing."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import Connection
 
 from holdfast.model.errors import NotFound, StaleWrite
-from holdfast.model.lease import EVENT_TYPES, Allocation, Lease, Reservation, Window
-from holdfast.model.operation import Claim, Operation
+from holdfast.model.lease import EVENT_TYPES, Allocation, Event, Lease, Reservation, Window
+from holdfast.model.operation import Claim
 from holdfast.ports.ledger import Work
 from holdfast.store import audit
-from holdfast.store import operations as work_rows
 from holdfast.store.database import Database
 from holdfast.store.hosts import take_free
 from holdfast.store.operations import apply_work, update_claimed
@@ -34,24 +34,24 @@ class LeaseStore:
 
     def lease(self, lease_id: str) -> Lease:
         with self._db.read() as conn:
-            row = conn.execute(_ONE, {"its_id": lease_id}).mappings().first()
+            row = conn.execute(_leases(("lease",)), {"lease": lease_id}).first()
             if row is not None:
-                return _lease(row, _reservations(conn, [lease_id], True).get(lease_id, ()))
+                parts = _reservations(conn, [lease_id], held=True)
+                return _lease(row, parts)
         raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
 
     def with_events(
         self, *, lease_id: str | None = None, project_id: str | None = None
-    ) -> Sequence[tuple[Lease, Sequence[Operation]]]:
-        """Leases with the operations that the contract shows as their events."""
-        where = []
-        if lease_id is not None:
-            where.append(leases.c.id == lease_id)
-        if project_id is not None:
-            where.append(leases.c.project_id == project_id)
+    ) -> Sequence[tuple[Lease, Sequence[Event]]]:
+        """Leases with their events, without what they hold; all, or one, or a project's."""
+        bound = {"lease": lease_id, "project": project_id}
+        asked = tuple(name for name, value in bound.items() if value is not None)
         with self._db.read() as conn:
-            found = _load(conn, *where, held=False)
-            events = _events(conn, [lease.id for lease in found] if where else None)
-        return [(lease, events.get(lease.id, ())) for lease in found]
+            rows = conn.execute(_leases(asked), bound).all()
+            ids = [row.id for row in rows] if asked else None
+            parts = _reservations(conn, ids, held=False)
+            events = _events(conn, ids)
+        return [(_lease(row, parts), events.get(row.id, ())) for row in rows]
 
     # act
 
@@ -146,7 +146,15 @@ _UPDATE = (
     .where(leases.c.version == sa.bindparam("its_version"))
     .values({name: sa.bindparam(f"new_{name}") for name in _WRITTEN})
 )
-_RESERVATIONS = sa.select(reservations).order_by(reservations.c.lease_id, reservations.c.position)
+_RESERVATIONS = sa.select(
+    *(
+        reservations.c[name]
+        for name in (
+            "lease_id id resource_type status missing_resources resources_changed spec created_at"
+            " updated_at"
+        ).split()
+    )
+).order_by(reservations.c.lease_id, reservations.c.position)
 _RESERVATIONS_OF = _RESERVATIONS.where(
     reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True))
 )
@@ -162,7 +170,29 @@ _ALLOCATIONS_OF = (
     .where(allocations.c.host_id.is_not(None))
     .order_by(allocations.c.id)
 )
-_ONE = sa.select(leases).where(leases.c.id == sa.bindparam("its_id"))
+_EVENTS = (
+    sa.select(
+        operations.c.subject,
+        *(operations.c[name] for name in "id kind due_at status created_at updated_at".split()),
+    )
+    .where(operations.c.kind.in_(list(EVENT_TYPES)), operations.c.status != "cancelled")
+    .order_by(operations.c.sequence)
+)
+_EVENTS_OF = _EVENTS.where(operations.c.subject.in_(sa.bindparam("ids", expanding=True)))
+
+
+@functools.cache
+def _leases(asked: tuple[str, ...]) -> sa.Select[Any]:
+    """Lease rows, their columns in the order of the dataclass."""
+    names = (
+        "id name user_id project_id start_date end_date before_end_date status degraded version"
+        " created_at updated_at"
+    )
+    query = sa.select(*(leases.c[name] for name in names.split()))
+    columns = {"lease": leases.c.id, "project": leases.c.project_id}
+    for name in asked:
+        query = query.where(columns[name] == sa.bindparam(name))
+    return query.order_by(leases.c.created_at, leases.c.id)
 
 
 def _update_lease(conn: Connection, old: Lease, new: Lease, now: datetime) -> None:
@@ -221,30 +251,9 @@ def _reservation_columns(reservation: Reservation) -> dict[str, Any]:
     }
 
 
-def _load(conn: Connection, *where: Any, held: bool = True) -> list[Lease]:
-    query = sa.select(leases).where(*where).order_by(leases.c.created_at, leases.c.id)
-    rows = conn.execute(query).mappings().all()
-    ids = [row["id"] for row in rows] if where else None
-    parts = _reservations(conn, ids, held)
-    return [_lease(row, parts.get(row["id"], ())) for row in rows]
-
-
-def _lease(row: RowMapping, parts: Sequence[Reservation]) -> Lease:
-    return Lease(
-        id=row["id"],
-        name=row["name"],
-        user_id=row["user_id"],
-        project_id=row["project_id"],
-        start=row["start_date"],
-        end=row["end_date"],
-        before_end=row["before_end_date"],
-        status=row["status"],
-        degraded=row["degraded"],
-        version=row["version"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        reservations=tuple(parts),
-    )
+def _lease(row: sa.Row[Any], parts: Mapping[str, Sequence[Reservation]]) -> Lease:
+    values: tuple[Any, ...] = (*row, tuple(parts.get(row.id, ())))
+    return Lease(*values)
 
 
 def _reservations(
@@ -252,24 +261,15 @@ def _reservations(
 ) -> dict[str, list[Reservation]]:
     """Reservations by lease; of all leases when `lease_ids` is None."""
     if lease_ids is None:
-        rows = conn.execute(_RESERVATIONS).mappings().all()
+        rows = conn.execute(_RESERVATIONS).all()
     else:
-        rows = conn.execute(_RESERVATIONS_OF, {"ids": lease_ids}).mappings().all()
-    holds = _allocations(conn, [row["id"] for row in rows]) if held and rows else {}
+        rows = conn.execute(_RESERVATIONS_OF, {"ids": lease_ids}).all()
+    holds = _allocations(conn, [row.id for row in rows]) if held and rows else {}
     found: dict[str, list[Reservation]] = {}
-    for row in rows:
-        found.setdefault(row["lease_id"], []).append(
-            Reservation(
-                id=row["id"],
-                resource_type=row["resource_type"],
-                status=row["status"],
-                missing_resources=row["missing_resources"],
-                resources_changed=row["resources_changed"],
-                spec=row["spec"],
-                allocations=tuple(holds.get(row["id"], ())),
-                created_at=row["created_at"],
-                updated_at=row["updated_at"],
-            )
+    for lease_id, id_, type_, status, missing, changed, spec, created, updated in rows:
+        held_now = tuple(holds.get(id_, ()))
+        found.setdefault(lease_id, []).append(
+            Reservation(id_, type_, status, missing, changed, spec, held_now, created, updated)
         )
     return found
 
@@ -282,12 +282,11 @@ def _allocations(conn: Connection, ids: Sequence[str]) -> dict[str, list[Allocat
     return found
 
 
-def _events(conn: Connection, lease_ids: Sequence[str] | None) -> dict[str, list[Operation]]:
-    o = operations.c
-    where = [o.kind.in_(list(EVENT_TYPES)), o.status != "cancelled"]
-    if lease_ids is not None:
-        where.append(o.subject.in_(lease_ids))
-    found: dict[str, list[Operation]] = {}
-    for operation in work_rows.load(conn, *where, order=o.sequence, with_steps=False):
-        found.setdefault(operation.subject, []).append(operation)
+def _events(conn: Connection, lease_ids: Sequence[str] | None) -> dict[str, list[Event]]:
+    rows = (
+        conn.execute(_EVENTS) if lease_ids is None else conn.execute(_EVENTS_OF, {"ids": lease_ids})
+    )
+    found: dict[str, list[Event]] = {}
+    for subject, *values in rows:
+        found.setdefault(subject, []).append(Event(*values))
     return found

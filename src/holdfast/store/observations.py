@@ -17,10 +17,15 @@ class ObservationStore:
         self._db = database
 
     def add(self, id_: str, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-        """Write a report; the same key again is the same report. The row, and if it is new."""
+        """Write a report; the same key of an observer is the same report. The row, and if new."""
 
         def action(conn: Connection) -> tuple[Mapping[str, Any], bool]:
-            known = conn.execute(sa.select(observations).where(observations.c.key == values["key"]))
+            known = conn.execute(
+                sa.select(observations).where(
+                    observations.c.observer == values["observer"],
+                    observations.c.key == values["key"],
+                )
+            )
             if row := known.mappings().first():
                 return dict(row), False
             now = self._db.now(conn)

@@ -253,13 +253,12 @@ def load(
     *where: Any,
     order: Any = None,
     limit: int | None = None,
-    with_steps: bool = True,
 ) -> list[Operation]:
     query = (
         sa.select(operations).where(*where).order_by(order if order is not None else o.next_try_at)
     )
     rows = conn.execute(query.limit(limit)).mappings().all()
-    ids = [row["id"] for row in rows if row["is_open"]] if with_steps else []
+    ids = [row["id"] for row in rows if row["is_open"]]
     done = _done_steps(conn, ids) if ids else {}
     return [_operation(row, done.get(row["id"], frozenset())) for row in rows]
 

@@ -15,7 +15,7 @@ _WHEN = {"type": "string", "format": "date-time", "maxLength": 64}
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
-    "required": ["observer", "subject", "kind", "state"],
+    "required": ["observer", "subject", "kind", "state", "since"],
     "properties": {
         "observer": {"type": "string", "minLength": 1, "maxLength": 128},
         "subject": {"type": "string", "minLength": 1, "maxLength": 255},
@@ -59,9 +59,9 @@ def create(ask: Ask) -> Reply:
         "evidence": body.get("evidence", {}),
         "key": body.get("key") or _key(body),
     }
-    for field in ("since", "observed_at"):
-        if field in body:
-            values[field] = when(body[field], field)
+    values["since"] = when(body["since"], "since")
+    if "observed_at" in body:
+        values["observed_at"] = when(body["observed_at"], "observed_at")
     try:
         row, _new = ask.services.store.observations.add(ask.services.new_id(), values)
     except StaleWrite as error:  # 409 would tell the monitor that we have it
@@ -91,8 +91,9 @@ def when(text: str, field: str) -> datetime:
 
 
 def _key(body: Mapping[str, Any]) -> str:
-    """Without a key of the sender's, a report is itself."""
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    """Without a key of the sender's, a report is what it says and since when, however often."""
+    said = [body[name] for name in ("subject", "kind", "state", "since")]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 def view(row: Mapping[str, Any]) -> dict[str, Any]:

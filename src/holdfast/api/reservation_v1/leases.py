@@ -8,8 +8,7 @@ from typing import Any
 from holdfast.api.ask import Ask, Reply
 from holdfast.api.reservation_v1.dates import NOW, lease_date, parse, stamp
 from holdfast.model.errors import InvalidInput, NotFound
-from holdfast.model.lease import EVENT_TYPES, Lease, Reservation
-from holdfast.model.operation import Operation
+from holdfast.model.lease import EVENT_TYPES, Event, Lease, Reservation
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": 80}
@@ -124,7 +123,7 @@ def _optional(body: Mapping[str, Any], field: str) -> datetime | None:
     return when
 
 
-def _visible(ask: Ask, lease_id: str) -> tuple[Lease, Sequence[Operation]]:
+def _visible(ask: Ask, lease_id: str) -> tuple[Lease, Sequence[Event]]:
     """The lease, unless it is not there or not the caller's, which looks the same."""
     found = ask.services.store.ledger.with_events(lease_id=lease_id, project_id=_project(ask))
     for lease, events in found:
@@ -142,7 +141,7 @@ def _shown(ask: Ask, lease_id: str) -> dict[str, Any]:
     return {"lease": view(lease, events, ask.services.clock.now())}
 
 
-def view(lease: Lease, events: Sequence[Operation], now: datetime) -> dict[str, Any]:
+def view(lease: Lease, events: Sequence[Event], now: datetime) -> dict[str, Any]:
     return {
         "id": lease.id,
         "name": lease.name,
@@ -175,7 +174,7 @@ def _reservation_view(lease: Lease, reservation: Reservation) -> dict[str, Any]:
     }
 
 
-def _event_view(lease: Lease, event: Operation, now: datetime) -> dict[str, Any]:
+def _event_view(lease: Lease, event: Event, now: datetime) -> dict[str, Any]:
     return {
         "id": event.id,
         "lease_id": lease.id,
@@ -187,7 +186,7 @@ def _event_view(lease: Lease, event: Operation, now: datetime) -> dict[str, Any]
     }
 
 
-def _event_status(event: Operation, now: datetime) -> str:
+def _event_status(event: Event, now: datetime) -> str:
     """Work that is prepared ahead of its time has not happened yet as far as the owner knows."""
     if event.status in ("running", "retrying"):
         return "IN_PROGRESS" if event.due_at <= now else "UNDONE"

@@ -3,7 +3,6 @@
 
 import dataclasses
 import json
-import math
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,6 +58,9 @@ def check(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _value(name, value) for name, value in changes.items()}
 
 
+LARGEST = 86_400.0
+
+
 def load(db: sqlite3.Connection) -> Settings:
     rows = db.execute("SELECT name, value FROM settings").fetchall()
     return Settings(**check({row["name"]: json.loads(row["value"]) for row in rows}))
@@ -84,8 +86,8 @@ def _value(name: str, value: Any) -> Any:
         return _calls(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _wrong(name, "must be a number")
-    if not math.isfinite(value) or value < 0:
-        raise _wrong(name, "must be zero or more")
+    if not 0 <= value < LARGEST:  # not true of NaN either
+        raise _wrong(name, "must be zero or more, and no more than a day of seconds")
     if name in _RATES and value > 1:
         raise _wrong(name, "must be between 0 and 1")
     return float(value)

@@ -195,14 +195,14 @@ def upgrade() -> None:
         sa.Column("subject", sa.String(length=255), nullable=False),
         sa.Column("kind", sa.String(length=64), nullable=False),
         sa.Column("state", sa.String(length=64), nullable=False),
-        sa.Column("since", UtcDateTime(), nullable=True),
+        sa.Column("since", UtcDateTime(), nullable=False),
         sa.Column("observed_at", UtcDateTime(), nullable=False),
         sa.Column("evidence", sa.JSON(), nullable=False),
         sa.Column("incident_id", sa.String(length=36), nullable=True),
         sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.Column("updated_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_observations")),
-        sa.UniqueConstraint("key", name=op.f("uq_observations_key")),
+        sa.UniqueConstraint("observer", "key", name=op.f("uq_observations_observer_key")),
         **MARIADB,
     )
     op.create_index(
