@@ -10,24 +10,27 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.e2e.deployment import Options, all_in_one, separate
+from tests.servers import PostgreSQL, RabbitMQ
+
 from holdfast.client import Client
 from holdfast.drivers.cloud.sim import Simulator
 from holdfast.ports.clock import SystemClock
-from tests.e2e.deployment import Options, all_in_one, separate
-from tests.servers import PostgreSQL, RabbitMQ
 
 
 @contextlib.contextmanager
 def embedded(hosts: int, options: Options | None = None) -> Iterator[tuple[Client, Simulator]]:
     """`holdfast up` on SQLite, with that many more hosts enrolled."""
-    with tempfile.TemporaryDirectory() as folder:
-        with all_in_one(Path(folder), options) as (_program, client):
-            world = Simulator(str(Path(folder) / "state" / "sim.db"), SystemClock())
-            with contextlib.closing(world):
-                for number in range(hosts):
-                    world.add_host(f"bench-{number:03d}")
-                enrol(client, [f"bench-{number:03d}" for number in range(hosts)])
-                yield client, world
+    names = [f"bench-{number:03d}" for number in range(hosts)]
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        _program, client = stack.enter_context(all_in_one(folder, options))
+        world = Simulator(str(folder / "state" / "sim.db"), SystemClock())
+        stack.callback(world.close)
+        for name in names:
+            world.add_host(name)
+        enrol(client, names)
+        yield client, world
 
 
 @contextlib.contextmanager

@@ -17,9 +17,10 @@ import time
 from datetime import timedelta
 from urllib.parse import urlsplit
 
+from tests.e2e.deployment import soon, wire_date
+
 from bench._parts import embedded, programs
 from holdfast.client import Client
-from tests.e2e.deployment import soon, wire_date
 
 CONNECTIONS = 4
 LEASES = 100

@@ -14,10 +14,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
+from tests.e2e.deployment import host_lease, wire_date
+
 from bench._parts import embedded, programs, spread
 from holdfast.client import Client
 from holdfast.drivers.cloud.sim import Simulator
-from tests.e2e.deployment import host_lease, wire_date
 
 LATENCY_S = 0.2
 #: at the instant itself: join the pool; it was made before, and the free pool is left after

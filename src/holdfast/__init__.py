@@ -2,8 +2,8 @@
 """Holdfast reserves, watches and heals compute.
 
 Importing this package closes the door on eventlet before anything else is imported: oslo.messaging
-pulls it in even for its threading executor, and green threads beside real ones are a trap. A program
-may hold a package that *wants* eventlet; it finds it absent and uses threads.
+pulls it in even for its threading executor, and green threads beside real ones are a trap. A
+program may hold a package that *wants* eventlet; it finds it absent and uses threads.
 """
 
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a program: start, wait for signals, reload on SIGHUP, stop cleanly on SIGTERM and SIGINT.
+"""The life of a program: start, wait for signals, reload on SIGHUP, stop on SIGTERM and SIGINT.
 
 Signal handlers only set flags; everything happens on the main thread.
 """

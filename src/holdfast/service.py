@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the parts of a process together: what is made first, what stops last. The only place that knows all.
+"""Puts the parts of a process together. The only place that knows them all.
 
 core     configuration, clock, database, metrics          every program
 manager  cloud, runner, loop, commands, RPC server         holdfast-manager, holdfast up
@@ -124,8 +124,7 @@ class ManagerPart:
     def start(self) -> None:
         self.loop.start()
         if self._serve_rpc:
-            from holdfast.rpc import rabbit
-
+            rabbit = _rabbit()
             self._rpc = rabbit.Server(self._core.conf, self.commands, self._core.clock, self.name)
             self._rpc.start()
         LOG.info("manager %s started", self.name)
@@ -228,7 +227,7 @@ def need_broker(conf: cfg.ConfigOpts) -> None:
     if not conf.transport_url:
         raise BadSetup(
             "transport_url is not set: API and managers as separate programs need a message broker."
-            " Set it (rabbit://user:secret@host:5672//), or run `holdfast up` for all in one process"
+            " Set it (rabbit://user:secret@host:5672//), or run `holdfast up`: all in one process"
         )
 
 
@@ -246,8 +245,16 @@ def check_schema(core: Core) -> None:
 
 def api_application(conf: cfg.ConfigOpts) -> Any:
     """The API alone, its managers behind the broker."""
-    from holdfast.rpc import rabbit
-
     need_broker(conf)
     core = Core(conf)
-    return application(core, api_services(core, rabbit.remote(conf, core.clock)))
+    return application(core, api_services(core, _rabbit().remote(conf, core.clock)))
+
+
+def _rabbit() -> Any:
+    try:
+        from holdfast.rpc import rabbit
+    except ImportError as error:
+        raise BadSetup(
+            f"transport_url is set but {error.name} is not installed: pip install holdfast[rabbit]"
+        ) from error
+    return rabbit

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`holdfast.wsgi:application` for gunicorn or uWSGI.
 
-Configuration comes from the usual places, or from the files that HOLDFAST_CONFIG names (separated by
-colons). Managers run beside it: set `transport_url`.
+Configuration comes from the usual places, or from the files that HOLDFAST_CONFIG names (separated
+by colons). Managers run beside it: set `transport_url`.
 """
 
 import os

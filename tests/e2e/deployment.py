@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployments for tests and benchmarks: all in one process, or API and managers as separate programs."""
+"""Deployments for tests and benchmarks: all in one process, or as separate programs."""
 
 from __future__ import annotations
 

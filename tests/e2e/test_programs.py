@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs themselves: start-up, signals, reload, health, what they import, what they refuse."""
+"""The programs themselves: start, signals, reload, health, what they import and refuse."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A net against collapse: many leases in the same second. `bench/start_lag.py` prints the figure."""
+"""A net against collapse: many leases in one second. `bench/start_lag.py` prints the figure."""
 
 from __future__ import annotations
 
 import pytest
-
 from bench._parts import embedded
 from bench.start_lag import lags
 

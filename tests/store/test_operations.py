@@ -46,7 +46,7 @@ def test_four_managers_at_once_never_claim_the_same_work(store: Store) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         taken = list(pool.map(take, ["a", "b", "c", "d"]))
-    everything = sum(taken, [])
+    everything = [name for names in taken for name in names]
     assert len(everything) == len(set(everything)) == 60
 
 

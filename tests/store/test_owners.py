@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from holdfast.drivers.cloud.sim import SimCloud
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, HoldfastError, NotEnoughHosts
-from holdfast.ports.cloud import CloudHost
 from holdfast.ports.clock import SystemClock
+from holdfast.ports.cloud import CloudHost
 from holdfast.ports.ledger import Work
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 from holdfast.reserve.due import Desk

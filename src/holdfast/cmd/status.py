@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast status`: is this installation fit to run? Configuration, database, cloud, broker, files."""
+"""`holdfast status`: is this installation fit to run?"""
 
 import argparse
 import os

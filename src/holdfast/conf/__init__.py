@@ -84,7 +84,7 @@ def reload(conf: cfg.ConfigOpts) -> str:
 
 
 def _levels(conf: cfg.ConfigOpts, fresh: dict[Any, Any]) -> None:
-    """oslo.log adjusts the levels of its own `debug` option; the list of levels is ours to apply."""
+    """oslo.log follows its own `debug` option; the list of levels is ours to apply."""
     if (None, "default_log_levels") in fresh or ("DEFAULT", "default_log_levels") in fresh:
         for pair in conf.default_log_levels:
             name, _, level = pair.partition("=")

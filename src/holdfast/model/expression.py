@@ -3,9 +3,10 @@
 
     ["and", [">=", "$vcpus", "8"], ["or", ["==", "$gpu", "True"], ["in", "$rack", "a", "b"]]]
 
-A JSON list: comparison `[op, "$key", value]`, `["in", "$key", value, …]`, `["not", e]`, `["and"|"or", e, …]`.
-"" and "[]" ask for nothing. Two numbers compare as numbers, anything else as text. A host that lacks
-the key does not match, whatever the comparison. No code is evaluated; size and depth are capped.
+A JSON list: comparison `[op, "$key", value]`, `["in", "$key", value, …]`, `["not", e]`,
+`["and"|"or", e, …]`. "" and "[]" ask for nothing. Two numbers compare as numbers, anything else as
+text. A host that lacks the key does not match, whatever the comparison. No code is evaluated; size
+and depth are capped.
 """
 
 import json

@@ -68,7 +68,25 @@ class Host:
 
 #: Names an extra capability may not take: they are the host's own columns on the wire.
 RESERVED_NAMES = frozenset(
-    "id uuid name vcpus cpu_info hypervisor_type hypervisor_version hypervisor_hostname"
-    " service_name memory_mb local_gb status availability_zone trust_id reservable"
-    " created_at updated_at region rack".split()
+    [
+        "id",
+        "uuid",
+        "name",
+        "vcpus",
+        "cpu_info",
+        "hypervisor_type",
+        "hypervisor_version",
+        "hypervisor_hostname",
+        "service_name",
+        "memory_mb",
+        "local_gb",
+        "status",
+        "availability_zone",
+        "trust_id",
+        "reservable",
+        "created_at",
+        "updated_at",
+        "region",
+        "rack",
+    ]
 )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A lease: reservations of resources for a time, with everything that one transaction writes.
 
-A Lease is a value. A change makes a new one (`lease.move(...)`, `replace(...)`) and the ledger saves
-the step from old to new, all or nothing, refused if somebody else wrote in between (`version`).
+A Lease is a value. A change makes a new one (`lease.move(...)`, `replace(...)`) and the ledger
+saves the step from old to new, all or nothing, refused if somebody else wrote in between
+(`version`).
 """
 
 from collections.abc import Mapping

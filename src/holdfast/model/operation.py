@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Durable work: an operation is a row that says what is to be done, when, and who does it now.
 
-`key` is the natural key: the same work asked for twice is one row. `epoch` grows with every claim, so
-a manager that lost its claim cannot write any more. `next_try_at` is when anybody should look at
-the row again: its time, the end of a back-off, or the expiry of the present claim.
+`key` is the natural key: the same work asked for twice is one row. `epoch` grows with every claim,
+so a manager that lost its claim cannot write any more. `next_try_at` is when anybody should look
+at the row again: its time, the end of a back-off, or the expiry of the present claim.
 """
 
 from collections.abc import Mapping

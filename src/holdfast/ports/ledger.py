@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The book of hosts, leases and allocations as the reserve package needs it.
 
-Every write is one transaction: it takes the rows of the hosts it uses, checks that nobody holds them
-in the window, and writes all or nothing. `NotEnoughHosts` never comes from here; a lost race is a
-`StaleWrite` and the caller looks again.
+Every write is one transaction: it takes the rows of the hosts it uses, checks that nobody holds
+them in the window, and writes all or nothing. `NotEnoughHosts` never comes from here; a lost race
+is a `StaleWrite` and the caller looks again.
 """
 
 from collections.abc import Collection, Mapping, Sequence

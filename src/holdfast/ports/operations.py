@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durable work as the runner needs it: find, claim, keep, record, finish. By the database's clock."""
+"""Durable work as the runner needs it: find, claim, keep, record, finish."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -2,7 +2,8 @@
 """The Manager interface itself: each command, and how long it waits for its effect.
 
 A command that leaves durable work behind (delete, enrol, withdraw) waits for it a while, because
-callers expect to find it done; it does not fail when the cloud is slow, the work goes on regardless.
+callers expect to find it done; it does not fail when the cloud is slow, the work goes on
+regardless.
 """
 
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a lease when its time has come: start, before end, end, delete, as durable steps."""
+"""What happens to a lease when its time has come, as durable steps."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

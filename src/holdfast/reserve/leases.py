@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands on leases: look, plan, book in one transaction; when somebody was faster, look again."""
+"""The commands on leases: look, plan, book at once; when somebody was faster, look again."""
 
 import random
 import threading

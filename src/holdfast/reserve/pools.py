@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from holdfast.model.errors import Conflict
 from holdfast.ports.cloud import Pool, Pools
 
-#: Metadata of a reservation's pool: whose it is. Blazar's name, so that its scheduler filter reads it.
+#: Metadata of a reservation's pool: whose it is. Blazar's name, for scheduler filters that know it.
 OWNER = "blazar:owner"
 
 

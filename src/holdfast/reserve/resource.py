@@ -4,8 +4,8 @@
     [project.entry-points."holdfast.resources"]
     "physical:host" = "holdfast.reserve.resources.host:HostResource"
 
-`plan` is asked inside a loop that looks, plans and books until nobody was faster. The effects are called
-from durable steps: each may run twice and must then do nothing the second time.
+`plan` is asked inside a loop that looks, plans and books until nobody was faster. The effects are
+called from durable steps: each may run twice and must then do nothing the second time.
 """
 
 import contextlib

@@ -8,11 +8,7 @@ caller has long been told 503. So a broker that was away leaves nothing half-mad
 import logging
 from typing import Any, cast
 
-from oslo_service import backend
-
-backend.init_backend(backend.BackendType.THREADING)  # before oslo_messaging chooses for us
-
-import oslo_messaging  # noqa: E402
+import oslo_messaging
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 from oslo_messaging.rpc import dispatcher

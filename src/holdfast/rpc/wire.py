@@ -2,8 +2,8 @@
 """Typed commands to JSON and back, driven by the signatures of the Manager interface alone.
 
 Requests are `{"v": 1, "deadline": …, "caller_request": …, "args": {…}}`, answers `{"ok": …}` or
-`{"error": {"code", "message"}}`. Unknown keys are ignored on both sides, so that neighbouring versions
-can talk.
+`{"error": {"code", "message"}}`. Unknown keys are ignored on both sides, so that neighbouring
+versions can talk.
 """
 
 import inspect

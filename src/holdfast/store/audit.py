@@ -9,7 +9,6 @@ from sqlalchemy.engine import Connection
 
 from holdfast.store.tables import audit
 
-
 _INSERT = sa.insert(audit)
 
 

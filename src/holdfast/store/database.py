@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One database, three dialects: connections, transactions, its clock, and its failures by our names.
+"""One database, three dialects: connections, transactions, its clock, its failures by our names.
 
 Every use is `with database.read() as conn` or `with database.write() as conn`. A lost race becomes
-StaleWrite (try again), a database that is away becomes Unavailable (nothing was changed, or we cannot
-know; callers repeat with the same ids). Nothing else of SQLAlchemy's errors leaves this package but
-IntegrityError, which each query translates where it knows the meaning.
+StaleWrite (try again), a database that is away becomes Unavailable (nothing was changed, or we
+cannot know; callers repeat with the same ids). Nothing else of SQLAlchemy's errors leaves this
+package but IntegrityError, which each query translates where it knows the meaning.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from holdfast.ports.clock import Clock
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: Races: serialisation failure, deadlock, exclusion violated (PostgreSQL); deadlock, lock wait (MariaDB).
+#: Races. PostgreSQL: serialisation, deadlock, exclusion; MariaDB: deadlock, lock wait, changed.
 _RACES = {"40001", "40P01", "23P01", 1213, 1205, 1020}
 _TRIES = 8
 #: How long a reading of the database's clock is carried on by our own.
@@ -59,9 +59,13 @@ class Database:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        with self._writer, _translated(), self.engine.connect() as conn:
-            with conn.execution_options(holdfast_write=True).begin():
-                yield conn
+        with (
+            self._writer,
+            _translated(),
+            self.engine.connect() as conn,
+            conn.execution_options(holdfast_write=True).begin(),
+        ):
+            yield conn
 
     def retry(self, action: Callable[[Connection], T]) -> T:
         """Run one write transaction, again when it lost a race."""

@@ -29,11 +29,27 @@ from holdfast.store.tables import (
 
 h = hosts.c
 HOST = "physical:host"
-_FIELDS = (
-    "id uuid name hypervisor_hostname service_host hypervisor_type hypervisor_version"
-    " cpu_info region zone rack vcpus memory_mb local_gb enrolled reservable generation"
-    " created_at updated_at"
-).split()
+_FIELDS = [
+    "id",
+    "uuid",
+    "name",
+    "hypervisor_hostname",
+    "service_host",
+    "hypervisor_type",
+    "hypervisor_version",
+    "cpu_info",
+    "region",
+    "zone",
+    "rack",
+    "vcpus",
+    "memory_mb",
+    "local_gb",
+    "enrolled",
+    "reservable",
+    "generation",
+    "created_at",
+    "updated_at",
+]
 
 
 class HostStore:
@@ -309,7 +325,7 @@ def _capabilities(
     conn: Connection, ids: Sequence[int], keys: Collection[str] | None
 ) -> dict[int, dict[str, str]]:
     found: dict[int, dict[str, str]] = {}
-    if not ids or keys is not None and not keys:
+    if not ids or (keys is not None and not keys):
         return found
     c = host_capabilities.c
     query = sa.select(c.host_id, c.name, c.text)

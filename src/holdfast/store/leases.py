@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases in the database: each change one transaction that checks, takes and writes, or does nothing."""
+"""Leases in the database: each change one transaction that checks and writes, or does nothing."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -136,9 +136,18 @@ def _hold(conn: Connection, old: Lease | None, new: Lease) -> None:
         raise StaleWrite(f"hosts {sorted(lost)} were taken by another booking meanwhile")
 
 
-_WRITTEN = (
-    "name user_id project_id start_date end_date before_end_date status degraded updated_at version"
-).split()
+_WRITTEN = [
+    "name",
+    "user_id",
+    "project_id",
+    "start_date",
+    "end_date",
+    "before_end_date",
+    "status",
+    "degraded",
+    "updated_at",
+    "version",
+]
 #: Statements that every lease goes through are built once: building costs more than running.
 _UPDATE = (
     sa.update(leases)
@@ -149,10 +158,17 @@ _UPDATE = (
 _RESERVATIONS = sa.select(
     *(
         reservations.c[name]
-        for name in (
-            "lease_id id resource_type status missing_resources resources_changed spec created_at"
-            " updated_at"
-        ).split()
+        for name in [
+            "lease_id",
+            "id",
+            "resource_type",
+            "status",
+            "missing_resources",
+            "resources_changed",
+            "spec",
+            "created_at",
+            "updated_at",
+        ]
     )
 ).order_by(reservations.c.lease_id, reservations.c.position)
 _RESERVATIONS_OF = _RESERVATIONS.where(
@@ -173,7 +189,10 @@ _ALLOCATIONS_OF = (
 _EVENTS = (
     sa.select(
         operations.c.subject,
-        *(operations.c[name] for name in "id kind due_at status created_at updated_at".split()),
+        *(
+            operations.c[name]
+            for name in ["id", "kind", "due_at", "status", "created_at", "updated_at"]
+        ),
     )
     .where(operations.c.kind.in_(list(EVENT_TYPES)), operations.c.status != "cancelled")
     .order_by(operations.c.sequence)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs claimed operations on a bounded pool of threads, step by step, and writes down how each ended.
+"""Runs claimed operations on a bounded pool of threads and writes down how each ended.
 
 `kill -9` at any line leaves a claim that expires and steps that are recorded or repeatable; another
 manager goes on from there.

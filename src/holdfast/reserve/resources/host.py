@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`physical:host`: whole hosts, moved from the free pool into a pool of the reservation and back.
 
-A host is at all times in at least one of the two pools, so that no ordinary server can slip onto it:
-it joins the new pool before it leaves the old one.
+A host is at all times in at least one of the two pools, so that no ordinary server can slip onto
+it: it joins the new pool before it leaves the old one.
 """
 
 import re

@@ -103,7 +103,7 @@ class Simulator:
         with self._open("add_host", name) as world:
             return hosts.add(world, host)
 
-    def boot(  # noqa: PLR0913, PLR0917 - a server has that many sides
+    def boot(
         self,
         name: str,
         project_id: str,

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases, their reservations, and what those hold when."""
+
+from sqlalchemy import JSON, Column, ForeignKey, Index, Integer, String, Table
+
+from holdfast.store.tables.base import Id, Serial, UtcDateTime, flag, metadata, times
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("name", String(80), nullable=False),
+    Column("user_id", String(64), nullable=False),
+    Column("project_id", String(64), nullable=False),
+    Column("start_date", UtcDateTime, nullable=False),
+    Column("end_date", UtcDateTime, nullable=False),
+    Column("before_end_date", UtcDateTime),
+    Column("status", String(16), nullable=False),
+    flag("degraded"),
+    Column("version", Integer, nullable=False, default=0),
+    *times(),
+    Index("ix_leases_project", "project_id", "created_at"),
+    Index("ix_leases_window", "start_date", "end_date"),
+)
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column(
+        "lease_id",
+        ForeignKey("leases.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    Column("position", Integer, nullable=False, default=0),
+    Column("resource_type", String(66), nullable=False),
+    Column("status", String(16), nullable=False),
+    flag("missing_resources"),
+    flag("resources_changed"),
+    Column("spec", JSON, nullable=False),
+    *times(),
+)
+
+allocations = Table(
+    "allocations",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column(
+        "reservation_id",
+        ForeignKey("reservations.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    Column("host_id", ForeignKey("hosts.id")),
+    Column("address", String(64)),  # floating IPs hold these instead of a host
+    Column("held_from", UtcDateTime, nullable=False),
+    Column("held_until", UtcDateTime, nullable=False),
+    Column("slots", Integer),  # None: the whole host
+    Index("ix_allocations_host_time", "host_id", "held_until", "held_from"),
+    Index("ix_allocations_time", "held_until", "held_from", "host_id"),
+)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was seen, what it amounts to, and the operator's switches."""
+
+from sqlalchemy import JSON, Column, ForeignKey, Index, String, Table, Text, UniqueConstraint
+
+from holdfast.store.tables.base import Id, Serial, UtcDateTime, flag, metadata, times
+
+observations = Table(
+    "observations",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("key", String(255), nullable=False),
+    Column("observer", String(128), nullable=False),
+    Column("subject", String(255), nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("state", String(64), nullable=False),
+    Column("since", UtcDateTime, nullable=False),
+    Column("observed_at", UtcDateTime, nullable=False),
+    Column("evidence", JSON, nullable=False),
+    Column("incident_id", Id, index=True),
+    *times(),
+    UniqueConstraint("observer", "key"),
+    Index("ix_observations_subject", "subject", "observed_at"),
+)
+
+incidents = Table(
+    "incidents",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("key", String(255), nullable=False, unique=True),
+    Column("subject", String(255), nullable=False, index=True),
+    Column("kind", String(64), nullable=False),
+    Column("cause", String(255), nullable=False),
+    Column("status", String(16), nullable=False, index=True),
+    Column("opened_at", UtcDateTime, nullable=False),
+    Column("closed_at", UtcDateTime),
+    Column("sentence", Text, nullable=False),
+    Column("details", JSON, nullable=False),
+    *times(),
+)
+
+verdicts = Table(
+    "verdicts",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column(
+        "incident_id",
+        ForeignKey("incidents.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    Column("guard", String(64), nullable=False),
+    flag("passed"),
+    Column("sentence", Text, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+)
+
+pauses = Table(
+    "pauses",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("scope", String(255), nullable=False),
+    Column("author", String(128), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("expires_at", UtcDateTime),
+    *times(),
+)
+
+silences = Table(
+    "silences",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("matcher", JSON, nullable=False),
+    Column("author", String(128), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("starts_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    *times(),
+)
