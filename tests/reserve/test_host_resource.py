@@ -4,7 +4,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.errors import InvalidInput
@@ -94,6 +94,7 @@ _NAMES = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(_NAMES, _JSON))
 def test_whatever_json_comes_it_is_a_spec_or_a_refusal(spec: dict[str, Any]) -> None:
     try:

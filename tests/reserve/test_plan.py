@@ -4,7 +4,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.expression import parse
@@ -85,6 +85,7 @@ def test_the_order_is_the_callers() -> None:
     assert choose(request(2, 2), hosts(True, True, True), order=lambda i: -i) == Choice((3, 2))
 
 
+@settings(deadline=None)
 @given(
     free=st.lists(st.booleans(), max_size=12),
     low=st.integers(1, 6),

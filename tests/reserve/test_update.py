@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases change while they wait and while they run; what cannot be leaves everything as it was."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, StaleWrite
+from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound, StaleWrite
+from holdfast.model.lease import END, START
 from holdfast.ports.manager import LeaseChange
-from tests.reserve.house import ANN, BOB, House, Killed, Points
+from tests.reserve.house import ANN, BOB, House, Killed, Manager, Points
 
 
 def only(house: House, lease_id: str) -> str:
@@ -276,6 +279,22 @@ def test_growth_waits_for_the_cloud_and_the_end_waits_for_growth(house: House) -
     house.check_pools()
 
 
+def between(house: House, kind: str, act: Callable[[], None]) -> Manager:
+    """A manager that claims work of that kind, and in whose pause for breath `act` happens."""
+    slow = house.manager()
+    claim_due, once = slow.store.operations.claim_due, iter([act])
+
+    def claim_and_dawdle(*args: Any) -> Any:
+        taken = claim_due(*args)
+        if any(operation.kind == kind for operation in taken):
+            next(once, lambda: None)()
+        return taken
+
+    slow.store.operations.claim_due = claim_and_dawdle  # type: ignore[method-assign]
+    house.manager()
+    return slow
+
+
 def test_growth_takes_the_end_away_from_a_manager_that_was_about_to_begin_it(
     house: House,
 ) -> None:
@@ -283,12 +302,10 @@ def test_growth_takes_the_end_away_from_a_manager_that_was_about_to_begin_it(
     house.enrol("cmp-1", "cmp-2")
     lease_id = house.create(minutes=(None, 100))
     house.run(minutes=99)
-    hung = house.manager(Points(at=3))
-    with pytest.raises(Killed):
-        hung.run(house.at(1))
-    assert house.status(lease_id) == "ACTIVE"
-    house.manager()
-    house.update(lease_id, reservations={only(house, lease_id): {"max": 2}})
+    grown = {only(house, lease_id): {"max": 2}}
+    slow = between(house, END, lambda: house.update(lease_id, reservations=grown))
+    slow.run(house.at(1))
+    assert (house.status(lease_id), house.held(lease_id)) == ("ACTIVE", [["cmp-1", "cmp-2"]])
     house.run(minutes=2)
     assert house.status(lease_id) == "TERMINATED"
     assert house.pools() == {"freepool": {"cmp-1", "cmp-2"}}
@@ -346,15 +363,34 @@ def test_a_prolongation_during_the_last_moment_beats_the_end(house: House) -> No
     house.enrol("cmp-1")
     lease_id = house.create(minutes=(None, 100))
     house.run(minutes=100, seconds=-1)
-    hung = house.manager(Points(at=3))
-    with pytest.raises(Killed):
-        hung.run(house.at(1))
-    house.manager()
-    house.update(lease_id, end=house.at(60))
+    slow = between(house, END, lambda: house.update(lease_id, end=house.at(60)))
+    slow.run(house.at(1 / 60))
     house.run(minutes=59)
     assert house.status(lease_id) == "ACTIVE"
     house.run(minutes=2)
     assert house.status(lease_id) == "TERMINATED"
+
+
+def test_a_deferral_at_the_last_moment_beats_the_start(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 100))
+    house.run(minutes=4.5)
+    slow = between(house, START, lambda: house.update(lease_id, start=house.at(30)))
+    slow.run(house.at(1))
+    assert house.status(lease_id) == "PENDING"
+    house.run(minutes=30)
+    assert house.status(lease_id) == "ACTIVE"
+
+
+def test_a_delete_at_the_last_moment_beats_the_start(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 100))
+    house.run(minutes=4.5)
+    slow = between(house, START, lambda: house.delete(lease_id))
+    slow.run(house.at(2))
+    assert house.pools() == {"freepool": {"cmp-1"}}
+    with pytest.raises(NotFound):
+        house.lease(lease_id)
 
 
 def test_end_now_during_a_snapshot_does_not_take_it_twice(house: House) -> None:
