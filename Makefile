@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# tests mostly wait for real servers, so more than there are cores
+WORKERS ?= 3
 
 BIN := .venv/bin
 # hatchling and editables are pinned and installed first: building needs no isolation
@@ -54,7 +56,7 @@ lint: .venv/.installed-test ## ruff, mypy and the import rules
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log 2>&1 || { cat .venv/lint-imports.log; exit 1; }
 
 test: install test-deps lint ## everything CI checks
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 bench: test-deps ## print the figures, one script of bench/ after the other
 	@for script in bench/[!_]*.py; do \
