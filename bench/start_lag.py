@@ -27,7 +27,7 @@ CALLS_AT_START = 1
 
 def lags(client: Client, world: Simulator, count: int) -> list[float]:
     """Book `count` leases of one host for the same second; how late each became ACTIVE."""
-    start = (datetime.now(UTC) + timedelta(seconds=10 + count / 10)).replace(microsecond=0)
+    start = (datetime.now(UTC) + timedelta(seconds=8 + count / 20)).replace(microsecond=0)
 
     def book(number: int) -> str:
         lease = Client(client.url).leases.create(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts, leases, state machines and errors: the rules of the nouns themselves."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +9,7 @@ from holdfast.model import errors, moves
 from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError, IllegalMove
 from holdfast.model.host import RESERVED_NAMES, Host, normalise, same, short
-from holdfast.model.lease import SEQUENCE, Allocation, Lease, Reservation, Window
+from holdfast.model.lease import SEQUENCE, Allocation, Lease, Reservation
 from holdfast.model.operation import OPEN
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -128,27 +127,6 @@ def test_reservations_move_together_but_none_backwards() -> None:
     assert [r.status for r in after.reservations] == ["active", "error", "deleted", "active"]
     gone = after.move_reservations("deleted")
     assert {r.status for r in gone.reservations} == {"deleted"}
-
-
-def test_release_cuts_what_is_held_longer_and_drops_what_has_not_begun() -> None:
-    past = Allocation(1, Window(NOW - 3 * HOUR, NOW - HOUR))
-    running = Allocation(2, Window(NOW - HOUR, NOW + HOUR))
-    future = Allocation(3, Window(NOW + HOUR, NOW + 2 * HOUR))
-    starting = Allocation(4, Window(NOW, NOW + HOUR))
-    after = lease("TERMINATING", reservation("active", past, running, future, starting)).release(
-        NOW
-    )
-    assert after.reservations[0].allocations == (
-        past,
-        replace(running, held=Window(NOW - HOUR, NOW)),
-    )
-
-
-def test_windows_that_touch_do_not_overlap() -> None:
-    one = Window(NOW, NOW + HOUR)
-    assert not one.overlaps(Window(NOW + HOUR, NOW + 2 * HOUR))
-    assert one.overlaps(Window(NOW + HOUR / 2, NOW + 2 * HOUR))
-    assert one.overlaps(one)
 
 
 def test_the_work_of_a_lease_has_an_order() -> None:

@@ -16,6 +16,7 @@ from holdfast.store import Store
 from holdfast.store.operations import apply_work
 
 TTL = timedelta(seconds=30)
+KINDS = ("kind",)
 
 
 def add(store: Store, *operations: Operation) -> None:
@@ -40,7 +41,7 @@ def test_four_managers_at_once_never_claim_the_same_work(store: Store) -> None:
 
     def take(owner: str) -> list[str]:
         found: list[str] = []
-        while batch := store.operations.claim_due(owner, 7, TTL):
+        while batch := store.operations.claim_due(owner, 7, TTL, KINDS):
             found += [operation.id for operation in batch]
         return found
 
@@ -53,16 +54,16 @@ def test_four_managers_at_once_never_claim_the_same_work(store: Store) -> None:
 def test_work_of_the_future_waits_and_the_next_look_is_known(store: Store) -> None:
     later = store.database.now() + timedelta(minutes=5)
     add(store, work("later", later))
-    assert store.operations.claim_due("a", 10, TTL) == []
+    assert store.operations.claim_due("a", 10, TTL, KINDS) == []
     assert store.operations.next_look() == later
 
 
 def test_an_expired_claim_is_taken_over_and_the_old_owner_is_refused(store: Store) -> None:
     add(store, work("w", store.database.now()))
-    (first,) = store.operations.claim_due("slow", 1, timedelta(seconds=0.2))
-    assert store.operations.claim_due("quick", 1, TTL) == []
+    (first,) = store.operations.claim_due("slow", 1, timedelta(seconds=0.2), KINDS)
+    assert store.operations.claim_due("quick", 1, TTL, KINDS) == []
     time.sleep(0.3)
-    (second,) = store.operations.claim_due("quick", 1, TTL)
+    (second,) = store.operations.claim_due("quick", 1, TTL, KINDS)
     assert (second.owner, second.epoch) == ("quick", first.epoch + 1)
     for write in (
         lambda: store.operations.renew(claim(first), TTL),
@@ -79,20 +80,26 @@ def test_an_expired_claim_is_taken_over_and_the_old_owner_is_refused(store: Stor
 def test_work_of_one_subject_runs_in_order(store: Store) -> None:
     now = store.database.now()
     add(store, work("end", now, "lease", 30), work("start", now, "lease", 10))
-    (start,) = store.operations.claim_due("a", 10, TTL)
+    (start,) = store.operations.claim_due("a", 10, TTL, KINDS)
     assert start.id == "start"
-    assert store.operations.claim_due("b", 10, TTL) == []
+    assert store.operations.claim_due("b", 10, TTL, KINDS) == []
     store.operations.finish(claim(start), DONE, "")
-    assert [o.id for o in store.operations.claim_due("b", 10, TTL)] == ["end"]
+    assert [o.id for o in store.operations.claim_due("b", 10, TTL, KINDS)] == ["end"]
+
+
+def test_kinds_that_a_manager_does_not_know_are_left_to_others(store: Store) -> None:
+    add(store, work("w", store.database.now()))
+    assert store.operations.claim_due("old version", 10, TTL, ("another",)) == []
+    assert len(store.operations.claim_due("new version", 10, TTL, KINDS)) == 1
 
 
 def test_steps_are_remembered_for_the_next_owner(store: Store) -> None:
     add(store, work("w", store.database.now()))
-    (mine,) = store.operations.claim_due("a", 1, TTL)
+    (mine,) = store.operations.claim_due("a", 1, TTL, KINDS)
     store.operations.step_done(claim(mine), 0, "first", "said", TTL)
     store.operations.step_done(claim(mine), 0, "first", "said again", TTL)
     store.operations.put_off(claim(mine), RETRYING, store.database.now(), "tired", failures=1)
-    (next_,) = store.operations.claim_due("b", 1, TTL)
+    (next_,) = store.operations.claim_due("b", 1, TTL, KINDS)
     assert next_.done_steps == {"first"}
     assert next_.attempts == 1
 

@@ -33,6 +33,7 @@ class Toy:
     until: datetime | None = None
     failures: list[str] = field(default_factory=list)
     on_failed: Callable[[], None] = lambda: None
+    stubborn: bool = False
 
     def steps(self) -> Sequence[Step]:
         return [Step(n, run, early=n in self.early) for n, run in self.actions.items()]

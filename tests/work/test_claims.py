@@ -16,6 +16,8 @@ from holdfast.ports.ledger import Work
 from holdfast.ports.operations import Operations
 from tests.work.conftest import TTL, Shop
 
+KINDS = ("toy", *SEQUENCE)
+
 WRITES: dict[str, Callable[[Operations, Claim, Shop], None]] = {
     "renew": lambda ops, claim, _: ops.renew(claim, TTL),
     "step_done": lambda ops, claim, _: ops.step_done(claim, 0, "step", "said", TTL),
@@ -25,7 +27,7 @@ WRITES: dict[str, Callable[[Operations, Claim, Shop], None]] = {
 
 
 def claim(shop: Shop, owner: str = "m1") -> tuple[Operation, Claim]:
-    (taken,) = shop.operations.claim_due(owner, 10, TTL)
+    (taken,) = shop.operations.claim_due(owner, 10, TTL, KINDS)
     return taken, Claim(taken.id, owner, taken.epoch)
 
 
@@ -33,24 +35,24 @@ def test_what_is_claimed_is_nobody_elses(shop: Shop) -> None:
     key = shop.add()
     taken, _ = claim(shop)
     assert (taken.key, taken.owner, taken.status) == (key, "m1", "running")
-    assert shop.operations.claim_due("m2", 10, TTL) == []
-    assert shop.operations.claim_due("m1", 10, TTL) == []
+    assert shop.operations.claim_due("m2", 10, TTL, KINDS) == []
+    assert shop.operations.claim_due("m1", 10, TTL, KINDS) == []
 
 
 def test_nothing_is_claimed_before_its_time_or_beyond_the_limit(shop: Shop) -> None:
     shop.add(after_s=1)
-    assert shop.operations.claim_due("m1", 10, TTL) == []
+    assert shop.operations.claim_due("m1", 10, TTL, KINDS) == []
     for _ in range(3):
         shop.add()
-    assert shop.operations.claim_due("m1", 0, TTL) == []
-    assert len(shop.operations.claim_due("m1", 2, TTL)) == 2
+    assert shop.operations.claim_due("m1", 0, TTL, KINDS) == []
+    assert len(shop.operations.claim_due("m1", 2, TTL, KINDS)) == 2
 
 
 def test_an_expired_claim_is_taken_over_with_a_new_epoch(shop: Shop) -> None:
     shop.add()
     first, _ = claim(shop)
     shop.clock.advance(TTL.total_seconds() - 0.001)
-    assert shop.operations.claim_due("m2", 10, TTL) == []
+    assert shop.operations.claim_due("m2", 10, TTL, KINDS) == []
     shop.clock.advance(0.001)
     second, _ = claim(shop, "m2")
     assert (second.owner, second.epoch) == ("m2", first.epoch + 1)
@@ -95,7 +97,7 @@ def test_a_claim_that_expired_unnoticed_can_still_be_renewed(shop: Shop) -> None
     _, mine = claim(shop)
     shop.clock.advance(TTL.total_seconds() + 5)
     shop.operations.renew(mine, TTL)
-    assert shop.operations.claim_due("m2", 10, TTL) == []
+    assert shop.operations.claim_due("m2", 10, TTL, KINDS) == []
 
 
 def test_a_step_recorded_twice_is_recorded_once(shop: Shop) -> None:
@@ -113,7 +115,7 @@ def test_a_step_renews_the_claim(shop: Shop) -> None:
     shop.clock.advance(20)
     shop.operations.step_done(mine, 0, "step", "said", TTL)
     shop.clock.advance(20)
-    assert shop.operations.claim_due("m2", 10, TTL) == []
+    assert shop.operations.claim_due("m2", 10, TTL, KINDS) == []
 
 
 def test_work_put_off_is_free_for_everybody_at_its_time(shop: Shop) -> None:
@@ -121,7 +123,7 @@ def test_work_put_off_is_free_for_everybody_at_its_time(shop: Shop) -> None:
     _, mine = claim(shop)
     when = shop.clock.now() + timedelta(seconds=7)
     shop.operations.put_off(mine, "retrying", when, "said", failures=1)
-    assert shop.operations.claim_due("m2", 10, TTL) == []
+    assert shop.operations.claim_due("m2", 10, TTL, KINDS) == []
     shop.clock.advance(7)
     taken, _ = claim(shop, "m2")
     assert (taken.attempts, taken.sentence) == (1, "said")
@@ -132,13 +134,13 @@ def test_the_work_of_a_subject_is_done_in_its_order(shop: Shop) -> None:
     for kind in (END, START, BEFORE_END):
         shop.add(kind, subject="lease", sequence=SEQUENCE[kind])
     shop.add(END, subject="other", sequence=SEQUENCE[END])
-    taken = shop.operations.claim_due("m1", 10, TTL)
+    taken = shop.operations.claim_due("m1", 10, TTL, KINDS)
     assert sorted((o.subject, o.kind) for o in taken) == [("lease", START), ("other", END)]
     for wanted in (BEFORE_END, END):
         (mine,) = (o for o in taken if o.subject == "lease")
-        assert shop.operations.claim_due("m2", 10, TTL) == []
+        assert shop.operations.claim_due("m2", 10, TTL, KINDS) == []
         shop.operations.finish(Claim(mine.id, "m1", mine.epoch), "error", "even so")
-        taken = shop.operations.claim_due("m1", 10, TTL)
+        taken = shop.operations.claim_due("m1", 10, TTL, KINDS)
         assert [o.kind for o in taken] == [wanted]
 
 
@@ -172,7 +174,7 @@ def test_work_armed_again_waits_for_the_call_that_may_be_on_its_way(shop: Shop) 
     for _ in range(2):  # arming it twice makes it no safer
         shop.clock.advance(1)
         shop.apply(taken.subject, Work(put=(again,)))
-        assert shop.operations.claim_due("m2", 10, TTL) == []
+        assert shop.operations.claim_due("m2", 10, TTL, KINDS) == []
     shop.clock.advance(TTL.total_seconds())
     claim(shop, "m2")
 
@@ -183,7 +185,7 @@ def test_new_work_waits_for_the_calls_of_what_it_replaces(shop: Shop) -> None:
     now = shop.clock.now()
     delete = Operation("d", "lease_delete", "lease", "lease_delete/1", now, now, sequence=40)
     shop.apply("lease", Work(add=(delete,), cancel=frozenset({START})))
-    assert shop.operations.claim_due("m2", 10, TTL) == []
+    assert shop.operations.claim_due("m2", 10, TTL, KINDS) == []
     shop.clock.advance(TTL.total_seconds())
     taken, _ = claim(shop, "m2")
     assert taken.kind == "lease_delete"
@@ -208,7 +210,7 @@ def test_many_managers_at_once_claim_every_row_once(shop: Shop) -> None:
     def take(owner: str) -> list[str]:
         barrier.wait(10)
         found: list[str] = []
-        while taken := shop.operations.claim_due(owner, 3, TTL):
+        while taken := shop.operations.claim_due(owner, 3, TTL, KINDS):
             found += [operation.key for operation in taken]
         return found
 

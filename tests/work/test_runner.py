@@ -212,7 +212,7 @@ def test_failed_early_steps_make_nothing_late(shop: Shop) -> None:
 def _lost(shop: Shop) -> None:
     """Another manager takes everything whose claim has expired."""
     shop.clock.advance(TTL.total_seconds() + 1)
-    assert shop.operations.claim_due("rival", 10, TTL)
+    assert shop.operations.claim_due("rival", 10, TTL, ["toy"])
 
 
 def test_a_manager_that_lost_its_claim_writes_nothing(
@@ -421,7 +421,7 @@ def test_a_stopping_manager_hands_over_between_steps_and_finishes_what_is_done(
         Toy("two", {"a": lambda _run: runner._stop.set() or "a", "b": say("b", ran)}),
         Toy("one", {"a": lambda _run: runner._stop.set() or "a"}),
     )
-    for taken in shop.operations.claim_due("m1", 10, TTL):
+    for taken in shop.operations.claim_due("m1", 10, TTL, ["one", "two"]):
         runner._stop.clear()
         runner.submit(taken, shop.clock.monotonic())
     assert shop.get(unfinished).status == "waiting"

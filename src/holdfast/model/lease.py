@@ -23,9 +23,6 @@ class Window:
     start: datetime
     end: datetime
 
-    def overlaps(self, other: "Window") -> bool:
-        return self.start < other.end and other.start < self.end
-
 
 @dataclass(frozen=True)
 class Allocation:
@@ -87,23 +84,6 @@ class Lease:
             for r in self.reservations
         )
         return replace(self, reservations=moved)
-
-    def release(self, at: datetime) -> "Lease":
-        """Hold nothing beyond `at`: what was held longer is cut, what had not begun goes."""
-        return replace(
-            self,
-            reservations=tuple(
-                replace(
-                    r,
-                    allocations=tuple(
-                        replace(a, held=Window(a.held.start, min(a.held.end, at)))
-                        for a in r.allocations
-                        if a.held.start < at
-                    ),
-                )
-                for r in self.reservations
-            ),
-        )
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Ledger(Protocol):
         ...
 
     def host(self, ref: str) -> Host:
-        """An enrolled host by id or by name; NotFound."""
+        """An enrolled host by id, uuid or name; NotFound."""
         ...
 
     def free_hosts(

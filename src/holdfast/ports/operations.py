@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Durable work as the runner needs it: find, claim, keep, record, finish."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -15,8 +15,10 @@ class Operations(Protocol):
 
     def by_key(self, key: str) -> Operation: ...
 
-    def claim_due(self, owner: str, limit: int, ttl: timedelta) -> Sequence[Operation]:
-        """Take up to `limit` operations whose time has come, oldest first."""
+    def claim_due(
+        self, owner: str, limit: int, ttl: timedelta, kinds: Collection[str]
+    ) -> Sequence[Operation]:
+        """Take up to `limit` operations of these kinds whose time has come, oldest first."""
         ...
 
     def next_look(self, after: datetime | None = None) -> datetime | None:

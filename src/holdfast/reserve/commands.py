@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from holdfast.model.caller import Caller
-from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.errors import Conflict, NotFound, Unavailable
 from holdfast.model.operation import ERROR, OPEN
 from holdfast.ports.clock import Clock
 from holdfast.ports.manager import LeaseChange, NewLease
@@ -80,6 +80,9 @@ class Commands:
                 operation = self._operations.by_key(key)
             except NotFound:
                 return
+            except Unavailable:  # the work is booked all the same: the caller need not repeat it
+                self._clock.wait(never, pause)
+                continue
             if operation.status == ERROR:
                 raise Conflict(operation.sentence)
             if operation.status not in OPEN:

@@ -59,6 +59,7 @@ class _LeaseWork:
     """Common to all: find the lease, do something for each of its reservations."""
 
     name = ""
+    stubborn = False
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
@@ -99,7 +100,6 @@ class _LeaseWork:
         past: str = "",
         say: bool = True,
         reservations: str | None = None,
-        release: bool = False,
     ) -> Callable[[Run], str]:
         """A step that takes the lease along a path of states (from wherever on it it is);
         a lease that is `past` it stays as it is."""
@@ -109,8 +109,6 @@ class _LeaseWork:
             new = old if old.status == past else _along(old, path)
             if reservations:
                 new = new.move_reservations(reservations)
-            if release:
-                new = new.release(self.desk.ledger.now() + self.desk.cleaning())
             said = f"lease {old.name} is {new.status}"
             if new != old:
                 self.save(run, new, said if say else "")
@@ -127,6 +125,8 @@ class _LeaseWork:
             old = self.lease(run)
         except NotFound:
             return  # deleted meanwhile: nobody is left to tell
+        if self.name == START and old.status == "ACTIVE":
+            return  # it runs; what failed is the tidying up after
         path = {START: ("STARTING", "ERROR"), END: ("TERMINATING", "ERROR")}
         new = _along(old, path.get(self.name, ("ERROR",))).move_reservations("error")
         self.save(run, new, f"{self.name} failed: {why}")
@@ -176,22 +176,22 @@ class LeaseBeforeEnd(_Aside):
 
 
 class LeaseEnd(_LeaseWork):
+    """Tried until it succeeds: the next owner waits for the hosts."""
+
     name = END
+    stubborn = True
 
     def steps(self) -> Sequence[Step]:
         return (
             Step("begin", self.move("TERMINATING", past="TERMINATED", say=False), kept=False),
             Step("end", self.each("end")),
-            Step(
-                "terminated",
-                self.move("TERMINATED", reservations="deleted", release=True),
-                kept=False,
-            ),
+            Step("terminated", self.move("TERMINATED", reservations="deleted"), kept=False),
         )
 
 
 class LeaseDelete(_LeaseWork):
     name = DELETE
+    stubborn = True
 
     def steps(self) -> Sequence[Step]:
         return (Step("end", self.each("end")), Step("erase", self.erase))

@@ -85,6 +85,7 @@ def check_capabilities(capabilities: Mapping[str, str | None]) -> None:
 
 class _HostWork:
     name = ""
+    stubborn = False
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
@@ -120,7 +121,7 @@ class HostEnrol(_HostWork):
         name = run.operation.payload["service_host"]
         if servers := self.desk.hands(run).cloud.servers.list(host=name):
             raise NotYet(f"{name} has {len(servers)} servers that came before it joined", 5.0)
-        host = self.desk.ledger.host(name)
+        host = self.desk.ledger.host(run.operation.subject.removeprefix("host:"))
         self.desk.ledger.set_reservable(host.id, True, claim=run.claim)
         return f"{host.hypervisor_hostname} can be reserved"
 

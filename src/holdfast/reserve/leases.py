@@ -151,13 +151,15 @@ class Leases:
             return replace(reservation, allocations=cut)
         holds = resource.plan(
             spec,
-            held,
+            Window(max(held.start, update.now), held.end),
             self._desk.ledger,
             lease=update.old,
             reservation=reservation,
             taken=taken,
             order=update.order,
         )
+        kept = {a.host_id: Window(held.start, held.end) for a in reservation.allocations}
+        holds = tuple(replace(a, held=kept.get(a.host_id, a.held)) for a in holds)
         return replace(reservation, spec=spec, allocations=holds)
 
     def _changed_work(self, old: Lease, new: Lease) -> Work:

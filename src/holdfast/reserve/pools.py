@@ -10,14 +10,22 @@ from holdfast.ports.cloud import Pool, Pools
 OWNER = "blazar:owner"
 
 
+MOST = 4096
+
+
 class KnownPools:
     """Ids of pools seen before, so that at a start no call is spent on looking them up."""
 
     def __init__(self) -> None:
         self._ids: dict[str, str] = {}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._ids
+
     def id_of(self, pools: Pools, name: str, metadata: Mapping[str, str]) -> str:
         if name not in self._ids:
+            if len(self._ids) >= MOST:  # other managers end leases too, and we do not hear of it
+                self._ids.clear()
             self._ids[name] = ensure(pools, name, metadata).id
         return self._ids[name]
 

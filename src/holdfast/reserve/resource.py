@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from holdfast.model.errors import NotFound
+from holdfast.model.errors import DriverError, NotFound
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.ledger import Ledger
@@ -51,11 +51,14 @@ class Hands:
     @contextlib.contextmanager
     def pool(self, name: str, metadata: Mapping[str, str] | None = None) -> Iterator[str]:
         """The id of the pool of that name, made if need be, remembered until it proves wrong."""
+        remembered = name in self.known
         try:
             yield self.known.id_of(self.cloud.pools, name, metadata or {})
         except NotFound as gone:
             self.known.forget(name)
-            raise NotYet(f"pool {name} is not what it was: {gone.message}", 0.1) from gone
+            if remembered:
+                raise NotYet(f"pool {name} is not what it was: {gone.message}", 0.1) from gone
+            raise DriverError("cloud", gone.message, retryable=True) from gone
 
     def each(self, action: Callable[[str], None], names: Iterable[str]) -> None:
         """Do it for every name at once; the first failure is raised after all have ended."""

@@ -31,6 +31,8 @@ _RACES = {"40001", "40P01", "23P01", 1213, 1205, 1020}
 _TRIES = 8
 #: How long a reading of the database's clock is carried on by our own.
 CLOCK_AGE_S = 2.0
+#: A reading that took longer says little about when it was taken: the one before serves on.
+SLOW_READ_S = 0.2
 
 
 class Database:
@@ -106,8 +108,9 @@ class Database:
         )
         before = self.clock.monotonic()
         value: datetime = conn.execute(sa.text(sql)).scalar_one()
-        middle = (before + self.clock.monotonic()) / 2
-        self._clock_read = (middle, value.replace(tzinfo=UTC))
+        took = self.clock.monotonic() - before
+        if took < SLOW_READ_S or self._clock_read[0] == -math.inf:
+            self._clock_read = (before + took / 2, value.replace(tzinfo=UTC))
         return self._clock_read
 
     def ping(self) -> None:

@@ -2,6 +2,7 @@
 """Hosts in the database: rows, capabilities, properties, and who holds them when."""
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -29,6 +30,7 @@ from holdfast.store.tables import (
 
 h = hosts.c
 HOST = "physical:host"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FIELDS = [
     "id",
     "uuid",
@@ -171,7 +173,7 @@ class HostStore:
                 conn.execute(
                     sa.update(hosts)
                     .where(h.id == host_id)
-                    .values(**values, generation=h.generation + 1)
+                    .values(**values, uuid=host.uuid, generation=h.generation + 1)
                 )
             else:
                 inserted = conn.execute(
@@ -304,9 +306,11 @@ def _busy(window: Window, besides: str | None) -> sa.Select[Any]:
 
 
 def _named(ref: str) -> sa.ColumnElement[bool]:
-    """By public id, or by name: short and full mean the same host."""
+    """By public id, by uuid, or by name: short and full mean the same host."""
     if ref.isascii() and ref.isdigit() and len(ref) < 10:
         return h.id == int(ref)
+    if _UUID.fullmatch(ref):
+        return h.uuid == ref
     name = normalise(ref)
     if "." in name:
         return h.name.in_([name, short(name)])

@@ -2,7 +2,7 @@
 """Durable work in the database: claimed by compare-and-set, found again after any crash."""
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -34,13 +34,15 @@ class OperationStore:
     def now(self) -> datetime:
         return self._db.now()
 
-    def claim_due(self, owner: str, limit: int, ttl: timedelta) -> Sequence[Operation]:
+    def claim_due(
+        self, owner: str, limit: int, ttl: timedelta, kinds: Collection[str]
+    ) -> Sequence[Operation]:
         if limit <= 0:
             return []
 
         def action(conn: Connection) -> Sequence[Operation]:
             now = self._db.now(conn)
-            query = _claimable(now, limit, self._db.dialect)
+            query = _claimable(now, limit, kinds, self._db.dialect)
             ids = conn.execute(query).scalars().all()
             if not ids:
                 return []
@@ -154,7 +156,7 @@ class OperationStore:
             return {kind: count for kind, count in conn.execute(query)}
 
 
-def _claimable(now: datetime, limit: int, dialect: str) -> sa.Select[Any]:
+def _claimable(now: datetime, limit: int, kinds: Collection[str], dialect: str) -> sa.Select[Any]:
     """Due rows, but never before an earlier one of the same subject has ended."""
     earlier = operations.alias("earlier")
     query = (
@@ -162,6 +164,7 @@ def _claimable(now: datetime, limit: int, dialect: str) -> sa.Select[Any]:
         .where(
             o.is_open.is_(True),
             o.next_try_at <= now,
+            o.kind.in_(list(kinds)),
             ~sa.exists().where(
                 earlier.c.subject == o.subject,
                 earlier.c.is_open.is_(True),

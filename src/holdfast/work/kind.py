@@ -43,6 +43,7 @@ class Step:
 
 class Kind(Protocol):
     name: str
+    stubborn: bool  # whether any failure is tried again, not only those that look passing
 
     def steps(self) -> Sequence[Step]: ...
 

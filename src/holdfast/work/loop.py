@@ -57,7 +57,9 @@ class Loop:
         """Take what is due; how many seconds may pass until the next look."""
         free = self._runner.free()
         looked_at, before = self._operations.now(), self._clock.monotonic()
-        taken = self._operations.claim_due(self._runner.owner, min(free, BATCH), self._runner.ttl)
+        taken = self._operations.claim_due(
+            self._runner.owner, min(free, BATCH), self._runner.ttl, self._runner.kinds
+        )
         for operation in taken:
             self._runner.submit(operation, before)
         if len(taken) == BATCH and self._runner.free():

@@ -60,7 +60,7 @@ class Runner:
         pool: Executor | None = None,
     ) -> None:
         self._operations = operations
-        self._kinds = kinds
+        self.kinds = kinds
         self._clock = clock
         self.owner = owner
         self._patience = patience
@@ -121,11 +121,7 @@ class _Attempt:
         self.sure_until = before + self.r.ttl.total_seconds()
 
     def go(self) -> None:
-        kind = self.r._kinds.get(self.operation.kind)
-        if kind is None:
-            # Work of a newer version of us: leave it to a manager that knows it.
-            self._put_off(WAITING, self._in(60.0), f"this manager knows no {self.operation.kind}")
-            return
+        kind = self.r.kinds[self.operation.kind]
         while True:
             try:
                 self._steps(kind)
@@ -182,7 +178,7 @@ class _Attempt:
     def _stumbled(self, kind: Kind, error: Exception) -> None:
         """Try again while that can help; otherwise say so for good."""
         try:
-            when = self._next_try(error)
+            when = self._next_try(kind, error)
             until = kind.give_up_at(self.operation)
             if when is None or (until is not None and when >= until):
                 self._give_up(kind, _why(error))
@@ -197,13 +193,14 @@ class _Attempt:
             LOG.warning("%s: %s; then: %s", self.operation.key, _why(error), _why(second))
             self._put_off(RETRYING, self._in(self._pause()), _why(second), failures=1)
 
-    def _next_try(self, error: Exception) -> datetime | None:
+    def _next_try(self, kind: Kind, error: Exception) -> datetime | None:
         """When to try again after this; None when that cannot help."""
         if isinstance(error, NotYet):
             return self._in(error.seconds)
         if not isinstance(error, HoldfastError):
             LOG.error("operation %s: a defect of ours", self.operation.key, exc_info=error)
-        if not isinstance(error, StaleWrite) and not getattr(error, "retryable", False):
+        passing = isinstance(error, StaleWrite) or getattr(error, "retryable", False)
+        if not passing and not kind.stubborn:
             return None
         when = self._in(self._pause())
         # What failed ahead of its time must not make the operation itself late.

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.api.ask import Ask, Reply
 from holdfast.api.reservation_v1.dates import NOW, lease_date, parse, stamp
 from holdfast.model.errors import InvalidInput, NotFound
-from holdfast.model.lease import EVENT_TYPES, Event, Lease, Reservation
+from holdfast.model.lease import EVENT_TYPES, START, Event, Lease, Reservation
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": 80}
@@ -180,14 +180,17 @@ def _event_view(lease: Lease, event: Event, now: datetime) -> dict[str, Any]:
         "lease_id": lease.id,
         "event_type": EVENT_TYPES[event.kind],
         "time": lease_date(event.due_at),
-        "status": _event_status(event, now),
+        "status": _event_status(lease, event, now),
         "created_at": stamp(event.created_at),
         "updated_at": stamp(event.updated_at),
     }
 
 
-def _event_status(event: Event, now: datetime) -> str:
-    """Work that is prepared ahead of its time has not happened yet as far as the owner knows."""
+def _event_status(lease: Lease, event: Event, now: datetime) -> str:
+    """What the owner may know: work prepared ahead of its time has not happened yet, and a lease
+    that is active has started, whatever is still being tidied up."""
+    if event.kind == START and lease.status == "ACTIVE":
+        return "DONE"
     if event.status in ("running", "retrying"):
         return "IN_PROGRESS" if event.due_at <= now else "UNDONE"
     return {"waiting": "UNDONE", "done": "DONE"}.get(event.status, "ERROR")
