@@ -8,6 +8,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.deployment import Options, all_in_one, separate
@@ -18,8 +19,17 @@ from holdfast.drivers.cloud.sim import Simulator
 from holdfast.ports.clock import SystemClock
 
 
+@dataclass(frozen=True)
+class House:
+    """A running deployment: how to ask it, its cloud, its database."""
+
+    client: Client
+    world: Simulator
+    database_url: str
+
+
 @contextlib.contextmanager
-def embedded(hosts: int, options: Options | None = None) -> Iterator[tuple[Client, Simulator]]:
+def embedded(hosts: int, options: Options | None = None) -> Iterator[House]:
     """`holdfast up` on SQLite, with that many more hosts enrolled."""
     names = [f"bench-{number:03d}" for number in range(hosts)]
     with contextlib.ExitStack() as stack:
@@ -30,11 +40,11 @@ def embedded(hosts: int, options: Options | None = None) -> Iterator[tuple[Clien
         for name in names:
             world.add_host(name)
         enrol(client, names)
-        yield client, world
+        yield House(client, world, f"sqlite:///{folder / 'state' / 'holdfast.db'}")
 
 
 @contextlib.contextmanager
-def programs(hosts: int, options: Options | None = None) -> Iterator[tuple[Client, Simulator]]:
+def programs(hosts: int, options: Options | None = None) -> Iterator[House]:
     """1 API and 2 managers on PostgreSQL and RabbitMQ, with that many hosts enrolled."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -42,14 +52,13 @@ def programs(hosts: int, options: Options | None = None) -> Iterator[tuple[Clien
         for server in (database, broker):
             stack.callback(server.close)
             server.start()
+        url = database.new_database()
         made = stack.enter_context(
-            separate(
-                folder, database.new_database(), broker.url, apis=1, hosts=hosts, options=options
-            )
+            separate(folder, url, broker.url, apis=1, hosts=hosts, options=options)
         )
         client = made.client()
         enrol(client, [f"host-{number:03d}" for number in range(hosts)])
-        yield client, made.simulator
+        yield House(client, made.simulator, url)
 
 
 def enrol(client: Client, names: Sequence[str]) -> None:

@@ -79,7 +79,8 @@ def main() -> None:
         ("embedded, SQLite", embedded),
         ("API + 2 managers, PostgreSQL", programs),
     ):
-        with deploy(0) as (client, _world):
+        with deploy(0) as house:
+            client = house.client
             one = book(client, LEASES)
             floor = rate(f"{client.url}/healthcheck", seconds)
             show = rate(f"{client.url}/reservation/v1/leases/{one}", seconds)

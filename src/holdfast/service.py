@@ -9,6 +9,7 @@ api      application, HTTP server                          holdfast-api, holdfas
 import logging
 import os
 import socket
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -122,6 +123,8 @@ class ManagerPart:
         self._rpc: Any = None
 
     def start(self) -> None:
+        # Many threads that mostly wait: one that holds a lock must not wait 5 ms for its turn.
+        sys.setswitchinterval(0.0005)
         self.loop.start()
         if self._serve_rpc:
             rabbit = _rabbit()

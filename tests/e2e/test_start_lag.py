@@ -12,7 +12,7 @@ PROMISE_S = 3.0
 
 @pytest.mark.timeout(180)
 def test_200_leases_of_the_same_second_start_soon_after_it() -> None:
-    with embedded(200) as (client, world):
-        found = lags(client, world, 200)
+    with embedded(200) as house:
+        found = lags(house, 200)
     assert len(found) == 200
     assert max(found) < 5 * PROMISE_S, f"the last lease started {max(found):.1f} s late"

@@ -307,11 +307,7 @@ class House:
 
     def held(self, lease_id: str) -> list[list[str]]:
         """The hosts each reservation of the lease holds, by name."""
-        found = []
-        for reservation in self.lease(lease_id).reservations:
-            known = self.m.store.ledger.hosts(reservation.host_ids())
-            found.append(sorted(known[i].name for i in reservation.host_ids()))
-        return found
+        return [sorted(r.hosts()) for r in self.lease(lease_id).reservations]
 
     def pools(self) -> dict[str, set[str]]:
         return {pool["name"]: set(pool["hosts"]) for pool in self.sim.world()["pools"]}

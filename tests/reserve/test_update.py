@@ -399,7 +399,7 @@ def test_end_now_during_a_snapshot_does_not_take_it_twice(house: House) -> None:
     lease_id = house.create(minutes=(None, 100), before_end="snapshot")
     house.boot("web", "cmp-1")
     house.run(minutes=39)
-    hung = house.manager(Points(at=3))
+    hung = house.manager(Points(at=2))
     with pytest.raises(Killed):
         hung.run(house.at(2))
     house.manager()

@@ -26,11 +26,15 @@ class Window:
 
 @dataclass(frozen=True)
 class Allocation:
-    """A resource held for a reservation; `slots` is None when the whole host is held."""
+    """A resource held for a reservation; `slots` is None when the whole host is held.
+
+    `host` is what the cloud's services call it, known once the allocation was read back.
+    """
 
     host_id: int
     held: Window
     slots: int | None = None
+    host: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,9 @@ class Reservation:
 
     def host_ids(self) -> tuple[int, ...]:
         return tuple(a.host_id for a in self.allocations)
+
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(a.host for a in self.allocations)
 
 
 @dataclass(frozen=True)

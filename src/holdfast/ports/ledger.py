@@ -53,10 +53,6 @@ class Ledger(Protocol):
         ...
 
     # hosts
-    def hosts(self, ids: Collection[int]) -> Mapping[int, Host]:
-        """These hosts, without their capabilities."""
-        ...
-
     def host(self, ref: str) -> Host:
         """An enrolled host by id, uuid or name; NotFound."""
         ...

@@ -44,6 +44,6 @@ class Operations(Protocol):
         """Give the claim back: look again at `next_try_at`; `failures` adds to the attempts."""
         ...
 
-    def finish(self, claim: Claim, status: str, sentence: str) -> None:
-        """Close the operation as done or error."""
+    def finish(self, claim: Claim, status: str, sentence: str) -> bool:
+        """Close the operation as done or error; whether the next of its subject is due already."""
         ...

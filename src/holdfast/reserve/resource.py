@@ -11,7 +11,7 @@ called from durable steps: each may run twice and must then do nothing the secon
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from holdfast.model.errors import DriverError, NotFound
@@ -39,14 +39,6 @@ class Hands:
     known: KnownPools
     freepool: str
     options: Options
-    names: dict[int, str] = field(default_factory=dict)
-
-    def host_names(self, reservation: Reservation) -> list[str]:
-        """What the cloud calls the reservation's hosts."""
-        ids = reservation.host_ids()
-        if not self.names.keys() >= set(ids):
-            self.names.update({i: h.service_host for i, h in self.ledger.hosts(ids).items()})
-        return [self.names[i] for i in ids]
 
     @contextlib.contextmanager
     def pool(self, name: str, metadata: Mapping[str, str] | None = None) -> Iterator[str]:

@@ -8,10 +8,12 @@ package but IntegrityError, which each query translates where it knows the meani
 """
 
 import contextlib
+import functools
 import logging
 import math
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -33,6 +35,8 @@ _TRIES = 8
 CLOCK_AGE_S = 2.0
 #: A reading that took longer says little about when it was taken: the one before serves on.
 SLOW_READ_S = 0.2
+#: A connection that rested longer is asked whether it still lives before it is used.
+IDLE_S = 1.0
 
 
 class Database:
@@ -48,6 +52,13 @@ class Database:
         self.clock = clock
         self.engine = _engine(url, pool_size, max_overflow, connect_timeout_s)
         self.dialect = self.engine.dialect.name
+        # READ COMMITTED gives every statement its own snapshot, in a transaction or not: looking
+        # costs PostgreSQL no BEGIN and no COMMIT. SQLite's read transaction is one snapshot.
+        self._reading = (
+            self.engine.execution_options(isolation_level="AUTOCOMMIT")
+            if self.dialect == "postgresql"
+            else self.engine
+        )
         self._clock_read = (-math.inf, datetime.min.replace(tzinfo=UTC))
         # SQLite has one writer; queueing here is fair, its busy handler is not.
         self._writer: contextlib.AbstractContextManager[Any] = (
@@ -56,7 +67,7 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
-        with _translated(), self.engine.connect() as conn, conn.begin():
+        with _translated(), self._reading.connect() as conn, conn.begin():
             yield conn
 
     @contextlib.contextmanager
@@ -133,15 +144,31 @@ def _engine(url: str, pool_size: int, max_overflow: int, timeout_s: int) -> Engi
         event.listen(engine, "connect", _sqlite_connect)
         event.listen(engine, "begin", _sqlite_begin)
         return engine
-    return sa.create_engine(
+    engine = sa.create_engine(
         parsed,
         connect_args={"connect_timeout": timeout_s},
         isolation_level="READ COMMITTED",
         pool_size=pool_size,
         max_overflow=max_overflow,
-        pool_pre_ping=True,
         pool_recycle=1800,
     )
+    event.listen(engine, "checkin", _rests)
+    event.listen(engine, "checkout", functools.partial(_still_there, engine))
+    return engine
+
+
+def _rests(_dbapi: Any, record: Any) -> None:
+    record.info["idle_since"] = time.monotonic()
+
+
+def _still_there(engine: Engine, dbapi: Any, record: Any, _proxy: Any) -> None:
+    """Ask a connection that has rested whether it still lives; one just used need not prove it."""
+    if time.monotonic() - record.info.get("idle_since", time.monotonic()) < IDLE_S:
+        return
+    try:
+        engine.dialect.do_ping(dbapi)
+    except Exception as error:  # whatever a driver raises, this connection is of no use
+        raise sa.exc.DisconnectionError(str(error)) from error
 
 
 def _sqlite_connect(dbapi: Any, _record: Any) -> None:

@@ -18,7 +18,7 @@ from holdfast.store import audit
 from holdfast.store.database import Database
 from holdfast.store.hosts import take_free
 from holdfast.store.operations import apply_work, update_claimed
-from holdfast.store.tables import allocations, leases, operations, reservations
+from holdfast.store.tables import allocations, hosts, leases, operations, reservations
 
 
 class LeaseStore:
@@ -36,8 +36,7 @@ class LeaseStore:
         with self._db.read() as conn:
             row = conn.execute(_leases(("lease",)), {"lease": lease_id}).first()
             if row is not None:
-                parts = _reservations(conn, [lease_id], held=True)
-                return _lease(row, parts)
+                return _lease(row, {lease_id: _holding(conn, lease_id)})
         raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
 
     def with_events(
@@ -49,7 +48,7 @@ class LeaseStore:
         with self._db.read() as conn:
             rows = conn.execute(_leases(asked), bound).all()
             ids = [row.id for row in rows] if asked else None
-            parts = _reservations(conn, ids, held=False)
+            parts = _reservations(conn, ids)
             events = _events(conn, ids)
         return [(_lease(row, parts), events.get(row.id, ())) for row in rows]
 
@@ -174,17 +173,15 @@ _RESERVATIONS = sa.select(
 _RESERVATIONS_OF = _RESERVATIONS.where(
     reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True))
 )
-_ALLOCATIONS_OF = (
+_HELD_OF = (
     sa.select(
-        allocations.c.reservation_id,
-        allocations.c.host_id,
-        allocations.c.held_from,
-        allocations.c.held_until,
-        allocations.c.slots,
+        *_RESERVATIONS.selected_columns,
+        *(allocations.c[name] for name in ("host_id", "held_from", "held_until", "slots")),
+        hosts.c.service_host,
     )
-    .where(allocations.c.reservation_id.in_(sa.bindparam("ids", expanding=True)))
-    .where(allocations.c.host_id.is_not(None))
-    .order_by(allocations.c.id)
+    .select_from(reservations.outerjoin(allocations).outerjoin(hosts))
+    .where(reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(reservations.c.lease_id, reservations.c.position, allocations.c.id)
 )
 _EVENTS = (
     sa.select(
@@ -276,29 +273,36 @@ def _lease(row: sa.Row[Any], parts: Mapping[str, Sequence[Reservation]]) -> Leas
 
 
 def _reservations(
-    conn: Connection, lease_ids: Sequence[str] | None, held: bool
+    conn: Connection, lease_ids: Sequence[str] | None
 ) -> dict[str, list[Reservation]]:
-    """Reservations by lease; of all leases when `lease_ids` is None."""
+    """Reservations by lease, without what they hold; of all leases when `lease_ids` is None."""
     if lease_ids is None:
-        rows = conn.execute(_RESERVATIONS).all()
+        rows = conn.execute(_RESERVATIONS)
     else:
-        rows = conn.execute(_RESERVATIONS_OF, {"ids": lease_ids}).all()
-    holds = _allocations(conn, [row.id for row in rows]) if held and rows else {}
+        rows = conn.execute(_RESERVATIONS_OF, {"ids": lease_ids})
     found: dict[str, list[Reservation]] = {}
-    for lease_id, id_, type_, status, missing, changed, spec, created, updated in rows:
-        held_now = tuple(holds.get(id_, ()))
-        found.setdefault(lease_id, []).append(
-            Reservation(id_, type_, status, missing, changed, spec, held_now, created, updated)
-        )
+    for lease_id, *values in rows:
+        found.setdefault(lease_id, []).append(_reservation(values))
     return found
 
 
-def _allocations(conn: Connection, ids: Sequence[str]) -> dict[str, list[Allocation]]:
-    found: dict[str, list[Allocation]] = {}
-    for reservation_id, host_id, start, end, slots in conn.execute(_ALLOCATIONS_OF, {"ids": ids}):
-        held = Allocation(host_id, Window(start, end), slots)
-        found.setdefault(reservation_id, []).append(held)
-    return found
+def _holding(conn: Connection, lease_id: str) -> list[Reservation]:
+    """The reservations of one lease with what they hold."""
+    found: dict[str, list[Any]] = {}
+    held: dict[str, list[Allocation]] = {}
+    for _lease_id, *values, host_id, start, end, slots, host in conn.execute(
+        _HELD_OF, {"ids": [lease_id]}
+    ):
+        found[values[0]] = values
+        if host_id is not None:
+            mine = held.setdefault(values[0], [])
+            mine.append(Allocation(host_id, Window(start, end), slots, host))
+    return [_reservation(values, held.get(id_, ())) for id_, values in found.items()]
+
+
+def _reservation(values: Sequence[Any], held: Sequence[Allocation] = ()) -> Reservation:
+    id_, type_, status, missing, changed, spec, created, updated = values
+    return Reservation(id_, type_, status, missing, changed, spec, tuple(held), created, updated)
 
 
 def _events(conn: Connection, lease_ids: Sequence[str] | None) -> dict[str, list[Event]]:

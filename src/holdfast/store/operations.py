@@ -37,37 +37,32 @@ class OperationStore:
     def claim_due(
         self, owner: str, limit: int, ttl: timedelta, kinds: Collection[str]
     ) -> Sequence[Operation]:
-        if limit <= 0:
+        if limit <= 0 or not self._any_due(kinds):
             return []
 
         def action(conn: Connection) -> Sequence[Operation]:
             now = self._db.now(conn)
-            query = _claimable(now, limit, kinds, self._db.dialect)
-            ids = conn.execute(query).scalars().all()
+            query = _CLAIMABLE if self._db.dialect == "sqlite" else _CLAIMABLE_LOCKED
+            bound = {"now": now, "kinds": list(kinds), "most": limit}
+            ids = conn.execute(query, bound).scalars().all()
             if not ids:
                 return []
-            conn.execute(
-                sa.update(operations)
-                .where(o.id.in_(ids))  # ours alone: locked by the query above
-                .values(
-                    status=RUNNING,
-                    owner=owner,
-                    epoch=o.epoch + 1,
-                    claim_until=now + ttl,
-                    next_try_at=now + ttl,
-                    updated_at=now,
-                )
-            )
+            until = {"its_ids": ids, "by": owner, "until": now + ttl, "at": now}
+            conn.execute(_CLAIM, until)  # ours alone: locked by the query above
             return load(conn, o.id.in_(ids))
 
         return self._db.retry(action)
 
+    def _any_due(self, kinds: Collection[str]) -> bool:
+        """Mostly there is nothing: found out without a write transaction."""
+        with self._db.read() as conn:
+            bound = {"now": self._db.now(conn), "kinds": list(kinds), "most": 1}
+            return conn.execute(_CLAIMABLE, bound).first() is not None
+
     def next_look(self, after: datetime | None = None) -> datetime | None:
         with self._db.read() as conn:
-            query = sa.select(sa.func.min(o.next_try_at)).where(
-                o.is_open.is_(True), o.next_try_at > (after or self._db.now(conn))
-            )
-            when: datetime | None = conn.execute(query).scalar_one()
+            bound = {"after": after or self._db.now(conn)}
+            when: datetime | None = conn.execute(_NEXT_LOOK, bound).scalar_one()
             return when
 
     def renew(self, claim: Claim, ttl: timedelta) -> None:
@@ -112,8 +107,9 @@ class OperationStore:
 
         self._db.retry(action)
 
-    def finish(self, claim: Claim, status: str, sentence: str) -> None:
-        def action(conn: Connection) -> None:
+    def finish(self, claim: Claim, status: str, sentence: str) -> bool:
+        def action(conn: Connection) -> bool:
+            now = self._db.now(conn)
             update_claimed(
                 conn,
                 claim,
@@ -121,10 +117,12 @@ class OperationStore:
                 is_open=False,
                 claim_until=None,
                 sentence=sentence,
-                updated_at=self._db.now(conn),
+                updated_at=now,
             )
+            bound = {"its_id": claim.operation_id, "now": now}
+            return conn.execute(_FOLLOWING, bound).first() is not None
 
-        self._db.retry(action)
+        return self._db.retry(action)
 
     def _keep(self, conn: Connection, claim: Claim, ttl: timedelta) -> datetime:
         now = self._db.now(conn)
@@ -156,15 +154,15 @@ class OperationStore:
             return {kind: count for kind, count in conn.execute(query)}
 
 
-def _claimable(now: datetime, limit: int, kinds: Collection[str], dialect: str) -> sa.Select[Any]:
+def _claimable() -> sa.Select[Any]:
     """Due rows, but never before an earlier one of the same subject has ended."""
     earlier = operations.alias("earlier")
-    query = (
+    return (
         sa.select(o.id)
         .where(
             o.is_open.is_(True),
-            o.next_try_at <= now,
-            o.kind.in_(list(kinds)),
+            o.next_try_at <= sa.bindparam("now"),
+            o.kind.in_(sa.bindparam("kinds", expanding=True)),
             ~sa.exists().where(
                 earlier.c.subject == o.subject,
                 earlier.c.is_open.is_(True),
@@ -172,9 +170,35 @@ def _claimable(now: datetime, limit: int, kinds: Collection[str], dialect: str) 
             ),
         )
         .order_by(o.next_try_at)
-        .limit(limit)
+        .limit(sa.bindparam("most"))
     )
-    return query if dialect == "sqlite" else query.with_for_update(skip_locked=True)
+
+
+# The statements of the loop are built once: building costs more than running them.
+_CLAIMABLE = _claimable()
+_CLAIMABLE_LOCKED = _CLAIMABLE.with_for_update(skip_locked=True)
+_CLAIM = (
+    sa.update(operations)
+    .where(o.id.in_(sa.bindparam("its_ids", expanding=True)))
+    .values(
+        status=RUNNING,
+        owner=sa.bindparam("by"),
+        epoch=o.epoch + 1,
+        claim_until=sa.bindparam("until"),
+        next_try_at=sa.bindparam("until"),
+        updated_at=sa.bindparam("at"),
+    )
+)
+_ended = operations.alias("ended").c
+_FOLLOWING = sa.select(o.id).where(
+    o.subject
+    == sa.select(_ended.subject).where(_ended.id == sa.bindparam("its_id")).scalar_subquery(),
+    o.is_open.is_(True),
+    o.next_try_at <= sa.bindparam("now"),
+)
+_NEXT_LOOK = sa.select(sa.func.min(o.next_try_at)).where(
+    o.is_open.is_(True), o.next_try_at > sa.bindparam("after")
+)
 
 
 def update_claimed(conn: Connection, claim: Claim, **values: Any) -> None:

@@ -30,7 +30,7 @@ class Loop:
         self._runner = runner
         self._clock = clock
         self._pace = pace
-        self._bell = runner.freed  # a finished operation may unblock the next of its subject
+        self._bell = runner.freed  # a worker that more work waits for, or a finished predecessor
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._forever, name="loop", daemon=True)
         self.last_cycle = clock.monotonic()

@@ -89,14 +89,17 @@ class Runner:
         self._pool.shutdown(wait=True)
 
     def _guarded_run(self, operation: Operation, claimed_at: float) -> None:
+        attempt = _Attempt(self, operation, claimed_at)
         try:
-            _Attempt(self, operation, claimed_at).go()
+            attempt.go()
         except Exception:  # the top of a thread: nothing above would see it
             LOG.exception("operation %s %s: unforeseen", operation.kind, operation.id)
         finally:
             with self._lock:
+                waited_for = self._free == 0
                 self._free += 1
-            self.freed.set()
+            if waited_for or attempt.news:
+                self.freed.set()
 
 
 class _Attempt:
@@ -110,6 +113,7 @@ class _Attempt:
         self.run = Run(operation, self.claim, self.hold)
         self.done = set(operation.done_steps)
         self.due = False
+        self.news = False  # whether the loop should look: a successor can go, or a time was set
         self.said = ""
 
     def hold(self, seconds: float) -> None:
@@ -221,10 +225,11 @@ class _Attempt:
 
     def _put_off(self, status: str, when: datetime, sentence: str, failures: int = 0) -> None:
         self.r._operations.put_off(self.claim, status, when, sentence, failures)
+        self.news = True
         self._tell(status, sentence)
 
     def _finish(self, status: str, sentence: str) -> None:
-        self.r._operations.finish(self.claim, status, sentence)
+        self.news = self.r._operations.finish(self.claim, status, sentence)
         self._tell(status, sentence)
 
     def _tell(self, status: str, sentence: str) -> None:

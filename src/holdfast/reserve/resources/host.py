@@ -79,7 +79,7 @@ class HostResource:
     def start(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
         if hands.ledger.now() >= lease.end:  # its hosts may be somebody else's by now
             return f"lease {lease.name} was over before it could start"
-        names = hands.host_names(reservation)
+        names = reservation.hosts()
         _wait_for_others(hands, lease, reservation)
         with hands.pool(reservation.id, {OWNER: lease.project_id}) as pool_id:
             hands.each(lambda name: hands.cloud.pools.add_host(pool_id, name), names)
@@ -88,7 +88,7 @@ class HostResource:
     def settle(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
         if hands.ledger.now() >= lease.end:  # perhaps it never joined its pool; the end tidies up
             return f"lease {lease.name} is over, its hosts need not leave {hands.freepool}"
-        names = hands.host_names(reservation)
+        names = reservation.hosts()
         with hands.pool(hands.freepool) as pool_id:
             hands.each(lambda name: hands.cloud.pools.remove_host(pool_id, name), names)
         return f"{', '.join(names) or 'no host'} left {hands.freepool}"
@@ -99,7 +99,7 @@ class HostResource:
             action = hands.options.before_end
         if action != "snapshot":
             return "nothing asked for before the end"
-        servers = _servers(hands, hands.host_names(reservation))
+        servers = _servers(hands, reservation.hosts())
         hands.each(lambda server_id: _snapshot(hands, servers[server_id]), servers)
         return f"{len(servers)} servers have their snapshot"
 

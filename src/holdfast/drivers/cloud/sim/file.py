@@ -33,6 +33,8 @@ class File:
         self._clock = clock
         self._idle: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
+        # Threads of one process queue here, in turn; SQLite's own waiting is a poll with sleeps.
+        self._turn = threading.Lock()
         self._closed = False
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +46,7 @@ class File:
     @contextmanager
     def transaction(self, patience_s: float = PATIENCE_S) -> Iterator[sqlite3.Connection]:
         """All of the block or none of it, alone; foreign exceptions become DriverError."""
-        with self._connection() as db:
+        with self._turn, self._connection() as db:
             db.execute(f"PRAGMA busy_timeout = {max(0, int(patience_s * 1000))}")
             db.execute("BEGIN IMMEDIATE")
             try:
