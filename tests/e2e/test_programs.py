@@ -231,7 +231,7 @@ def test_db_and_status_and_config_commands(tmp_path: Path) -> None:
 
     sample = run("config", "sample", cwd=tmp_path)
     assert sample.returncode == 0
-    for expected in ("[manager]", "#workers = 128", "#auth_strategy = noauth", "#debug = false"):
+    for expected in ("[manager]", "#workers = 256", "#auth_strategy = noauth", "#debug = false"):
         assert expected in sample.stdout
 
 

@@ -6,7 +6,7 @@ from oslo_config import cfg
 GROUP = "manager"
 OPTS = [
     cfg.StrOpt("name", default="", help="Name of this manager; default: host name and process id."),
-    cfg.IntOpt("workers", default=128, min=1, help="Operations under way at once."),
+    cfg.IntOpt("workers", default=256, min=1, help="Operations under way at once."),
     cfg.FloatOpt(
         "poll_interval_s",
         default=1.0,

@@ -46,11 +46,10 @@ class Database:
         clock: Clock,
         *,
         pool_size: int = 20,
-        max_overflow: int = 60,
         connect_timeout_s: int = 5,
     ) -> None:
         self.clock = clock
-        self.engine = _engine(url, pool_size, max_overflow, connect_timeout_s)
+        self.engine = _engine(url, pool_size, connect_timeout_s)
         self.dialect = self.engine.dialect.name
         # READ COMMITTED gives every statement its own snapshot, in a transaction or not: looking
         # costs PostgreSQL no BEGIN and no COMMIT. SQLite's read transaction is one snapshot.
@@ -132,14 +131,15 @@ class Database:
         self.engine.dispose()
 
 
-def _engine(url: str, pool_size: int, max_overflow: int, timeout_s: int) -> Engine:
+def _engine(url: str, pool_size: int, timeout_s: int) -> Engine:
+    # No overflow: a burst queues for a connection for a moment instead of opening and closing more.
     parsed = sa.engine.make_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = sa.create_engine(
             parsed,
             connect_args={"timeout": 10, "check_same_thread": False},
             pool_size=pool_size,
-            max_overflow=max_overflow,
+            max_overflow=0,
         )
         event.listen(engine, "connect", _sqlite_connect)
         event.listen(engine, "begin", _sqlite_begin)
@@ -149,7 +149,7 @@ def _engine(url: str, pool_size: int, max_overflow: int, timeout_s: int) -> Engi
         connect_args={"connect_timeout": timeout_s},
         isolation_level="READ COMMITTED",
         pool_size=pool_size,
-        max_overflow=max_overflow,
+        max_overflow=0,
         pool_recycle=1800,
     )
     event.listen(engine, "checkin", _rests)
