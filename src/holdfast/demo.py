@@ -43,9 +43,7 @@ def populate(manager: ManagerPart, mark: Path, now: datetime) -> None:
             continue
         try:
             extras = {"gpu": "True"} if host.rack.endswith("c") else {}
-            manager.commands.enrol_host(
-                _CALLER, host.service_host, {"rack_name": host.rack, **extras}
-            )
+            manager.commands.enrol_host(_CALLER, host.service_host, extras)
         except Conflict:
             LOG.debug("%s is enrolled already", host.service_host)
     for name, count, ahead, lasts in _LEASES:

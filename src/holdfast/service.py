@@ -6,6 +6,8 @@ manager  cloud, runner, loop, commands, RPC server         holdfast-manager, hol
 api      application, HTTP server                          holdfast-api, holdfast up
 """
 
+import errno
+import functools
 import logging
 import os
 import socket
@@ -50,7 +52,12 @@ class Core:
     def __init__(self, conf: cfg.ConfigOpts, clock: Clock | None = None) -> None:
         self.conf = conf
         self.clock: Clock = clock or SystemClock()
-        self.store = Store(conf.database.connection, self.clock, pool_size=conf.database.pool_size)
+        self.store = Store(
+            conf.database.connection,
+            self.clock,
+            pool_size=conf.database.pool_size,
+            timeout_s=conf.database.timeout_s,
+        )
         self.metrics = Metrics()
         self.metrics.watch_open(self.store.operations.open_by_kind)
 
@@ -128,7 +135,8 @@ class ManagerPart:
         self.loop.start()
         if self._serve_rpc:
             rabbit = _rabbit()
-            self._rpc = rabbit.Server(self._core.conf, self.commands, self._core.clock, self.name)
+            now = self._core.store.database.now
+            self._rpc = rabbit.Server(self._core.conf, self.commands, now, self.name)
             self._rpc.start()
         LOG.info("manager %s started", self.name)
 
@@ -160,13 +168,21 @@ class Server:
         self._server.max_request_body_size = 16 * 1024 * 1024
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
 
-    def start(self) -> None:
-        """Listen; raises BadSetup when the address is taken."""
+    def bind(self) -> None:
+        """Take the address, before anything else is done; BadSetup when that is not possible."""
         try:
             self._server.prepare()
         except OSError as error:
             host, port = self._server.bind_addr[:2]
-            raise BadSetup(f"cannot listen on {host}:{port}: {error}") from error
+            why = "it is in use" if f"[Errno {errno.EADDRINUSE}]" in str(error) else str(error)
+            raise BadSetup(
+                f"cannot listen on {host}:{port}: {why}; stop the other program or choose"
+                " another port"
+            ) from error
+
+    def start(self) -> None:
+        if not self._server.ready:
+            self.bind()
         self._thread.start()
 
     def stop(self) -> None:
@@ -180,7 +196,6 @@ def api_services(
     manager: Manager,
     *,
     loop_age_s: Callable[[], float] | None = None,
-    embedded: bool = False,
 ) -> Services:
     return Services(
         conf=core.conf,
@@ -189,14 +204,12 @@ def api_services(
         clock=core.clock,
         new_id=new_id,
         loop_age_s=loop_age_s,
-        sim=_simulator(core),
-        embedded=embedded,
+        sim=functools.cache(lambda: _simulator(core)) if core.conf.cloud.driver == "sim" else None,
     )
 
 
 def _simulator(core: Core) -> Any:
-    if core.conf.cloud.driver != "sim":
-        return None
+    """Opened when first asked for: a server that forks must not share its connection."""
     from holdfast.drivers.cloud.sim import Simulator
 
     return Simulator(core.conf.sim.database, core.clock)
@@ -216,12 +229,24 @@ def check_bind(conf: cfg.ConfigOpts, host: str) -> None:
         )
 
 
+def check_auth(conf: cfg.ConfigOpts) -> None:
+    """Refuse to start where nobody could ever log in."""
+    if conf.auth_strategy != "http_basic":
+        return
+    for name in ("htpasswd_file", "users_file"):
+        path = conf.auth[name]
+        if not os.access(path, os.R_OK):
+            raise BadSetup(f"[auth] {name}: {path} cannot be read, and http_basic needs it")
+
+
 def health_server(core: Core, manager: ManagerPart) -> Server | None:
     """Where a manager without an API serves /livez, /readyz and /metrics."""
     conf = core.conf
     if not conf.manager.health_port:
         return None
-    services = api_services(core, manager.commands, loop_age_s=manager.loop.age_s, embedded=True)
+    # Asked through the broker like anybody would: a manager that cannot be reached is not ready.
+    remote = _rabbit().remote(conf, core.store.database.now)
+    services = api_services(core, remote, loop_age_s=manager.loop.age_s)
     application_ = application(core, services, health.routes(core.metrics))
     return Server(conf.manager.health_host, conf.manager.health_port, application_, threads=2)
 
@@ -246,11 +271,17 @@ def check_schema(core: Core) -> None:
         )
 
 
-def api_application(conf: cfg.ConfigOpts) -> Any:
-    """The API alone, its managers behind the broker."""
+def api_application(conf: cfg.ConfigOpts) -> tuple[Any, Callable[[], None]]:
+    """The API alone, its managers behind the broker; and what closes it."""
     need_broker(conf)
     core = Core(conf)
-    return application(core, api_services(core, _rabbit().remote(conf, core.clock)))
+    remote = _rabbit().remote(conf, core.store.database.now)
+
+    def close() -> None:
+        remote.close()
+        core.close()
+
+    return application(core, api_services(core, remote)), close
 
 
 def _rabbit() -> Any:

@@ -6,16 +6,18 @@ by colons). Managers run beside it: set `transport_url`.
 """
 
 import os
+from typing import Any
 
 from holdfast import conf as configuration
 from holdfast import service
 
 
-def _application() -> object:
+def _application() -> Any:
     files = os.environ.get("HOLDFAST_CONFIG")
     conf = configuration.load([], files.split(":") if files else None)
     configuration.set_up_logging(conf, "holdfast-api")
-    return service.api_application(conf)
+    made, _close = service.api_application(conf)  # the server ends us, nobody asks us to close
+    return made
 
 
 application = _application()

@@ -66,7 +66,7 @@ class House:
             self.core, service.connect_cloud(self.conf, self.core.clock)
         )
         made = service.api_services(
-            self.core, self.manager.commands, loop_age_s=self.manager.loop.age_s, embedded=True
+            self.core, self.manager.commands, loop_age_s=self.manager.loop.age_s
         )
         self.services: Services = replace(made, **changes)
         self.app = service.application(self.core, self.services)
@@ -78,7 +78,7 @@ class House:
     def __exit__(self, *_: object) -> None:
         self.manager.stop()
         self.core.close()
-        self.services.sim.close()
+        self.services.sim().close()
 
     def call(self, method: str, path: str, user: str = "", **kwargs: Any) -> testing.Result:
         headers = dict(kwargs.pop("headers", {}))

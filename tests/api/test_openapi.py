@@ -16,7 +16,7 @@ from holdfast.drivers.cloud.sim.settings import Settings
 from holdfast.model.errors import by_code
 from tests.api.house import OWN, House
 
-ROUTES = table(None, None)  # type: ignore[arg-type]  # only what the table says is looked at
+ROUTES = table(None)  # type: ignore[arg-type]  # only what the table says is looked at
 MINE = [route for route in ROUTES if f"{route.path}/".startswith(f"{OWN}/")]
 TEXT = {"type": "string", "minLength": 1}
 OBJECT = {"type": "object"}

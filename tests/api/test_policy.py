@@ -16,7 +16,7 @@ from holdfast.model.errors import Unavailable
 from tests.api.conftest import Build
 from tests.api.house import HOSTS, LEASES, OWN, PEOPLE, House, lease_body
 
-ROUTES = table(None, None)  # type: ignore[arg-type]  # only what the table says is looked at
+ROUTES = table(None)  # type: ignore[arg-type]  # only what the table says is looked at
 GUARDED = [route for route in ROUTES if route.rule is not None]
 #: Open to everybody, and meant so: they tell nothing of any project.
 OPEN = {

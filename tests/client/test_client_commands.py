@@ -43,12 +43,17 @@ def holdfast(
         "lease create x --hosts 2 --min 1",
         "lease create x --min 3 --max 2",
         "lease create x --where gpu",
+        "lease create x --where vcpus>=",
+        "lease create x --start 9000-01-01 --end +999999d",
         "lease set x",
         "lease set x --end now --extend 2h",
         "host set cmp-1",
         "host set cmp-1 --extra a=1 --unset a",
         "host create cmp-1 --extra gpu",
         "sim set latency_s",
+        "sim set latency_s=NaN",
+        "sim set latency_s=1e999",
+        "operation list --status odd",
         "leese list",
     ],
 )
@@ -113,6 +118,12 @@ def test_sim_commands_show_change_and_break_the_cloud(fake: Fake, holdfast: Run)
     assert "ACTIVE" in holdfast("sim", "show", "--servers").out
     assert holdfast("sim", "set", "latency_s=0.2", "mode=odd").code == 0
     assert fake.asked[-1]["body"] == {"latency_s": 0.2, "mode": "odd"}
+    assert holdfast("sim", "set", "down=True", "only_calls=servers.stop, moves.evacuate").code == 0
+    assert fake.asked[-1]["body"] == {
+        "down": True,
+        "only_calls": ["servers.stop", "moves.evacuate"],
+    }
+    assert "latency_s: NaN is not" in holdfast("sim", "set", "latency_s=NaN").err
     assert holdfast("sim", "fail-host", "cmp-1").out == "cmp-1 is off\n"
     assert holdfast("sim", "crash-server", "web-1").out == "web-1 crashed\n"
     gone = holdfast("sim", "recover-host", "cmp-9")
@@ -123,6 +134,20 @@ def test_operation_list_shows_the_sentence(fake: Fake, holdfast: Run) -> None:
     done = {"id": "o1", "kind": "lease.start", "status": "done", "sentence": "2 hosts moved"}
     fake.says("GET /holdfast/v1/operations", (200, {"operations": [done]}))
     assert "2 hosts moved" in holdfast("operation", "list").out
+
+
+def test_operation_list_filters_and_shows_dates_alike(fake: Fake, holdfast: Run) -> None:
+    whole = {"id": "o1", "due_at": "2027-01-31T12:00:00+00:00", "attempts": 3}
+    parts = {"id": "o2", "due_at": "2027-01-31T12:00:01.250000+00:00", "attempts": 0}
+    fake.says("GET /holdfast/v1/operations", (200, {"operations": [whole, parts]}))
+    fake.says(f"GET {LEASES}", (200, {"leases": [{"id": UUID, "name": "training"}]}))
+    ran = holdfast("operation", "list", "--lease", "training", "--status", "retrying")
+    assert "| 2027-01-31 12:00:00 | 3 " in " ".join(ran.out.split())
+    assert "| 2027-01-31 12:00:01 | 0 " in " ".join(ran.out.split())
+    assert "failures" in ran.out
+    assert fake.asked[-1]["query"] == f"subject={UUID}&status=retrying&limit=100"
+    assert holdfast("operation", "list", "--lease", UUID).code == 0
+    assert fake.asked[-1]["query"] == f"subject={UUID}&limit=100"
 
 
 def test_an_unreachable_server_is_one_line_that_says_what_to_do(holdfast: Run) -> None:

@@ -42,6 +42,11 @@ def test_a_span_has_a_unit() -> None:
         dates.span("90")
 
 
+def test_a_date_beyond_the_calendar_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ValueError, match="999999 days from 9000-01-01 00:00 is no date"):
+        dates.parse("+999999d").at(datetime(9000, 1, 1, tzinfo=UTC))
+
+
 def test_a_date_of_a_lease_is_utc() -> None:
     assert dates.from_wire("2027-01-31T12:00:00.000000") == NOON
 
@@ -74,7 +79,9 @@ def test_conditions_are_joined_by_and_and_json_passes_unchanged() -> None:
     ]
 
 
-@pytest.mark.parametrize("typed", ["", "gpu", ">=8", "rack in ,", "[1", '["xor", "$a", "b"]'])
+@pytest.mark.parametrize(
+    "typed", ["", "gpu", ">=8", "vcpus>=", "rack in ,", "[1", '["xor", "$a", "b"]']
+)
 def test_what_is_no_condition_is_refused(typed: str) -> None:
     with pytest.raises(ValueError, match=r"is not|Malformed"):
         where.check(typed)

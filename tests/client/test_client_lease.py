@@ -159,3 +159,34 @@ def test_lease_delete_goes_on_after_one_that_fails(fake: Fake, holdfast: Run) ->
         "nope: there is no lease 'nope' that you may see: `holdfast lease list` shows them",
         f"lease training ({UUID}) deleted",
     ]
+
+
+def test_lease_delete_says_when_the_lease_is_still_being_deleted(fake: Fake, holdfast: Run) -> None:
+    fake.says(
+        f"GET {LEASES}/{UUID}", (200, {"lease": lease()}), (200, {"lease": lease("DELETING")})
+    )
+    fake.says(f"DELETE {LEASES}/{UUID}", (204, None))
+    ran = holdfast("lease", "delete", UUID)
+    assert ran.code == 0
+    assert ran.err == (
+        f"lease training ({UUID}) is being deleted; `holdfast operation list` shows how far\n"
+    )
+
+
+def test_lease_show_fits_the_screen_and_json_keeps_everything(fake: Fake, holdfast: Run) -> None:
+    stamp = "2027-01-31T12:00:00.000000"
+    reservation = {
+        **{"id": UUID, "lease_id": UUID, "resource_id": UUID, "status": "active"},
+        **{"resource_type": "physical:host", "min": 1, "max": 2, "created_at": stamp},
+        **{"missing_resources": False, "resources_changed": True, "hypervisor_properties": ""},
+        "resource_properties": '[">=", "$vcpus", "8"]',
+    }
+    event = {"id": UUID, "lease_id": UUID, "event_type": "start_lease", "status": "DONE"}
+    full = lease(reservations=[reservation], events=[{**event, "time": stamp}])
+    fake.says(f"GET {LEASES}/{UUID}", (200, {"lease": full}))
+    table = holdfast("lease", "show", UUID).out
+    where = 'where [">=", "$vcpus", "8"]'
+    assert f"| physical:host, active, 1-2 hosts, {where}, resources changed |" in table
+    assert "| start_lease 2027-01-31 12:00:00 DONE " in table
+    assert max(map(len, table.splitlines())) < 110
+    assert json.loads(holdfast("lease", "show", UUID, "-f", "json").out) == full

@@ -2,7 +2,9 @@
 """The client library against a small scripted HTTP server: errors, retries, credentials."""
 
 import base64
+import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,7 +96,7 @@ def test_a_read_is_repeated_after_503_and_after_a_lost_connection(
 
 def test_a_read_is_not_repeated_for_ever(fake: Fake, pauses: list[float]) -> None:
     fake.says(f"GET {LEASES}", (503, {"error_message": "the broker is away"}))
-    with pytest.raises(holdfast.Unavailable, match="the broker is away: nothing was"):
+    with pytest.raises(holdfast.Unavailable, match="the broker is away: try again in"):
         Client(fake.url, retries=3).leases.list()
     assert fake.times(f"GET {LEASES}") == 4
     assert pauses == [0.2, 0.4, 0.8]
@@ -124,6 +126,68 @@ def test_a_silent_server_is_given_up_after_the_timeout(fake: Fake, pauses: list[
     assert pauses == []
 
 
+@contextlib.contextmanager
+def half_an_answer(*, stalls: bool) -> Iterator[str]:
+    """A server that breaks off in the middle of its answer, or falls silent there."""
+    over = threading.Event()
+
+    def serve(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 500\r\n\r\n")
+            connection.sendall(b'{"lease":')
+            if stalls:
+                over.wait(10)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            over.set()
+            thread.join(5)
+
+
+@pytest.mark.parametrize("by_keystone", [False, True])
+@pytest.mark.parametrize("stalls", [False, True])
+def test_a_write_with_half_an_answer_is_in_doubt(
+    fake: Fake, stalls: bool, by_keystone: bool
+) -> None:
+    with half_an_answer(stalls=stalls) as url:
+        client = Client(url, timeout_s=0.2, session=keystone(url) if by_keystone else None)
+        with pytest.raises(holdfast.NotReachable, match="may be done, look before") as raised:
+            client.leases.create("a", end_date="2027-01-01 00:00")
+    assert raised.value.in_doubt
+    assert raised.value.timed_out == stalls
+
+
+def test_a_read_with_half_an_answer_is_not_in_doubt(fake: Fake) -> None:
+    expected = pytest.raises(holdfast.NotReachable, match=r"no answer within 0.2 s$")
+    with half_an_answer(stalls=True) as url, expected as raised:
+        Client(url, timeout_s=0.2).leases.list()
+    assert not raised.value.in_doubt
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://nowhere.invalid", "ftp://x", "x"])
+@pytest.mark.parametrize("by_keystone", [False, True])
+def test_a_write_that_never_went_out_is_not_in_doubt(
+    fake: Fake, url: str, by_keystone: bool
+) -> None:
+    client = Client(url, session=keystone(url) if by_keystone else None)
+    with pytest.raises(holdfast.NotReachable, match="cannot reach") as raised:
+        client.leases.delete("x")
+    assert not raised.value.in_doubt
+
+
+def test_what_json_cannot_say_is_not_sent(fake: Fake) -> None:
+    with pytest.raises(holdfast.NotReachable, match="cannot say this in JSON") as raised:
+        Client(fake.url).sim.change(latency_s=float("nan"))
+    assert not raised.value.in_doubt
+    assert fake.asked == []
+
+
 def test_a_server_that_is_not_there_is_named(fake: Fake, pauses: list[float]) -> None:
     with pytest.raises(holdfast.NotReachable) as raised:
         Client("http://127.0.0.1:1").leases.list()
@@ -136,9 +200,60 @@ def test_a_server_that_is_not_there_is_named(fake: Fake, pauses: list[float]) ->
 
 @pytest.mark.parametrize("answer", [b"hello", {"else": 1}, [1]])
 def test_a_stranger_is_not_taken_for_holdfast(fake: Fake, answer: Any) -> None:
+    client = Client(fake.url)
     fake.says(f"GET {LEASES}", (200, answer))
-    with pytest.raises(holdfast.ServerError, match="set HOLDFAST_URL"):
-        Client(fake.url).leases.list()
+    fake.says("GET /holdfast/v1/operations", (200, answer))
+    fake.says("PUT /holdfast/v1/sim/settings", (200, answer))
+    for ask in (client.leases.list, client.operations.list, client.sim.change):
+        with pytest.raises(holdfast.ServerError, match=r"set HOLDFAST_URL to a Holdfast server$"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("the broker is away", "the broker is away: try again in a moment"),
+        ("It is away. Try again later.", "It is away. Try again later."),
+        ("no answer: look before you repeat it", "no answer: look before you repeat it"),
+    ],
+)
+def test_unavailable_repeats_the_servers_sentence_and_promises_nothing(
+    fake: Fake, said: str, shown: str
+) -> None:
+    fake.says(f"DELETE {LEASES}/x", (503, {"error_message": said}))
+    with pytest.raises(holdfast.Unavailable) as raised:
+        Client(fake.url).leases.delete("x")
+    assert str(raised.value) == shown
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({}, "set HOLDFAST_USER and HOLDFAST_PASSWORD (or HOLDFAST_PASSWORD_FILE),"),
+        ({"user": "a", "password": "b"}, "check the user and the password (--user, "),
+        ({"token": "t", "user": "a", "password": "b"}, "check the token"),
+    ],
+)
+def test_unauthorized_speaks_of_what_was_given(
+    fake: Fake, given: dict[str, str], advice: str
+) -> None:
+    fake.says(f"GET {LEASES}", (401, {"error_message": "not you"}))
+    with pytest.raises(holdfast.Unauthorized) as raised:
+        Client(fake.url, **given).leases.list()  # type: ignore[arg-type]
+    assert str(raised.value).startswith(f"not you: {advice}")
+
+
+def test_a_token_is_sent_without_a_password(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login eve password x\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    fake.says("GET /readyz", (200, {}))
+    Client(fake.url, token="t", user="ana", password="x").health()
+    Client(fake.url).health()
+    assert fake.asked[0]["headers"]["X-Auth-Token"] == "t"
+    assert [each["headers"]["Authorization"] for each in fake.asked] == [None, None]
 
 
 def test_address_user_and_password_come_from_the_environment(
@@ -175,11 +290,14 @@ def test_a_user_without_a_password_is_refused_before_anything_is_sent(fake: Fake
         Client(fake.url, password="x")
 
 
-def test_a_keystone_session_carries_requests_and_errors_stay_ours(fake: Fake) -> None:
+def keystone(url: str) -> Any:
     from keystoneauth1 import session, token_endpoint
 
-    auth = token_endpoint.Token(fake.url, "keystone-token")
-    client = Client(fake.url, session=session.Session(auth=auth))
+    return session.Session(auth=token_endpoint.Token(url, "keystone-token"))
+
+
+def test_a_keystone_session_carries_requests_and_errors_stay_ours(fake: Fake) -> None:
+    client = Client(fake.url, session=keystone(fake.url))
     fake.says(f"GET {LEASES}", (200, {"leases": [{"id": "1"}]}))
     assert client.leases.list() == [{"id": "1"}]
     assert fake.asked[0]["headers"]["X-Auth-Token"] == "keystone-token"
@@ -203,10 +321,52 @@ def test_openstack_variables_make_a_keystone_session(
         "PROJECT_DOMAIN_NAME": "Default",
     }.items():
         monkeypatch.setenv(f"OS_{name}", value)
-    with pytest.raises(holdfast.Unauthorized, match="Keystone did not let us in"):
+    with pytest.raises(holdfast.Unauthorized, match=r"Keystone did not let us in.*OS_\* variables"):
         Client(fake.url).leases.list()
     sent = next(each for each in fake.asked if each["what"] == "POST /v3/auth/tokens")
     assert sent["body"]["auth"]["identity"]["password"]["user"]["name"] == "ana"
+
+
+@pytest.mark.parametrize("answer", [(0, None), (503, {}), (200, {"no": "version"})])
+def test_a_keystone_that_is_away_is_not_reachable(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Any]
+) -> None:
+    broken = Fake()
+    for what in ("GET /", "POST /v3/auth/tokens"):
+        broken.says(what, answer)
+    for name in ("USERNAME", "PASSWORD", "PROJECT_NAME", "USER_DOMAIN_NAME", "PROJECT_DOMAIN_NAME"):
+        monkeypatch.setenv(f"OS_{name}", "x")
+    monkeypatch.setenv("OS_AUTH_URL", broken.url)
+    try:
+        with pytest.raises(holdfast.NotReachable, match="or its Keystone") as raised:
+            Client(fake.url).leases.delete("x")
+    finally:
+        broken.close()
+    assert not raised.value.in_doubt
+    assert "\n" not in str(raised.value)
+    assert fake.asked == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_doubt"),
+    [("ConnectTimeout", True), ("RequestTimeout", True), ("DiscoveryFailure", False)],
+)
+def test_what_keystoneauth_does_not_explain_may_have_been_done(
+    fake: Fake, kind: str, in_doubt: bool
+) -> None:
+    from keystoneauth1 import exceptions
+
+    class Lost:
+        def request(self, *_args: Any, **_kwargs: Any) -> Any:
+            raise getattr(exceptions, kind)("lost")
+
+    client = Client(fake.url, session=Lost())
+    with pytest.raises(holdfast.NotReachable) as raised:
+        client.leases.delete("x")
+    assert raised.value.in_doubt == in_doubt
+    with pytest.raises(holdfast.NotReachable) as raised:
+        client.health()
+    assert not raised.value.in_doubt
 
 
 def test_a_lease_is_found_by_id_or_by_a_name_that_is_its_own(fake: Fake) -> None:

@@ -27,7 +27,7 @@ def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None =
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
     faults.install(app)
-    chosen = table(services, metrics) if routes is None else routes
+    chosen = table(metrics) if routes is None else routes
     for path, methods in _by_path(chosen).items():
         app.add_route(path, _Endpoint(services, methods))
     return app

@@ -25,8 +25,7 @@ class Services:
     clock: Clock
     new_id: Callable[[], str]
     loop_age_s: Callable[[], float] | None = None  # None: no loop in this process
-    sim: Any = None  # drivers.cloud.sim.Simulator, where the cloud is one
-    embedded: bool = False  # manager in this very process
+    sim: Callable[[], Any] | None = None  # the drivers.cloud.sim.Simulator, where the cloud is one
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ _FORWARDED = (
     "X-Real-Ip",
     *(f"X-Forwarded-{what}" for what in ("For", "Host", "Port", "Proto", "Server")),
 )
+LONGEST_NAME = 64  # what the database keeps of a user and a project
 _LONGEST_PASSWORD = 72  # more is not bcrypt's to judge
 
 #: user id, project id, roles
@@ -180,6 +181,8 @@ class Basic:
                 f"[auth] users_file cannot be used: {user} is not of the form"
                 " {project: NAME, roles: [NAME, …]}"
             )
+        if max(len(user), len(str(project))) > LONGEST_NAME:
+            raise Forbidden(f"user and project names have at most {LONGEST_NAME} characters")
         return str(project), tuple(str(role) for role in roles)
 
     def _load(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def _state(check: Callable[[], object]) -> str:
 
 
 def routes(metrics: Metrics) -> Sequence[Route]:
-    """Open to everybody: they tell nothing that a port scan would not."""
+    """Open to everybody, as probes and Prometheus expect; numbers and states, no names."""
     answers: list[tuple[str, Handler, str]] = [
         ("/healthcheck", healthcheck, "Whether the server answers"),
         ("/livez", livez, "Whether the loop of due work comes round"),

@@ -6,6 +6,7 @@ rest. Whose object it is, is not a matter of rules: handlers answer 404 for anot
 """
 
 import logging
+import threading
 from typing import Any
 
 from oslo_config import cfg
@@ -101,6 +102,7 @@ class Policy:
 
     def __init__(self, conf: cfg.ConfigOpts, clock: Clock) -> None:
         self._clock = clock
+        self._lock = threading.Lock()
         self._enforcer = policy.Enforcer(conf)
         self._enforcer.suppress_deprecation_warnings = True
         self._enforcer.register_defaults(RULES)
@@ -118,12 +120,13 @@ class Policy:
             raise Forbidden(f"Policy doesn't allow {rule} to be performed by your roles")
 
     def _allows(self, rule: str, target: dict[str, Any], credentials: dict[str, Any]) -> bool:
-        if self._clock.monotonic() >= self._look_again:
-            try:
-                self._load()
-            except _BROKEN as error:
-                LOG.error("[oslo_policy] policy_file not reloaded, the old rules stay: %s", error)
-        return bool(self._enforcer.authorize(rule, target, credentials))
+        with self._lock:  # a reload takes the rules away before it brings the new ones
+            if self._clock.monotonic() >= self._look_again:
+                try:
+                    self._load()
+                except _BROKEN as error:
+                    LOG.error("[oslo_policy] policy_file: %s; the old rules stay", error)
+            return bool(self._enforcer.authorize(rule, target, credentials))
 
     def _load(self) -> None:
         self._look_again = self._clock.monotonic() + _LOOK_AGAIN_S

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from holdfast import console
 from holdfast.api import health, versions
-from holdfast.api.ask import Ask, Reply, Route, Services
+from holdfast.api.ask import Ask, Reply, Route
 from holdfast.api.holdfast_v1 import errors, observations, openapi, operations, sim
 from holdfast.api.holdfast_v1.openapi import many, one
 from holdfast.api.metrics import Metrics
@@ -78,7 +78,7 @@ ROUTES: Sequence[Route] = (
 # fmt: on
 
 
-def table(_services: Services, metrics: Metrics) -> Sequence[Route]:
+def table(metrics: Metrics) -> Sequence[Route]:
     """Every route of this process."""
 
     def show(_ask: Ask) -> Reply:

@@ -7,8 +7,8 @@ client = Client("http://127.0.0.1:8780", user="ana", password=secret)
 lease = client.leases.find("training")
 client.leases.update(lease["id"], end_date="2027-01-31 18:00")
 
-Plain dicts come back, errors are `ClientError`s. It is not a model of the service: it knows the
-wire, and nothing of the server's own code.
+Plain dicts come back, errors are `ClientError`s. It knows the wire; of the server's code it shares
+only `holdfast.model`, which is pure.
 """
 
 from holdfast.client.client import Client

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from holdfast.client.errors import ClientError, Unauthorized
 
 DEFAULT_URL = "http://127.0.0.1:8780"
+BY_KEYSTONE = "check the credentials of the session (the OS_* variables)"
 
 
 class Session(Protocol):
@@ -30,6 +31,15 @@ class Access:
     basic: tuple[str, str] | None = None
     token: str | None = None
 
+    @property
+    def advice(self) -> str:
+        """What to do when the server does not accept it; "" if there is nothing to accept."""
+        if self.session:
+            return BY_KEYSTONE
+        if self.token:
+            return "check the token, it may have expired"
+        return "check the user and the password (--user, --password-file)" if self.basic else ""
+
 
 def url_from(given: str | None, env: Mapping[str, str]) -> str:
     """The server's address without a slash at the end."""
@@ -38,7 +48,9 @@ def url_from(given: str | None, env: Mapping[str, str]) -> str:
 
 def find(given: Access, user: str | None, env: Mapping[str, str]) -> Access:
     """What to use, from what the caller gave (`user` may come without a password)."""
-    if given.session or given.basic or given.token:
+    if given.session or given.token:
+        return Access(session=given.session) if given.session else Access(token=given.token)
+    if given.basic:
         return given
     if user:
         return Access(basic=(user, _password(user, env)))

@@ -25,7 +25,7 @@ class Date:
         """The moment meant, where `origin` is what relative dates count from."""
         if self.moment is not None:
             return self.moment
-        return origin + (self.after or timedelta())
+        return later(origin, self.after or timedelta())
 
     def on_wire(self, origin: datetime) -> str:
         if self.moment is None and self.after is None:
@@ -60,6 +60,14 @@ def span(text: str) -> timedelta:
     if match is None:
         raise ValueError(f"{text!r} is not a length of time: write 45s, 30m, 2h or 1d")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def later(moment: datetime, by: timedelta) -> datetime:
+    """Moved, back if `by` is negative; ValueError if no calendar reaches that far."""
+    try:
+        return moment + by
+    except OverflowError:
+        raise ValueError(f"{abs(by).days} days from {on_wire(moment)} is no date") from None
 
 
 def on_wire(moment: datetime) -> str:

@@ -10,13 +10,14 @@
     ├── Conflict        409
     │   └── NotUnique        a name that several objects carry; made here, not by the server
     └── ServerError     5xx
-        └── Unavailable 503  a part is away; nothing was changed
+        └── Unavailable 503  a part is away; the sentence says what became of the request
 
-`message` is the server's own sentence; `str(error)` adds what to do next, in one line.
+`message` is the server's own sentence; `str(error)` adds what to do next, in one line, unless the
+sentence says so itself.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 REQUEST_ID = "x-openstack-request-id"
 
@@ -24,7 +25,7 @@ REQUEST_ID = "x-openstack-request-id"
 class ClientError(Exception):
     """One request that failed: what the server said, and how to find it in its log."""
 
-    advice: ClassVar[str] = ""
+    advice = ""
 
     def __init__(
         self,
@@ -44,16 +45,18 @@ class ClientError(Exception):
 
     def __str__(self) -> str:
         said = " ".join(self.message.split())
-        advice = self.advice.format(request_id=self.request_id or "this request")
-        return f"{said.rstrip('.')}: {advice}" if advice else said
+        if not self.advice or self.advice in said:
+            return said
+        return f"{said.rstrip('.')}: {self.advice}"
 
 
 class NotReachable(ClientError):
-    """No answer; `in_doubt` if the request went out and may have been carried out."""
+    """No answer; `in_doubt` if a write went out and may have been carried out."""
 
-    def __init__(self, message: str, *, in_doubt: bool = False) -> None:
+    def __init__(self, message: str, *, in_doubt: bool = False, timed_out: bool = False) -> None:
         super().__init__(message)
         self.in_doubt = in_doubt
+        self.timed_out = timed_out
 
 
 class BadRequest(ClientError):
@@ -65,6 +68,10 @@ class Unauthorized(ClientError):
         "set HOLDFAST_USER and HOLDFAST_PASSWORD (or HOLDFAST_PASSWORD_FILE),"
         " HOLDFAST_TOKEN, or the OS_* variables"
     )
+
+    def advise(self, advice: str) -> None:
+        """Say something better, for credentials that were given."""
+        self.advice = advice or self.advice
 
 
 class Forbidden(ClientError):
@@ -90,11 +97,21 @@ class NotUnique(Conflict):
 
 
 class ServerError(ClientError):
-    advice = "look for {request_id} in the server's log"
+    """The server's own fault; without a request id it was hardly Holdfast that answered."""
+
+    def __init__(self, message: str, **more: Any) -> None:
+        super().__init__(message, **more)
+        if self.request_id:
+            self.advice = f"look for {self.request_id} in the server's log"
 
 
 class Unavailable(ServerError):
-    advice = "nothing was changed, try again in a moment"
+    """Whether anything was changed only the server's sentence can tell."""
+
+    def __init__(self, message: str, **more: Any) -> None:
+        super().__init__(message, **more)
+        advised = any(word in message.lower() for word in ("try again", "repeat"))
+        self.advice = "" if advised else "try again in a moment"
 
 
 _BY_STATUS: dict[int, type[ClientError]] = {

@@ -5,8 +5,7 @@ import builtins
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.client.errors import NotFound, NotUnique
-from holdfast.client.leases import UUID
+from holdfast.client.refs import UUID, only
 from holdfast.client.wire import Wire, path
 from holdfast.model import host as names
 
@@ -74,14 +73,14 @@ class Hosts:
         if private:
             query["all"] = "True"
         where = _PREFIX + "/properties"
-        answer = self._wire.call("GET", where, query=query)
-        found: list[Property] = answer["resource_properties"]
+        key = "resource_properties"
+        found: list[Property] = self._wire.call("GET", where, query=query, key=key)
         return found
 
     def set_property(self, name: str, *, private: bool) -> Property:
         where = _PREFIX + path("properties", name)
-        answer = self._wire.call("PATCH", where, body={"private": private})
-        changed: Property = answer["resource_property"]
+        body, key = {"private": private}, "resource_property"
+        changed: Property = self._wire.call("PATCH", where, body=body, key=key)
         return changed
 
     def find(self, ref: str) -> Host:
@@ -89,15 +88,11 @@ class Hosts:
         if ref.isdecimal() or UUID.fullmatch(ref):
             return self.show(ref)
         found = [h for h in self.list() if names.same(h["hypervisor_hostname"], ref)]
-        if not found:
-            raise NotFound(
-                f"there is no host {ref!r} enrolled: `holdfast host list` shows them,"
-                f" `holdfast host create {ref}` enrols it",
-                status=404,
-            )
-        if len(found) > 1:
-            raise NotUnique("host", ref, [str(host["id"]) for host in found])
-        return found[0]
+        missing = (
+            f"there is no host {ref!r} enrolled: `holdfast host list` shows them,"
+            f" `holdfast host create {ref}` enrols it"
+        )
+        return only("host", ref, found, missing)
 
 
 def _query(lease_id: str | None, reservation_id: str | None) -> dict[str, str]:

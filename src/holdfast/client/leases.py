@@ -2,15 +2,13 @@
 """Leases over the wire: reservation v1, `{url}/reservation/v1/leases`."""
 
 import builtins
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.client.errors import NotFound, NotUnique
+from holdfast.client.refs import UUID, only
 from holdfast.client.wire import Wire, path
 
 _PREFIX = "/reservation/v1/leases"
-UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 Lease = dict[str, Any]
 
@@ -65,11 +63,5 @@ class Leases:
         if UUID.fullmatch(ref):
             return self.show(ref)
         found = [lease for lease in self.list() if lease["name"] == ref]
-        if not found:
-            raise NotFound(
-                f"there is no lease {ref!r} that you may see: `holdfast lease list` shows them",
-                status=404,
-            )
-        if len(found) > 1:
-            raise NotUnique("lease", ref, [lease["id"] for lease in found])
-        return found[0]
+        missing = f"there is no lease {ref!r} that you may see: `holdfast lease list` shows them"
+        return only("lease", ref, found, missing)

@@ -3,9 +3,10 @@
 
 import builtins
 from typing import Any
-from urllib.parse import urlencode
 
 from holdfast.client.wire import Wire
+
+_PATH = "/holdfast/v1/operations"
 
 Operation = dict[str, Any]
 
@@ -20,8 +21,7 @@ class Operations:
         self, *, subject: str | None = None, status: str | None = None, limit: int = 100
     ) -> builtins.list[Operation]:
         """The newest first; of one subject (a lease's id) or one status if asked."""
-        asked = {"subject": subject, "status": status, "limit": str(limit)}
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
-        answer = self._wire.call("GET", f"/holdfast/v1/operations?{query}")
-        operations: list[Operation] = answer["operations"]
+        # requests leaves out what is None
+        query = {"subject": subject, "status": status, "limit": limit}
+        operations: list[Operation] = self._wire.call("GET", _PATH, query=query, key="operations")
         return operations

@@ -21,8 +21,8 @@ class Sim:
 
     def change(self, **settings: Any) -> dict[str, Any]:
         """Change settings such as latency_s; all of them come back."""
-        answer = self._wire.call("PUT", _PREFIX + "/settings", body=settings)
-        now: dict[str, Any] = answer["settings"]
+        where = _PREFIX + "/settings"
+        now: dict[str, Any] = self._wire.call("PUT", where, body=settings, key="settings")
         return now
 
     def fail_host(self, name: str) -> str:

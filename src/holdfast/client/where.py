@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conditions as people type them, turned into the property expressions of the wire. Pure.
 
-expression(["vcpus>=8", "rack in a,b"])
-'["and", [">=", "$vcpus", "8"], ["in", "$rack", "a", "b"]]'
+expression(["vcpus>=8", "rack in rack-a,rack-b"])
+'["and", [">=", "$vcpus", "8"], ["in", "$rack", "rack-a", "rack-b"]]'
 """
 
 import json
@@ -48,10 +48,10 @@ def tree(condition: str) -> list[Any]:
         values = [value.strip() for value in match[2].split(",") if value.strip()]
         if values:
             return ["in", f"${match[1]}", *values]
-    elif match := _COMPARISON.fullmatch(condition):
+    elif (match := _COMPARISON.fullmatch(condition)) and match[3]:
         operator = "==" if match[2] == "=" else match[2]
         return [operator, f"${match[1]}", match[3]]
     raise ValueError(
-        f"{condition!r} is not a condition: write 'vcpus>=8', 'gpu=True', 'rack!=a',"
-        " 'rack in a,b' or a JSON list"
+        f"{condition!r} is not a condition: write 'vcpus>=8', 'gpu=True', 'rack!=rack-a',"
+        " 'rack in rack-a,rack-b' or a JSON list"
     )

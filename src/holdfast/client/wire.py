@@ -2,7 +2,7 @@
 """One request over HTTP: sent, retried where that is safe, read, and its errors translated.
 
 Only GETs are repeated, after a lost connection or a 503, a few times and with growing pauses.
-A write that got no answer may have happened: the caller is told to look first.
+A write that got no answer, or half of one, may have happened: the caller is told to look first.
 """
 
 import sys
@@ -12,23 +12,20 @@ from urllib.parse import quote
 
 from holdfast import __version__
 from holdfast.client import clock, errors
-from holdfast.client.access import Access, Session
+from holdfast.client.access import BY_KEYSTONE, Access
 
 if TYPE_CHECKING:
     import requests
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 2.0
+READS = ("GET", "HEAD")
 USER_AGENT = f"holdfast/{__version__}"
 
 
 def path(*parts: object) -> str:
     """A URL path of parts, each made safe."""
     return "".join("/" + quote(str(part), safe="") for part in parts)
-
-
-def _in_doubt(error: errors.ClientError) -> bool:
-    return isinstance(error, errors.NotReachable) and error.in_doubt
 
 
 class Wire:
@@ -40,16 +37,22 @@ class Wire:
         self.url = url
         self.timeout_s = timeout_s
         self.retries = retries
-        self._own = requests.Session()
-        self.session: Session = access.session or self._own
-        self._keystone = hasattr(self.session, "get_auth_headers")
+        self.session: Any = access.session or requests.Session()
+        self._own = access.session is None
+        self._advice = access.advice
         self._headers = {"Accept": "application/json", "User-Agent": USER_AGENT}
         if access.token:
             self._headers["X-Auth-Token"] = access.token
-        self._basic = None
-        if access.basic:
+        # a token in a header of its own would follow a redirect anywhere
+        self._options: dict[str, Any] = {"allow_redirects": False}
+        if hasattr(self.session, "get_auth_headers"):
+            self._options = {"raise_exc": False, "redirect": False}
+        elif access.basic:
             # bytes, or requests would refuse what latin-1 cannot say
-            self._basic = tuple(part.encode() for part in access.basic)
+            self._options["auth"] = tuple(part.encode() for part in access.basic)
+        elif self._own:
+            # without any, requests would look for a password in ~/.netrc
+            self._options["auth"] = _as_it_is
 
     def call(
         self,
@@ -63,13 +66,13 @@ class Wire:
     ) -> Any:
         """The answer's JSON ({} if it has none), or only what is under `key`."""
         left = self.retries if retries is None else retries
-        left = left if method == "GET" else 0
+        left = left if method in READS else 0
         pause_s = FIRST_PAUSE_S
         while True:
             try:
                 return self._under(key, self._once(method, where, body, query))
             except (errors.NotReachable, errors.Unavailable) as error:
-                if left <= 0 or _in_doubt(error):
+                if left <= 0 or (isinstance(error, errors.NotReachable) and error.timed_out):
                     raise
             left -= 1
             clock.sleep(pause_s)
@@ -89,7 +92,10 @@ class Wire:
         except ValueError:
             said = None
         if status >= 300:
-            raise errors.from_answer(status, headers, said, answer.reason or "")
+            error = errors.from_answer(status, headers, said, answer.reason or "")
+            if isinstance(error, errors.Unauthorized):
+                error.advise(self._advice)
+            raise error
         if said is None:
             raise self._stranger("in JSON")
         return said
@@ -108,7 +114,8 @@ class Wire:
 
     def close(self) -> None:
         """Let the connections go, if the session is one of ours."""
-        self._own.close()
+        if self._own:
+            self.session.close()
 
     def _send(
         self,
@@ -121,14 +128,10 @@ class Wire:
             "headers": dict(self._headers),
             "params": query or None,
             "timeout": self.timeout_s,
+            **self._options,
         }
         if body is not None:
             options["json"] = dict(body)
-        if self._keystone:
-            options |= {"raise_exc": False, "redirect": False}
-        else:
-            # a token in a header of its own would follow a redirect anywhere
-            options |= {"allow_redirects": False, "auth": self._basic}
         import requests
 
         try:
@@ -136,36 +139,86 @@ class Wire:
         except requests.RequestException as error:
             raise self._lost(method, error) from error
         except _keystone_errors() as error:
-            raise self._not_let_in(error) from error
+            raise self._not_let_in(method, error) from error
 
     def _lost(self, method: str, error: "requests.RequestException") -> errors.NotReachable:
-        import requests
-        from urllib3.exceptions import ProtocolError
+        from requests import exceptions as lost
 
-        look = "" if method == "GET" else ": it may be done, look before you repeat"
-        if isinstance(error, requests.ReadTimeout):
-            sentence = f"{self.url} gave no answer within {self.timeout_s:g} s{look}"
-            return errors.NotReachable(sentence, in_doubt=True)
-        if isinstance(error, requests.exceptions.SSLError):
+        if isinstance(error, lost.InvalidJSONError):
+            return errors.NotReachable(f"cannot say this in JSON: {error}")
+        if isinstance(error, lost.SSLError):
             sentence = f"cannot trust {self.url}: {error}: set REQUESTS_CA_BUNDLE to its CA file"
             return errors.NotReachable(sentence)
-        if not isinstance(error, requests.ConnectionError):
+        if isinstance(error, lost.InvalidURL | lost.MissingSchema | lost.InvalidSchema):
             sentence = f"cannot reach {self.url}: {error}: set HOLDFAST_URL to its address"
             return errors.NotReachable(sentence)
-        if error.args and isinstance(error.args[0], ProtocolError):
-            sentence = f"{self.url} hung up in the middle{look}"
-            return errors.NotReachable(sentence, in_doubt=bool(look))
+        if not _went_out(error):
+            return errors.NotReachable(
+                f"cannot reach {self.url}: is it running?"
+                " start it with `make run` or set HOLDFAST_URL"
+            )
+        timed_out = _timed_out(error)
+        how = (
+            f"gave no answer within {self.timeout_s:g} s" if timed_out else "hung up in the middle"
+        )
+        return self._no_answer(method, f"{self.url} {how}", timed_out)
+
+    def _no_answer(self, method: str, sentence: str, timed_out: bool) -> errors.NotReachable:
+        """For a request that went out."""
+        if method in READS:
+            return errors.NotReachable(sentence, timed_out=timed_out)
+        sentence += ": it may be done, look before you repeat"
+        return errors.NotReachable(sentence, in_doubt=True, timed_out=timed_out)
+
+    def _not_let_in(self, method: str, error: Exception) -> errors.ClientError:
+        """keystoneauth1 hides what requests said, and which of the two servers was asked."""
+        import requests
+
+        theirs = sys.modules["keystoneauth1.exceptions"]
+        nowhere = (theirs.ConnectionError, theirs.DiscoveryFailure, theirs.CatalogException)
+        if not isinstance(error, (*nowhere, theirs.HttpServerError, theirs.RequestTimeout)):
+            refused = errors.Unauthorized(f"Keystone did not let us in: {error}")
+            refused.advise(BY_KEYSTONE)
+            return refused
+        sentence = f"cannot reach {self.url} or its Keystone: {error}"
+        cause = error.__context__
+        if isinstance(cause, requests.RequestException):
+            asked = (cause.request.url if cause.request is not None else None) or self.url
+            if asked.startswith(self.url) and _went_out(cause):
+                return self._no_answer(method, sentence, _timed_out(cause))
+        elif isinstance(error, theirs.RequestTimeout | theirs.ConnectionError):
+            return self._no_answer(method, sentence, isinstance(error, theirs.ConnectTimeout))
         return errors.NotReachable(
-            f"cannot reach {self.url}: is it running? start it with `make run` or set HOLDFAST_URL"
+            f"{sentence}: is it running? set HOLDFAST_URL and OS_AUTH_URL",
+            timed_out=isinstance(error, theirs.ConnectTimeout),
         )
 
-    def _not_let_in(self, error: Exception) -> errors.ClientError:
-        if isinstance(error, sys.modules["keystoneauth1.exceptions"].ConnectFailure):
-            return errors.NotReachable(
-                f"cannot reach {self.url} or its Keystone: {error}: is it running?"
-                " set HOLDFAST_URL and OS_AUTH_URL"
-            )
-        return errors.Unauthorized(f"Keystone did not let us in: {error}")
+
+def _as_it_is(request: Any) -> Any:
+    """Credentials that change nothing."""
+    return request
+
+
+def _went_out(error: "requests.RequestException") -> bool:
+    """Whether the server may have had the request: unless it failed before, nobody knows."""
+    from requests import exceptions as lost
+    from urllib3.exceptions import NewConnectionError
+
+    never = (lost.ConnectTimeout, lost.ProxyError, lost.SSLError, lost.InvalidJSONError)
+    malformed = (lost.InvalidURL, lost.MissingSchema, lost.InvalidSchema, lost.InvalidHeader)
+    if isinstance(error, (*never, *malformed)):
+        return False
+    cause = error.args[0] if error.args else None
+    return not isinstance(getattr(cause, "reason", cause), NewConnectionError)
+
+
+def _timed_out(error: "requests.RequestException") -> bool:
+    """Before an answer, or in its middle, which requests calls a lost connection."""
+    import requests
+    from urllib3.exceptions import ReadTimeoutError
+
+    inner = error.args[0] if error.args else None
+    return isinstance(error, requests.Timeout) or isinstance(inner, ReadTimeoutError)
 
 
 def _keystone_errors() -> tuple[type[Exception], ...]:

@@ -11,8 +11,10 @@ from holdfast import daemon, service
 
 def parts(conf: cfg.ConfigOpts) -> Sequence[daemon.Part]:
     service.check_bind(conf, conf.api.host)
-    application = service.api_application(conf)
-    return [service.Server(conf.api.host, conf.api.port, application, conf.api.threads)]
+    service.check_auth(conf)
+    application, close = service.api_application(conf)
+    server = service.Server(conf.api.host, conf.api.port, application, conf.api.threads)
+    return [daemon.Stopping(close), server]
 
 
 def main() -> int:

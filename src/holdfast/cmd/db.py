@@ -34,7 +34,9 @@ class Sync(Base, Command):
         from holdfast.service import Core
         from holdfast.store import migrations
 
-        core = Core(configuration.load([], parsed_args.config))
+        conf = configuration.load([], parsed_args.config)
+        conf.set_override("timeout_s", 0, group="database")  # a migration may take its time
+        core = Core(conf)
         try:
             print(migrations.sync(core.store.database))
         finally:

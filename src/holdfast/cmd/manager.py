@@ -14,9 +14,8 @@ def parts(conf: cfg.ConfigOpts) -> Sequence[daemon.Part]:
     core = service.Core(conf)
     service.check_schema(core)
     manager = service.ManagerPart(core, service.connect_cloud(conf, core.clock), serve_rpc=True)
-    found: list[daemon.Part] = [daemon.Stopping(core.close), manager]
-    health = service.health_server(core, manager)
-    return [*found, health] if health else found
+    closing, health = daemon.Stopping(core.close), service.health_server(core, manager)
+    return [closing, *([health] if health else []), manager]
 
 
 def main() -> int:

@@ -4,14 +4,17 @@
 import argparse
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from cliff.lister import Lister
 from oslo_config import cfg
+from sqlalchemy.engine import make_url
 
 from holdfast import conf as configuration
 from holdfast.client.commands import Base
 from holdfast.cmd.db import config_option
+from holdfast.cmd.up import use_state
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
 Finding = tuple[str, str]
@@ -28,18 +31,21 @@ class Status(Base, Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         config_option(parser)
+        parser.add_argument("--state", metavar="DIR", help="the state folder of a `holdfast up`")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
-        rows = list(findings(parsed_args.config))
+        rows = list(findings(parsed_args.config, parsed_args.state))
         results = {result for _check, result, _what in rows}
         self.exit_code = 2 if FAILURE in results else 1 if WARNING in results else 0
         return ("check", "result", "what"), rows
 
 
-def findings(files: list[str] | None) -> Iterator[tuple[str, str, str]]:
+def findings(files: list[str] | None, state: str | None) -> Iterator[tuple[str, str, str]]:
     try:
-        conf = configuration.load([], files)
+        conf = configuration.load([], [] if state and not files else files)
+        if state:
+            use_state(conf, Path(state).expanduser().resolve())
     except cfg.Error as error:
         yield "configuration", FAILURE, str(error)
         return
@@ -66,12 +72,11 @@ def _authentication(conf: cfg.ConfigOpts) -> Finding:
     from holdfast import service
 
     service.check_bind(conf, conf.api.host)
+    service.check_auth(conf)
     if conf.auth_strategy == "noauth":
         return WARNING, "noauth: everybody on this machine is an admin"
     if conf.auth_strategy == "http_basic":
         for path in (conf.auth.htpasswd_file, conf.auth.users_file):
-            if not os.access(path, os.R_OK):
-                return FAILURE, f"{path} cannot be read"
             if os.stat(path).st_mode & 0o007:
                 return WARNING, f"{path} can be read by everybody: chmod 640"
     return OK, conf.auth_strategy
@@ -80,6 +85,10 @@ def _authentication(conf: cfg.ConfigOpts) -> Finding:
 def _database(conf: cfg.ConfigOpts) -> Finding:
     from holdfast import service
 
+    file = make_url(conf.database.connection)
+    if file.get_backend_name() == "sqlite" and not Path(file.database or "").exists():
+        where = Path(file.database or "").absolute()
+        return FAILURE, f"there is no {where}: run `holdfast db sync`, or name --state DIR"
     core = service.Core(conf)
     try:
         service.check_schema(core)
@@ -92,6 +101,11 @@ def _cloud(conf: cfg.ConfigOpts) -> Finding:
     from holdfast import service
     from holdfast.ports.clock import SystemClock
 
+    if conf.cloud.driver == "sim":
+        if not Path(conf.sim.database).exists():
+            return WARNING, f"sim: nothing yet at {Path(conf.sim.database).absolute()}"
+        if conf.transport_url:
+            return WARNING, "sim: the cloud is a simulated one; [cloud] driver names a real one"
     cloud = service.connect_cloud(conf, SystemClock())
     try:
         hosts = cloud.hosts.list()
@@ -106,7 +120,10 @@ def _broker(conf: cfg.ConfigOpts) -> Finding:
     if not conf.transport_url:
         return OK, "none: API and manager are one process (`holdfast up`)"
     from holdfast.ports.clock import SystemClock
-    from holdfast.rpc import rabbit
+    from holdfast.rpc.rabbit import RemoteManager
 
-    manager = rabbit.remote(conf, SystemClock())
-    return OK, f"manager {manager.ping()} answers"
+    manager = RemoteManager(conf, SystemClock().now)
+    try:
+        return OK, f"manager {manager.ping()} answers"
+    finally:
+        manager.close()

@@ -4,6 +4,7 @@
 import argparse
 import contextlib
 import fcntl
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from holdfast.client.commands import Base
 from holdfast.daemon import BadSetup
 from holdfast.model.errors import HoldfastError
 
+LOG = logging.getLogger(__name__)
+
 
 class Up(Base, Command):
     """Run everything in one process: API, manager, SQLite, a simulated cloud.
@@ -29,7 +32,7 @@ class Up(Base, Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-        parser.add_argument("--port", type=int, help="port to listen on (default 8780)")
+        parser.add_argument("--port", type=_port, help="port to listen on (default 8780)")
         parser.add_argument(
             "--state",
             default="state",
@@ -41,20 +44,37 @@ class Up(Base, Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         state = Path(parsed_args.state).expanduser().resolve()
-        state.mkdir(parents=True, exist_ok=True)
         try:
+            state.mkdir(parents=True, exist_ok=True)
             with _alone(state):
                 return _run(_conf(parsed_args, state), state)
-        except (BadSetup, HoldfastError, cfg.Error) as error:
+        except OSError as error:
+            sys.stderr.write(f"holdfast up: the state folder {state} cannot be used: {error}\n")
+        except (BadSetup, HoldfastError, cfg.Error, ValueError) as error:
             sys.stderr.write(f"holdfast up: {error}\n")
-            return 1
+        except Exception as error:  # logging is set up by now and shows nothing on the screen
+            LOG.exception("cannot start")
+            where = f"the whole story is in {state / 'holdfast.log'}"
+            sys.stderr.write(f"holdfast up: cannot start: {str(error).splitlines()[0]}; {where}\n")
+        return 1
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65_536:
+        return int(text)
+    raise argparse.ArgumentTypeError("a number from 1 to 65535 is wanted")
+
+
+def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
+    """Where everything is kept that the configuration does not put elsewhere."""
+    conf.set_default("connection", f"sqlite:///{state / 'holdfast.db'}", group="database")
+    conf.set_default("database", str(state / "sim.db"), group="sim")
+    conf.set_default("log_file", str(state / "holdfast.log"))
 
 
 def _conf(args: argparse.Namespace, state: Path) -> cfg.ConfigOpts:
     conf = configuration.load([], [args.config] if args.config else [])
-    conf.set_default("connection", f"sqlite:///{state / 'holdfast.db'}", group="database")
-    conf.set_default("database", str(state / "sim.db"), group="sim")
-    conf.set_default("log_file", str(state / "holdfast.log"))
+    use_state(conf, state)
     if args.host:
         conf.set_override("host", args.host, group="api")
     if args.port is not None:
@@ -82,25 +102,26 @@ def _run(conf: cfg.ConfigOpts, state: Path) -> int:
     from holdfast.store import migrations
 
     service.check_bind(conf, conf.api.host)
+    service.check_auth(conf)
+    for name in configuration.unknown(conf):
+        sys.stderr.write(f"holdfast up: no such option, left aside: {name}\n")
     configuration.set_up_logging(conf, "holdfast")
     core = service.Core(conf)
-    migrations.sync(core.store.database)
-    simulated = conf.cloud.driver == "sim"
-    if simulated:
-        from holdfast.drivers.cloud.sim import Simulator
-
-        demo.prepare(Simulator(conf.sim.database, core.clock))
     manager = service.ManagerPart(core, service.connect_cloud(conf, core.clock))
-    services = service.api_services(
-        core, manager.commands, loop_age_s=manager.loop.age_s, embedded=True
-    )
+    services = service.api_services(core, manager.commands, loop_age_s=manager.loop.age_s)
     application = service.application(core, services)
     server = service.Server(conf.api.host, conf.api.port, application, conf.api.threads)
+    server.bind()  # first of all: if that fails, nothing was done
+    migrations.sync(core.store.database)
+    if core.store.database.dialect == "sqlite" and (taken := core.store.operations.take_over_all()):
+        LOG.info("%s operations of a process that was killed are taken over", taken)
+    if services.sim is not None:
+        demo.prepare(services.sim())
 
     class Manager:
         def start(self) -> None:
             manager.start()
-            if simulated:
+            if services.sim is not None:
                 demo.populate(manager, state / "populated", core.clock.now())
 
         stop = staticmethod(manager.stop)
@@ -113,6 +134,8 @@ def _greet(conf: cfg.ConfigOpts, state: Path) -> None:
     host = f"[{conf.api.host}]" if ":" in conf.api.host else conf.api.host
     url = f"http://{host}:{conf.api.port}"
     option = "" if url == "http://127.0.0.1:8780" else f" --url {url}"
+    if conf.auth_strategy == "http_basic":
+        option += " --user NAME --password-file FILE"
     tool = sys.argv[0] if sys.argv[0].endswith("holdfast") else "holdfast"
     with contextlib.suppress(ValueError):
         tool = str(Path(tool).resolve().relative_to(Path.cwd()))
@@ -120,9 +143,9 @@ def _greet(conf: cfg.ConfigOpts, state: Path) -> None:
         f"""
 Holdfast is up (authentication: {conf.auth_strategy}, cloud: {conf.cloud.driver})
 
-  console        {url}/
+  front page     {url}/
   reservations   {url}/reservation/v1   (Blazar v1)
-  instance HA    {url}/instance-ha/v1   (Masakari v1)
+  instance HA    {url}/instance-ha/v1   (Masakari v1; its version document so far)
   own API        {url}/holdfast/v1      (document: {url}/holdfast/v1/openapi.json)
   state and log  {state}
 

@@ -18,6 +18,8 @@ import holdfast
 from holdfast.conf import api, auth, cloud, database, default, manager, reservation, sim
 
 LOG = logging.getLogger(__name__)
+#: Groups of libraries that read our files too.
+_OTHERS = ("oslo_", "keystone_authtoken", "profiler", "healthcheck", "cors")
 _GROUPS = (default, api, auth, cloud, database, manager, reservation, sim)
 
 
@@ -48,6 +50,8 @@ def unknown(conf: cfg.ConfigOpts) -> list[str]:
         sections: dict[str, dict[str, Any]] = {}
         cfg.ConfigParser(path, sections).parse()
         for group, names in sections.items():
+            if group not in ours and not group.startswith(_OTHERS):
+                found.append(f"[{group}]")
             strange = names.keys() - ours.get(group, names.keys())
             found += [f"[{group}]{name}" for name in sorted(strange)]
     return found
@@ -66,6 +70,8 @@ def set_up_logging(conf: cfg.ConfigOpts, program: str) -> None:
         default_log_levels=[*log.get_default_log_levels(), "alembic=WARN", "cheroot=WARN"],
     )
     log.setup(conf, program)
+    for name in unknown(conf):
+        LOG.warning("no such option, left aside: %s", name)
     conf.register_mutate_hook(_levels)
 
 

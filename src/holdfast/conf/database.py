@@ -11,5 +11,11 @@ OPTS = [
         secret=True,
         help="SQLAlchemy URL: sqlite:///…, postgresql+psycopg://…, mysql+pymysql://….",
     ),
+    cfg.IntOpt(
+        "timeout_s",
+        default=30,
+        min=0,
+        help="Seconds to wait for an answer before the database counts as away; 0: for ever.",
+    ),
     cfg.IntOpt("pool_size", default=20, min=1, help="Connections kept open per process."),
 ]

@@ -12,7 +12,7 @@
     │   ├── HostInUse            reserved, or servers on it
     │   └── StaleWrite           somebody else wrote first (retried inside, seldom seen)
     ├── TooLarge            413
-    ├── Unavailable         503  a part we need is away; nothing was changed
+    ├── Unavailable         503  a part we need is away; the sentence says what that means
     ├── DriverError         502  a cloud, fence or membership call failed
     └── ClaimLost                durable work now belongs to another manager
 

@@ -24,7 +24,7 @@ def same(one: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class Host:
-    """A host as Holdfast knows it. `generation` moves with every booking that touches it."""
+    """A host as Holdfast knows it. `generation` counts the bookings that touched it."""
 
     id: int
     uuid: str

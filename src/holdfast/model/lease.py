@@ -13,8 +13,6 @@ from typing import Any
 
 from holdfast.model import moves
 
-STABLE = frozenset({"PENDING", "ACTIVE", "TERMINATED", "ERROR"})
-
 
 @dataclass(frozen=True)
 class Window:

@@ -21,6 +21,9 @@ class Clock(Protocol):
         ...
 
 
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The machine's clocks."""
 
@@ -28,7 +31,8 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        """Goes on while the machine sleeps: a claim ages then too."""
+        return time.clock_gettime(_BOOTTIME)
 
     def wait(self, bell: threading.Event, seconds: float) -> bool:
         return bell.wait(max(0.0, seconds))

@@ -4,7 +4,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -127,8 +127,7 @@ class _LeaseWork:
             return  # deleted meanwhile: nobody is left to tell
         if self.name == START and old.status == "ACTIVE":
             return  # it runs; what failed is the tidying up after
-        path = {START: ("STARTING", "ERROR"), END: ("TERMINATING", "ERROR")}
-        new = _along(old, path.get(self.name, ("ERROR",))).move_reservations("error")
+        new = _along(old, ("STARTING", "ERROR")).move_reservations("error")
         self.save(run, new, f"{self.name} failed: {why}")
 
 
@@ -169,6 +168,13 @@ class LeaseApply(_Aside):
     """A running lease got more hosts: they join its pool like the first ones did."""
 
     name, verbs = APPLY, ("start", "settle")
+
+    def failed(self, run: Run, why: str) -> None:
+        """The owner is told that not all of it is there."""
+        super().failed(run, why)
+        old = self.lease(run)
+        short = tuple(replace(r, missing_resources=True) for r in old.reservations)
+        self.save(run, replace(old, degraded=True, reservations=short), f"not all joined: {why}")
 
 
 class LeaseBeforeEnd(_Aside):

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from holdfast.model.errors import HostInUse, InvalidInput
+from holdfast.model.errors import HostInUse, InvalidInput, NotFound
 from holdfast.model.host import RESERVED_NAMES
 from holdfast.model.operation import Operation
 from holdfast.ports.ledger import Work
@@ -127,10 +127,19 @@ class HostEnrol(_HostWork):
 
 
 class HostWithdraw(_HostWork):
+    """Tried until it succeeds: nobody can ask for it again once the host is out of our list."""
+
     name = WITHDRAW
+    stubborn = True
 
     def steps(self) -> Sequence[Step]:
-        return (Step("leave", self.move("remove_host")),)
+        return (Step("leave", self.leave),)
+
+    def leave(self, run: Run) -> str:
+        try:
+            return self.move("remove_host")(run)
+        except NotFound as gone:
+            return f"nothing to leave: {gone.message}"
 
 
 def kinds(desk: Desk) -> dict[str, Kind]:

@@ -38,7 +38,7 @@ def changed_dates(
             raise InvalidInput("start_date: Start date must be later than current date")
         if end < minute(now):
             raise InvalidInput("end_date: End date must be later than current date")
-    if end != lease.start or not change.end_now:
+    if not (change.end_now and end == start):  # ended in the instant it began
         _ordered(start, end)
     if change.before_end is not None:
         return start, end, _before_end(change.before_end, start, end, before_end_default)

@@ -6,6 +6,9 @@ caller has long been told 503. So a broker that was away leaves nothing half-mad
 """
 
 import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any, cast
 
 import oslo_messaging
@@ -15,11 +18,12 @@ from oslo_messaging.rpc import dispatcher
 
 from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError, Unavailable
-from holdfast.ports.clock import Clock
 from holdfast.ports.manager import Manager
 from holdfast.rpc import wire
 
 LOG = logging.getLogger(__name__)
+
+Now = Callable[[], datetime]
 
 TOPIC = "holdfast.manager"
 #: A health probe asks often and must not wait as long as a command may.
@@ -29,7 +33,6 @@ METHOD = "command"
 
 _AWAY = (
     oslo_messaging.MessageDeliveryFailure,
-    oslo_messaging.MessagingTimeout,
     oslo_messaging.MessagingException,
     OSError,
 )
@@ -49,9 +52,9 @@ def transport(conf: cfg.ConfigOpts) -> Any:
 class RemoteManager:
     """Looks like a Manager; each method is a call to whichever manager takes it from the queue."""
 
-    def __init__(self, conf: cfg.ConfigOpts, clock: Clock) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, now: Now) -> None:
         self._conf = conf
-        self._clock = clock
+        self._now = now
         self._transport = transport(conf)
         target = oslo_messaging.Target(topic=TOPIC, version="1.0")
         self._client = oslo_messaging.get_rpc_client(self._transport, target, retry=0)
@@ -61,7 +64,7 @@ class RemoteManager:
             raise AttributeError(name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            names = [hint for hint in wire._hints(name) if hint != "return"]
+            names = wire.parameters(name)
             return self._call(name, {**dict(zip(names, args, strict=False)), **kwargs})
 
         return call
@@ -71,16 +74,21 @@ class RemoteManager:
         message = {
             "v": wire.VERSION,
             "name": name,
-            "deadline": self._clock.now().timestamp() + timeout,
+            "deadline": self._now().timestamp() + timeout,
             "args": wire.pack(name, args),
         }
         client = self._client.prepare(timeout=timeout)
         try:
             answer = client.call({}, METHOD, message=message)
+        except oslo_messaging.MessagingTimeout as error:
+            raise Unavailable(
+                f"no manager answered within {timeout} s: is holdfast-manager running? If one had"
+                " begun, it goes on: look before you repeat the command"
+            ) from error
         except _AWAY as error:
             raise Unavailable(
-                f"no manager answered within {timeout} s: is holdfast-manager running, and is the"
-                " message broker up? Nothing was changed; try again"
+                "no manager can be reached: the message broker is away. Nothing was changed;"
+                " try again in a moment"
             ) from error
         return wire.unpack_answer(answer)
 
@@ -88,46 +96,52 @@ class RemoteManager:
         self._transport.cleanup()
 
 
-def remote(conf: cfg.ConfigOpts, clock: Clock) -> Manager:
-    return cast(Manager, RemoteManager(conf, clock))
+def remote(conf: cfg.ConfigOpts, now: Now) -> Manager:
+    """A Manager behind the broker; `now` is the clock that both sides share, the database's."""
+    return cast(Manager, RemoteManager(conf, now))
 
 
 class Server:
     """Takes commands from the queue and hands them to the manager in this process."""
 
-    def __init__(self, conf: cfg.ConfigOpts, manager: Manager, clock: Clock, name: str) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, manager: Manager, now: Now, name: str) -> None:
         self._transport = transport(conf)
         target = oslo_messaging.Target(topic=TOPIC, server=name, version="1.0")
         self._server = oslo_messaging.get_rpc_server(
             self._transport,
             target,
-            [_Endpoint(manager, clock)],
+            [_Endpoint(manager, now)],
             executor="threading",
             access_policy=dispatcher.DefaultRPCAccessPolicy,
         )
 
+        # oslo.messaging waits in start() for a broker that is away; nothing else may wait for it.
+        self._starting = threading.Thread(target=self._server.start, name="rpc", daemon=True)
+
     def start(self) -> None:
-        self._server.start()
+        self._starting.start()
 
     def stop(self) -> None:
+        if self._starting.is_alive():
+            return  # never reached the broker; there is nothing to take leave of
         self._server.stop()
         self._server.wait()
         self._transport.cleanup()
 
 
 class _Endpoint:
-    def __init__(self, manager: Manager, clock: Clock) -> None:
+    def __init__(self, manager: Manager, now: Now) -> None:
         self._manager = manager
-        self._clock = clock
+        self._now = now
 
     def command(self, _context: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
         name = message["name"]
         if name not in wire.commands():
             return wire.pack_error(HoldfastError(f"no command {name}"))
-        if message["deadline"] < self._clock.now().timestamp():
-            LOG.warning("dropped a %s that nobody waits for any more", name)
-            return wire.pack_error(Unavailable("too late"))
         try:
+            if message["deadline"] < self._now().timestamp():
+                LOG.warning("dropped a %s that nobody waits for any more", name)
+                return wire.pack_error(Unavailable("too late"))
             args = wire.unpack(name, message["args"])
             _adopt(args.get("caller"))
             return {"ok": getattr(self._manager, name)(**args)}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed commands to JSON and back, driven by the signatures of the Manager interface alone.
 
-Requests are `{"v": 1, "deadline": …, "caller_request": …, "args": {…}}`, answers `{"ok": …}` or
+Requests are `{"v": 1, "name": …, "deadline": …, "args": {…}}`, answers `{"ok": …}` or
 `{"error": {"code", "message"}}`. Unknown keys are ignored on both sides, so that neighbouring
 versions can talk.
 """
@@ -29,6 +29,11 @@ _converter.register_structure_hook(Any, lambda value, _type: value)
 @cache
 def _hints(method: str) -> dict[str, Any]:
     return typing.get_type_hints(getattr(Manager, method))
+
+
+def parameters(method: str) -> list[str]:
+    """The names of a command's arguments, in their order."""
+    return [name for name in _hints(method) if name != "return"]
 
 
 @cache

@@ -16,8 +16,8 @@ class SqlLedger(LeaseStore, HostStore):
 class Store:
     """Everything that asks or tells the database goes through here."""
 
-    def __init__(self, url: str, clock: Clock, *, pool_size: int = 20) -> None:
-        self.database = Database(url, clock, pool_size=pool_size)
+    def __init__(self, url: str, clock: Clock, *, pool_size: int = 20, timeout_s: int = 30) -> None:
+        self.database = Database(url, clock, pool_size=pool_size, timeout_s=timeout_s)
         self.ledger = SqlLedger(self.database)
         self.operations = OperationStore(self.database)
         self.observations = ObservationStore(self.database)

@@ -28,8 +28,12 @@ from holdfast.ports.clock import Clock
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: Races. PostgreSQL: serialisation, deadlock, exclusion; MariaDB: deadlock, lock wait, changed.
-_RACES = {"40001", "40P01", "23P01", 1213, 1205, 1020}
+#: Races. PostgreSQL: serialisation, deadlock, exclusion, lock; MariaDB: deadlock, lock, changed.
+_RACES = {"40001", "40P01", "23P01", "55P03", 1213, 1205, 1020}
+#: A server that cannot serve us now though it answers: read-only, shutting down, starting.
+_AWAY = {"25006", "57P01", "57P02", "57P03", 1290, 1836}
+#: A table or a column that is not there.
+_SCHEMA = {"42P01", "42703", 1146, 1054}
 _TRIES = 8
 #: How long a reading of the database's clock is carried on by our own.
 CLOCK_AGE_S = 2.0
@@ -37,6 +41,9 @@ CLOCK_AGE_S = 2.0
 SLOW_READ_S = 0.2
 #: A connection that rested longer is asked whether it still lives before it is used.
 IDLE_S = 1.0
+#: How long a burst may queue for a connection, and a write for a row that another one holds.
+POOL_TIMEOUT_S = 10
+LOCK_S = 10
 
 
 class Database:
@@ -47,9 +54,10 @@ class Database:
         *,
         pool_size: int = 20,
         connect_timeout_s: int = 5,
+        timeout_s: int = 30,
     ) -> None:
         self.clock = clock
-        self.engine = _engine(url, pool_size, connect_timeout_s)
+        self.engine = _engine(url, pool_size, connect_timeout_s, timeout_s)
         self.dialect = self.engine.dialect.name
         # READ COMMITTED gives every statement its own snapshot, in a transaction or not: looking
         # costs PostgreSQL no BEGIN and no COMMIT. SQLite's read transaction is one snapshot.
@@ -85,9 +93,10 @@ class Database:
             try:
                 with self.write() as conn:
                     return action(conn)
-            except StaleWrite:
+            except (StaleWrite, sa.exc.IntegrityError) as error:
+                # Somebody wrote the row that we were about to: look again, we will find it.
                 if attempt == _TRIES:
-                    raise
+                    raise StaleWrite("somebody else is always faster, try again") from error
                 pause = random.uniform(0, 0.005 * 2**attempt)
                 self.clock.wait(threading.Event(), pause)
         raise AssertionError("unreachable")
@@ -131,7 +140,7 @@ class Database:
         self.engine.dispose()
 
 
-def _engine(url: str, pool_size: int, timeout_s: int) -> Engine:
+def _engine(url: str, pool_size: int, connect_timeout_s: int, timeout_s: int) -> Engine:
     # No overflow: a burst queues for a connection for a moment instead of opening and closing more.
     parsed = sa.engine.make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -140,21 +149,43 @@ def _engine(url: str, pool_size: int, timeout_s: int) -> Engine:
             connect_args={"timeout": 10, "check_same_thread": False},
             pool_size=pool_size,
             max_overflow=0,
+            pool_timeout=POOL_TIMEOUT_S,
         )
         event.listen(engine, "connect", _sqlite_connect)
         event.listen(engine, "begin", _sqlite_begin)
         return engine
     engine = sa.create_engine(
         parsed,
-        connect_args={"connect_timeout": timeout_s},
+        connect_args=_patience(parsed.get_backend_name(), connect_timeout_s, timeout_s),
         isolation_level="READ COMMITTED",
         pool_size=pool_size,
         max_overflow=0,
+        pool_timeout=POOL_TIMEOUT_S,
         pool_recycle=1800,
     )
     event.listen(engine, "checkin", _rests)
     event.listen(engine, "checkout", functools.partial(_still_there, engine))
     return engine
+
+
+def _patience(backend: str, connect_s: int, answer_s: int) -> dict[str, Any]:
+    """How long we wait for a server that says nothing; `answer_s` 0 waits for ever."""
+    args: dict[str, Any] = {"connect_timeout": connect_s}
+    if not answer_s:
+        return args
+    if backend == "postgresql":
+        args |= {"keepalives_idle": 5, "keepalives_interval": 5, "keepalives_count": 3}
+        args["tcp_user_timeout"] = answer_s * 1000
+        limits = {
+            "statement_timeout": answer_s,
+            "lock_timeout": LOCK_S,
+            "idle_in_transaction_session_timeout": answer_s,
+        }
+        args["options"] = " ".join(f"-c {name}={s * 1000}" for name, s in limits.items())
+        return args
+    lock = f"innodb_lock_wait_timeout={LOCK_S}"
+    args["init_command"] = f"SET SESSION {lock}, SESSION idle_transaction_timeout={answer_s}"
+    return args | {"read_timeout": answer_s, "write_timeout": answer_s}
 
 
 def _rests(_dbapi: Any, record: Any) -> None:
@@ -196,9 +227,11 @@ def _translated() -> Iterator[None]:
     except sa.exc.DBAPIError as error:
         if _state(error) & _RACES:
             raise StaleWrite("lost a race in the database, try again") from error
-        if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) or (
-            error.connection_invalidated
-        ):
+        if _state(error) & _SCHEMA:
+            LOG.error("the database lacks a table or a column: %s", _first_line(error.orig))
+            raise Unavailable("the database is not at our version: holdfast db sync") from error
+        away = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
+        if away or error.connection_invalidated or _state(error) & _AWAY:
             LOG.warning("the database is away: %s", _first_line(error.orig))
             raise Unavailable("the database is away, try again in a moment") from error
         raise

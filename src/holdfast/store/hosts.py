@@ -64,9 +64,13 @@ class HostStore:
 
     def host(self, ref: str) -> Host:
         with self._db.read() as conn:
-            for host in _load(conn, h.enrolled.is_(True), _named(ref)):
-                return host
-        raise NotFound(f"Object with {{'host_id': {ref!r}}} not found")
+            found = _load(conn, h.enrolled.is_(True), _named(ref))
+        if len(found) > 1:
+            names = ", ".join(host.hypervisor_hostname for host in found)
+            raise Conflict(f"{ref} means several hosts ({names}): use the id or the full name")
+        if not found:
+            raise NotFound(f"Object with {{'host_id': {ref!r}}} not found")
+        return found[0]
 
     def enrolled(self) -> Sequence[Host]:
         with self._db.read() as conn:
@@ -80,7 +84,8 @@ class HostStore:
         keys: Collection[str] = (),
     ) -> Sequence[tuple[Host, bool]]:
         with self._db.read() as conn:
-            # Hosts first: a booking that commits after this look moves a generation we have seen.
+            # Hosts first, then who holds them: what is booked in between is seen as held. What is
+            # booked after this look is found by the booking itself.
             found = _load(conn, h.enrolled.is_(True), h.reservable.is_(True), keys=keys)
             busy = set(conn.execute(_busy(window, besides)).scalars())
         return [(host, host.id not in busy) for host in found]
@@ -148,8 +153,8 @@ class HostStore:
     ) -> Host:
         def action(conn: Connection) -> Host:
             now = self._db.now(conn)
-            known = _load(conn, sa.or_(h.uuid == host.uuid, _named(host.service_host)))
-            if any(row.enrolled for row in known):
+            known = _load(conn, sa.or_(h.uuid == host.uuid, _by_name(host.service_host)))
+            if any(row.reservable for row in known):
                 raise Conflict(f"host {host.hypervisor_hostname} is enrolled already")
             values = {
                 **_columns(host, region),
@@ -265,7 +270,10 @@ _NOT_GIVEN_BACK = (
 
 def _take(conn: Connection, ids: Iterable[int]) -> None:
     """Own the rows of these hosts until the commit: the queue in which bookings stand."""
-    conn.execute(sa.update(hosts).where(h.id.in_(sorted(ids))).values(generation=h.generation + 1))
+    taken = h.id.in_(sorted(ids))
+    if conn.dialect.name != "sqlite":  # in one order for all, or two of us wait for each other
+        conn.execute(sa.select(h.id).where(taken).order_by(h.id).with_for_update())
+    conn.execute(sa.update(hosts).where(taken).values(generation=h.generation + 1))
 
 
 def take_free(
@@ -314,6 +322,10 @@ def _named(ref: str) -> sa.ColumnElement[bool]:
         return h.id == int(ref)
     if _UUID.fullmatch(ref):
         return h.uuid == ref
+    return _by_name(ref)
+
+
+def _by_name(ref: str) -> sa.ColumnElement[bool]:
     name = normalise(ref)
     if "." in name:
         return h.name.in_([name, short(name)])

@@ -36,7 +36,7 @@ class LeaseStore:
         with self._db.read() as conn:
             row = conn.execute(_leases(("lease",)), {"lease": lease_id}).first()
             if row is not None:
-                return _lease(row, {lease_id: _holding(conn, lease_id)})
+                return _lease(row, {row.id: _holding(conn, row.id)})
         raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
 
     def with_events(
@@ -90,10 +90,11 @@ class LeaseStore:
     ) -> Lease:
         with self._db.write() as conn:
             now = self._db.now(conn)
+            # Always in this order, or two of us wait for each other: lease, hosts, work.
+            _update_lease(conn, old, new, now)
+            _hold(conn, old, new)
             if claim is not None:
                 update_claimed(conn, claim, updated_at=now)
-            _hold(conn, old, new)
-            _update_lease(conn, old, new, now)
             before = {r.id: r for r in old.reservations}
             for reservation in new.reservations:
                 if reservation != before[reservation.id]:
@@ -109,12 +110,11 @@ class LeaseStore:
                 audit.write(conn, now, new.id, new.project_id, say)
         return replace(new, version=old.version + 1, updated_at=now)
 
-    def erase(self, lease: Lease, *, claim: Claim | None, say: str) -> None:
+    def erase(self, lease: Lease, *, claim: Claim, say: str) -> None:
         with self._db.write() as conn:
             now = self._db.now(conn)
-            if claim is not None:
-                update_claimed(conn, claim, updated_at=now)
             conn.execute(sa.delete(leases).where(leases.c.id == lease.id))
+            update_claimed(conn, claim, updated_at=now)
             audit.write(conn, now, lease.id, lease.project_id, say)
 
 

@@ -37,10 +37,7 @@ class ObservationStore:
             made = conn.execute(sa.select(observations).where(observations.c.id == id_))
             return dict(made.mappings().one()), True
 
-        try:
-            return self._db.retry(action)
-        except sa.exc.IntegrityError:  # somebody sent the same one at the same moment
-            return self._db.retry(action)
+        return self._db.retry(action)
 
     def list_all(
         self,

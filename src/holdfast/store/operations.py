@@ -135,6 +135,20 @@ class OperationStore:
                 return operation
         raise NotFound(f"no operation {key}")
 
+    def take_over_all(self) -> int:
+        """Give back every claim, where it is sure that no other process works on this database."""
+
+        def action(conn: Connection) -> int:
+            now = self._db.now(conn)
+            done = conn.execute(
+                sa.update(operations)
+                .where(o.status == RUNNING)
+                .values(owner=None, claim_until=None, next_try_at=now, epoch=o.epoch + 1)
+            )
+            return done.rowcount
+
+        return self._db.retry(action)
+
     # for people
 
     def list_all(
@@ -237,6 +251,9 @@ _FIXED = {"id", "key", "epoch", "created_at", "claim_until"}
 def apply_work(conn: Connection, subject: str, work: Work, now: datetime) -> None:
     """Add, cancel and re-arm the work of a subject, within somebody's transaction."""
     # A call of work that we cancel or move may still be on its way: what is new waits for its end.
+    # The rows are ours from here on: nobody claims or renews between this look and our writes.
+    if conn.dialect.name != "sqlite":
+        conn.execute(sa.select(o.id).where(o.subject == subject).with_for_update())
     busy = busy_until(conn, subject, now) or now
     if work.cancel:
         conn.execute(

@@ -62,7 +62,7 @@ class Loop:
         )
         for operation in taken:
             self._runner.submit(operation, before)
-        if len(taken) == BATCH and self._runner.free():
+        if taken and len(taken) == min(free, BATCH) and self._runner.free():
             return 0.0
         # What was due before that look is taken, or waits for an earlier one of its subject.
         following = self._operations.next_look(looked_at)

@@ -64,4 +64,4 @@ def _said(sentence: str) -> Reply:
 def _sim(ask: Ask) -> Any:
     if ask.services.sim is None:
         raise NotFound("the cloud of this deployment is not simulated ([cloud] driver)")
-    return ask.services.sim
+    return ask.services.sim()

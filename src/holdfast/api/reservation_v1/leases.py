@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.api.ask import Ask, Reply
 from holdfast.api.reservation_v1.dates import NOW, lease_date, parse, stamp
-from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.errors import InvalidInput, NotFound, Unavailable
 from holdfast.model.lease import EVENT_TYPES, START, Event, Lease, Reservation
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 
@@ -78,7 +78,11 @@ def create(ask: Ask) -> Reply:
         before_end=_optional(body, "before_end_date"),
         reservations=tuple(_reservation(r) for r in body.get("reservations", [])),
     )
-    ask.services.manager.create_lease(ask.caller, wanted)
+    try:
+        ask.services.manager.create_lease(ask.caller, wanted)
+    except Unavailable:  # the answer may have got lost, not the lease: its id is ours, so look
+        if not ask.services.store.ledger.with_events(lease_id=wanted.id):
+            raise
     return Reply(_shown(ask, wanted.id), status=201)
 
 

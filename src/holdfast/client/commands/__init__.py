@@ -6,8 +6,8 @@ on several objects goes on after one that fails, and ends with 1.
 """
 
 import argparse
-import json
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from cliff.columns import FormattableColumn
@@ -15,7 +15,7 @@ from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from holdfast.client.errors import ClientError, NotReachable, Unauthorized
+from holdfast.client.errors import ClientError, NotFound, NotReachable, Unauthorized
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
@@ -69,6 +69,17 @@ class Base(Command):
                 self.app.LOG.error("%s: %s", ref, error)
         return done
 
+    def say_deleted(self, what: str, look: Callable[[], object]) -> None:
+        """After a delete: gone, or still on its way, which one look tells."""
+        try:
+            look()
+        except NotFound:
+            self.say(f"{what} deleted")
+            return
+        except ClientError as error:  # the delete itself was accepted
+            self.app.LOG.debug("%s: %s", what, error)
+        self.say(f"{what} is being deleted; `holdfast operation list` shows how far")
+
 
 class ListCommand(Base, Lister):
     """A table of many."""
@@ -79,29 +90,36 @@ class ShowCommand(Base, ShowOne):
 
 
 class Moment(FormattableColumn[Any]):
-    """A date of the wire: without its microseconds for people."""
+    """A date of the wire: UTC to the second for people, whichever API it came from."""
 
     def human_readable(self) -> str:
-        return str(self._value or "").replace("T", " ").split(".", 1)[0]
+        text = str(self._value or "")
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return text
+        zoned = moment.astimezone(UTC) if moment.tzinfo else moment
+        return f"{zoned:%Y-%m-%d %H:%M:%S}"
 
 
 class Lines(FormattableColumn[Any]):
     """A list of objects: one line each for people."""
 
     def human_readable(self) -> str:
-        return "\n".join(_line(each) for each in self._value or ())
+        return "\n".join(self.line(each) for each in self._value or ())
+
+    def line(self, value: Any) -> str:
+        if not isinstance(value, dict):
+            return str(value)
+        shown = {k: v for k, v in value.items() if v not in (None, "", [], {})}
+        return ", ".join(f"{key}={each}" for key, each in shown.items())
 
 
-def _line(value: Any) -> str:
-    if not isinstance(value, dict):
-        return str(value)
-    shown = {k: v for k, v in value.items() if v not in (None, "", [], {})}
-    return ", ".join(f"{key}={each}" for key, each in shown.items())
-
-
-def one(values: Mapping[str, Any]) -> Table:
-    """Columns and data of one object; dates and lists made readable."""
-    return tuple(values), [_column(key, value) for key, value in values.items()]
+def one(values: Mapping[str, Any], **shown: type[Lines]) -> Table:
+    """Columns and data of one object; dates and lists made readable, some as `shown` says."""
+    return tuple(values), [
+        shown[key](value) if key in shown else _column(key, value) for key, value in values.items()
+    ]
 
 
 def rows(columns: tuple[str, ...], objects: Iterable[Mapping[str, Any]]) -> Table:
@@ -134,11 +152,3 @@ def pair(text: str) -> tuple[str, str]:
     if not equals or not key.strip():
         raise ValueError(f"{text!r} is not key=value")
     return key.strip(), value
-
-
-def json_value(text: str) -> Any:
-    """A number, true or false where it is one, otherwise the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

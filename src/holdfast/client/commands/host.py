@@ -39,7 +39,7 @@ def _add_extra(parser: argparse.ArgumentParser) -> None:
 class Create(ListCommand):
     """Enrol hosts: from now on leases can reserve them."""
 
-    example = """  holdfast host create cmp-1 cmp-2 --extra gpu=True --extra rack=a"""
+    example = """  holdfast host create cmp-19 cmp-20 --extra gpu=True --extra room=a"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -66,7 +66,7 @@ class List(ListCommand):
 class Show(ShowCommand):
     """Show one host, with its capabilities."""
 
-    example = "  holdfast host show cmp-1"
+    example = "  holdfast host show cmp-01"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -83,7 +83,7 @@ class Set(ShowCommand):
     Not while a reservation rests on the capability.
     """
 
-    example = "  holdfast host set cmp-1 --extra gpu=True --unset burn_in"
+    example = "  holdfast host set cmp-01 --extra gpu=True --unset burn_in"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -112,7 +112,7 @@ class Set(ShowCommand):
 class Delete(Base):
     """Take hosts out of reservation; not while one is reserved or has servers."""
 
-    example = "  holdfast host delete cmp-1 cmp-2"
+    example = "  holdfast host delete cmp-19 cmp-20"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -125,14 +125,15 @@ class Delete(Base):
     def _delete(self, ref: str) -> None:
         host = self.client.hosts.find(ref)
         self.client.hosts.delete(host["id"])
-        self.say(f"host {host['hypervisor_hostname']} ({host['id']}) deleted")
+        what = f"host {host['hypervisor_hostname']} ({host['id']})"
+        self.say_deleted(what, lambda: self.client.hosts.show(host["id"]))
 
 
 class AllocationList(ListCommand):
     """List which reservation holds which host, and when."""
 
     example = """  holdfast host allocation list --sort-column start_date
-  holdfast host allocation list --lease training"""
+  holdfast host allocation list --lease nightly-tests"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -8,7 +8,9 @@ from typing import Any
 from holdfast.client import clock, dates, where
 from holdfast.client.commands import (
     Base,
+    Lines,
     ListCommand,
+    Moment,
     ShowCommand,
     Table,
     one,
@@ -21,6 +23,7 @@ POLL_S = 0.5
 PATIENCE = 20  # polls in a row that may fail before waiting gives up
 DATES = """
 dates: now, +45s, +30m, +2h, +1d, 2027-01-31 18:00[:30] (UTC), 2027-01-31T18:00+01:00"""
+LONGEST_WHERE = 60
 
 _date = typed(dates.parse)
 _span = typed(dates.span)
@@ -43,7 +46,7 @@ class Create(ShowCommand):
 
     example = """  holdfast lease create training --hosts 2 --end +8h --where 'vcpus>=8' --wait
   holdfast lease create night --start '2027-01-31 18:00' --end +12h --min 1 --max 4 \\
-      --where 'rack in a,b' --where gpu=True --before-end snapshot"""
+      --where 'rack in rack-b,rack-c' --where gpu=True --before-end snapshot"""
 
     def get_epilog(self) -> str:
         return super().get_epilog() + "\n" + DATES
@@ -58,18 +61,19 @@ class Create(ShowCommand):
             type=_date,
             metavar="DATE",
             default=dates.parse("+24h"),
-            help="+2h counts from the start; default: +24h",
+            help="+2h counts from --start, so from now if that is not given; default: +24h",
         )
         add("--hosts", type=_count, metavar="N", help="exactly N hosts; default: 1")
-        add("--min", type=_count, metavar="N", help="at least N hosts")
-        add("--max", type=_count, metavar="N", help="at most N hosts")
+        add("--min", type=_count, metavar="N", help="at least N hosts; without --max exactly N")
+        add("--max", type=_count, metavar="N", help="at most N hosts; without --min at least 1")
         add(
             "--where",
             action="append",
             default=[],
             type=_condition,
             metavar="CONDITION",
-            help="which hosts will do: 'vcpus>=8', gpu=True, 'rack!=a', 'rack in a,b', "
+            help="which hosts will do: 'vcpus>=8', gpu=True, 'rack!=rack-a', "
+            "'rack in rack-a,rack-b', "
             "or a property expression in JSON; repeat it to demand more",
         )
         add(
@@ -84,7 +88,7 @@ class Create(ShowCommand):
             "--before-end-date",
             type=_date,
             metavar="DATE",
-            help="when the end is announced; +2h counts from the start",
+            help="when the end is announced; +2h counts from --start, or from now",
         )
         add(
             "--before-end",
@@ -97,19 +101,21 @@ class Create(ShowCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = parsed_args
         now = clock.now().replace(microsecond=0)
-        start = args.start.at(now)
         announced = args.before_end_date
         reservation = self._reservation(args)
-        lease = self.client.leases.create(
-            args.name,
-            start_date=args.start.on_wire(now),
-            end_date=args.end.on_wire(start),
-            before_end_date=announced.on_wire(start) if announced else None,
-            reservations=[reservation],
-        )
+        try:
+            start = args.start.at(now)
+            when = {
+                "start_date": args.start.on_wire(now),
+                "end_date": args.end.on_wire(start),
+                "before_end_date": announced.on_wire(start) if announced else None,
+            }
+        except ValueError as error:
+            self.parser.error(str(error))
+        lease = self.client.leases.create(args.name, reservations=[reservation], **when)
         if args.wait:
             lease = self._wait(lease)
-        return one(lease)
+        return _shown(lease)
 
     def _reservation(self, args: argparse.Namespace) -> dict[str, Any]:
         if args.hosts and (args.min or args.max):
@@ -171,7 +177,7 @@ class List(ListCommand):
 class Show(ShowCommand):
     """Show one lease, with its reservations and events."""
 
-    example = "  holdfast lease show training"
+    example = "  holdfast lease show nightly-tests"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -179,14 +185,14 @@ class Show(ShowCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        return one(self.client.leases.find(parsed_args.lease))
+        return _shown(self.client.leases.find(parsed_args.lease))
 
 
 class Set(ShowCommand):
     """Rename a lease, move it, make it longer or shorter."""
 
-    example = """  holdfast lease set training --extend 2h
-  holdfast lease set training --end now"""
+    example = """  holdfast lease set nightly-tests --extend 2h
+  holdfast lease set nightly-tests --end now"""
 
     def get_epilog(self) -> str:
         return super().get_epilog() + "\n" + DATES
@@ -216,14 +222,17 @@ class Set(ShowCommand):
         if args.name is None and not any(asked):
             self.parser.error("nothing to change: give --name, --end, --extend, …")
         lease = self.client.leases.find(args.lease)
-        changes = _changes(args, lease, clock.now().replace(microsecond=0))
-        return one(self.client.leases.update(lease["id"], **changes))
+        try:
+            changes = _changes(args, lease, clock.now().replace(microsecond=0))
+        except ValueError as error:
+            self.parser.error(str(error))
+        return _shown(self.client.leases.update(lease["id"], **changes))
 
 
 class Delete(Base):
     """Delete leases; one that has started ends, and its servers with it."""
 
-    example = "  holdfast lease delete training night"
+    example = "  holdfast lease delete training-run quarter-close"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -236,7 +245,8 @@ class Delete(Base):
     def _delete(self, ref: str) -> None:
         lease = self.client.leases.find(ref)
         self.client.leases.delete(lease["id"])
-        self.say(f"lease {lease['name']} ({lease['id']}) deleted")
+        what = f"lease {lease['name']} ({lease['id']})"
+        self.say_deleted(what, lambda: self.client.leases.show(lease["id"]))
 
 
 def _changes(args: argparse.Namespace, lease: dict[str, Any], now: datetime) -> dict[str, Any]:
@@ -251,20 +261,56 @@ def _changes(args: argparse.Namespace, lease: dict[str, Any], now: datetime) -> 
         changes["end_date"] = args.end.on_wire(origin)
     if args.extend:
         end = dates.from_wire(lease["end_date"])
-        changes["end_date"] = dates.on_wire(end + args.extend)
+        changes["end_date"] = dates.on_wire(dates.later(end, args.extend))
     if args.shorten:
         end = dates.from_wire(lease["end_date"])
-        changes["end_date"] = dates.on_wire(end - args.shorten)
+        changes["end_date"] = dates.on_wire(dates.later(end, -args.shorten))
     if args.before_end_date:
         changes["before_end_date"] = args.before_end_date.on_wire(origin)
     return changes
 
 
+class Reservations(Lines):
+    """physical:host, active, 1-4 hosts, where [">=", "$vcpus", "8"]"""
+
+    def line(self, value: Any) -> str:
+        words = [value.get("resource_type"), value.get("status")]
+        if count := _count_of(value):
+            words.append(f"{count} host" + "s" * (count != "1"))
+        for key in ("hypervisor_properties", "resource_properties"):
+            if asked := value.get(key):
+                words.append("where " + _cut(str(asked)))
+        words += [
+            key.replace("_", " ")
+            for key in ("missing_resources", "resources_changed")
+            if value.get(key)
+        ]
+        return ", ".join(word for word in words if word)
+
+
+class Events(Lines):
+    """start_lease 2027-01-31 18:00:00 DONE"""
+
+    def line(self, value: Any) -> str:
+        time = Moment(value.get("time")).human_readable()
+        return f"{value.get('event_type', '')} {time} {value.get('status', '')}"
+
+
+def _shown(lease: dict[str, Any]) -> Table:
+    return one(lease, reservations=Reservations, events=Events)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_WHERE else text[: LONGEST_WHERE - 1] + "…"
+
+
 def _hosts(lease: dict[str, Any]) -> str:
     """How many hosts were asked for: "2", "1-4", "" for other resources."""
-    counts = []
-    for reservation in lease.get("reservations", ()):
-        if "min" in reservation:
-            low, high = reservation["min"], reservation["max"]
-            counts.append(f"{low}" if low == high else f"{low}-{high}")
-    return " + ".join(counts)
+    return " + ".join(filter(None, map(_count_of, lease.get("reservations", ()))))
+
+
+def _count_of(reservation: dict[str, Any]) -> str:
+    low, high = reservation.get("min"), reservation.get("max")
+    if low is None:
+        return ""
+    return f"{low}" if low == high else f"{low}-{high}"

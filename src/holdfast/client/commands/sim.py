@@ -2,6 +2,8 @@
 """holdfast sim show | set | fail-host | recover-host | crash-server"""
 
 import argparse
+import json
+import math
 from typing import Any
 
 from holdfast.client.commands import (
@@ -9,10 +11,10 @@ from holdfast.client.commands import (
     ListCommand,
     ShowCommand,
     Table,
-    json_value,
     one,
     pair,
     rows,
+    typed,
 )
 
 SERVER_COLUMNS = ("id", "name", "status", "power_state", "host", "running_on", "project_id")
@@ -37,25 +39,43 @@ class Show(ListCommand):
         return rows(("name", "rack", "state", "pools", "servers"), hosts)
 
 
+@typed
+def _setting(text: str) -> tuple[str, Any]:
+    """key=value; the value a number, a truth, a list of calls, or else text."""
+    key, value = pair(text)
+    if key == "only_calls" and not value.lstrip().startswith("["):
+        return key, [each.strip() for each in value.split(",") if each.strip()]
+    if value.lower() in ("true", "false"):
+        return key, value.lower() == "true"
+    try:
+        read = json.loads(value)
+    except ValueError:
+        return key, value
+    if isinstance(read, float) and not math.isfinite(read):
+        raise ValueError(f"{key}: {value} is not a finite number")
+    return key, read
+
+
 class Set(ShowCommand):
     """Change how the simulated cloud behaves; prints all settings."""
 
-    example = "  holdfast sim set latency_s=0.2 lost_reply_rate=0.1"
+    example = """  holdfast sim set latency_s=0.2 lost_reply_rate=0.1
+  holdfast sim set down=True
+  holdfast sim set only_calls=servers.stop,servers.start"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("settings", nargs="+", type=pair, metavar="key=value")
+        parser.add_argument("settings", nargs="+", type=_setting, metavar="key=value")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        asked = {key: json_value(text) for key, text in parsed_args.settings}
-        return one(self.client.sim.change(**asked))
+        return one(self.client.sim.change(**dict(parsed_args.settings)))
 
 
 class FailHost(Base):
     """Pull the plug of a simulated host."""
 
-    example = "  holdfast sim fail-host cmp-1"
+    example = "  holdfast sim fail-host cmp-05"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -69,7 +89,7 @@ class FailHost(Base):
 class RecoverHost(Base):
     """Switch a simulated host on again."""
 
-    example = "  holdfast sim recover-host cmp-1"
+    example = "  holdfast sim recover-host cmp-05"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -83,7 +103,7 @@ class RecoverHost(Base):
 class CrashServer(Base):
     """Crash a simulated server."""
 
-    example = "  holdfast sim crash-server web-1"
+    example = "  holdfast sim crash-server job-01"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -16,7 +16,7 @@ from holdfast.store.database import Database  # noqa: E402
 LOG = logging.getLogger(__name__)
 
 
-def _config(database: Database) -> Config:
+def _config(database: Database | None = None) -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.attributes["database"] = database
@@ -25,9 +25,7 @@ def _config(database: Database) -> Config:
 
 def head() -> str:
     """The version this code wants."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent))
-    found = ScriptDirectory.from_config(config).get_current_head()
+    found = ScriptDirectory.from_config(_config()).get_current_head()
     if found is None:
         raise RuntimeError("no migrations are installed beside the code")
     return found

@@ -9,8 +9,8 @@ from holdfast.store.tables import UtcDateTime
 revision = "0001"
 down_revision = None
 
-#: Names that differ only in case differ, on MariaDB too.
-MARIADB = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+#: Names that differ in case or in a blank at the end differ, on MariaDB too.
+MARIADB = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_nopad_bin"}
 
 
 def upgrade() -> None:
