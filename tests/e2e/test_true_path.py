@@ -138,3 +138,21 @@ def test_killed_while_starting_the_other_manager_completes_the_start(
         ]
         assert len(created) == 1
         assert len(joined) == len({e.subject for e in joined}) == 6
+
+
+def test_kill_9_of_the_one_process_while_a_lease_starts_and_it_starts_after_all(
+    tmp_path: Path,
+) -> None:
+    with all_in_one(tmp_path) as (program, client):
+        client.sim.change(latency_s=2.0)
+        lease = client.leases.create(
+            "cut-off", end_date=wire_date(soon(3600)), reservations=[host_lease(2, 2)]
+        )
+        eventually(lambda: lease_is(client, lease["id"], "STARTING"), 15)
+        program.kill()
+    with all_in_one(tmp_path) as (_program, client):
+        client.sim.change(latency_s=0.0)
+        # at once: nobody else can hold the claims of this state folder
+        eventually(lambda: lease_is(client, lease["id"], "ACTIVE"), 12)
+        name = lease["reservations"][0]["id"]
+        assert len(pool_hosts(client.sim.show(), name)) == 2

@@ -6,6 +6,7 @@ caller has long been told 503. So a broker that was away leaves nothing half-mad
 """
 
 import logging
+import queue
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -28,6 +29,8 @@ Now = Callable[[], datetime]
 TOPIC = "holdfast.manager"
 #: A health probe asks often and must not wait as long as a command may.
 PING_S = 2
+#: Calls that may wait for the broker at once.
+MOST_CALLS = 200
 #: oslo.messaging method name; the command itself is an argument.
 METHOD = "command"
 
@@ -58,6 +61,7 @@ class RemoteManager:
         self._transport = transport(conf)
         target = oslo_messaging.Target(topic=TOPIC, version="1.0")
         self._client = oslo_messaging.get_rpc_client(self._transport, target, retry=0)
+        self._slots = threading.BoundedSemaphore(MOST_CALLS)
 
     def __getattr__(self, name: str) -> Any:
         if name not in wire.commands():
@@ -79,7 +83,7 @@ class RemoteManager:
         }
         client = self._client.prepare(timeout=timeout)
         try:
-            answer = client.call({}, METHOD, message=message)
+            answer = self._within(timeout, lambda: client.call({}, METHOD, message=message))
         except oslo_messaging.MessagingTimeout as error:
             raise Unavailable(
                 f"no manager answered within {timeout} s: is holdfast-manager running? If one had"
@@ -92,8 +96,34 @@ class RemoteManager:
             ) from error
         return wire.unpack_answer(answer)
 
+    def _within(self, timeout: float, call: Callable[[], Any]) -> Any:
+        """oslo.messaging waits for ever for a broker it has never reached; we do not."""
+        if not self._slots.acquire(blocking=False):
+            raise TimeoutError("too many calls wait for the broker")
+        ended: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                ended.put((call(), None))
+            except Exception as error:  # raised again below, on the caller's thread
+                ended.put((None, error))
+            finally:
+                self._slots.release()
+
+        threading.Thread(target=run, name="rpc-call", daemon=True).start()
+        try:
+            answer, error = ended.get(timeout=timeout + 0.5)
+        except queue.Empty:
+            raise TimeoutError("the broker does not answer") from None
+        if error is not None:
+            raise error
+        return answer
+
     def close(self) -> None:
-        self._transport.cleanup()
+        """Take leave of the broker, if it is there to hear it."""
+        leave = threading.Thread(target=self._transport.cleanup, daemon=True)
+        leave.start()
+        leave.join(timeout=3)
 
 
 def remote(conf: cfg.ConfigOpts, now: Now) -> Manager:
