@@ -75,10 +75,10 @@ class Ledger(Protocol):
         ...
 
     def enrol(
-        self, host: CloudHost, region: str, capabilities: Mapping[str, str], work: Work
+        self, host: CloudHost, region: str, extras: Mapping[str, str], work: Work
     ) -> Host: ...
 
-    def describe(self, host_id: int, capabilities: Mapping[str, str | None]) -> None:
+    def describe(self, host_id: int, extras: Mapping[str, str | None]) -> None:
         """Set extra capabilities, remove those that are None; Conflict if one is in use."""
         ...
 

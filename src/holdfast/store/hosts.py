@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts in the database: rows, capabilities, properties, and who holds them when."""
 
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from holdfast.model import expression
 from holdfast.model.errors import Conflict, HostInUse, NotFound
 from holdfast.model.host import Host, normalise, short
 from holdfast.model.lease import Window
 from holdfast.model.operation import Claim
 from holdfast.ports.cloud import CloudHost
 from holdfast.ports.ledger import Work
+from holdfast.store import capabilities
+from holdfast.store.capabilities import HOST
 from holdfast.store.database import Database
 from holdfast.store.operations import apply_work, update_claimed
 from holdfast.store.tables import (
@@ -29,7 +28,6 @@ from holdfast.store.tables import (
 )
 
 h = hosts.c
-HOST = "physical:host"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FIELDS = [
     "id",
@@ -148,9 +146,7 @@ class HostStore:
 
     # act
 
-    def enrol(
-        self, host: CloudHost, region: str, capabilities: Mapping[str, str], work: Work
-    ) -> Host:
+    def enrol(self, host: CloudHost, region: str, extras: Mapping[str, str], work: Work) -> Host:
         def action(conn: Connection) -> Host:
             now = self._db.now(conn)
             known = _load(conn, sa.or_(h.uuid == host.uuid, _by_name(host.service_host)))
@@ -175,17 +171,17 @@ class HostStore:
                 )
                 (host_id,) = inserted.inserted_primary_key or (0,)
             conn.execute(sa.delete(host_capabilities).where(host_capabilities.c.host_id == host_id))
-            _write_capabilities(conn, host_id, capabilities, now)
+            capabilities.write(conn, host_id, extras, now)
             apply_work(conn, f"host:{host.uuid}", work, now)
             return _load(conn, h.id == host_id)[0]
 
         return self._db.retry(action)
 
-    def describe(self, host_id: int, capabilities: Mapping[str, str | None]) -> None:
+    def describe(self, host_id: int, extras: Mapping[str, str | None]) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             _take(conn, [host_id])
-            used = _used_keys(conn, host_id, now) & set(capabilities)
+            used = capabilities.used(conn, host_id, now) & set(extras)
             if used:
                 raise Conflict(
                     f"host {host_id}: a live reservation asks for {', '.join(sorted(used))};"
@@ -194,11 +190,11 @@ class HostStore:
             conn.execute(
                 sa.delete(host_capabilities).where(
                     host_capabilities.c.host_id == host_id,
-                    host_capabilities.c.name.in_(capabilities.keys()),
+                    host_capabilities.c.name.in_(extras.keys()),
                 )
             )
-            kept = {key: text for key, text in capabilities.items() if text is not None}
-            _write_capabilities(conn, host_id, kept, now)
+            kept = {key: text for key, text in extras.items() if text is not None}
+            capabilities.write(conn, host_id, kept, now)
             conn.execute(sa.update(hosts).where(h.id == host_id).values(updated_at=now))
 
         self._db.retry(action)
@@ -336,25 +332,8 @@ def _load(conn: Connection, *where: Any, keys: Collection[str] | None = None) ->
     columns = [h[name] for name in _FIELDS]
     query = sa.select(*columns).where(*where).order_by(h.id)
     rows = conn.execute(query).mappings().all()
-    extras = _capabilities(conn, [row["id"] for row in rows], keys)
+    extras = capabilities.read(conn, [row["id"] for row in rows], keys)
     return [Host(**row, capabilities=extras.get(row["id"], {})) for row in rows]
-
-
-def _capabilities(
-    conn: Connection, ids: Sequence[int], keys: Collection[str] | None
-) -> dict[int, dict[str, str]]:
-    found: dict[int, dict[str, str]] = {}
-    if not ids or (keys is not None and not keys):
-        return found
-    c = host_capabilities.c
-    query = sa.select(c.host_id, c.name, c.text)
-    if len(ids) < 500:  # beyond that, reading all is cheaper than naming them
-        query = query.where(c.host_id.in_(ids))
-    if keys is not None:
-        query = query.where(c.name.in_(list(keys)))
-    for host_id, name, text in conn.execute(query):
-        found.setdefault(host_id, {})[name] = text
-    return found
 
 
 def _columns(host: CloudHost, region: str) -> dict[str, Any]:
@@ -372,48 +351,3 @@ def _columns(host: CloudHost, region: str) -> dict[str, Any]:
         "memory_mb": host.memory_mb,
         "local_gb": host.local_gb,
     }
-
-
-def _write_capabilities(
-    conn: Connection, host_id: int, capabilities: Mapping[str, str], now: datetime
-) -> None:
-    if not capabilities:
-        return
-    conn.execute(
-        sa.insert(host_capabilities),
-        [
-            {"host_id": host_id, "name": name, "text": text, "number": _number(text)}
-            for name, text in capabilities.items()
-        ],
-    )
-    known = set(
-        conn.execute(
-            sa.select(properties.c.name).where(
-                properties.c.resource_type == HOST, properties.c.name.in_(capabilities)
-            )
-        ).scalars()
-    )
-    for name in capabilities.keys() - known:
-        conn.execute(sa.insert(properties).values(resource_type=HOST, name=name, created_at=now))
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def _used_keys(conn: Connection, host_id: int, now: datetime) -> set[str]:
-    """Capabilities that live reservations of this host asked for."""
-    query = (
-        sa.select(reservations.c.spec)
-        .join(allocations, allocations.c.reservation_id == reservations.c.id)
-        .where(allocations.c.host_id == host_id, allocations.c.held_until > now)
-    )
-    used: set[str] = set()
-    for spec in conn.execute(query).scalars():
-        for name in ("resource_properties", "hypervisor_properties"):
-            used |= expression.parse(spec.get(name) or "").keys
-    return used
