@@ -152,7 +152,7 @@ Holdfast is up (authentication: {conf.auth_strategy}, cloud: {conf.cloud.driver}
 Three commands worth trying, in another terminal:
 
   {tool}{option} lease list
-  {tool}{option} lease create my-first --hosts 2 --end +1h --wait
+  {tool}{option} lease create my-first --hosts 2 --end +1h --where 'rack=rack-c' --wait
   {tool}{option} sim show
 
 Ctrl-C stops it; everything is found again at the next start.
