@@ -27,6 +27,12 @@ def lease_is(client: Client, lease_id: str, status: str) -> dict[str, Any] | Non
     return lease if lease["status"] == status else None
 
 
+def start_is_over(client: Client, lease_id: str) -> bool:
+    """All of it: an active lease may still be leaving the free pool."""
+    work = client.operations.list(subject=lease_id)
+    return [o["status"] for o in work if o["kind"] == "lease_start"] == ["done"]
+
+
 def test_all_in_one_on_sqlite_a_lease_starts_and_ends_on_time(tmp_path: Path) -> None:
     with all_in_one(tmp_path) as (program, client):
         assert len(client.hosts.list()) == 12
@@ -86,6 +92,7 @@ def test_two_apis_two_managers_and_kill_9_between_start_and_end(
             reservations=[host_lease(2, 2)],
         )
         eventually(lambda: lease_is(two, lease["id"], "ACTIVE"), 15)
+        eventually(lambda: start_is_over(two, lease["id"]), 15)
 
         deployment.managers[0].kill()
         ended = eventually(lambda: lease_is(two, lease["id"], "TERMINATED"), 20)

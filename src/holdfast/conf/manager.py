@@ -16,7 +16,7 @@ OPTS = [
     ),
     cfg.FloatOpt(
         "claim_s",
-        default=30.0,
+        default=15.0,
         min=2.0,
         help="Seconds a claim lasts unless renewed: how late work may be after kill -9.",
     ),

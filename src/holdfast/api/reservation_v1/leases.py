@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.api.ask import Ask, Reply
 from holdfast.api.reservation_v1.dates import NOW, lease_date, parse, stamp
 from holdfast.model.errors import InvalidInput, NotFound, Unavailable
-from holdfast.model.lease import EVENT_TYPES, START, Event, Lease, Reservation
+from holdfast.model.lease import END, EVENT_TYPES, START, Event, Lease, Reservation
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": 80}
@@ -190,11 +190,33 @@ def _event_view(lease: Lease, event: Event, now: datetime) -> dict[str, Any]:
     }
 
 
+#: Start and end are what the lease says of them: both are written in one transaction with it,
+#: their rows of durable work a moment later.
+_FOLLOWS: Mapping[str, Mapping[str, str]] = {
+    START: {
+        "PENDING": "UNDONE",
+        "STARTING": "IN_PROGRESS",
+        "ACTIVE": "DONE",
+        "TERMINATING": "DONE",
+        "TERMINATED": "DONE",
+    },
+    END: {
+        "PENDING": "UNDONE",
+        "STARTING": "UNDONE",
+        "ACTIVE": "UNDONE",
+        "TERMINATING": "IN_PROGRESS",
+        "TERMINATED": "DONE",
+    },
+}
+
+
 def _event_status(lease: Lease, event: Event, now: datetime) -> str:
-    """What the owner may know: work prepared ahead of its time has not happened yet, and a lease
-    that is active has started, whatever is still being tidied up."""
-    if event.kind == START and lease.status == "ACTIVE":
-        return "DONE"
+    """What the owner may know; work prepared ahead of its time has not happened yet."""
+    if event.status == "error":
+        return "DONE" if event.kind == START and lease.status == "ACTIVE" else "ERROR"
+    follows = _FOLLOWS.get(event.kind, {}).get(lease.status)
+    if follows is not None:
+        return follows
     if event.status in ("running", "retrying"):
         return "IN_PROGRESS" if event.due_at <= now else "UNDONE"
-    return {"waiting": "UNDONE", "done": "DONE"}.get(event.status, "ERROR")
+    return "DONE" if event.status == "done" else "UNDONE"
