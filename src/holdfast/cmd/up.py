@@ -143,7 +143,7 @@ def _greet(conf: cfg.ConfigOpts, state: Path) -> None:
         f"""
 Holdfast is up (authentication: {conf.auth_strategy}, cloud: {conf.cloud.driver})
 
-  front page     {url}/
+  console        {url}/   (a front page so far)
   reservations   {url}/reservation/v1   (Blazar v1)
   instance HA    {url}/instance-ha/v1   (Masakari v1; its version document so far)
   own API        {url}/holdfast/v1      (document: {url}/holdfast/v1/openapi.json)
