@@ -81,6 +81,17 @@ def test_up_says_where_things_are_and_refuses_the_world_under_noauth(tmp_path: P
         assert other.returncode == 1 and "cannot listen" in other.stderr
 
 
+def test_up_says_why_it_cannot_start_and_ends(tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "holdfast.db").write_text("this is no database, not at all")
+    (tmp_path / "file").write_text("")
+    for state, why in (("bad", "not a database"), ("file", "cannot be used")):
+        port = str(free_port())
+        done = run("up", "--state", tmp_path / state, "--port", port, cwd=tmp_path, timeout=30)
+        assert done.returncode == 1
+        assert why in done.stderr and len(done.stderr.splitlines()) == 1
+
+
 def test_a_second_start_is_quick(tmp_path: Path) -> None:
     """3 s is the promise; five times that is the net against collapse."""
     with all_in_one(tmp_path) as (program, _client):

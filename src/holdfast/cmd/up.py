@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from cliff.command import Command
 from oslo_config import cfg
@@ -17,6 +17,10 @@ from holdfast import conf as configuration
 from holdfast.client.commands import Base
 from holdfast.daemon import BadSetup
 from holdfast.model.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast import service
+    from holdfast.api.ask import Services
 
 LOG = logging.getLogger(__name__)
 
@@ -97,9 +101,7 @@ def _alone(state: Path) -> Iterator[None]:
 
 
 def _run(conf: cfg.ConfigOpts, state: Path) -> int:
-    from holdfast import demo, service
-    from holdfast.daemon import Daemon, Stopping
-    from holdfast.store import migrations
+    from holdfast import service
 
     service.check_bind(conf, conf.api.host)
     service.check_auth(conf)
@@ -112,6 +114,25 @@ def _run(conf: cfg.ConfigOpts, state: Path) -> int:
     application = service.application(core, services)
     server = service.Server(conf.api.host, conf.api.port, application, conf.api.threads)
     server.bind()  # first of all: if that fails, nothing was done
+    try:
+        return _serve(conf, state, core, manager, services, server)
+    except BaseException:
+        server.stop()  # it has threads from the moment it is bound
+        raise
+
+
+def _serve(
+    conf: cfg.ConfigOpts,
+    state: Path,
+    core: "service.Core",
+    manager: "service.ManagerPart",
+    services: "Services",
+    server: "service.Server",
+) -> int:
+    from holdfast import demo
+    from holdfast.daemon import Daemon, Stopping
+    from holdfast.store import migrations
+
     migrations.sync(core.store.database)
     if core.store.database.dialect == "sqlite" and (taken := core.store.operations.take_over_all()):
         LOG.info("%s operations of a process that was killed are taken over", taken)
