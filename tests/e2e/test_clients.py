@@ -99,7 +99,10 @@ def test_openstack_reservation_commands_with_http_basic(tmp_path: Path) -> None:
             auth = ("--os-auth-type", "http_basic", "--os-username", name)
             return OpenStack(nobody.url, *auth, "--os-password", "s3cret")
 
+        Client(nobody.url, user="root", password="s3cret").hosts.delete("12")
+        assert who("root").json("host", "create", "cmp-20")["hypervisor_hostname"] == "cmp-20"
         assert len(who("root").json("host", "list")) == 12
+        assert who("root").json("host", "show", "cmp-20")["reservable"] is True
         lease = who("alice").json(
             "lease", "create", "hers", "--reservation", "resource_type=physical:host,min=1,max=1"
         )
@@ -107,6 +110,10 @@ def test_openstack_reservation_commands_with_http_basic(tmp_path: Path) -> None:
         alice = Client(nobody.url, user="alice", password="s3cret")
         assert [one["name"] for one in alice.leases.list()] == ["hers"]
         eventually(lambda: alice.leases.show(lease["id"])["status"] == "ACTIVE", 15)
+        assert [row["name"] for row in who("alice").json("lease", "list")] == ["hers"]
+        assert who("alice").json("lease", "show", "hers")["status"] == "ACTIVE"
+        who("alice")("lease", "delete", "hers")
+        assert alice.leases.list() == []
 
 
 def test_our_own_commands_from_lease_to_break(house: Client) -> None:
