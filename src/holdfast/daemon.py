@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life of a program: start, wait for signals, reload on SIGHUP, stop on SIGTERM and SIGINT.
 
-Signal handlers only set flags; everything happens on the main thread.
+Signal handlers only set flags and write a byte to a pipe; everything happens on the main thread.
+Not a threading.Event: its lock is not reentrant, a signal that came while we held it would hang us.
 """
 
 import logging
@@ -9,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -37,7 +37,8 @@ class Daemon:
     def __init__(self, conf: cfg.ConfigOpts, parts: Sequence[Part]) -> None:
         self._conf = conf
         self._parts = parts
-        self._wake = threading.Event()
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
         self._reload = False
         self._signal = 0
 
@@ -61,8 +62,7 @@ class Daemon:
 
     def _until_stopped(self) -> None:
         while not self._signal:
-            self._wake.wait()
-            self._wake.clear()
+            os.read(self._woken, 1)
             if self._reload:
                 self._reload = False
                 configuration.reload(self._conf)
@@ -73,11 +73,12 @@ class Daemon:
                 sys.stderr.write("stopping at once\n")
                 os._exit(128 + number)
             self._signal = number
-            self._wake.set()
+            os.write(self._wake, b"!")
 
         def reload(_number: int, _frame: object) -> None:
-            self._reload = True
-            self._wake.set()
+            if not self._reload:
+                self._reload = True
+                os.write(self._wake, b"!")
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)

@@ -258,3 +258,20 @@ def test_systemd_is_told_when_the_manager_is_ready(tmp_path: Path) -> None:
             program.signal(signal.SIGTERM)
             assert ears.recv(100) == b"STOPPING=1"
             assert program.kept.wait(15) == 0
+
+
+def test_no_signal_is_lost_however_many_come(tmp_path: Path) -> None:
+    """A stop right among reloads: the handlers must not wait for a lock of the main thread."""
+    code = (
+        "from holdfast import conf; from holdfast.daemon import Daemon\n"
+        "made = conf.load([], [])\n"
+        "raise SystemExit(Daemon(made, []).run(started=lambda: print('up', flush=True)))\n"
+    )
+    for _ in range(3):
+        command = [sys.executable, "-c", code]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline() == "up\n"
+            for _number in range(500):
+                process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
