@@ -101,7 +101,7 @@ def test_two_apis_two_managers_and_kill_9_between_start_and_end(
         assert ended and set(statuses(ended).values()) == {"DONE"}
         world = deployment.simulator.world()
         assert len(pool_hosts(world, "freepool")) == 4
-        assert {pool["name"] for pool in world["pools"]} == {"freepool"}
+        assert {pool["name"] for pool in world["pools"]} == {"freepool", "holdfast"}
 
         # and the one that is left goes on taking commands
         one.leases.create("after", end_date=wire_date(soon(600)), reservations=[host_lease(1, 1)])

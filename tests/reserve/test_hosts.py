@@ -21,6 +21,7 @@ def test_an_enrolled_host_is_in_the_free_pool_and_can_be_reserved(house: House) 
         {"gpu": "a100"},
     )
     assert house.pools() == {"freepool": {"cmp-1.example.org"}}
+    assert house.all_pools()["holdfast"] == {"cmp-1.example.org"}
     assert house.held(house.create(resource_properties='["==", "$gpu", "a100"]')) == [
         ["cmp-1.example.org"]
     ]

@@ -66,6 +66,36 @@ def test_the_pool_says_whose_it_is(house: House) -> None:
     assert pool.metadata == {"blazar:owner": ANN.project_id}
 
 
+def test_a_pool_that_was_made_but_not_described_gets_its_owner_before_a_host_joins(
+    house: House,
+) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 60))
+    (reservation,) = house.lease(lease_id).reservations
+    house.m.cloud.pools.create(reservation.id, {})
+    house.run(minutes=5)
+    pool = house.m.cloud.pools.find(reservation.id)
+    assert pool.metadata == {"blazar:owner": ANN.project_id}
+    calls = [e.call for e in house.sim.effects() if reservation.id in e.subject]
+    assert calls.index("pools.set_metadata") < calls.index("pools.add_host")
+
+
+def test_the_door_is_shut_before_the_servers_are_deleted(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 30))
+    (reservation,) = house.lease(lease_id).reservations
+    house.boot("mine", "cmp-1")
+    house.sim.change(delete_s=7)
+    house.run(minutes=30, seconds=3)
+    pool = house.m.cloud.pools.find(reservation.id)
+    assert pool.metadata == {"blazar:owner": ANN.project_id, "holdfast:open": "no"}
+    calls = [effect.call for effect in house.sim.effects()]
+    assert calls.index("pools.set_metadata") < calls.index("servers.delete")
+    assert len(house.effects("pools.set_metadata")) == 1
+    house.run(seconds=5)
+    assert house.status(lease_id) == "TERMINATED"
+
+
 def test_an_empty_lease_lives_and_ends_too(house: House) -> None:
     lease_id = house.create(minutes=(1, 10), hosts=())
     house.run(minutes=2)
@@ -283,6 +313,25 @@ def test_every_server_on_the_hosts_goes_with_the_lease_and_none_elsewhere(house:
     assert len(house.effects("servers.delete")) == 1
 
 
+def test_a_server_let_in_just_before_the_door_was_shut_goes_too(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 30))
+    pools = house.m.cloud.pools
+    whole = pools.add_host
+
+    def late(pool_id: str, host: str) -> None:
+        if not house.effects("servers.delete"):
+            house.boot("late", "cmp-1")  # the scheduler had chosen before it heard of the door
+        whole(pool_id, host)
+
+    monkeypatch.setattr(pools, "add_host", late)
+    house.run(minutes=31)
+    assert (house.status(lease_id), house.servers()) == ("TERMINATED", [])
+    assert house.pools() == {"freepool": {"cmp-1"}}
+
+
 # trouble
 
 
@@ -432,5 +481,5 @@ def test_managers_that_take_turns_do_everything_once(house: House) -> None:
         second.turn()
     assert house.status(lease_id) == "TERMINATED"
     assert [e.operation.kind for e in second.ended] == ["lease_start", "lease_end"]
-    assert len(house.effects("pools.create")) == 2
+    assert len(house.effects("pools.create")) == 3  # kept, free, reserved
     house.check_pools()

@@ -7,6 +7,7 @@ from datetime import datetime
 from holdfast.model.errors import HostInUse, InvalidInput, NotFound
 from holdfast.model.host import RESERVED_NAMES
 from holdfast.model.operation import Operation
+from holdfast.nova.names import KEPT, KEPT_POOL
 from holdfast.ports.ledger import Work
 from holdfast.reserve.due import Desk
 from holdfast.reserve.pools import ensure
@@ -90,17 +91,27 @@ class _HostWork:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
 
-    def move(self, verb: str) -> Callable[[Run], str]:
-        """A step that adds the host to the free pool, or removes it."""
+    def keep(self, run: Run) -> str:
+        """Shut the host to ordinary servers for as long as it is enrolled."""
+        return self._move(run, "add_host", KEPT_POOL, {KEPT: "yes"})
 
-        def step(run: Run) -> str:
-            pools = self.desk.hands(run).cloud.pools
-            name = run.operation.payload["service_host"]
-            pool = ensure(pools, self.desk.freepool, {})
-            getattr(pools, verb)(pool.id, name)
-            return f"{name}: {verb} {self.desk.freepool}"
+    def release(self, run: Run) -> str:
+        return self._move(run, "remove_host", KEPT_POOL, {KEPT: "yes"})
 
-        return step
+    def join(self, run: Run) -> str:
+        return self._move(run, "add_host", self.desk.freepool)
+
+    def leave(self, run: Run) -> str:
+        return self._move(run, "remove_host", self.desk.freepool)
+
+    def _move(
+        self, run: Run, verb: str, pool_name: str, metadata: Mapping[str, str] | None = None
+    ) -> str:
+        pools = self.desk.hands(run).cloud.pools
+        name = run.operation.payload["service_host"]
+        pool = ensure(pools, pool_name, metadata or {})
+        getattr(pools, verb)(pool.id, name)
+        return f"{name}: {verb} {pool_name}"
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return None
@@ -113,7 +124,11 @@ class HostEnrol(_HostWork):
     name = ENROL
 
     def steps(self) -> Sequence[Step]:
-        return (Step("join", self.move("add_host")), Step("open", self.open))
+        return (
+            Step("keep", self.keep),
+            Step("join", self.join),
+            Step("open", self.open),
+        )
 
     def open(self, run: Run) -> str:
         """Now that none can come any more: a server that slipped in since the first look must go
@@ -133,13 +148,19 @@ class HostWithdraw(_HostWork):
     stubborn = True
 
     def steps(self) -> Sequence[Step]:
-        return (Step("leave", self.leave),)
+        return (
+            Step("leave", self.if_there(self.leave)),
+            Step("release", self.if_there(self.release)),
+        )
 
-    def leave(self, run: Run) -> str:
-        try:
-            return self.move("remove_host")(run)
-        except NotFound as gone:
-            return f"nothing to leave: {gone.message}"
+    def if_there(self, step: Callable[[Run], str]) -> Callable[[Run], str]:
+        def tried(run: Run) -> str:
+            try:
+                return step(run)
+            except NotFound as gone:
+                return f"nothing to leave: {gone.message}"
+
+        return tried
 
 
 def kinds(desk: Desk) -> dict[str, Kind]:

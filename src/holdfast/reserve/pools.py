@@ -4,13 +4,12 @@
 from collections.abc import Mapping
 
 from holdfast.model.errors import Conflict
+from holdfast.nova.names import CLOSED, OPEN, OWNER
 from holdfast.ports.cloud import Pool, Pools
 
-#: Metadata of a reservation's pool: whose it is. Blazar's name, for scheduler filters that know it.
-OWNER = "blazar:owner"
-
-
 MOST = 4096
+
+__all__ = ["OWNER", "KnownPools", "ensure", "shut"]
 
 
 class KnownPools:
@@ -34,14 +33,25 @@ class KnownPools:
 
 
 def ensure(pools: Pools, name: str, metadata: Mapping[str, str]) -> Pool:
-    """The pool of that name, made if it is not there."""
+    """The pool of that name with that metadata, made if it is not there.
+
+    A cloud may make a pool in one call and describe it in a second: who died in between left one
+    that nobody owns.
+    """
     found = pools.find(name)
-    if found is not None:
-        return found
-    try:
-        return pools.create(name, metadata)
-    except Conflict:  # made by an earlier call of ours whose answer got lost
-        found = pools.find(name)
-        if found is None:
-            raise
-        return found
+    if found is None:
+        try:
+            return pools.create(name, metadata)
+        except Conflict:  # made by an earlier call of ours whose answer got lost
+            found = pools.find(name)
+            if found is None:
+                raise
+    if metadata.items() - found.metadata.items():
+        pools.set_metadata(found.id, {**found.metadata, **metadata})
+    return found
+
+
+def shut(pools: Pools, pool: Pool) -> None:
+    """Nobody comes in any more, not even the owner: what leaves now has left for good."""
+    if pool.metadata.get(OPEN) != CLOSED:
+        pools.set_metadata(pool.id, {**pool.metadata, OPEN: CLOSED})

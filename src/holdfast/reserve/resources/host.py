@@ -15,7 +15,7 @@ from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.ports.cloud import Server
 from holdfast.ports.ledger import Ledger
 from holdfast.reserve.plan import HostRequest, Order, Refusal, choose
-from holdfast.reserve.pools import OWNER
+from holdfast.reserve.pools import OWNER, shut
 from holdfast.reserve.resource import Hands
 from holdfast.work.kind import NotYet
 
@@ -107,18 +107,12 @@ class HostResource:
         pool = hands.cloud.pools.find(reservation.id)
         if pool is None:
             return f"pool {reservation.id} is gone"
-        servers = _servers(hands, pool.hosts)
-        if servers:
-            going = [s.id for s in servers.values() if s.task_state != "deleting"]
-            hands.each(lambda server_id: _delete(hands, server_id), going)
-            raise NotYet(f"{len(servers)} servers are being deleted", 0.5)
+        shut(hands.cloud.pools, pool)
+        _clear(hands, pool.hosts)
         with hands.pool(hands.freepool) as free_id:
-
-            def back(name: str) -> None:
-                hands.cloud.pools.add_host(free_id, name)
-                hands.cloud.pools.remove_host(pool.id, name)
-
-            hands.each(back, pool.hosts)
+            hands.each(lambda name: hands.cloud.pools.add_host(free_id, name), pool.hosts)
+        _clear(hands, pool.hosts)  # who was let in just before the door was shut is there by now
+        hands.each(lambda name: hands.cloud.pools.remove_host(pool.id, name), pool.hosts)
         hands.cloud.pools.delete(pool.id)
         hands.known.forget(reservation.id)
         return f"{', '.join(pool.hosts) or 'no host'} back in {hands.freepool}"
@@ -159,6 +153,15 @@ def _servers(hands: Hands, names: Collection[str]) -> dict[str, Server]:
     """All servers on these hosts, by id."""
     found = hands.calls.map(lambda name: hands.cloud.servers.list(host=name), names)
     return {server.id: server for servers in found for server in servers}
+
+
+def _clear(hands: Hands, names: Collection[str]) -> None:
+    """Delete the servers on these hosts; NotYet until there are none."""
+    servers = _servers(hands, names)
+    if servers:
+        going = [s.id for s in servers.values() if s.task_state != "deleting"]
+        hands.each(lambda server_id: _delete(hands, server_id), going)
+        raise NotYet(f"{len(servers)} servers are being deleted", 0.5)
 
 
 def _snapshot(hands: Hands, server: Server) -> None:
