@@ -8,19 +8,41 @@
 
 import importlib.metadata
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oslo_config import cfg
 from oslo_log import log
 
 import holdfast
-from holdfast.conf import api, auth, cloud, database, default, manager, reservation, sim
+from holdfast.conf import (
+    api,
+    auth,
+    cloud,
+    database,
+    default,
+    manager,
+    notifications,
+    openstack,
+    reservation,
+    sim,
+)
 
 LOG = logging.getLogger(__name__)
 #: Groups of libraries that read our files too.
 _OTHERS = ("oslo_", "keystone_authtoken", "profiler", "healthcheck", "cors")
-_GROUPS = (default, api, auth, cloud, database, manager, reservation, sim)
+_GROUPS = (
+    default,
+    api,
+    auth,
+    cloud,
+    database,
+    manager,
+    notifications,
+    openstack,
+    reservation,
+    sim,
+)
 
 
 def load(args: Sequence[str], files: Sequence[str] | None = None) -> cfg.ConfigOpts:
@@ -49,12 +71,21 @@ def unknown(conf: cfg.ConfigOpts) -> list[str]:
     for path in conf.config_file:
         sections: dict[str, dict[str, Any]] = {}
         cfg.ConfigParser(path, sections).parse()
+        if openstack.GROUP in sections:
+            ours[openstack.GROUP] |= _of_the_login(sections[openstack.GROUP])
         for group, names in sections.items():
             if group not in ours and not group.startswith(_OTHERS):
                 found.append(f"[{group}]")
             strange = names.keys() - ours.get(group, names.keys())
             found += [f"[{group}]{name}" for name in sorted(strange)]
     return found
+
+
+def _of_the_login(section: Mapping[str, Sequence[str]]) -> set[str]:
+    """Names that the login plugin of [openstack] understands; nobody registers them before it."""
+    opts = openstack.plugin_opts({*openstack.SHOWN, *section.get("auth_type", ())})
+    old = {str(old.name).replace("-", "_") for opt in opts for old in opt.deprecated_opts}
+    return old | {opt.dest for opt in opts}
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -99,4 +130,6 @@ def _levels(conf: cfg.ConfigOpts, fresh: dict[Any, Any]) -> None:
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """For oslo-config-generator and `holdfast config sample`."""
-    return [(group.GROUP, list(group.OPTS)) for group in _GROUPS]
+    shown = {group.GROUP: list(group.OPTS) for group in _GROUPS}
+    shown[openstack.GROUP] += openstack.plugin_opts()
+    return list(shown.items())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[auth]: files of the http_basic strategy, and the one project of noauth."""
+"""[auth]: files of the http_basic strategy, what is remembered, the one project of noauth."""
 
 from oslo_config import cfg
 
@@ -20,7 +20,9 @@ OPTS = [
         default=60,
         min=0,
         mutable=True,
-        help="Seconds a verified password is remembered (bcrypt is slow on purpose).",
+        help="Seconds a verified password (bcrypt is slow on purpose) or Keystone token is "
+        "remembered. A revoked token is refused after these and [keystone_authtoken] "
+        "token_cache_time, whose default is 240 here.",
     ),
     cfg.StrOpt("noauth_project", default="demo", help="The project of everybody under noauth."),
 ]

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast notifications listen`: is Nova talking to us?"""
+
+import argparse
+import dataclasses
+import json
+import queue
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from cliff.command import Command
+
+from holdfast import conf as configuration
+from holdfast.client.commands import Base
+from holdfast.cmd.db import config_option
+from holdfast.model.notice import Notice
+from holdfast.ports.clock import SystemClock
+
+if TYPE_CHECKING:
+    from holdfast.drivers.notices.broker import Broker
+
+#: When silence needs an explanation.
+HINT_AFTER_S = 5.0
+HINT = """\
+nothing yet. Nova speaks when something changes: disable and enable a compute service, or boot a
+server. If it stays silent, nova.conf of API, conductor and computes needs
+  [notifications]
+  notification_format = versioned
+  notify_on_state_change = vm_and_task_state
+  [oslo_messaging_notifications]
+  driver = messagingv2
+and holdfast.conf the same broker, virtual host and exchange:
+  [notifications]
+  transport_url = rabbit://user:secret@host:5672/vhost
+  exchange = nova"""
+
+
+class Listen(Base, Command):
+    """Print what Nova says, one line per notification, until interrupted.
+
+    It reads a copy of its own: managers and other readers lose nothing, and nothing is left behind.
+    Exit code: 0 something was heard, 1 nothing was, or the broker cannot be reached.
+    """
+
+    example = """\
+  holdfast notifications listen --config /etc/holdfast/holdfast.conf
+  holdfast notifications listen --seconds 60 --json"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        config_option(parser)
+        parser.add_argument(
+            "--seconds", type=float, metavar="N", help="end after so long (default: never)"
+        )
+        parser.add_argument(
+            "--json", action="store_true", help="a JSON object per line, with Nova's whole payload"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        try:
+            from holdfast.drivers.notices import broker, nova
+        except ImportError as error:
+            raise RuntimeError(
+                f"{error.name} is not installed: pip install holdfast[rabbit]"
+            ) from error
+        conf = configuration.load([], parsed_args.config)
+        notices = nova.NovaNotices(conf, SystemClock(), shared=False)
+        try:
+            self._describe(notices.broker)
+        except broker.AWAY as error:
+            raise RuntimeError(
+                f"the broker at {notices.broker.shown} cannot be used: {error or type(error)}"
+            ) from error
+        heard: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+        notices.listen(heard.put)
+        try:
+            self._print(heard, parsed_args)
+        finally:
+            notices.stop()
+
+    def _describe(self, broker: "Broker") -> None:
+        from holdfast.drivers.notices.broker import close
+
+        connection = broker.connect()
+        try:
+            broker.look(connection)
+            depth = broker.depth(connection)
+        finally:
+            close(connection)
+        full = f"{depth.messages} waiting, {depth.readers} readers" if depth else "not there yet"
+        self.say(f"exchange {broker.exchange} at {broker.shown}; the managers' queue: {full}")
+
+    def _print(self, heard: "queue.SimpleQueue[Notice]", asked: argparse.Namespace) -> None:
+        clock = SystemClock()
+        began, hinted, self.exit_code = clock.monotonic(), False, 1
+        while True:
+            passed = clock.monotonic() - began
+            if asked.seconds is not None and passed >= asked.seconds:
+                break
+            try:
+                left = 1.0 if asked.seconds is None else min(1.0, asked.seconds - passed)
+                notice = heard.get(timeout=left)
+            except queue.Empty:
+                if self.exit_code and passed >= HINT_AFTER_S and not hinted:
+                    hinted = True
+                    self.app.LOG.warning(HINT)
+                continue
+            self.exit_code = 0
+            line = as_json(notice) if asked.json else as_line(notice)
+            print(line, file=self.app.stdout, flush=True)
+        if self.exit_code:
+            self.app.LOG.error("nothing was heard")
+
+
+def as_line(notice: Notice) -> str:
+    return f"{notice.at:%H:%M:%S.%f} {notice.priority} {notice.event_type} {notice.says()}"
+
+
+def as_json(notice: Notice) -> str:
+    return json.dumps(dataclasses.asdict(notice), default=_plain, sort_keys=True)
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
