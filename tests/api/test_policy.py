@@ -88,6 +88,11 @@ def test_rules_document_the_routes_they_guard() -> None:
     assert said == {(route.method, route.path, route.rule) for route in GUARDED}
 
 
+def test_every_rule_is_for_tokens_of_a_project() -> None:
+    documented = [rule for rule in RULES if rule.name != "context_is_admin"]
+    assert {tuple(rule.scope_types or ()) for rule in documented} == {("project",)}
+
+
 def address(route: Route, lease_id: str) -> str:
     names = {
         **NAMES,

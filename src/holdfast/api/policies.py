@@ -2,7 +2,8 @@
 """Who may do what, by oslo.policy: a rule for every route, defaults in code, a file above them.
 
 reader looks at its own project, member reserves for it, service reports what it saw, admin does the
-rest. Whose object it is, is not a matter of rules: handlers answer 404 for another project's.
+rest; all by a token scoped to a project. Whose object it is, is not a matter of rules: handlers
+answer 404 for another project's.
 """
 
 import logging
@@ -25,7 +26,7 @@ READER = "role:reader or role:member or role:manager or role:admin"
 
 def _rule(name: str, check: str, what: str, *operations: str) -> policy.DocumentedRuleDefault:
     paths: list[Any] = [dict(zip(("method", "path"), o.split(), strict=True)) for o in operations]
-    return policy.DocumentedRuleDefault(name, check, what, paths)
+    return policy.DocumentedRuleDefault(name, check, what, paths, scope_types=["project"])
 
 
 _LEASES = "/reservation/v1/leases"

@@ -2,25 +2,22 @@
 """How a client proves who it is: what the caller gave, else what the environment says.
 
 The first that applies wins: the caller's session, token or user; HOLDFAST_TOKEN; HOLDFAST_USER with
-HOLDFAST_PASSWORD or HOLDFAST_PASSWORD_FILE; OS_TOKEN; OS_AUTH_URL and its companions, through
-keystoneauth1 (imported only then); nothing, which a `noauth` server accepts.
+HOLDFAST_PASSWORD or HOLDFAST_PASSWORD_FILE; OS_TOKEN; OS_CLOUD, or OS_AUTH_URL and its companions,
+through Keystone; nothing, which a `noauth` server accepts.
+
+Who comes by Keystone needs no address: the catalog has it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
+from holdfast.client import keystone
 from holdfast.client.errors import ClientError, Unauthorized
+from holdfast.client.keystone import BY_KEYSTONE, Session
 
 DEFAULT_URL = "http://127.0.0.1:8780"
-BY_KEYSTONE = "check the credentials of the session (the OS_* variables)"
-
-
-class Session(Protocol):
-    """What carries requests: a requests session, a keystoneauth1 session or adapter."""
-
-    def request(self, *args: Any, **kwargs: Any) -> Any: ...
+_TOKEN_TYPES = ("", "token", "v3token", "v2token")
 
 
 @dataclass(frozen=True)
@@ -41,9 +38,15 @@ class Access:
         return "check the user and the password (--user, --password-file)" if self.basic else ""
 
 
-def url_from(given: str | None, env: Mapping[str, str]) -> str:
-    """The server's address without a slash at the end."""
-    return (given or env.get("HOLDFAST_URL") or DEFAULT_URL).strip().rstrip("/")
+def url_from(given: str | None, access: Access, env: Mapping[str, str]) -> Callable[[], str]:
+    """What tells the server's address, without a slash at the end; it may have to ask Keystone."""
+    url = (given or env.get("HOLDFAST_URL") or "").strip().rstrip("/")
+    if not url and access.session and keystone.has_catalog(access.session):
+        return lambda: keystone.base_url(access.session, env)
+    if not url and access.token and env.get("OS_AUTH_URL"):
+        token = access.token
+        return lambda: keystone.base_url_by_token(token, env)
+    return lambda: url or DEFAULT_URL
 
 
 def find(given: Access, user: str | None, env: Mapping[str, str]) -> Access:
@@ -58,10 +61,10 @@ def find(given: Access, user: str | None, env: Mapping[str, str]) -> Access:
         return Access(token=token)
     if user := env.get("HOLDFAST_USER"):
         return Access(basic=(user, _password(user, env)))
-    if token := env.get("OS_TOKEN"):
+    if (token := env.get("OS_TOKEN")) and env.get("OS_AUTH_TYPE", "") in _TOKEN_TYPES:
         return Access(token=token)
-    if env.get("OS_AUTH_URL"):
-        return Access(session=keystone_session(env))
+    if keystone.wanted(env):
+        return Access(session=keystone.connect(env))
     return Access()
 
 
@@ -82,27 +85,3 @@ def _password(user: str, env: Mapping[str, str]) -> str:
     if path := env.get("HOLDFAST_PASSWORD_FILE"):
         return read_password(path)
     raise Unauthorized(f"there is no password for user {user}")
-
-
-def keystone_session(env: Mapping[str, str]) -> Session:
-    """A keystoneauth1 session from OS_* variables: a password or an application credential."""
-    from keystoneauth1 import exceptions, loading
-    from keystoneauth1 import session as keystone
-
-    by_credential = "OS_APPLICATION_CREDENTIAL_ID" in env or (
-        "OS_APPLICATION_CREDENTIAL_NAME" in env
-    )
-    if not by_credential and not env.get("OS_AUTH_TYPE") and not env.get("OS_PASSWORD"):
-        raise Unauthorized("OS_AUTH_URL is set, but OS_PASSWORD is not")
-    fallback = "v3applicationcredential" if by_credential else "password"
-    try:
-        loader: Any = loading.get_plugin_loader(env.get("OS_AUTH_TYPE") or fallback)
-        auth = loader.load_from_options_getter(
-            lambda option: env.get("OS_" + option.dest.upper()) or None
-        )
-    except exceptions.ClientException as error:
-        raise Unauthorized(f"the OS_* variables do not suffice: {error}") from error
-    insecure = env.get("OS_INSECURE", "").lower() in ("1", "true", "yes")
-    verify: bool | str = False if insecure else env.get("OS_CACERT") or True
-    session: Session = keystone.Session(auth=auth, verify=verify)
-    return session

@@ -9,9 +9,10 @@ Where no argument says otherwise, address and credentials come from the environm
 import os
 from typing import Any
 
-from holdfast.client.access import Access, Session, find, url_from
+from holdfast.client.access import Access, find, url_from
 from holdfast.client.errors import Unauthorized
 from holdfast.client.hosts import Hosts
+from holdfast.client.keystone import Session
 from holdfast.client.leases import Leases
 from holdfast.client.operations import Operations
 from holdfast.client.sim import Sim
@@ -38,9 +39,10 @@ class Client:
             raise Unauthorized("there is a password but no user")
         basic = (user, password) if user and password else None
         given = Access(session=session, basic=basic, token=token)
+        access = find(given, user, os.environ)
         self._wire = Wire(
-            url_from(url, os.environ),
-            find(given, user, os.environ),
+            url_from(url, access, os.environ),
+            access,
             timeout_s=timeout_s,
             retries=retries,
         )
@@ -51,6 +53,7 @@ class Client:
 
     @property
     def url(self) -> str:
+        """Where the server is; by Keystone, what the catalog says."""
         return self._wire.url
 
     def close(self) -> None:

@@ -6,13 +6,15 @@ A write that got no answer, or half of one, may have happened: the caller is tol
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from holdfast import __version__
 from holdfast.client import clock, errors
-from holdfast.client.access import BY_KEYSTONE, Access
+from holdfast.client.access import Access
+from holdfast.client.keystone import BY_KEYSTONE, has_catalog
 
 if TYPE_CHECKING:
     import requests
@@ -31,10 +33,12 @@ def path(*parts: object) -> str:
 class Wire:
     """The way to one server: `call("GET", "/readyz")` -> parsed JSON."""
 
-    def __init__(self, url: str, access: Access, *, timeout_s: float, retries: int) -> None:
+    def __init__(
+        self, url: Callable[[], str], access: Access, *, timeout_s: float, retries: int
+    ) -> None:
         import requests
 
-        self.url = url
+        self._find_url = url
         self.timeout_s = timeout_s
         self.retries = retries
         self.session: Any = access.session or requests.Session()
@@ -45,7 +49,7 @@ class Wire:
             self._headers["X-Auth-Token"] = access.token
         # a token in a header of its own would follow a redirect anywhere
         self._options: dict[str, Any] = {"allow_redirects": False}
-        if hasattr(self.session, "get_auth_headers"):
+        if has_catalog(self.session):
             self._options = {"raise_exc": False, "redirect": False}
         elif access.basic:
             # bytes, or requests would refuse what latin-1 cannot say
@@ -53,6 +57,11 @@ class Wire:
         elif self._own:
             # without any, requests would look for a password in ~/.netrc
             self._options["auth"] = _as_it_is
+
+    @cached_property
+    def url(self) -> str:
+        """Where the server is, found out when it is first needed."""
+        return self._find_url()
 
     def call(
         self,

@@ -128,6 +128,9 @@ class HoldfastApp(App):
         )
 
     def initialize_app(self, argv: list[str]) -> None:
+        if not self.options.debug:
+            # what it warns of is in the sentence that follows
+            logging.getLogger("keystoneauth").setLevel(logging.ERROR)
         if not argv:
             # without a command: show what there is, not cliff's own shell
             self.interactive_mode = False

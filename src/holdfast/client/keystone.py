@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keystone, for clients: log in as the OS_* variables or clouds.yaml say, and find Holdfast in the
+catalog. keystoneauth1 is imported when it is needed, openstacksdk only for a cloud of clouds.yaml.
+
+session = connect(os.environ)
+base_url(session, os.environ)
+'https://cloud.example.org:8780'
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from holdfast.client.errors import ClientError, NotReachable, Unauthorized
+
+#: The catalog entry that clients look for, and what its address ends in.
+SERVICE = "reservation"
+PREFIX = "/reservation/v1"
+BY_KEYSTONE = "check the credentials of the session (the OS_* variables)"
+TIMEOUT_S = 30
+_BY_CREDENTIAL = "v3applicationcredential"
+_SCOPE = ("project_", "tenant_", "domain_", "system_", "trust_", "default_")
+
+
+class Session(Protocol):
+    """What carries requests: a requests session, a keystoneauth1 session or adapter."""
+
+    def request(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def wanted(env: Mapping[str, str]) -> bool:
+    """Whether the environment names a Keystone."""
+    return bool(env.get("OS_CLOUD") or env.get("OS_AUTH_URL"))
+
+
+def connect(env: Mapping[str, str]) -> Session:
+    """A keystoneauth1 adapter as the environment says; nothing is sent yet."""
+    from keystoneauth1 import adapter
+
+    if env.get("OS_CLOUD"):
+        session, region, interface = _from_file(env)
+    else:
+        session, region, interface = _from_variables(env), *_place(env)
+    made: Session = adapter.Adapter(
+        session, service_type=SERVICE, region_name=region, interface=interface
+    )
+    return made
+
+
+def _place(env: Mapping[str, str]) -> tuple[str | None, str]:
+    """Region and interface to look for in the catalog."""
+    interface = env.get("OS_INTERFACE") or env.get("OS_ENDPOINT_TYPE") or "public"
+    return env.get("OS_REGION_NAME") or None, interface.removesuffix("URL")
+
+
+def _from_variables(env: Mapping[str, str]) -> Any:
+    """Who the OS_* variables say: a password, an application credential, or OS_AUTH_TYPE."""
+    from keystoneauth1 import exceptions, loading
+    from keystoneauth1 import session as keystone
+
+    kind = env.get("OS_AUTH_TYPE")
+    credential = any(env.get(f"OS_APPLICATION_CREDENTIAL_{what}") for what in ("ID", "NAME"))
+    if not kind and not credential and not env.get("OS_PASSWORD"):
+        raise Unauthorized("OS_AUTH_URL is set, but OS_PASSWORD is not")
+    kind = kind or (_BY_CREDENTIAL if credential else "password")
+
+    def value(option: Any) -> str | None:
+        # an application credential has its project; Keystone refuses one that asks for any
+        if kind == _BY_CREDENTIAL and option.dest.startswith(_SCOPE):
+            return None
+        return env.get("OS_" + option.dest.upper()) or None
+
+    try:
+        loader: Any = loading.get_plugin_loader(kind)
+        auth = loader.load_from_options_getter(value)
+    except exceptions.ClientException as error:
+        raise Unauthorized(f"the OS_* variables do not suffice: {error}") from error
+    insecure = env.get("OS_INSECURE", "").lower() in ("1", "true", "yes")
+    verify: bool | str = False if insecure else env.get("OS_CACERT") or True
+    return keystone.Session(auth=auth, verify=verify, timeout=TIMEOUT_S)
+
+
+def _from_file(env: Mapping[str, str]) -> tuple[Any, str | None, str]:
+    """The cloud of clouds.yaml that OS_CLOUD names."""
+    name = env["OS_CLOUD"]
+    from keystoneauth1.exceptions import ClientException
+    from openstack import config, exceptions
+
+    file = env.get("OS_CLIENT_CONFIG_FILE")
+    more: dict[str, Any] = {}
+    if env.get("OS_REGION_NAME"):
+        more["region_name"] = env["OS_REGION_NAME"]
+    try:
+        files = config.OpenStackConfig(load_envvars=False, config_files=[file] if file else None)
+        cloud: Any = files.get_one(cloud=name, **more)
+        session = cloud.get_session()
+    except (exceptions.SDKException, ClientException) as error:
+        raise ClientError(f"cloud {name} of clouds.yaml cannot be used: {error}") from error
+    session.timeout = session.timeout or TIMEOUT_S
+    interface = env.get("OS_INTERFACE") or cloud.get_interface(SERVICE) or "public"
+    return session, cloud.get_region_name(SERVICE), interface
+
+
+def has_catalog(session: object) -> bool:
+    """Whether it is one of keystoneauth1's, which knows a catalog."""
+    return hasattr(session, "get_endpoint")
+
+
+def base_url(session: Any, env: Mapping[str, str]) -> str:
+    """Holdfast's address, from the catalog: where its contracts have their prefixes."""
+    from keystoneauth1 import exceptions
+
+    region, interface = _place(env)
+    region = getattr(session, "region_name", None) or region
+    interface = getattr(session, "interface", None) or interface
+    try:
+        found = session.get_endpoint(service_type=SERVICE, region_name=region, interface=interface)
+    except exceptions.EmptyCatalog as error:
+        raise Unauthorized(
+            "Keystone gives this login no catalog: name a project (OS_PROJECT_NAME or _ID)"
+        ) from error
+    except exceptions.CatalogException:
+        found = None
+    except exceptions.ClientException as error:
+        raise translated(error) from error
+    return _holdfast(found, region, interface)
+
+
+def base_url_by_token(token: str, env: Mapping[str, str]) -> str:
+    """The same for a token that is there already: Keystone shows its catalog."""
+    from keystoneauth1 import exceptions, token_endpoint
+    from keystoneauth1 import session as keystone
+    from keystoneauth1.access.service_catalog import ServiceCatalogV3
+
+    root = env["OS_AUTH_URL"].rstrip("/")
+    root = root if root.endswith("/v3") else f"{root}/v3"
+    session = keystone.Session(token_endpoint.Token(root, token), timeout=TIMEOUT_S)
+    region, interface = _place(env)
+    try:
+        answer = session.get(f"{root}/auth/catalog", headers={"Accept": "application/json"})
+        catalog = ServiceCatalogV3(answer.json()["catalog"])
+        found = catalog.url_for(service_type=SERVICE, region_name=region, interface=interface)
+    except exceptions.CatalogException:
+        found = None
+    except exceptions.ClientException as error:
+        raise translated(error) from error
+    except (ValueError, KeyError) as error:
+        raise NotReachable(f"{root} does not answer like a Keystone: set OS_AUTH_URL") from error
+    return _holdfast(found, region, interface)
+
+
+def _holdfast(found: str | None, region: str | None, interface: str) -> str:
+    where = f"in region {region}" if region else "in any region"
+    if not found:
+        raise ClientError(
+            f"the catalog has no {SERVICE} service {where} (interface {interface}): an operator"
+            " adds it with `holdfast keystone register`; or set HOLDFAST_URL"
+        )
+    found = found.rstrip("/")
+    if not found.endswith(PREFIX):
+        raise ClientError(
+            f"the {SERVICE} service of the catalog, {found}, is not a Holdfast: its address does"
+            f" not end in {PREFIX}; an operator corrects it with `holdfast keystone register`;"
+            " or set HOLDFAST_URL"
+        )
+    return found.removesuffix(PREFIX)
+
+
+def translated(error: Exception) -> ClientError:
+    """What keystoneauth1 raised before any other server was asked, as ours."""
+    from keystoneauth1 import exceptions as theirs
+
+    away = (theirs.ConnectionError, theirs.DiscoveryFailure, theirs.HttpServerError)
+    if isinstance(error, (*away, theirs.RequestTimeout)):
+        timed_out = isinstance(error, theirs.ConnectTimeout)
+        said = str(error).partition(": HTTP")[0]  # requests tells the rest once more
+        sentence = f"cannot reach Keystone: {said}: is it running? check OS_AUTH_URL"
+        return NotReachable(sentence, timed_out=timed_out)
+    refused = Unauthorized(f"Keystone did not let us in: {error}")
+    refused.advise(BY_KEYSTONE)
+    return refused
