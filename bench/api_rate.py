@@ -12,8 +12,9 @@ from __future__ import annotations
 import http.client
 import multiprocessing
 import sys
-import threading
 import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -26,38 +27,41 @@ CONNECTIONS = 4
 LEASES = 100
 
 
-def hammer(url: str, seconds: float, counted: multiprocessing.Queue[int]) -> None:
-    """Ask for the URL over a few kept-alive connections; put the number of answers."""
+def hammer(
+    url: str, seconds: float, headers: Mapping[str, str], counted: multiprocessing.Queue[int]
+) -> None:
+    """Ask over a few connections, kept alive where the server does; put the number of answers."""
     parts = urlsplit(url)
-    counts = [0] * CONNECTIONS
-    deadline = time.monotonic() + seconds
 
-    def ask(number: int) -> None:
+    def ask(until: float) -> int:
         connection = http.client.HTTPConnection(parts.netloc, timeout=30)
-        while time.monotonic() < deadline:
-            connection.request("GET", parts.path)
+        count = 0
+        while count == 0 or time.monotonic() < until:
+            connection.request("GET", parts.path, headers=dict(headers))
             answer = connection.getresponse()
             answer.read()
             if answer.status != 200:
                 raise SystemExit(f"{url} answered {answer.status}")
-            counts[number] += 1
+            count += 1
         connection.close()
+        return count
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(CONNECTIONS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    counted.put(sum(counts))
+    ask(0.0)  # the first answer warms up
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        until = time.monotonic() + seconds
+        counted.put(sum(pool.map(ask, [until] * CONNECTIONS)))
 
 
-def rate(url: str, seconds: float) -> float:
+def rate(url: str, seconds: float, headers: Mapping[str, str] | None = None) -> float:
+    """Answers per second."""
     counted: multiprocessing.Queue[int] = multiprocessing.Queue()
-    process = multiprocessing.Process(target=hammer, args=(url, seconds, counted))
+    arguments = (url, seconds, headers or {}, counted)
+    process = multiprocessing.Process(target=hammer, args=arguments)
     process.start()
-    number = counted.get(timeout=seconds + 60)
-    process.join()
-    return number / seconds
+    process.join(seconds + 60)
+    if process.exitcode != 0:
+        raise SystemExit(f"{url}: not measured, see above")
+    return counted.get(timeout=10) / seconds
 
 
 def book(client: Client, count: int) -> str:

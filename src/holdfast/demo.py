@@ -47,17 +47,20 @@ def populate(manager: ManagerPart, mark: Path, now: datetime) -> None:
         except Conflict:
             LOG.debug("%s is enrolled already", host.service_host)
     for name, count, ahead, lasts in _LEASES:
-        _book(manager, name, count, now + ahead, lasts)
+        start = now + ahead if ahead else None  # by now the minute may be another
+        _book(manager, name, count, start, now + ahead + lasts)
     mark.write_text(f"{now.isoformat()}\n")
 
 
-def _book(manager: ManagerPart, name: str, count: int, start: datetime, lasts: timedelta) -> None:
+def _book(
+    manager: ManagerPart, name: str, count: int, start: datetime | None, end: datetime
+) -> None:
     spec = {"min": count, "max": count, "hypervisor_properties": "", "resource_properties": ""}
     lease = NewLease(
         id=str(uuid.uuid5(_KEY, name)),
         name=name,
-        start=start.replace(second=0, microsecond=0),
-        end=(start + lasts).replace(second=0, microsecond=0),
+        start=start and start.replace(second=0, microsecond=0),
+        end=end.replace(second=0, microsecond=0),
         reservations=(NewReservation("physical:host", spec),),
     )
     try:

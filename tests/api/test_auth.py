@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,9 +21,10 @@ from falcon import testing
 from oslo_middleware import basic_auth
 
 from holdfast import service
+from holdfast.api import auth
 from holdfast.daemon import BadSetup
 from tests.api.conftest import Build
-from tests.api.house import HOSTS, LEASES, OWN, House, basic, basic_config, lease_body
+from tests.api.house import HOSTS, LEASES, OWN, House, TestClock, basic, basic_config, lease_body
 
 # noauth
 
@@ -252,6 +257,18 @@ TOKEN: dict[str, Any] = {
     "roles": [{"id": "r1", "name": "member"}],
     "catalog": [],
 }
+RULE = {"id": "a", "method": "GET", "path": LEASES, "service": "reservation"}
+#: What is different in the tokens of these names; None: it is not there.
+CHANGES: dict[str, dict[str, Any]] = {
+    "unscoped": {"project": None},
+    "brief": {},
+    "credential": {"application_credential": {"id": "c", "restricted": True}},
+    "ruled": {
+        "application_credential": {"id": "c", "access_rules": [RULE]},
+        "catalog": [{"id": "s", "type": "reservation", "name": "holdfast", "endpoints": []}],
+    },
+    "bound": {"bind": {"x509": "a fingerprint"}},
+}
 
 
 class FakeKeystone(BaseHTTPRequestHandler):
@@ -263,10 +280,10 @@ class FakeKeystone(BaseHTTPRequestHandler):
         base = f"http://127.0.0.1:{self.server.server_port}/v3"
         if self.path.startswith("/v3/auth/tokens"):
             asked = self.headers["X-Subject-Token"]
-            token = dict(TOKEN)
-            if asked == "unscoped":
-                token.pop("project")
-            known = asked in ("good", "unscoped")
+            known = asked in CHANGES or asked.startswith("good")
+            token = {k: v for k, v in {**TOKEN, **CHANGES.get(asked, {})}.items() if v is not None}
+            if asked == "brief":
+                token["expires_at"] = f"{datetime.now(UTC) + timedelta(seconds=20):%FT%T.%fZ}"
             self._say(200 if known else 404, {"token": token} if known else {"error": {}})
         else:
             version = {"id": "v3.14", "status": "stable", "links": [{"rel": "self", "href": base}]}
@@ -293,8 +310,8 @@ class FakeKeystone(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-@pytest.fixture(scope="module")
-def keystone() -> Iterator[int]:
+@contextlib.contextmanager
+def fake_keystone() -> Iterator[int]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), FakeKeystone)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -304,7 +321,13 @@ def keystone() -> Iterator[int]:
     server.server_close()
 
 
-def keystone_config(port: int) -> str:
+@pytest.fixture(scope="module")
+def keystone() -> Iterator[int]:
+    with fake_keystone() as port:
+        yield port
+
+
+def keystone_config(port: int, more: str = "") -> str:
     return f"""
 [DEFAULT]
 auth_strategy = keystone
@@ -319,6 +342,7 @@ user_domain_id = default
 project_domain_id = default
 http_connect_timeout = 1
 http_request_max_retries = 0
+{more}
 """
 
 
@@ -394,6 +418,181 @@ def test_an_unreachable_keystone_is_a_503_in_the_contracts_shape(build: Build, p
     for open_path in ("/healthcheck", "/readyz", "/reservation", f"{OWN}/openapi.json"):
         given = house.call("GET", open_path, headers={"X-Auth-Token": "good"})
         assert given.status_code in (200, 300)
+
+
+@pytest.fixture
+def verdicts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tokens that keystonemiddleware was asked about, in order."""
+    from keystonemiddleware.auth_token import AuthProtocol
+
+    asked: list[str] = []
+    real = AuthProtocol.fetch_token
+
+    def fetch_token(self: Any, token: str, **kwargs: Any) -> Any:
+        asked.append(token)
+        return real(self, token, **kwargs)
+
+    monkeypatch.setattr(AuthProtocol, "fetch_token", fetch_token)
+    return asked
+
+
+def ask(house: House, token: str, path: str = LEASES, **headers: str) -> int:
+    return house.call("GET", path, headers={"X-Auth-Token": token, **headers}).status_code
+
+
+@pytest.mark.parametrize("token", ["good", "credential"])
+def test_a_token_is_remembered_for_a_while_and_a_wrong_one_never(
+    build: Build, keystone: int, verdicts: list[str], token: str
+) -> None:
+    house = build(keystone_config(keystone))
+    for _ in range(5):
+        assert ask(house, token) == 200
+    assert verdicts == [token]
+    house.clock.ahead_s += 59
+    assert ask(house, token) == 200
+    assert verdicts == [token]
+    house.clock.ahead_s += 2
+    assert ask(house, token) == 200
+    assert verdicts == [token, token]
+    for _ in range(3):
+        assert ask(house, "wrong") == 401
+        assert ask(house, "unscoped") == 403
+    assert verdicts[2:] == ["wrong", "unscoped"] * 3
+
+
+def test_a_remembered_token_is_nobody_elses(
+    build: Build, keystone: int, verdicts: list[str]
+) -> None:
+    house = build(keystone_config(keystone))
+    for token in ("good", "good2", "good", "good2"):
+        assert ask(house, token) == 200
+    assert verdicts == ["good", "good2"]
+    assert ask(house, "goo") == ask(house, "Good") == ask(house, "") == 401
+    assert house.call("GET", LEASES, headers=SPOOFED).status_code == 401
+    assert ask(house, "good", HOSTS, **SPOOFED) == 403  # a member, whatever the headers say
+
+
+def test_a_token_is_not_remembered_beyond_its_own_end(
+    build: Build, keystone: int, verdicts: list[str]
+) -> None:
+    house = build(keystone_config(keystone))
+    assert ask(house, "brief") == ask(house, "brief") == 200
+    assert verdicts == ["brief"]
+    house.clock.ahead_s += 21  # its 20 s are over, the minute is not
+    ask(house, "brief")
+    assert verdicts == ["brief", "brief"]
+
+
+def test_access_rules_are_looked_at_for_every_request(
+    build: Build, keystone: int, verdicts: list[str]
+) -> None:
+    house = build(keystone_config(keystone))
+    for _ in range(2):
+        assert ask(house, "ruled") == 200
+        assert ask(house, "ruled", f"{LEASES}/x") == 401
+        assert ask(house, "ruled", f"{OWN}/operations") == 401
+        headers = {"X-Auth-Token": "ruled"}
+        assert house.call("POST", LEASES, json=lease_body(), headers=headers).status_code == 401
+    assert verdicts == ["ruled"] * 8
+
+
+def test_a_token_bound_to_more_than_itself_is_not_remembered(
+    build: Build, keystone: int, verdicts: list[str]
+) -> None:
+    house = build(keystone_config(keystone))
+    assert ask(house, "bound") == ask(house, "bound") == 200
+    assert verdicts == ["bound", "bound"]
+
+
+def test_a_service_token_is_judged_even_beside_a_remembered_token(
+    build: Build, keystone: int, verdicts: list[str]
+) -> None:
+    house = build(keystone_config(keystone))
+    assert ask(house, "good") == 200
+    headers = {"X-Service-Token": "wrong"}
+    assert ask(house, "good", **headers) == ask(house, "good", **headers) == 401
+    assert verdicts == ["good", "wrong", "good", "wrong", "good"]
+
+
+@pytest.mark.parametrize("more", ["token_cache_time = -1", "[auth]\nremember_s = 0"])
+def test_an_operator_who_wants_no_token_remembered_gets_that(
+    build: Build, keystone: int, verdicts: list[str], more: str
+) -> None:
+    house = build(keystone_config(keystone, more))
+    for _ in range(3):
+        assert ask(house, "good") == 200
+    assert verdicts == ["good"] * 3
+
+
+def test_while_keystone_is_away_known_tokens_go_on_and_others_are_503(build: Build) -> None:
+    with fake_keystone() as port:
+        house = build(keystone_config(port))
+        assert ask(house, "good") == 200
+    for _ in range(3):
+        assert ask(house, "good") == 200
+        answer = house.call("GET", LEASES, headers={"X-Auth-Token": "good2"})
+        assert answer.status_code == 503
+        assert "Retry-After" in answer.headers
+
+
+def test_a_keystone_that_says_nothing_is_a_503_in_seconds(build: Build) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        house = build(keystone_config(silent.getsockname()[1]))
+        began = time.monotonic()
+        assert ask(house, "good") == 503
+        assert time.monotonic() - began < 15
+
+
+def test_a_keystone_that_hangs_does_not_take_the_threads_of_those_we_know(
+    build: Build, keystone: int, monkeypatch: pytest.MonkeyPatch, verdicts: list[str]
+) -> None:
+    from keystonemiddleware.auth_token import AuthProtocol
+
+    house = build(keystone_config(keystone, "[api]\nthreads = 2"))
+    assert ask(house, "good") == 200
+    judge, hanging, go_on = AuthProtocol.fetch_token, threading.Event(), threading.Event()
+
+    def hang(self: Any, token: str, **kwargs: Any) -> Any:
+        hanging.set()
+        assert go_on.wait(30)
+        return judge(self, token, **kwargs)
+
+    monkeypatch.setattr(AuthProtocol, "fetch_token", hang)
+    heard: list[int] = []
+    stranger = threading.Thread(target=lambda: heard.append(ask(house, "good2")))
+    stranger.start()
+    assert hanging.wait(30)
+    assert ask(house, "good3") == 503
+    assert ask(house, "good") == 200
+    go_on.set()
+    stranger.join()
+    assert heard == [200]
+    assert verdicts == ["good", "good2"]
+
+
+def test_keystonemiddleware_waits_in_bounds_unless_the_operator_says_otherwise(
+    build: Build, keystone: int
+) -> None:
+    ours = keystone_config(keystone).replace("http_connect_timeout = 1\n", "")
+    ours = ours.replace("http_request_max_retries = 0\n", "")
+    conf = build(ours).conf
+    settings = conf.keystone_authtoken
+    assert (settings.http_connect_timeout, settings.http_request_max_retries) == (5, 1)
+    assert settings.token_cache_time + conf.auth.remember_s == 300  # what it does by itself
+    said = build(keystone_config(keystone, "token_cache_time = 7")).conf.keystone_authtoken
+    assert (said.http_connect_timeout, said.token_cache_time) == (1, 7)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth.Memory, "MOST", 3)
+    clock = TestClock()
+    memory: auth.Memory[int] = auth.Memory(clock)
+    for number in range(5):
+        memory.put(b"%d" % number, number, 60)
+    assert [memory.get(b"%d" % number) for number in range(5)] == [None, None, 2, 3, 4]
+    clock.ahead_s += 61
+    memory.put(b"new", 9, 60)
+    assert len(memory._found) == 1
 
 
 def test_the_files_of_http_basic_may_be_bound_elsewhere(build: Build, tmp_path: Path) -> None:

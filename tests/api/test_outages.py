@@ -134,10 +134,10 @@ def test_a_report_that_lost_every_race_is_asked_for_again_never_taken_for_done(
 def test_a_defect_of_ours_is_a_500_that_tells_no_secret(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def burst(**_kwargs: object) -> None:
+    def burst(*_args: object, **_kwargs: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(house.core.store.ledger, "with_events", burst)
+    monkeypatch.setattr(house.core.store.ledger, "stamped", burst)
     answer = house.call("GET", LEASES)
     assert answer.status_code == 500
     assert answer.json["error_name"] == "INTERNAL_SERVER_ERROR"

@@ -9,6 +9,7 @@ from typing import Any
 
 from oslo_config import cfg
 
+from holdfast.api.rendered import Rendered
 from holdfast.model.caller import Caller
 from holdfast.ports.clock import Clock
 from holdfast.ports.manager import Manager
@@ -26,6 +27,7 @@ class Services:
     new_id: Callable[[], str]
     loop_age_s: Callable[[], float] | None = None  # None: no loop in this process
     sim: Callable[[], Any] | None = None  # the drivers.cloud.sim.Simulator, where the cloud is one
+    lease_texts: Rendered = field(default_factory=Rendered)  # of the reservation contract
 
 
 @dataclass(frozen=True)

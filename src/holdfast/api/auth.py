@@ -7,15 +7,15 @@ the peer must be loopback, with no proxy in between and no other site's page beh
 Each strategy is asked after routing, so how an address is written makes no difference to it.
 """
 
-import hashlib
 import hmac
 import ipaddress
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import falcon
@@ -41,6 +41,7 @@ _FORWARDED = (
 LONGEST_NAME = 64  # what the database keeps of a user and a project
 _LONGEST_PASSWORD = 72  # more is not bcrypt's to judge
 
+T = TypeVar("T")
 #: user id, project id, roles
 Identity = tuple[str, str, tuple[str, ...]]
 Identify = Callable[[falcon.Request], Identity]
@@ -54,7 +55,7 @@ class Middleware:
         strategies: dict[str, Callable[[], Identify]] = {
             "noauth": lambda: NoAuth(conf),
             "http_basic": lambda: Basic(conf, clock),
-            "keystone": lambda: Keystone(conf),
+            "keystone": lambda: Keystone(conf, clock),
         }
         self._identify = strategies[conf.auth_strategy]()
 
@@ -85,6 +86,37 @@ def _refuse_other_sites(req: falcon.Request) -> None:
         "same-site",
     ):
         raise Forbidden("another site's page cannot change anything here")
+
+
+class Memory(Generic[T]):
+    """Who was let in by which secret, for a while. Secrets are not kept, only salted hashes."""
+
+    MOST = 10_000
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._salt = os.urandom(16)
+        self._found: dict[bytes, tuple[T, float]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, secret: bytes) -> T | None:
+        found = self._found.get(self._key(secret))
+        return found[0] if found and found[1] > self._clock.monotonic() else None
+
+    def put(self, secret: bytes, value: T, lasts_s: float) -> None:
+        if lasts_s <= 0:
+            return
+        key, now = self._key(secret), self._clock.monotonic()
+        with self._lock:
+            self._found.pop(key, None)  # what is new goes to the end
+            self._found[key] = (value, now + lasts_s)
+            while (first := next(iter(self._found))) != key and (
+                len(self._found) > self.MOST or self._found[first][1] <= now
+            ):
+                del self._found[first]
+
+    def _key(self, secret: bytes) -> bytes:
+        return hmac.digest(self._salt, secret, "sha256")
 
 
 class NoAuth:
@@ -124,17 +156,16 @@ class Basic:
 
     def __init__(self, conf: cfg.ConfigOpts, clock: Clock) -> None:
         self._conf = conf
-        self._clock = clock
-        self._salt = os.urandom(16)
-        self._seen: dict[bytes, float] = {}
+        self._verified: Memory[bool] = Memory(clock)
         self._users: tuple[str, dict[str, Any]] = ("", {})
-        self._lock = threading.Lock()
 
     def __call__(self, req: falcon.Request) -> Identity:
         user, password = self._credentials(req)
-        key = self._key(user, password)
-        if not self._remembered(key):
-            self._verify(user, password, key)
+        # The file as it is belongs to the secret: a changed one forgets everybody at once.
+        secret = f"{_stamp(self._conf.auth.htpasswd_file)}\n{user}\n".encode() + password
+        if not self._verified.get(secret):
+            self._verify(user, password)
+            self._verified.put(secret, True, self._conf.auth.remember_s)
         return user, *self._project_and_roles(user)
 
     def _credentials(self, req: falcon.Request) -> tuple[str, bytes]:
@@ -145,7 +176,7 @@ class Basic:
         except (webob.exc.HTTPException, ValueError):
             raise _challenge("log in with user and password") from None
 
-    def _verify(self, user: str, password: bytes, key: bytes) -> None:
+    def _verify(self, user: str, password: bytes) -> None:
         path = self._conf.auth.htpasswd_file
         try:
             if len(password) > _LONGEST_PASSWORD:
@@ -156,19 +187,6 @@ class Basic:
         except (webob.exc.HTTPException, ValueError) as error:
             LOG.error("[auth] htpasswd_file %s: %s", path, error)
             raise Unavailable(f"[auth] htpasswd_file cannot be used: {error}") from error
-        with self._lock:
-            now = self._clock.monotonic()
-            self._seen = {old: until for old, until in self._seen.items() if until > now}
-            self._seen[key] = now + self._conf.auth.remember_s
-
-    def _remembered(self, key: bytes) -> bool:
-        with self._lock:
-            return self._seen.get(key, 0.0) > self._clock.monotonic()
-
-    def _key(self, user: str, password: bytes) -> bytes:
-        """Keyed by the file as it is: a changed one forgets everybody at once."""
-        text = f"{_stamp(self._conf.auth.htpasswd_file)}\n{user}\n".encode() + password
-        return hmac.new(self._salt, text, hashlib.sha256).digest()
 
     def _project_and_roles(self, user: str) -> tuple[str, tuple[str, ...]]:
         entry = self._load().get(user)
@@ -226,17 +244,37 @@ def _challenge(message: str) -> Unauthorized:
     return Unauthorized(message, scheme='Basic realm="holdfast"')
 
 
+#: Where [keystone_authtoken] says nothing. keystonemiddleware alone waits for ever, and four times:
+#: a Keystone that hangs would take every thread. It remembers a token for 300 s, after which
+#: a revoked one is refused; so do the two of us together.
+_DEFAULTS = {
+    "http_connect_timeout": 5,
+    "http_request_max_retries": 1,
+    "token_cache_time": 240,
+    "service_type": "reservation",  # what access rules of application credentials name
+}
+_TURN_S = 2.0  # how long a request waits for its turn to ask
+
+
 class Keystone:
     """keystonemiddleware, asked for every route that has a rule and for no other.
 
     It takes off the identity headers that clients send before it writes its own; here it has an
     application behind it that only takes those down. Its refusals become ours, in the shape of
-    the contract.
+    the contract. Whom it lets in by token alone is remembered for a while.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, clock: Clock) -> None:
         from keystonemiddleware import auth_token
 
+        for group, options in auth_token.list_opts():
+            conf.register_opts(options, group)
+        for name, value in _DEFAULTS.items():
+            conf.set_default(name, value, "keystone_authtoken")
+        self._conf = conf
+        self._clock = clock
+        self._known: Memory[Identity] = Memory(clock)
+        self._asking = threading.BoundedSemaphore(max(1, conf.api.threads // 2))
         # Not to decide would make an unreachable Keystone look like a wrong token.
         settings = {
             "oslo_config_config": conf,
@@ -249,12 +287,32 @@ class Keystone:
             raise Unavailable(f"[keystone_authtoken] cannot be used: {error}") from error
 
     def __call__(self, req: falcon.Request) -> Identity:
+        token = req.env.get("HTTP_X_AUTH_TOKEN", "")
+        if not token or "HTTP_X_SERVICE_TOKEN" in req.env:
+            return self._ask(req)[0]
+        secret = token.encode(errors="surrogatepass")
+        known = self._known.get(secret)
+        if known is not None:
+            return known
+        identity, details = self._ask(req)
+        self._known.put(secret, identity, self._lasts_s(details))
+        return identity
+
+    def _ask(self, req: falcon.Request) -> tuple[Identity, Mapping[str, Any]]:
+        """Who it is, and what else Keystone says of the token.
+
+        A Keystone that hangs gets half of our threads: the others serve those whom we know.
+        """
         environ = {name: req.env[name] for name in req.env if name not in _IDENTITY}
+        if not self._asking.acquire(timeout=_TURN_S):
+            raise Unavailable("Keystone is slow to say who you are, try again")
         try:
             answer = webob.Request(environ).send(self._guard)
         except ClientException as error:
             LOG.error("Keystone: %s", error)
             raise Unavailable("Keystone cannot be asked about the token, try again") from error
+        finally:
+            self._asking.release()
         if answer.status_code == 401:
             raise Unauthorized(
                 "a valid X-Auth-Token is required",
@@ -265,7 +323,20 @@ class Keystone:
         user, project, roles = environ[_FOUND]
         if not user or not project:
             raise Forbidden("a token scoped to a project is required")
-        return user, project, tuple(filter(None, roles.split(",")))
+        identity = user, project, tuple(filter(None, roles.split(",")))
+        return identity, environ["keystone.token_info"]["token"]
+
+    def _lasts_s(self, token: Mapping[str, Any]) -> float:
+        """How long the token alone is enough: no time, where who asks for what matters too."""
+        rules = (token.get("application_credential") or {}).get("access_rules")
+        if rules is not None or token.get("bind"):
+            return 0.0
+        lasts = float(self._conf.auth.remember_s)
+        cached = self._conf.keystone_authtoken.token_cache_time
+        if cached:  # 0 is for ever; below it, the operator wants Keystone asked every time
+            lasts = min(lasts, max(0.0, cached))
+        expires = datetime.fromisoformat(token["expires_at"])
+        return min(lasts, (expires - self._clock.now()).total_seconds())
 
 
 _FOUND = "holdfast.identity"

@@ -2,10 +2,10 @@
 """Leases in the database: each change one transaction that checks and writes, or does nothing."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -19,6 +19,13 @@ from holdfast.store.database import Database
 from holdfast.store.hosts import take_free
 from holdfast.store.operations import apply_work, update_claimed
 from holdfast.store.tables import allocations, hosts, leases, operations, reservations
+
+T = TypeVar("T")
+_PORTION = 500
+#: A lease as its owner sees it: without what it holds, with how far its work is.
+Seen = tuple[Lease, Sequence[Event]]
+#: A lease's id, its version and the state of its work: no two states of a lease share one.
+Stamp = tuple[str, int, str | None]
 
 
 class LeaseStore:
@@ -41,16 +48,31 @@ class LeaseStore:
 
     def with_events(
         self, *, lease_id: str | None = None, project_id: str | None = None
-    ) -> Sequence[tuple[Lease, Sequence[Event]]]:
+    ) -> Sequence[Seen]:
         """Leases with their events, without what they hold; all, or one, or a project's."""
-        bound = {"lease": lease_id, "project": project_id}
-        asked = tuple(name for name, value in bound.items() if value is not None)
+        asked, bound = _asked(lease_id, project_id)
         with self._db.read() as conn:
-            rows = conn.execute(_leases(asked), bound).all()
-            ids = [row.id for row in rows] if asked else None
-            parts = _reservations(conn, ids)
-            events = _events(conn, ids)
-        return [(_lease(row, parts), events.get(row.id, ())) for row in rows]
+            return list(_seen(conn, conn.execute(_leases(asked), bound).all()))
+
+    def stamped(
+        self,
+        missing: Callable[[Sequence[Stamp]], Collection[str]],
+        *,
+        lease_id: str | None = None,
+        project_id: str | None = None,
+    ) -> tuple[Sequence[Stamp], Mapping[str, Seen]]:
+        """Stamps of the same leases in the same order, and in full those whose ids `missing` says.
+
+        What is in full is never older than its stamp: it is read after it, on the same connection.
+        """
+        asked, bound = _asked(lease_id, project_id)
+        with self._db.read() as conn:
+            stamps: list[Stamp] = [tuple(row) for row in conn.execute(_stamps(asked), bound)]
+            full: dict[str, Seen] = {}
+            for ids in _portions(list(missing(stamps))):
+                rows = conn.execute(_leases(("ids",)), {"ids": ids}).all()
+                full |= {seen[0].id: seen for seen in _seen(conn, rows)}
+            return stamps, full
 
     # act
 
@@ -154,24 +176,25 @@ _UPDATE = (
     .where(leases.c.version == sa.bindparam("its_version"))
     .values({name: sa.bindparam(f"new_{name}") for name in _WRITTEN})
 )
-_RESERVATIONS = sa.select(
-    *(
-        reservations.c[name]
-        for name in [
-            "lease_id",
-            "id",
-            "resource_type",
-            "status",
-            "missing_resources",
-            "resources_changed",
-            "spec",
-            "created_at",
-            "updated_at",
-        ]
+_RESERVATIONS = (
+    sa.select(
+        *(
+            reservations.c[name]
+            for name in [
+                "lease_id",
+                "id",
+                "resource_type",
+                "status",
+                "missing_resources",
+                "resources_changed",
+                "spec",
+                "created_at",
+                "updated_at",
+            ]
+        )
     )
-).order_by(reservations.c.lease_id, reservations.c.position)
-_RESERVATIONS_OF = _RESERVATIONS.where(
-    reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True))
+    .where(reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(reservations.c.lease_id, reservations.c.position)
 )
 _HELD_OF = (
     sa.select(
@@ -191,10 +214,20 @@ _EVENTS = (
             for name in ["id", "kind", "due_at", "status", "created_at", "updated_at"]
         ),
     )
-    .where(operations.c.kind.in_(list(EVENT_TYPES)), operations.c.status != "cancelled")
+    .where(
+        operations.c.subject.in_(sa.bindparam("ids", expanding=True)),
+        operations.c.kind.in_(list(EVENT_TYPES)),
+        operations.c.status != "cancelled",
+    )
     .order_by(operations.c.sequence)
 )
-_EVENTS_OF = _EVENTS.where(operations.c.subject.in_(sa.bindparam("ids", expanding=True)))
+
+
+_CONDITIONS: Mapping[str, sa.ColumnElement[bool]] = {
+    "lease": leases.c.id == sa.bindparam("lease"),
+    "project": leases.c.project_id == sa.bindparam("project"),
+    "ids": leases.c.id.in_(sa.bindparam("ids", expanding=True)),
+}
 
 
 @functools.cache
@@ -205,10 +238,34 @@ def _leases(asked: tuple[str, ...]) -> sa.Select[Any]:
         " created_at updated_at"
     )
     query = sa.select(*(leases.c[name] for name in names.split()))
-    columns = {"lease": leases.c.id, "project": leases.c.project_id}
-    for name in asked:
-        query = query.where(columns[name] == sa.bindparam(name))
-    return query.order_by(leases.c.created_at, leases.c.id)
+    return _ordered(query, asked)
+
+
+@functools.cache
+def _stamps(asked: tuple[str, ...]) -> sa.Select[Any]:
+    """One row per lease. Its version grows with every save; work goes on between saves, so of
+    each piece of work there is all that can change. One row per kind: the text stays short. Their
+    order is the database's; where it changes its mind, a lease is read once more than needed.
+    """
+    o = operations.c
+    nothing: Any = sa.literal_column("''")  # a str would be put in anew at every call
+    state = o.id + o.status
+    for date in (o.due_at, o.updated_at):
+        state = state + sa.func.coalesce(sa.cast(date, sa.String(32)), nothing)
+    whole = sa.select(sa.func.aggregate_strings(state, nothing)).where(o.subject == leases.c.id)
+    return _ordered(sa.select(leases.c.id, leases.c.version, whole.scalar_subquery()), asked)
+
+
+def _ordered(query: sa.Select[Any], asked: tuple[str, ...]) -> sa.Select[Any]:
+    conditions = (_CONDITIONS[name] for name in asked)
+    return query.where(*conditions).order_by(leases.c.created_at, leases.c.id)
+
+
+def _asked(
+    lease_id: str | None, project_id: str | None
+) -> tuple[tuple[str, ...], Mapping[str, str | None]]:
+    bound = {"lease": lease_id, "project": project_id}
+    return tuple(name for name, value in bound.items() if value is not None), bound
 
 
 def _update_lease(conn: Connection, old: Lease, new: Lease, now: datetime) -> None:
@@ -267,21 +324,27 @@ def _reservation_columns(reservation: Reservation) -> dict[str, Any]:
     }
 
 
+def _seen(conn: Connection, rows: Sequence[sa.Row[Any]]) -> Iterator[Seen]:
+    for some in _portions(rows):
+        ids = [row.id for row in some]
+        parts, events = _reservations(conn, ids), _events(conn, ids)
+        yield from ((_lease(row, parts), events.get(row.id, ())) for row in some)
+
+
+def _portions(things: Sequence[T]) -> Iterator[Sequence[T]]:
+    """As many at a time as every database takes in one statement."""
+    return (things[at : at + _PORTION] for at in range(0, len(things), _PORTION))
+
+
 def _lease(row: sa.Row[Any], parts: Mapping[str, Sequence[Reservation]]) -> Lease:
     values: tuple[Any, ...] = (*row, tuple(parts.get(row.id, ())))
     return Lease(*values)
 
 
-def _reservations(
-    conn: Connection, lease_ids: Sequence[str] | None
-) -> dict[str, list[Reservation]]:
-    """Reservations by lease, without what they hold; of all leases when `lease_ids` is None."""
-    if lease_ids is None:
-        rows = conn.execute(_RESERVATIONS)
-    else:
-        rows = conn.execute(_RESERVATIONS_OF, {"ids": lease_ids})
+def _reservations(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
+    """Reservations by lease, without what they hold."""
     found: dict[str, list[Reservation]] = {}
-    for lease_id, *values in rows:
+    for lease_id, *values in conn.execute(_RESERVATIONS, {"ids": lease_ids}):
         found.setdefault(lease_id, []).append(_reservation(values))
     return found
 
@@ -305,11 +368,8 @@ def _reservation(values: Sequence[Any], held: Sequence[Allocation] = ()) -> Rese
     return Reservation(id_, type_, status, missing, changed, spec, tuple(held), created, updated)
 
 
-def _events(conn: Connection, lease_ids: Sequence[str] | None) -> dict[str, list[Event]]:
-    rows = (
-        conn.execute(_EVENTS) if lease_ids is None else conn.execute(_EVENTS_OF, {"ids": lease_ids})
-    )
+def _events(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Event]]:
     found: dict[str, list[Event]] = {}
-    for subject, *values in rows:
+    for subject, *values in conn.execute(_EVENTS, {"ids": lease_ids}):
         found.setdefault(subject, []).append(Event(*values))
     return found

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """/reservation/v1/leases."""
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from holdfast.api.ask import Ask, Reply
 from holdfast.api.reservation_v1.dates import NOW, lease_date, parse, stamp
 from holdfast.model.errors import InvalidInput, NotFound, Unavailable
 from holdfast.model.lease import END, EVENT_TYPES, START, Event, Lease, Reservation
+from holdfast.model.operation import RETRYING, RUNNING
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
+from holdfast.store.leases import Seen
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": 80}
 _DATE = {"type": "string", "maxLength": 64}
@@ -59,13 +63,11 @@ UPDATE = {
 
 
 def index(ask: Ask) -> Reply:
-    found = ask.services.store.ledger.with_events(project_id=_project(ask))
-    now = ask.services.clock.now()
-    return Reply({"leases": [view(lease, events, now) for lease, events in found]})
+    return Reply(b'{"leases": [%s]}' % b", ".join(_texts(ask)))
 
 
 def show(ask: Ask) -> Reply:
-    return Reply(_shown(ask, ask.path["lease_id"]))
+    return _shown(ask, ask.path["lease_id"])
 
 
 def create(ask: Ask) -> Reply:
@@ -83,7 +85,7 @@ def create(ask: Ask) -> Reply:
     except Unavailable:  # the answer may have got lost, not the lease: its id is ours, so look
         if not ask.services.store.ledger.with_events(lease_id=wanted.id):
             raise
-    return Reply(_shown(ask, wanted.id), status=201)
+    return _shown(ask, wanted.id, status=201)
 
 
 def update(ask: Ask) -> Reply:
@@ -100,7 +102,7 @@ def update(ask: Ask) -> Reply:
         reservations={r["id"]: {k: v for k, v in r.items() if k != "id"} for r in changes},
     )
     ask.services.manager.update_lease(ask.caller, lease_id, change)
-    return Reply(_shown(ask, lease_id))
+    return _shown(ask, lease_id)
 
 
 def delete(ask: Ask) -> Reply:
@@ -127,12 +129,13 @@ def _optional(body: Mapping[str, Any], field: str) -> datetime | None:
     return when
 
 
-def _visible(ask: Ask, lease_id: str) -> tuple[Lease, Sequence[Event]]:
-    """The lease, unless it is not there or not the caller's, which looks the same."""
-    found = ask.services.store.ledger.with_events(lease_id=lease_id, project_id=_project(ask))
-    for lease, events in found:
-        return lease, events
-    raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
+def _visible(ask: Ask, lease_id: str) -> None:
+    """NotFound unless the lease is there and the caller's: that it is another's looks the same."""
+    found, _ = ask.services.store.ledger.stamped(
+        lambda _: (), lease_id=lease_id, project_id=_project(ask)
+    )
+    if not found:
+        raise _not_found(lease_id)
 
 
 def _project(ask: Ask) -> str | None:
@@ -140,9 +143,32 @@ def _project(ask: Ask) -> str | None:
     return None if ask.caller.is_admin else ask.caller.project_id
 
 
-def _shown(ask: Ask, lease_id: str) -> dict[str, Any]:
-    lease, events = _visible(ask, lease_id)
-    return {"lease": view(lease, events, ask.services.clock.now())}
+def _shown(ask: Ask, lease_id: str, status: int = 200) -> Reply:
+    for text in _texts(ask, lease_id):
+        return Reply(b'{"lease": %s}' % text, status=status)
+    raise _not_found(lease_id)
+
+
+def _not_found(lease_id: str) -> NotFound:
+    return NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
+
+
+def _texts(ask: Ask, lease_id: str | None = None) -> list[bytes]:
+    """JSON of the leases that the caller may know of, or of one of them."""
+    services = ask.services
+
+    def write(seen: Seen) -> bytes:
+        lease, events = seen
+        return json.dumps(view(lease, events, services.clock.now())).encode()
+
+    look = partial(services.store.ledger.stamped, lease_id=lease_id, project_id=_project(ask))
+    return services.lease_texts.texts(look, write, _lasting)
+
+
+def _lasting(seen: Seen) -> bool:
+    """Whether the view of it changes by writes alone: work under way also goes by the time."""
+    _, events = seen
+    return not any(event.status in (RUNNING, RETRYING) for event in events)
 
 
 def view(lease: Lease, events: Sequence[Event], now: datetime) -> dict[str, Any]:
@@ -217,6 +243,6 @@ def _event_status(lease: Lease, event: Event, now: datetime) -> str:
     follows = _FOLLOWS.get(event.kind, {}).get(lease.status)
     if follows is not None:
         return follows
-    if event.status in ("running", "retrying"):
+    if event.status in (RUNNING, RETRYING):
         return "IN_PROGRESS" if event.due_at <= now else "UNDONE"
     return "DONE" if event.status == "done" else "UNDONE"

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads with real Keystone tokens, beside Blazar in the same cloud: one lease, and a list of 100.
+
+Both have 100 leases of the same shape (one reservation, three events) in the lab's MariaDB and get
+the same token, issued once; the same four connections ask, one server after the other in turn.
+
+    Blazar           uWSGI, 1 process of 4 threads; it closes each connection after its answer
+    Holdfast, uWSGI  the same command, the same closing
+    holdfast-api     as shipped: 1 process, connections kept alive
+
+The floor is the same server of ours answering /healthcheck: HTTP and routing alone.
+
+    make lab; python bench/api_keystone.py [SECONDS]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import mean
+
+import sqlalchemy as sa
+from lab.cloud import Lab, NotRunning
+from lab.place import PASSWORD
+from tests.e2e.deployment import write_config
+from tests.processes import Program, free_port, script
+
+from bench.api_rate import CONNECTIONS, LEASES, rate
+from holdfast.model.lease import BEFORE_END, END, SEQUENCE, START, Lease, Reservation
+from holdfast.model.operation import Operation
+from holdfast.ports.clock import SystemClock
+from holdfast.ports.ledger import Work
+from holdfast.store import Store, migrations
+
+ROUNDS = 2
+THREADS = 4
+SPEC = {"min": 1, "max": 1, "hypervisor_properties": "", "resource_properties": ""}
+
+
+@dataclass(frozen=True)
+class Read:
+    """A server's addresses for the two reads, and for its floor if it has one."""
+
+    name: str
+    one: str
+    index: str
+    floor: str = ""
+
+
+@dataclass(frozen=True)
+class Owner:
+    token: str
+    user: str
+    project: str
+
+
+def spans() -> Iterator[tuple[str, datetime, datetime, datetime]]:
+    """Names and times of the leases: start, before end, end."""
+    first = datetime.now(UTC).replace(microsecond=0) + timedelta(days=10)
+    for number in range(LEASES):
+        start = first + timedelta(hours=2 * number)
+        yield f"listed-{number}", start, start + timedelta(minutes=30), start + timedelta(hours=1)
+
+
+# Holdfast
+
+
+def fill_holdfast(url: str, owner: Owner) -> str:
+    """Book the leases in an empty database; the id of one."""
+    store = Store(url, SystemClock())
+    migrations.sync(store.database)
+    for name, *times in spans():
+        start, before, end = times
+        id_ = str(uuid.uuid4())
+        part = Reservation(str(uuid.uuid4()), "physical:host", spec={**SPEC, "before_end": ""})
+        lease = Lease(
+            id_, name, owner.user, owner.project, start, end, before, reservations=(part,)
+        )
+        due = zip((START, BEFORE_END, END), times, strict=True)
+        store.ledger.book(lease, Work(add=tuple(_work(id_, kind, at) for kind, at in due)))
+    store.close()
+    return id_
+
+
+def _work(lease_id: str, kind: str, due: datetime) -> Operation:
+    id_, key = str(uuid.uuid4()), f"{kind}/{lease_id}"
+    return Operation(id_, kind, lease_id, key, due, due, sequence=SEQUENCE[kind])
+
+
+@contextlib.contextmanager
+def holdfast(lab: Lab, database_url: str, one: str) -> Iterator[Sequence[Read]]:
+    """One API under the lab's uWSGI and one as shipped, on one database."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        port, shipped_port = free_port(), free_port()
+        config = write_config(folder / "holdfast.conf", options(lab, database_url, shipped_port))
+        command = [
+            *(lab.place.program("uwsgi"), "--ini", lab.place.etc / "uwsgi.ini"),
+            *("--http-socket", f"127.0.0.1:{port}", "--threads", str(THREADS)),
+            *("--module", "holdfast.wsgi:application"),
+        ]
+        # the lab's uWSGI is a module of the lab's Python: our packages come before its own
+        env = {
+            "HOLDFAST_CONFIG": str(config),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        programs = (
+            (Program(command, folder, env=env, name="uwsgi"), port),
+            (Program([script("holdfast-api"), "--config-file", config], folder), shipped_port),
+        )
+        for program, its_port in programs:
+            stack.enter_context(program)
+            program.wait_http(f"http://127.0.0.1:{its_port}/healthcheck", 60)
+        yield [
+            _ours("Holdfast, uWSGI", port, one),
+            _ours("holdfast-api", shipped_port, one),
+        ]
+
+
+def options(lab: Lab, database_url: str, port: int) -> Mapping[str, Mapping[str, object]]:
+    return {
+        "DEFAULT": {"auth_strategy": "keystone", "transport_url": lab.transport_url},
+        "api": {"port": port},
+        "database": {"connection": database_url.replace("%", "%%")},
+        "keystone_authtoken": {
+            "auth_type": "password",
+            "auth_url": lab.auth_url,
+            "www_authenticate_uri": lab.auth_url,
+            "username": "holdfast",
+            "password": PASSWORD,
+            "project_name": "service",
+            "user_domain_name": "Default",
+            "project_domain_name": "Default",
+        },
+    }
+
+
+def _ours(name: str, port: int, one: str) -> Read:
+    base = f"http://127.0.0.1:{port}"
+    leases = f"{base}/reservation/v1/leases"
+    return Read(name, f"{leases}/{one}", leases, f"{base}/healthcheck")
+
+
+# Blazar
+
+
+def blazar(lab: Lab, owner: Owner) -> Read:
+    """Start it in the lab, unless it runs, with the leases as rows of its database."""
+    command = [sys.executable, "-m", "lab", "peer", "blazar"]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    one = fill_blazar(lab.place.database_url("blazar"), owner)
+    leases = f"{said.split()[-1]}/leases"  # the last line is its address
+    return Read("Blazar", f"{leases}/{one}", leases)
+
+
+def fill_blazar(url: str, owner: Owner) -> str:
+    """Put the leases where its own planning would; the id of one."""
+    engine = sa.create_engine(url)
+    names = ("leases", "reservations", "computehost_reservations", "events")
+    with engine.begin() as conn:
+        tables = sa.MetaData()
+        tables.reflect(conn, only=names)
+        lease, reservation, host_reservation, event = (tables.tables[name] for name in names)
+        if conn.execute(sa.select(lease.c.id).where(~lease.c.name.like("listed-%"))).first():
+            raise SystemExit("Blazar in the lab has leases of its own: delete them first")
+        theirs = reservation.c.id == host_reservation.c.reservation_id
+        conn.execute(sa.delete(host_reservation).where(sa.exists().where(theirs)))
+        for table in (reservation, event, lease):
+            conn.execute(sa.delete(table))
+        for name, *times in spans():
+            start, _, end = (at.replace(tzinfo=None) for at in times)
+            ids = [str(uuid.uuid4()) for _ in range(3)]
+            known = {"created_at": datetime.now(UTC).replace(tzinfo=None)}
+            who = {"user_id": owner.user, "project_id": owner.project, "trust_id": "0" * 32}
+            when = {"start_date": start, "end_date": end, "status": "PENDING", "degraded": False}
+            row = {"id": ids[0], "name": name, **who, **when}
+            conn.execute(sa.insert(lease).values(**row, **known))
+            row = {"id": ids[1], "lease_id": ids[0], "resource_id": ids[2], "status": "pending"}
+            fine = {"missing_resources": False, "resources_changed": False}
+            kind = {"resource_type": "physical:host"}
+            conn.execute(sa.insert(reservation).values(**row, **kind, **fine, **known))
+            row = {"id": ids[2], "reservation_id": ids[1], "count_range": "1-1"}
+            wishes = {"resource_properties": "", "hypervisor_properties": "", "before_end": ""}
+            conn.execute(sa.insert(host_reservation).values(**row, **wishes, **known))
+            types = ("start_lease", "before_end_lease", "end_lease")
+            for type_, at in zip(types, times, strict=True):
+                row = {"id": str(uuid.uuid4()), "lease_id": ids[0], "event_type": type_}
+                due = {"time": at.replace(tzinfo=None), "status": "UNDONE"}
+                conn.execute(sa.insert(event).values(**row, **due, **known))
+    engine.dispose()
+    return ids[0]
+
+
+# measure
+
+
+def measure(servers: Sequence[Read], token: str, seconds: float) -> None:
+    headers = {"X-Auth-Token": token, "Accept": "application/json"}
+    found: dict[tuple[str, str], list[float]] = {}
+    for read in ("one", "index"):
+        for _ in range(ROUNDS):
+            for server in servers:
+                speed = rate(getattr(server, read), seconds, headers)
+                found.setdefault((server.name, read), []).append(speed)
+    peer = servers[0].name
+    for server in servers:
+        one, index = (mean(found[server.name, read]) for read in ("one", "index"))
+        line = f"  {server.name:16} one lease {one:.0f}/s"
+        if server.name == peer:
+            print(f"{line}, list of {LEASES} {index:.0f}/s")
+            continue
+        times = one / mean(found[peer, "one"]), index / mean(found[peer, "index"])
+        floor = rate(server.floor, seconds)
+        print(
+            f"{line} ({times[0]:.1f} x {peer}), list of {LEASES} {index:.0f}/s"
+            f" ({times[1]:.1f} x); floor {floor:.0f}/s"
+        )
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 5.0
+    try:
+        lab = Lab.running()
+    except NotRunning as error:
+        raise SystemExit(str(error)) from error
+    session = lab.connect().session
+    owner = Owner(session.get_token(), session.get_user_id(), session.get_project_id())
+    database_url = lab.new_database("bench_api_keystone")
+    try:
+        peer = blazar(lab, owner)
+        one = fill_holdfast(database_url, owner)
+        with holdfast(lab, database_url, one) as ours:
+            print(
+                f"requests per second over {CONNECTIONS} connections with a Keystone token,"
+                f" {ROUNDS} rounds of {seconds:g} s each; load of the machine {_load()}"
+            )
+            measure([peer, *ours], owner.token, seconds)
+            print(f"  load of the machine at the end {_load()}")
+    finally:
+        lab.drop_database(database_url)
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+
+
+if __name__ == "__main__":
+    main()
