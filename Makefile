@@ -14,7 +14,7 @@ COMPILE := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q -j 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install run test-deps lint test bench pins clean
+.PHONY: help install run test-deps lint test lab lab-down lab-status bench pins clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -56,7 +56,16 @@ lint: .venv/.installed-test ## ruff, mypy and the import rules
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log 2>&1 || { cat .venv/lint-imports.log; exit 1; }
 
 test: install test-deps lint ## everything CI checks
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@WORKERS=$(WORKERS) tools/test $(ARGS)
+
+lab: test-deps ## bring up a real OpenStack in .lab and leave it running (docs/lab.md)
+	@$(BIN)/python -m lab up
+
+lab-down: | .venv/.installed-test ## stop the lab; what it made stays
+	@$(BIN)/python -m lab down
+
+lab-status: | .venv/.installed-test ## say what of the lab runs
+	@$(BIN)/python -m lab status || :
 
 bench: test-deps ## print the figures, one script of bench/ after the other
 	@for script in bench/[!_]*.py; do \

@@ -211,6 +211,7 @@ class House:
             cleaning_time=0,
             prepare_s=60.0,
             before_end="",
+            preemptibles=False,
             retry_first_s=0.5,
             retry_most_s=15.0,
             poll_interval_s=1e6,  # so that only due rows end a sleep
@@ -277,8 +278,8 @@ class House:
     def delete(self, lease_id: str, caller: Caller = ANN) -> None:
         self.m.commands.delete_lease(caller, lease_id)
 
-    def boot(self, name: str, host: str) -> str:
-        return self.sim.boot(name, "alpha", host, 1, 512, 1).id
+    def boot(self, name: str, host: str, flavor: str = "") -> str:
+        return self.sim.boot(name, "alpha", host, 1, 512, 1, flavor).id
 
     # time
 

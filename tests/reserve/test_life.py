@@ -4,6 +4,7 @@
 import pytest
 
 from holdfast.model.errors import Conflict, DriverError, InvalidInput, NotEnoughHosts, NotFound
+from holdfast.ports.cloud import Flavor
 from holdfast.ports.manager import NewLease, NewReservation
 from tests.reserve.house import ADMIN, ANN, BOB, House
 
@@ -330,6 +331,24 @@ def test_a_server_let_in_just_before_the_door_was_shut_goes_too(
     house.run(minutes=31)
     assert (house.status(lease_id), house.servers()) == ("TERMINATED", [])
     assert house.pools() == {"freepool": {"cmp-1"}}
+
+
+def test_preemptible_servers_give_way_to_a_lease_and_nobody_else_does(house: House) -> None:
+    house.settings.preemptibles = True
+    house.add("cmp-1")
+    spot = Flavor("spot", "spot", 1, 512, 1, extra_specs={"blazar:preemptible": "true"})
+    house.m.cloud.flavors.create(spot)
+    house.boot("early", "cmp-1", "spot")
+    house.m.commands.enrol_host(ADMIN, "cmp-1", {})  # what is preemptible is not in the way
+    lease_id = house.create(minutes=(5, 60))
+    house.boot("late", "cmp-1", "spot")
+    house.boot("owners", "cmp-1")
+    house.sim.change(delete_s=7)
+    house.run(minutes=5, seconds=3)
+    assert house.status(lease_id) == "STARTING"
+    house.run(seconds=5)
+    assert (house.status(lease_id), house.servers()) == ("ACTIVE", ["owners"])
+    assert house.pools()["freepool"] == set()
 
 
 # trouble

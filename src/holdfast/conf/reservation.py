@@ -26,6 +26,13 @@ OPTS = [
         mutable=True,
         help="How long before its start a lease's objects are made in the cloud.",
     ),
+    cfg.BoolOpt(
+        "preemptibles",
+        default=False,
+        mutable=True,
+        help="Free hosts carry servers of preemptible flavors (the scheduler filter lets them in "
+        "with allow_preemptibles): they are deleted when their host's lease starts.",
+    ),
     cfg.StrOpt(
         "before_end",
         default="",

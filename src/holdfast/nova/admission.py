@@ -84,8 +84,13 @@ def ask(
         project=project,
         hinted=None if hint is _ABSENT else _ids(hint),
         slots_of=specs.get(names.SLOTS_SPEC),
-        preemptible=str(specs.get(options.preemptible_spec)).strip().lower() in _TRUE,
+        preemptible=is_preemptible(specs, options.preemptible_spec),
     )
+
+
+def is_preemptible(extra_specs: Mapping[str, str], spec: str = names.PREEMPTIBLE_SPEC) -> bool:
+    """Whether servers of such a flavor give way when their host is reserved."""
+    return str(extra_specs.get(spec)).strip().lower() in _TRUE
 
 
 def refusal(request: Request, pools: Sequence[Pool], options: Options = DEFAULTS) -> str | None:

@@ -49,7 +49,9 @@ class Server:
     name: str
     project_id: str
     host: str | None  # service host; None when shelved or not placed
-    status: str  # ACTIVE SHUTOFF SHELVED_OFFLOADED SUSPENDED PAUSED ERROR BUILD DELETED
+    # ACTIVE SHUTOFF SHELVED_OFFLOADED SUSPENDED PAUSED ERROR BUILD …; what is under way does not
+    # change it
+    status: str
     vcpus: int = 1
     memory_mb: int = 512
     disk_gb: int = 1
@@ -57,6 +59,7 @@ class Server:
     locked: bool = False
     locked_reason: str = ""
     flavor: str = ""
+    preemptible: bool = False  # its flavor says that it gives way to a reservation
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -99,12 +102,17 @@ class Flavor:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Slots of one resource class on one host; `generation` guards every write."""
+    """Slots of one resource class on one host; `generation` guards every write.
+
+    It counts for all classes of the host together, and may move with every server that takes a
+    slot. A class the host never had has a total of 0: its generation is still needed.
+    """
 
     host: str
     resource_class: str
     total: int
     generation: int
+    used: int = 0  # slots that servers have
 
 
 @dataclass(frozen=True)
@@ -156,7 +164,9 @@ class Pools(Protocol):
         """Conflict if the name is taken: look first, names are keys."""
         ...
 
-    def set_metadata(self, pool_id: str, metadata: Mapping[str, str]) -> None: ...
+    def set_metadata(self, pool_id: str, metadata: Mapping[str, str]) -> None:
+        """This and nothing else. Also when it is so already: who places servers is told again."""
+        ...
 
     def add_host(self, pool_id: str, host: str) -> None: ...
 
@@ -168,14 +178,23 @@ class Pools(Protocol):
 
 
 class Servers(Protocol):
-    def list(
-        self, *, host: str | None = None, project_id: str | None = None
-    ) -> Sequence[Server]: ...
+    """Actions are accepted at once and done later; while one is under way (`task_state`), and in a
+    state it does not fit (stop what is stopped), the next is a Conflict."""
+
+    def list(self, *, host: str | None = None, project_id: str | None = None) -> Sequence[Server]:
+        """Those of all projects. `host`: those on it, and those placed there that have no host yet;
+        not those on another host that are about to move here. NotFound if there is no such host.
+        """
+        ...
 
     def show(self, server_id: str) -> Server: ...
 
     def delete(self, server_id: str) -> None:
-        """Accepted at once; the server is gone some time later (show raises NotFound)."""
+        """Accepted at once, in any state; the server is gone some time later (show: NotFound).
+
+        On a host that died and still looks up it stays `deleting`: delete it again when the host
+        is known to be down, nothing else will.
+        """
         ...
 
     def stop(self, server_id: str) -> None: ...
@@ -184,19 +203,25 @@ class Servers(Protocol):
 
     def suspend(self, server_id: str) -> None: ...
 
-    def shelve(self, server_id: str) -> None: ...
+    def shelve(self, server_id: str) -> None:
+        """Off its host, into an image."""
+        ...
 
-    def unshelve(self, server_id: str, host: str | None = None) -> None: ...
+    def unshelve(self, server_id: str, host: str | None = None) -> None:
+        """Back onto a host. If none is open to it, or the one named is not, it stays shelved."""
+        ...
 
     def snapshot(self, server_id: str, name: str) -> str:
-        """Make an image of that name from the server; the image's id."""
+        """Make an image of that name from the server; the image's id. Its content follows."""
         ...
 
     def images(self, server_id: str, name: str) -> Sequence[str]:
         """Ids of the images of that name made from that server."""
         ...
 
-    def lock(self, server_id: str, reason: str) -> None: ...
+    def lock(self, server_id: str, reason: str) -> None:
+        """Against its users, not against us. An empty reason keeps the one there is."""
+        ...
 
     def unlock(self, server_id: str) -> None: ...
 
@@ -205,18 +230,29 @@ class Moves(Protocol):
     """Servers leaving a host that died."""
 
     def evacuate(self, server_id: str, host: str | None = None) -> None:
-        """Refused (Conflict) while the source's service looks up; the server ends stopped."""
+        """Refused (Conflict) while the source's service looks up, and while one is under way.
+
+        The server ends stopped, but running if it was in ERROR (as after a failed one). If no host
+        is open to it, or the one named is not, the migration fails and the server is in ERROR.
+        """
         ...
 
-    def migrations(self, *, source_host: str) -> Sequence[Migration]: ...
+    def migrations(self, *, source_host: str) -> Sequence[Migration]:
+        """Evacuations from that host, oldest first. Only a `done` one proves where a server is."""
+        ...
 
 
 class Services(Protocol):
     def list(self) -> Sequence[Service]: ...
 
-    def disable(self, host: str, reason: str) -> None: ...
+    def disable(self, host: str, reason: str) -> None:
+        """No more servers come. Of a dead host that looks up it ends in a timeout, though done:
+        force it down first."""
+        ...
 
-    def enable(self, host: str) -> None: ...
+    def enable(self, host: str) -> None:
+        """Servers may come again; at once only if the service looks up, so un-force first."""
+        ...
 
     def force_down(self, host: str) -> None: ...
 
@@ -226,15 +262,27 @@ class Services(Protocol):
 
 
 class Flavors(Protocol):
-    def list(self) -> Sequence[Flavor]: ...
+    def list(self) -> Sequence[Flavor]:
+        """All, public and private, without `projects`: a cloud tells these one by one."""
+        ...
 
-    def show(self, flavor_id: str) -> Flavor: ...
+    def show(self, flavor_id: str) -> Flavor:
+        """That flavor with the projects that have access; NotFound."""
+        ...
 
-    def create(self, flavor: Flavor) -> None: ...
+    def create(self, flavor: Flavor) -> None:
+        """Make it so: sizes first, then extra specs, access last, so that nobody can use half.
+
+        A flavor of that id, name and size is completed, for a call may have died in the middle;
+        what else it carries stays. Conflict if another has the id or the name.
+        """
+        ...
 
     def delete(self, flavor_id: str) -> None: ...
 
-    def add_access(self, flavor_id: str, project_id: str) -> None: ...
+    def add_access(self, flavor_id: str, project_id: str) -> None:
+        """Conflict if the flavor is public: all projects have it. NotFound if it is gone."""
+        ...
 
     def remove_access(self, flavor_id: str, project_id: str) -> None: ...
 
@@ -242,33 +290,60 @@ class Flavors(Protocol):
 class Slots(Protocol):
     """Counted capacity for reservations of slots: inventories and server groups."""
 
-    def inventory(self, host: str, resource_class: str) -> Inventory: ...
+    def inventory(self, host: str, resource_class: str) -> Inventory:
+        """How many slots the host has; NotFound if there is no such host."""
+        ...
 
     def set_inventory(
         self, host: str, resource_class: str, total: int, generation: int
     ) -> Inventory:
-        """Write the total; Conflict if the host's generation moved since it was read."""
+        """Write the total, making the class if need be; 0 takes the class off the host.
+
+        Conflict if the host's generation moved since it was read, or if servers have more slots
+        than would be left. A class is named `CUSTOM_` and capitals, digits and underscores.
+        """
         ...
 
-    def create_group(self, name: str, policy: str, project_id: str) -> ServerGroup: ...
+    def drop_class(self, resource_class: str) -> None:
+        """Forget the class; Conflict while a host has slots of it."""
+        ...
 
-    def groups(self) -> Sequence[ServerGroup]: ...
+    def create_group(self, name: str, policy: str, project_id: str) -> ServerGroup:
+        """A group in that project, whose members may name it when they make servers.
+
+        Conflict if the project has one of that name: look first, names are keys.
+        """
+        ...
+
+    def groups(self) -> Sequence[ServerGroup]:
+        """Those of all projects."""
+        ...
 
     def delete_group(self, group_id: str) -> None: ...
 
 
 class Addresses(Protocol):
-    def list(self) -> Sequence[Address]: ...
+    def list(self) -> Sequence[Address]:
+        """Those of all projects."""
+        ...
 
     def create(
         self, network_id: str, address: str, project_id: str, tags: Sequence[str]
-    ) -> Address: ...
+    ) -> Address:
+        """That very address of the network, for the project. Conflict if somebody has it.
+
+        An earlier call for the same project and tags is no somebody: it may have died in the
+        middle, so what it made is completed and returned. Without tags nothing tells whose it is.
+        """
+        ...
 
     def delete(self, address_id: str) -> None: ...
 
 
 class Volumes(Protocol):
-    def list(self, *, server_id: str | None = None) -> Sequence[Volume]: ...
+    def list(self, *, server_id: str | None = None) -> Sequence[Volume]:
+        """Those of all projects, or those attached to that server."""
+        ...
 
 
 class Cloud(Protocol):

@@ -11,7 +11,7 @@ from typing import Protocol
 from holdfast.model.errors import NotFound
 from holdfast.model.lease import APPLY, BEFORE_END, DELETE, END, START, Lease
 from holdfast.model.operation import Operation
-from holdfast.ports.cloud import Cloud
+from holdfast.ports.cloud import Cloud, Server
 from holdfast.ports.ledger import Ledger
 from holdfast.reserve.pools import KnownPools
 from holdfast.reserve.resource import Hands, Options, Resource
@@ -50,6 +50,11 @@ class Desk:
             freepool=self.freepool,
             options=self.settings,
         )
+
+    def in_the_way(self, cloud: Cloud, host: str) -> list[Server]:
+        """Servers that must be gone before a host can be reserved."""
+        found = cloud.servers.list(host=host)
+        return [s for s in found if not (self.settings.preemptibles and s.preemptible)]
 
     def cleaning(self) -> timedelta:
         return timedelta(minutes=self.settings.cleaning_time)

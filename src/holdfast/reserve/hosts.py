@@ -28,7 +28,7 @@ class Hosts:
         """Begin to enrol a host of the cloud: its id here, and the key of the work."""
         check_capabilities(capabilities)
         found = self._desk.cloud.hosts.find(name)
-        servers = self._desk.cloud.servers.list(host=found.service_host)
+        servers = self._desk.in_the_way(self._desk.cloud, found.service_host)
         if servers:
             raise HostInUse(
                 f"host {found.hypervisor_hostname} has {len(servers)} servers;"
@@ -134,7 +134,7 @@ class HostEnrol(_HostWork):
         """Now that none can come any more: a server that slipped in since the first look must go
         first, for the end of a lease would delete it."""
         name = run.operation.payload["service_host"]
-        if servers := self.desk.hands(run).cloud.servers.list(host=name):
+        if servers := self.desk.in_the_way(self.desk.hands(run).cloud, name):
             raise NotYet(f"{name} has {len(servers)} servers that came before it joined", 5.0)
         host = self.desk.ledger.host(run.operation.subject.removeprefix("host:"))
         self.desk.ledger.set_reservable(host.id, True, claim=run.claim)

@@ -27,6 +27,7 @@ class Options(Protocol):
     """The settings resources read, each time anew."""
 
     before_end: str
+    preemptibles: bool
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ it: it joins the new pool before it leaves the old one.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.model import expression
@@ -83,6 +83,7 @@ class HostResource:
         _wait_for_others(hands, lease, reservation)
         with hands.pool(reservation.id, {OWNER: lease.project_id}) as pool_id:
             hands.each(lambda name: hands.cloud.pools.add_host(pool_id, name), names)
+        _make_way(hands, names)
         return f"{', '.join(names) or 'no host'} joined pool {reservation.id}"
 
     def settle(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
@@ -91,6 +92,7 @@ class HostResource:
         names = reservation.hosts()
         with hands.pool(hands.freepool) as pool_id:
             hands.each(lambda name: hands.cloud.pools.remove_host(pool_id, name), names)
+        _make_way(hands, names)  # who was let in just before the host joined is there by now
         return f"{', '.join(names) or 'no host'} left {hands.freepool}"
 
     def before_end(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
@@ -157,9 +159,18 @@ def _servers(hands: Hands, names: Collection[str]) -> dict[str, Server]:
 
 def _clear(hands: Hands, names: Collection[str]) -> None:
     """Delete the servers on these hosts; NotYet until there are none."""
-    servers = _servers(hands, names)
+    _remove(hands, list(_servers(hands, names).values()))
+
+
+def _make_way(hands: Hands, names: Collection[str]) -> None:
+    """The same for preemptible ones only, where there may be some."""
+    if hands.options.preemptibles:
+        _remove(hands, [s for s in _servers(hands, names).values() if s.preemptible])
+
+
+def _remove(hands: Hands, servers: Sequence[Server]) -> None:
     if servers:
-        going = [s.id for s in servers.values() if s.task_state != "deleting"]
+        going = [s.id for s in servers if s.task_state != "deleting"]
         hands.each(lambda server_id: _delete(hands, server_id), going)
         raise NotYet(f"{len(servers)} servers are being deleted", 0.5)
 

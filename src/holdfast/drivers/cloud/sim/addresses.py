@@ -2,6 +2,7 @@
 """The simulated side of the Addresses port: floating IPs."""
 
 import json
+import sqlite3
 from collections.abc import Sequence
 
 from holdfast.drivers.cloud.sim.wire import Wire
@@ -15,26 +16,20 @@ class SimAddresses:
 
     def list(self) -> Sequence[Address]:
         with self._wire.call("addresses.list") as world:
-            return [
-                Address(
-                    id=row["id"],
-                    network_id=row["network_id"],
-                    address=row["address"],
-                    project_id=row["project_id"],
-                    server_id=row["server_id"],
-                    tags=tuple(json.loads(row["tags"])),
-                )
-                for row in world.all("SELECT * FROM addresses ORDER BY rowid")
-            ]
+            return [_address(row) for row in world.all("SELECT * FROM addresses ORDER BY rowid")]
 
     def create(
         self, network_id: str, address: str, project_id: str, tags: Sequence[str]
     ) -> Address:
         with self._wire.call("addresses.create", address) as world:
-            if world.one(
-                "SELECT id FROM addresses WHERE network_id = ? AND address = ?",
+            there = world.one(
+                "SELECT * FROM addresses WHERE network_id = ? AND address = ?",
                 *(network_id, address),
-            ):
+            )
+            if there is not None:
+                found = _address(there)
+                if tags and (found.project_id, found.tags) == (project_id, tuple(tags)):
+                    return found
                 raise Conflict(f"address {address} of network {network_id} is taken")
             made = Address(world.new_id(), network_id, address, project_id, tags=tuple(tags))
             world.run(
@@ -47,3 +42,14 @@ class SimAddresses:
     def delete(self, address_id: str) -> None:
         with self._wire.call("addresses.delete", address_id) as world:
             world.run("DELETE FROM addresses WHERE id = ?", address_id)
+
+
+def _address(row: sqlite3.Row) -> Address:
+    return Address(
+        id=row["id"],
+        network_id=row["network_id"],
+        address=row["address"],
+        project_id=row["project_id"],
+        server_id=row["server_id"],
+        tags=tuple(json.loads(row["tags"])),
+    )

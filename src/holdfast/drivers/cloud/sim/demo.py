@@ -8,8 +8,9 @@ other four.
 import json
 
 from holdfast.drivers.cloud.sim import flavors, hosts, pools
-from holdfast.drivers.cloud.sim.placement import FREEPOOL, Order, boot
+from holdfast.drivers.cloud.sim.placement import Order, boot
 from holdfast.drivers.cloud.sim.world import World
+from holdfast.nova.names import FREEPOOL
 from holdfast.ports.cloud import CloudHost, Flavor
 
 RACKS = ("a", "b", "c")

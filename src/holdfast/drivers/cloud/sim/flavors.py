@@ -4,6 +4,7 @@
 import json
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.drivers.cloud.sim.wire import Wire
 from holdfast.drivers.cloud.sim.world import World
@@ -18,7 +19,7 @@ class SimFlavors:
     def list(self) -> Sequence[Flavor]:
         with self._wire.call("flavors.list") as world:
             rows = world.all("SELECT * FROM flavors ORDER BY name")
-            return [_flavor(world, row) for row in rows]
+            return [replace(_flavor(world, row), projects=()) for row in rows]
 
     def show(self, flavor_id: str) -> Flavor:
         with self._wire.call("flavors.show") as world:
@@ -52,16 +53,31 @@ class SimFlavors:
 
 
 def create(world: World, flavor: Flavor) -> None:
-    """A new flavor; shared with the demo world."""
-    if world.one("SELECT id FROM flavors WHERE id = ? OR name = ?", flavor.id, flavor.name):
-        raise Conflict(f"flavor {flavor.id} or one named {flavor.name} exists already")
-    world.run(
-        "INSERT INTO flavors VALUES (?, ?, ?, ?, ?, ?, ?)",
-        *(flavor.id, flavor.name, flavor.vcpus, flavor.memory_mb, flavor.disk_gb),
-        *(flavor.public, json.dumps(dict(flavor.extra_specs))),
-    )
+    """A new flavor, or the completion of one; shared with the demo world."""
+    found = world.all("SELECT * FROM flavors WHERE id = ? OR name = ?", flavor.id, flavor.name)
+    if not found:
+        world.run(
+            "INSERT INTO flavors VALUES (?, ?, ?, ?, ?, ?, '{}')",
+            *(flavor.id, flavor.name, flavor.vcpus, flavor.memory_mb, flavor.disk_gb),
+            flavor.public,
+        )
+    elif any(_shape(_flavor(world, row)) != _shape(flavor) for row in found):
+        raise Conflict(f"another flavor has the id {flavor.id} or the name {flavor.name}")
+    _complete(world, flavor)
+
+
+def _complete(world: World, flavor: Flavor) -> None:
+    """Extra specs and access; what is so already leaves no effect."""
+    there = _flavor(world, _known(world, flavor.id))
+    specs = {**there.extra_specs, **flavor.extra_specs}
+    if specs != there.extra_specs:
+        world.run("UPDATE flavors SET extra_specs = ? WHERE id = ?", json.dumps(specs), flavor.id)
     for project_id in flavor.projects:
         world.run("INSERT OR IGNORE INTO flavor_access VALUES (?, ?)", flavor.id, project_id)
+
+
+def _shape(flavor: Flavor) -> Flavor:
+    return replace(flavor, extra_specs={}, projects=())
 
 
 def _known(world: World, flavor_id: str) -> sqlite3.Row:

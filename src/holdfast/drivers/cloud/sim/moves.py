@@ -3,6 +3,7 @@
 
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.drivers.cloud.sim.placement import order_of, place
 from holdfast.drivers.cloud.sim.servers import Action, begin
@@ -23,8 +24,16 @@ class SimMoves:
             server = world.server(server_id)
             _check(world, server)
             source = server["host_id"]
-            dest = place(world, order_of(server), host, avoid=source)
-            begin(world, EVACUATE, server_id, dest)
+            if host is not None and world.host(host)["id"] == source:
+                raise Conflict(f"server {server_id}: {host} is where it is now")
+            dest: int | None = None
+            try:
+                dest = place(world, order_of(server), host, avoid=source)
+                # What was in ERROR comes back running, as in Nova; all others stopped.
+                ends = "ACTIVE" if server["status"] == "ERROR" else EVACUATE.ends
+                begin(world, replace(EVACUATE, ends=ends), server_id, dest)
+            except Conflict:  # accepted all the same: where to is asked afterwards
+                begin(world, replace(EVACUATE, ends="ERROR"), server_id)
             world.run(
                 "INSERT INTO migrations"
                 " (server_id, source_id, dest_id, type, status, created_at, run_at)"

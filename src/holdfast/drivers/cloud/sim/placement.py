@@ -3,7 +3,8 @@
 
 Asked for any host, it offers no member of `freepool` and none of a reservation's pool, unless the
 server came with that reservation (metadata `reservation`, standing for the scheduler hint). A host
-named by the caller only has to be up, enabled and large enough.
+that is named is a wish, and the same rules decide; only a user's `forced` one is not asked about
+pools, as when an admin boots with `--availability-zone zone:host`.
 """
 
 import json
@@ -11,10 +12,11 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holdfast.drivers.cloud.sim import slots
 from holdfast.drivers.cloud.sim.world import World
 from holdfast.model.errors import Conflict
-
-FREEPOOL = "freepool"
+from holdfast.nova.admission import Pool, ask, refusal
+from holdfast.nova.names import HINT
 
 #: Hosts with what is taken of them; a server on its way counts at both ends.
 ROOM = """
@@ -52,13 +54,22 @@ def order_of(server: sqlite3.Row) -> Order:
     )
 
 
-def place(world: World, order: Order, host: str | None, avoid: int | None = None) -> int:
+def place(
+    world: World,
+    order: Order,
+    host: str | None,
+    avoid: int | None = None,
+    *,
+    forced: bool = False,
+) -> int:
     """The id of the host to use; Conflict if there is none. `avoid` is where it is now."""
     if host is None:
         return _any(world, order, avoid)
     host_id = int(world.host(host)["id"])
     row = world.all(f"{ROOM} WHERE h.id = ? GROUP BY h.id", host_id)[0]
-    why = "it is there now" if host_id == avoid else _unfit(world, row, order)
+    why = _unfit(world, row, order)
+    if not forced and host_id not in _open_to(world, order):
+        why = "its pools do not let the server in"
     if why:
         raise _no_host(order, f"{row['name']}: {why}")
     return host_id
@@ -66,7 +77,7 @@ def place(world: World, order: Order, host: str | None, avoid: int | None = None
 
 def boot(world: World, order: Order, host: str | None) -> str:
     """A new server, running; its id."""
-    host_id = place(world, order, host)
+    host_id = place(world, order, host, forced=True)
     server_id = world.new_id()
     world.run(
         "INSERT INTO servers (id, name, project_id, host_id, status, vcpus, memory_mb,"
@@ -94,21 +105,17 @@ def _any(world: World, order: Order, avoid: int | None) -> int:
 
 
 def _open_to(world: World, order: Order) -> set[int]:
-    """Hosts whose pools let the order in."""
-    reservation = order.metadata.get("reservation")
-    everybody = {row["id"] for row in world.all("SELECT id FROM hosts")}
-    for pool in world.all("SELECT * FROM pools"):
-        members = {
-            row["host_id"]
-            for row in world.all("SELECT host_id FROM pool_hosts WHERE pool_id = ?", pool["id"])
-        }
-        metadata = json.loads(pool["metadata"])
-        if pool["name"] == reservation:
-            owner = metadata.get("blazar:owner", order.project_id)
-            return members if owner == order.project_id else set()
-        if pool["name"] == FREEPOOL or any(k.startswith("blazar:") for k in metadata):
-            everybody -= members
-    return set() if reservation else everybody
+    """Hosts whose pools let the order in, by the rule that Nova's scheduler asks."""
+    named = order.metadata.get(HINT)
+    hints = {} if named is None else {HINT: named}
+    request = ask(order.project_id, hints, slots.extra_specs(world, order.flavor))
+    pools: dict[int, list[Pool]] = {}
+    for row in world.all("SELECT * FROM pools"):
+        pool = Pool(row["name"], json.loads(row["metadata"]))
+        for member in world.all("SELECT host_id FROM pool_hosts WHERE pool_id = ?", row["id"]):
+            pools.setdefault(member["host_id"], []).append(pool)
+    everybody = (row["id"] for row in world.all("SELECT id FROM hosts"))
+    return {one for one in everybody if refusal(request, pools.get(one, ())) is None}
 
 
 def _unfit(world: World, host: sqlite3.Row, order: Order) -> str | None:
@@ -124,7 +131,7 @@ def _unfit(world: World, host: sqlite3.Row, order: Order) -> str | None:
     for what, (free, need) in wanted.items():
         if need > free:
             return f"{need} {what} wanted, {free} free"
-    return None
+    return slots.missing(world, host, order.flavor)
 
 
 def _no_host(order: Order, why: str) -> Conflict:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.drivers.cloud.sim.wire import Wire
 from holdfast.drivers.cloud.sim.world import World
-from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.errors import Conflict, InvalidInput, NotFound
 from holdfast.ports.cloud import Pool
 
 
@@ -82,6 +82,10 @@ def create(world: World, name: str, metadata: Mapping[str, str]) -> Pool:
 
 
 def _body(metadata: Mapping[str, str]) -> str:
+    if "availability_zone" in metadata:
+        raise InvalidInput(
+            "availability_zone is no metadata of a pool: hosts could not come and go"
+        )
     return json.dumps(dict(metadata), sort_keys=True)
 
 

@@ -27,11 +27,17 @@ def settle(db: sqlite3.Connection, now: float) -> None:
         (now,),
     ).fetchall()
     for server in due:
+        if not (server["powered"] or _needs_no_host(server)):
+            continue
         if server["task_state"] == "deleting":
-            # Nova deletes locally when the host is dead: no power needed.
             db.execute("DELETE FROM servers WHERE id = ?", (server["id"],))
-        elif server["powered"]:
+        else:
             _finish(db, server)
+
+
+def _needs_no_host(server: sqlite3.Row) -> bool:
+    """It is on none and goes to none; or it was to move, and there was no room."""
+    return server["host_id"] is server["dest_host_id"] is None or server["next_status"] == "ERROR"
 
 
 def _finish(db: sqlite3.Connection, server: sqlite3.Row) -> None:
@@ -40,11 +46,12 @@ def _finish(db: sqlite3.Connection, server: sqlite3.Row) -> None:
     if server["task_state"] == "rebuilding":
         # The domain on the source is not ours to end: if that host still has power, nobody
         # fenced it, and a start at the target makes the server run twice. Tests look for that.
+        ended = "failed" if status == "ERROR" else "done"
         db.execute(
-            f"UPDATE migrations SET status = 'done' WHERE server_id = ? AND status IN {PENDING}",
-            (server_id,),
+            f"UPDATE migrations SET status = ? WHERE server_id = ? AND status IN {PENDING}",
+            (ended, server_id),
         )
-    else:
+    elif server["task_state"] != "image_snapshot":
         db.execute(
             "DELETE FROM domains WHERE server_id = ? AND host_id = ?",
             (server_id, server["host_id"]),

@@ -74,8 +74,8 @@ STATEMENTS = (
         host_id INTEGER NOT NULL REFERENCES hosts (id), resource_class TEXT NOT NULL,
         total INTEGER NOT NULL, PRIMARY KEY (host_id, resource_class))""",
     """CREATE TABLE server_groups (
-        id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, policy TEXT NOT NULL,
-        project_id TEXT NOT NULL)""",
+        id TEXT PRIMARY KEY, name TEXT NOT NULL, policy TEXT NOT NULL,
+        project_id TEXT NOT NULL, UNIQUE (project_id, name))""",
     """CREATE TABLE addresses (
         id TEXT PRIMARY KEY, network_id TEXT NOT NULL, address TEXT NOT NULL,
         project_id TEXT NOT NULL, tags TEXT NOT NULL,

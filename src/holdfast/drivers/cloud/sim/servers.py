@@ -2,19 +2,21 @@
 """The simulated side of the Servers port.
 
 An action is accepted at once and done `action_s` later. On a host without power it is never done:
-the task state stays until the host is back or the server is evacuated, as in Nova. Locks stop
-users, not us.
+the task state stays until the host is back or the server is evacuated, as in Nova. That goes for
+deletes too, unless the host is known to be down: then the cloud needs it no more, and a second
+delete sets a stuck one free. Locks stop users, not us.
 """
 
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.drivers.cloud.sim.placement import order_of, place
 from holdfast.drivers.cloud.sim.wire import Wire
 from holdfast.drivers.cloud.sim.world import SERVERS, World
 from holdfast.model.errors import Conflict
+from holdfast.nova.admission import is_preemptible
 from holdfast.ports.cloud import Server
 
 
@@ -34,6 +36,7 @@ STOP = Action("stop", frozenset({"ACTIVE", "ERROR"}), "powering-off", "SHUTOFF")
 START = Action("start", frozenset({"SHUTOFF"}), "powering-on", "ACTIVE")
 SUSPEND = Action("suspend", frozenset({"ACTIVE"}), "suspending", "SUSPENDED")
 SHELVE = Action("shelve", _PRESENT, "shelving", "SHELVED_OFFLOADED")
+SNAPSHOT = Action("snapshot", _PRESENT, "image_snapshot", "")
 UNSHELVE = Action("unshelve", frozenset({"SHELVED_OFFLOADED"}), "unshelving", "ACTIVE")
 
 
@@ -45,7 +48,7 @@ class SimServers:
         with self._wire.call("servers.list") as world:
             host_id = world.host(host)["id"] if host is not None else None
             rows = world.all(
-                f"{SERVERS} WHERE (?1 IS NULL OR s.host_id = ?1)"
+                f"{SERVERS} WHERE (?1 IS NULL OR COALESCE(s.host_id, s.dest_host_id) = ?1)"
                 " AND (?2 IS NULL OR s.project_id = ?2) ORDER BY s.name, s.id",
                 *(host_id, project_id),
             )
@@ -57,7 +60,13 @@ class SimServers:
 
     def delete(self, server_id: str) -> None:
         with self._wire.call("servers.delete", server_id) as world:
+            server = world.one(f"{SERVERS} WHERE s.id = ?", server_id)
+            if server is None:
+                return
             world.abandon_move(server_id)
+            if server["host"] and not world.looks_up(world.host(server["host"])):
+                world.run("DELETE FROM servers WHERE id = ?", server_id)
+                return
             world.run(
                 "UPDATE servers SET task_state = 'deleting', finish_at = ?,"
                 " next_status = NULL, dest_host_id = NULL"
@@ -81,14 +90,16 @@ class SimServers:
         with self._wire.call("servers.unshelve", server_id) as world:
             server = world.server(server_id)
             _check(server, UNSHELVE)
-            begin(world, UNSHELVE, server_id, place(world, order_of(server), host))
+            try:
+                begin(world, UNSHELVE, server_id, place(world, order_of(server), host))
+            except Conflict:  # accepted all the same: where to is asked afterwards
+                begin(world, replace(UNSHELVE, ends=server["status"]), server_id)
 
     def snapshot(self, server_id: str, name: str) -> str:
         with self._wire.call("servers.snapshot", server_id) as world:
             server = world.server(server_id)
-            _check(server, Action("snapshot", _PRESENT, "image_snapshot", ""))
-            if not world.host(server["host"])["powered"]:
-                raise Conflict(f"server {server_id}: its host cannot be reached")
+            _check(server, SNAPSHOT)
+            begin(world, replace(SNAPSHOT, ends=server["status"]), server_id)
             image_id = world.new_id()
             world.run(
                 "INSERT INTO images VALUES (?, ?, ?, ?)",
@@ -109,9 +120,9 @@ class SimServers:
         with self._wire.call("servers.lock", server_id) as world:
             world.server(server_id)
             world.run(
-                "UPDATE servers SET locked = 1, locked_reason = ?1"
+                "UPDATE servers SET locked = 1, locked_reason = COALESCE(?1, locked_reason)"
                 " WHERE id = ?2 AND (NOT locked OR locked_reason != ?1)",
-                *(reason, server_id),
+                *(reason or None, server_id),
             )
 
     def unlock(self, server_id: str) -> None:
@@ -152,6 +163,7 @@ def server_of(row: sqlite3.Row) -> Server:
         locked=bool(row["locked"]),
         locked_reason=row["locked_reason"],
         flavor=row["flavor"],
+        preemptible=is_preemptible(json.loads(row["extra_specs"] or "{}")),
         metadata=json.loads(row["metadata"]),
     )
 

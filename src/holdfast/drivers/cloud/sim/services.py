@@ -28,6 +28,9 @@ class SimServices:
                 " WHERE id = ? AND (enabled OR disabled_reason != ?)",
                 *(reason, row["id"], reason),
             )
+            unheard = row["enabled"] and _unheard(world, row)
+        if unheard:
+            self._wire.time_out("services.disable")
 
     def enable(self, host: str) -> None:
         with self._wire.call("services.enable", host) as world:
@@ -37,6 +40,9 @@ class SimServices:
                 "UPDATE hosts SET enabled = 1, disabled_reason = '' WHERE id = ? AND NOT enabled",
                 row["id"],
             )
+            unheard = not row["enabled"] and _unheard(world, row)
+        if unheard:
+            self._wire.time_out("services.enable")
 
     def force_down(self, host: str) -> None:
         with self._wire.call("services.force_down", host) as world:
@@ -65,6 +71,12 @@ class SimServices:
                     " done and its service has not restarted since; restart it first"
                 )
             world.run("UPDATE hosts SET forced_down = 0 WHERE id = ?", row["id"])
+
+
+def _unheard(world: World, row: sqlite3.Row) -> bool:
+    """Whether the cloud now waits in vain for the host to say that it has heard: it does not know
+    that it is dead."""
+    return not row["powered"] and world.looks_up(row)
 
 
 def _service(world: World, row: sqlite3.Row) -> Service:

@@ -48,6 +48,11 @@ class Wire:
         if fate.loss:
             self._lose(fate, deadline, None)
 
+    def time_out(self, name: str) -> None:
+        """What a caller gets whose call has had its effect and then waits for somebody dead."""
+        self._sleep(self._timeout_s)
+        raise failed(f"{name}: no answer within {self._timeout_s:g} s", retryable=True)
+
     def _meet(self, name: str) -> Fate:
         """Count the call and throw its dice; settings are those in the file now."""
         with self._file.transaction(self._timeout_s) as db:

@@ -16,7 +16,11 @@ from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.host import same, short
 from holdfast.ports.clock import Clock
 
-SERVERS = "SELECT s.*, h.name AS host FROM servers s LEFT JOIN hosts h ON h.id = s.host_id"
+SERVERS = (
+    "SELECT s.*, h.name AS host,"
+    " (SELECT extra_specs FROM flavors WHERE id = s.flavor OR name = s.flavor) AS extra_specs"
+    " FROM servers s LEFT JOIN hosts h ON h.id = s.host_id"
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Nova side of the Moves port: evacuations and their traces.
+
+Nova accepts an evacuation before it knows where to: one that finds no room shows as a failed
+migration and a server in ERROR. A host that is named is a wish; the scheduler's filters decide.
+Nova says that the server is stopped a moment before it says that it is on the new host: only its
+migration, when it is `done`, proves both.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from openstack.exceptions import BadRequestException
+
+from holdfast.drivers.cloud.nova.directory import Directory
+from holdfast.drivers.cloud.nova.edge import BASE, Edge, pages, supports
+from holdfast.drivers.cloud.nova.servers import act, show
+from holdfast.drivers.cloud.nova.services import moment
+from holdfast.model.errors import Conflict
+from holdfast.ports.cloud import Migration
+
+#: From here on the evacuated server ends stopped; before, it ends as it was.
+ENDS_STOPPED = "2.95"
+#: In Nova's words; `completed` is a `done` whose source has restarted since.
+STATUS = {
+    "accepted": "accepted",
+    "done": "done",
+    "completed": "done",
+    "failed": "failed",
+    "error": "failed",
+    "cancelled": "failed",
+}
+
+
+class NovaMoves:
+    def __init__(self, edge: Edge, directory: Directory) -> None:
+        self._edge = edge
+        self._directory = directory
+
+    def evacuate(self, server_id: str, host: str | None = None) -> None:
+        """A Nova older than 2.95 brings the server back as it was, not stopped."""
+        with self._edge.call("moves.evacuate", server_id) as cloud:
+            # Nova itself would take a second evacuation beside the first, and revive the deleted.
+            task = show(cloud, server_id).task_state
+            if task in ("rebuilding", "deleting"):
+                raise Conflict(f"server {server_id}: cannot evacuate it while it is {task}")
+            wish = {"host": self._directory.find(cloud, host).service_host} if host else {}
+            version = ENDS_STOPPED if supports(cloud.compute, ENDS_STOPPED) else BASE
+            try:
+                act(cloud, server_id, "evacuate", wish, microversion=version)
+            except BadRequestException as refused:  # its service looks up, or it is there already
+                raise Conflict(f"server {server_id}: {refused.details}") from refused
+
+    def migrations(self, *, source_host: str) -> Sequence[Migration]:
+        with self._edge.call("moves.migrations", source_host) as cloud:
+            own = self._directory.find(cloud, source_host).service_host
+            asked = {"migration_type": "evacuation", "source_compute": own}
+            # Until a page is empty: Nova hides some after it cut the page.
+            found = pages(
+                cloud.compute,
+                "/os-migrations",
+                "migrations",
+                microversion=BASE,
+                params=asked,
+                until_empty=True,
+            )
+            return sorted((_migration(one) for one in found), key=lambda move: int(move.id))
+
+
+def _migration(one: Mapping[str, Any]) -> Migration:
+    created = moment(one["created_at"])
+    assert created is not None
+    return Migration(
+        id=str(one["id"]),
+        server_id=one["instance_uuid"],
+        source_host=one["source_compute"],
+        dest_host=one["dest_compute"],
+        type=one["migration_type"],
+        status=STATUS.get(one["status"], "running"),
+        created_at=created,
+    )

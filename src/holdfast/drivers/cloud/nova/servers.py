@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Nova side of the Servers port.
+
+The status is Nova's `vm_state` by its public name, so that a server that is being rebuilt, say,
+keeps the status it had and says `rebuilding` as its task, here as in the simulated cloud. Locks
+stop users, not us: we are admin.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from openstack.exceptions import NotFoundException
+
+from holdfast.drivers.cloud.nova.directory import Directory
+from holdfast.drivers.cloud.nova.edge import BASE, Edge, answer, failed, pages, supports
+from holdfast.nova.admission import is_preemptible
+from holdfast.ports.cloud import Server
+
+#: From here on a shelved server can be sent to a named host.
+UNSHELVE_TO_HOST = "2.91"
+#: Allocations of one provider; consumers are all we read, and those are there since the first.
+PLACEMENT = "1.20"
+LONGEST_REASON = 255
+
+STATUS = {
+    "active": "ACTIVE",
+    "building": "BUILD",
+    "stopped": "SHUTOFF",
+    "paused": "PAUSED",
+    "suspended": "SUSPENDED",
+    "rescued": "RESCUE",
+    "resized": "VERIFY_RESIZE",
+    "error": "ERROR",
+    "shelved": "SHELVED",
+    "shelved_offloaded": "SHELVED_OFFLOADED",
+    "soft-delete": "SOFT_DELETED",
+    "deleted": "DELETED",
+}
+
+
+class NovaServers:
+    def __init__(self, edge: Edge, directory: Directory) -> None:
+        self._edge = edge
+        self._directory = directory
+
+    def list(self, *, host: str | None = None, project_id: str | None = None) -> Sequence[Server]:
+        asked: dict[str, Any] = {"all_tenants": "1"}
+        if project_id is not None:
+            asked["project_id"] = project_id
+        with self._edge.call("servers.list", host or "") as cloud:
+            if host is None:
+                return _listed(cloud, asked)
+            coming = self._consumers(cloud, host)
+            own = self._directory.find(cloud, host).service_host
+            listed = _listed(cloud, {**asked, "host": own})
+            found = {server.id: server for server in listed if server.host}
+            for server_id in coming - found.keys():
+                server = _on_its_way(cloud, server_id, own)
+                if server is not None and project_id in (None, server.project_id):
+                    found[server_id] = server
+            return list(found.values())
+
+    def show(self, server_id: str) -> Server:
+        with self._edge.call("servers.show", server_id) as cloud:
+            return show(cloud, server_id)
+
+    def delete(self, server_id: str) -> None:
+        """For good and at once, also where Nova would keep deleted servers for a while. A second
+        one does nothing, unless the host has been found dead meanwhile: then it is what helps."""
+        with self._edge.call("servers.delete", server_id) as cloud:
+            try:
+                act(cloud, server_id, "forceDelete")
+            except NotFoundException:
+                return
+
+    def stop(self, server_id: str) -> None:
+        self._act("servers.stop", server_id, "os-stop")
+
+    def start(self, server_id: str) -> None:
+        self._act("servers.start", server_id, "os-start")
+
+    def suspend(self, server_id: str) -> None:
+        self._act("servers.suspend", server_id, "suspend")
+
+    def shelve(self, server_id: str) -> None:
+        self._act("servers.shelve", server_id, "shelve")
+
+    def unshelve(self, server_id: str, host: str | None = None) -> None:
+        with self._edge.call("servers.unshelve", server_id) as cloud:
+            if host is None:
+                act(cloud, server_id, "unshelve")
+                return
+            if not supports(cloud.compute, UNSHELVE_TO_HOST):
+                raise failed(
+                    f"server {server_id}: this Nova cannot unshelve to a named host, only from"
+                    f" microversion {UNSHELVE_TO_HOST} on; name none",
+                    retryable=False,
+                )
+            own = self._directory.find(cloud, host).service_host
+            act(cloud, server_id, "unshelve", {"host": own}, microversion=UNSHELVE_TO_HOST)
+
+    def snapshot(self, server_id: str, name: str) -> str:
+        """The image is there at once, `queued`; its content follows."""
+        with self._edge.call("servers.snapshot", server_id) as cloud:
+            return str(act(cloud, server_id, "createImage", {"name": name})["image_id"])
+
+    def images(self, server_id: str, name: str) -> Sequence[str]:
+        """The name is compared here: Glance would read one that begins with `in:` as a list."""
+        with self._edge.call("servers.images", server_id) as cloud:
+            found = pages(cloud.image, "/images", "images", params={"instance_uuid": server_id})
+            return [one["id"] for one in found if one["name"] == name]
+
+    def lock(self, server_id: str, reason: str) -> None:
+        details = {"locked_reason": reason[:LONGEST_REASON]} if reason else None
+        self._act("servers.lock", server_id, "lock", details)
+
+    def unlock(self, server_id: str) -> None:
+        self._act("servers.unlock", server_id, "unlock")
+
+    def _act(self, what: str, server_id: str, verb: str, details: Any = None) -> None:
+        with self._edge.call(what, server_id) as cloud:
+            act(cloud, server_id, verb, details)
+
+    def _consumers(self, cloud: Any, host: str) -> set[str]:
+        """Who holds anything of the host in Placement: a server that the scheduler has placed is
+        there before Nova says that it is on the host."""
+        try:
+            return _holders(cloud, self._directory.find(cloud, host).hypervisors)
+        except NotFoundException:  # the host was made anew since we learned its uuid
+            self._directory.forget(host)
+        try:
+            return _holders(cloud, self._directory.find(cloud, host).hypervisors)
+        except NotFoundException:  # a compute that never reported has no provider, and no servers
+            return set()
+
+
+def act(
+    cloud: Any, server_id: str, verb: str, details: Any = None, microversion: str = BASE
+) -> Any:
+    path = f"/servers/{server_id}/action"
+    return answer(cloud.compute.post(path, json={verb: details}, microversion=microversion))
+
+
+def show(cloud: Any, server_id: str) -> Server:
+    found = answer(cloud.compute.get(f"/servers/{server_id}", microversion=BASE))
+    return _server(found["server"])
+
+
+def _listed(cloud: Any, asked: Mapping[str, Any]) -> list[Server]:
+    found = pages(cloud.compute, "/servers/detail", "servers", microversion=BASE, params=asked)
+    return [_server(one) for one in found]
+
+
+def _holders(cloud: Any, providers: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for provider in providers:
+        path = f"/resource_providers/{provider}/allocations"
+        found |= answer(cloud.placement.get(path, microversion=PLACEMENT))["allocations"].keys()
+    return found
+
+
+def _on_its_way(cloud: Any, server_id: str, host: str) -> Server | None:
+    """A server that holds part of the host though Nova did not list it there, if it will come.
+
+    Not one that is gone (its allocation is stale) or a migration (it holds the source of a move);
+    not one on another host (evacuated from here, or still there); but one that has arrived since,
+    one that waits on the host for its deletion, and one that has no host yet.
+    """
+    try:
+        server = show(cloud, server_id)
+    except NotFoundException:
+        return None
+    if server.host is not None:
+        return server if server.host == host else None
+    return server if server.status == "BUILD" or server.task_state else None
+
+
+def _server(one: Mapping[str, Any]) -> Server:
+    if "flavor" not in one:  # all there is while the database of the server's cell is away
+        raise failed(f"server {one['id']}: Nova cannot reach its cell", retryable=True)
+    status = STATUS.get(one["OS-EXT-STS:vm_state"], str(one["status"]))
+    task = one["OS-EXT-STS:task_state"]
+    # Nova says that it is off the host a moment before it forgets which one that was.
+    nowhere = status == "SHELVED_OFFLOADED" and not task
+    flavor = one["flavor"]
+    return Server(
+        id=one["id"],
+        name=one["name"],
+        project_id=one["tenant_id"],
+        host=None if nowhere else one["OS-EXT-SRV-ATTR:host"] or None,
+        status=status,
+        vcpus=flavor["vcpus"],
+        memory_mb=flavor["ram"],
+        disk_gb=flavor["disk"],
+        task_state=task,
+        locked=one["locked"],
+        locked_reason=one["locked_reason"] or "",
+        flavor=flavor["original_name"],
+        preemptible=is_preemptible(flavor.get("extra_specs") or {}),  # hidden from some roles
+        metadata=dict(one["metadata"]),
+    )

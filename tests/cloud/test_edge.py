@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The edge to OpenStack: calls end in time, errors are ours, nothing is sent twice that must not.
+
+Against a stand-in that does what it is told (`tests/cloud/stub.py`), and never the real cloud.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import conf as configuration
+from holdfast.drivers.cloud.nova.edge import Edge, answer, pages, supports
+from holdfast.drivers.cloud.nova.fanout import Fanout
+from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
+from holdfast.service import connect_cloud
+from tests.cloud.stub import (
+    Act,
+    Handler,
+    Stub,
+    cut,
+    cut_in_the_middle,
+    hang,
+    once,
+    saying,
+    trickle,
+    trickle_body,
+)
+from tests.processes import eventually, free_port
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    server = Stub(free_port())
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield server
+    server.released.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def config(folder: Path, port: int, timeout_s: float = 10.0, **more: str) -> Any:
+    options = {
+        "auth_type": "password",
+        "auth_url": f"http://127.0.0.1:{port}/v3",
+        "username": "holdfast",
+        "password": "secret",
+        "project_name": "service",
+        "user_domain_name": "Default",
+        "project_domain_name": "Default",
+        **more,
+    }
+    file = folder / "holdfast.conf"
+    lines = "".join(f"{name} = {value}\n" for name, value in options.items() if value)
+    file.write_text(f"[cloud]\ndriver = nova\ncall_timeout_s = {timeout_s}\n[openstack]\n{lines}")
+    return configuration.load([], [str(file)])
+
+
+@pytest.fixture
+def edge(stub: Stub, tmp_path: Path) -> Iterator[Edge]:
+    """Warm: it has a token and knows where Nova is."""
+    made = Edge(config(tmp_path, stub.server_port, timeout_s=1.0))
+    ask(made)
+    yield made
+    made.close()
+
+
+def ask(edge: Edge, path: str = "/thing", method: str = "GET") -> Any:
+    with edge.call("things.ask", "one") as cloud:
+        return answer(cloud.compute.request(path, method, microversion="2.79"))
+
+
+def refused(edge: Edge, path: str = "/thing", method: str = "GET") -> HoldfastError:
+    with pytest.raises(HoldfastError) as error:
+        ask(edge, path, method)
+    return error.value
+
+
+def refused_in_time(edge: Edge, path: str = "/thing", method: str = "GET") -> DriverError:
+    began = time.monotonic()
+    error = refused(edge, path, method)
+    assert time.monotonic() - began < edge.call_timeout_s + 0.5
+    assert isinstance(error, DriverError)
+    assert error.retryable
+    return error
+
+
+# Time
+
+
+@pytest.mark.parametrize("act", [hang, trickle, trickle_body])
+def test_a_call_ends_at_its_timeout_however_the_cloud_stalls(
+    stub: Stub, edge: Edge, act: Act
+) -> None:
+    stub.acts["GET /v2.1/thing"] = act
+    error = refused_in_time(edge)
+    assert "no answer within 1 s" in error.message
+    assert "things.ask one" in error.message
+    stub.acts.clear()
+    assert ask(edge) == {"fine": True}
+
+
+def test_all_requests_of_a_call_share_its_time(stub: Stub, edge: Edge) -> None:
+    def slow(handler: Handler) -> None:
+        time.sleep(0.4)
+        handler.usual()
+
+    stub.acts["GET /v2.1/slow"] = slow
+    began = time.monotonic()
+    with pytest.raises(DriverError), edge.call("many") as cloud:
+        for _ in range(9):
+            answer(cloud.compute.get("/slow"))
+    assert time.monotonic() - began < 1.5
+    eventually(lambda: stub.count("GET /v2.1/slow") == 3, 2)
+
+
+def test_a_keystone_that_hangs_holds_no_call_longer_than_its_timeout(
+    stub: Stub, tmp_path: Path
+) -> None:
+    stub.acts["POST /v3/auth/tokens"] = hang
+    edge = Edge(config(tmp_path, stub.server_port, timeout_s=0.7))
+
+    def took(_: int) -> float:
+        began = time.monotonic()
+        for _ in range(3):
+            with pytest.raises(DriverError) as error:
+                ask(edge)
+            assert error.value.retryable
+        return (time.monotonic() - began) / 3
+
+    with ThreadPoolExecutor(12) as threads:
+        assert max(threads.map(took, range(12))) < 1.2
+    edge.close()
+
+
+# Lost connections
+
+
+@pytest.mark.parametrize("act", [cut, cut_in_the_middle])
+def test_a_read_is_repeated_once_when_the_connection_is_lost(
+    stub: Stub, edge: Edge, act: Act
+) -> None:
+    stub.acts["GET /v2.1/thing"] = once(act)
+    before = stub.count("GET /v2.1/thing")
+    assert ask(edge) == {"fine": True}
+    assert stub.count("GET /v2.1/thing") == before + 2
+    stub.acts["GET /v2.1/thing"] = act
+    refused_in_time(edge)
+    assert stub.count("GET /v2.1/thing") == before + 4
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_a_write_that_may_have_arrived_is_not_repeated(stub: Stub, edge: Edge, method: str) -> None:
+    stub.acts[f"{method} /v2.1/thing"] = cut
+    refused_in_time(edge, method=method)
+    assert stub.count(f"{method} /v2.1/thing") == 1
+
+
+def test_a_cloud_that_is_away_is_an_error_that_passes(stub: Stub, tmp_path: Path) -> None:
+    edge = Edge(config(tmp_path, free_port(), timeout_s=1.0))  # says nothing: nothing was sent
+    refused_in_time(edge)
+    refused_in_time(edge, method="POST")
+    edge.close()
+
+
+def test_a_nova_that_was_away_at_the_first_call_is_found_by_the_next(
+    stub: Stub, tmp_path: Path
+) -> None:
+    edge = Edge(config(tmp_path, stub.server_port, timeout_s=2.0))
+    stub.acts["GET /v2.1"] = saying(503, {"error": {"message": "away"}})
+    refused_in_time(edge)
+    stub.acts["GET /v2.1"] = cut
+    refused_in_time(edge)
+    stub.acts.clear()
+    assert ask(edge) == {"fine": True}
+    with edge.call("versions") as cloud:
+        assert supports(cloud.compute, "2.80")
+        assert not supports(cloud.compute, "2.81")
+    edge.close()
+
+
+# Answers
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "retryable"),
+    [
+        (404, NotFound, None),
+        (409, Conflict, None),
+        (400, DriverError, False),
+        (403, DriverError, False),
+        (413, DriverError, False),
+        (429, DriverError, True),
+        (500, DriverError, True),
+        (503, DriverError, True),
+    ],
+)
+def test_an_answer_becomes_one_of_our_errors_with_the_cloud_s_sentence(
+    stub: Stub, edge: Edge, status: int, kind: type[HoldfastError], retryable: bool | None
+) -> None:
+    body = {"itemFault": {"message": "Thing one is purple.", "code": status}}
+    stub.acts["POST /v2.1/thing"] = saying(status, body)
+    error = refused(edge, method="POST")
+    assert type(error) is kind
+    assert "things.ask one: Thing one is purple." in error.message
+    assert getattr(error, "retryable", None) is retryable
+    assert stub.count("POST /v2.1/thing") == 1
+
+
+def test_a_404_by_a_proxy_is_not_taken_for_an_answer_of_the_cloud(stub: Stub, edge: Edge) -> None:
+    stub.acts["GET /v2.1/thing"] = lambda handler: handler.say_text(404, "<p>what?", "text/html")
+    assert isinstance(refused_in_time(edge), DriverError)
+    stub.acts["GET /v2.1/thing"] = lambda handler: handler.say_text(200, "<p>hello", "text/html")
+    assert isinstance(refused_in_time(edge), DriverError)
+
+
+def test_a_token_that_is_refused_is_fetched_anew_once(stub: Stub, edge: Edge) -> None:
+    stub.acts["GET /v2.1/thing"] = once(saying(401, {"error": {"message": "who?"}}))
+    assert ask(edge) == {"fine": True}
+    assert stub.count("POST /v3/auth/tokens") == 2
+    stub.acts["GET /v2.1/thing"] = saying(401, {"error": {"message": "who?"}})
+    refused_in_time(edge)
+
+
+def test_many_threads_share_one_token_and_do_not_wait_for_connections(
+    stub: Stub, tmp_path: Path
+) -> None:
+    edge = Edge(config(tmp_path, stub.server_port, timeout_s=20))
+    together = threading.Barrier(128, timeout=20)
+
+    def meet(handler: Handler) -> None:
+        together.wait()
+        handler.usual()
+
+    stub.acts["GET /v2.1/thing"] = meet
+    with ThreadPoolExecutor(128) as threads:
+        found = list(threads.map(lambda _: ask(edge), range(128)))
+    assert found == [{"fine": True}] * 128
+    assert stub.count("POST /v3/auth/tokens") == 1
+    edge.close()
+
+
+def test_pages_are_read_to_the_end(stub: Stub, edge: Edge) -> None:
+    def page(handler: Handler) -> None:
+        _, _, marker = handler.path.partition("marker=")
+        start = int(marker or 0)
+        items = [{"id": n} for n in range(start + 1, min(start + 3, 8))]
+        links = [{"rel": "next", "href": "…"}] if start < 4 else []
+        handler.say(200, {"things": items, "things_links": links})
+
+    stub.acts["GET /v2.1/things"] = page
+    with edge.call("things.list") as cloud:
+        by_links = list(pages(cloud.compute, "/things", "things"))
+        to_the_end = list(pages(cloud.compute, "/things", "things", until_empty=True))
+    assert [item["id"] for item in by_links] == [1, 2, 3, 4, 5, 6]
+    assert [item["id"] for item in to_the_end] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_marker_that_went_away_between_two_pages_is_worth_another_try(
+    stub: Stub, edge: Edge
+) -> None:
+    links = [{"rel": "next", "href": "…"}]
+    stub.acts["GET /v2.1/things?marker"] = saying(400, {"badRequest": {"message": "no marker"}})
+    stub.acts["GET /v2.1/things"] = saying(200, {"things": [{"id": 1}], "things_links": links})
+    with pytest.raises(DriverError, match="no marker") as error, edge.call("things.list") as cloud:
+        list(pages(cloud.compute, "/things", "things"))
+    assert error.value.retryable
+
+
+# Setup
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"auth_type": ""}, "auth_type is not set"),
+        ({"auth_type": "v4palmreading"}, "v4palmreading"),
+        ({"auth_url": ""}, "auth_url"),
+        ({"auth_section": "keystone_authtoken"}, r"\[keystone_authtoken\] auth_type is not set"),
+    ],
+)
+def test_credentials_that_are_missing_are_named_at_the_start(
+    tmp_path: Path, options: dict[str, str], word: str
+) -> None:
+    from holdfast.ports.clock import SystemClock
+
+    with pytest.raises(HoldfastError, match=word):
+        connect_cloud(config(tmp_path, 1, **options), SystemClock())
+
+
+def test_credentials_may_stand_in_another_group_and_may_be_an_application_s(
+    stub: Stub, tmp_path: Path
+) -> None:
+    def login(**options: str) -> str:
+        return "".join(f"{name} = {value}\n" for name, value in options.items())
+
+    url = f"http://127.0.0.1:{stub.server_port}/v3"
+    application = login(
+        auth_type="v3applicationcredential",
+        auth_url=url,
+        application_credential_id="i",
+        application_credential_secret="s",
+    )
+    for text in (
+        f"[openstack]\n{application}",
+        f"[openstack]\nauth_section = keystone_authtoken\n[keystone_authtoken]\n{application}",
+    ):
+        file = tmp_path / "other.conf"
+        file.write_text(text)
+        conf = configuration.load([], [str(file)])
+        assert configuration.unknown(conf) == []
+        edge = Edge(conf)
+        assert ask(edge) == {"fine": True}
+        edge.close()
+
+
+def test_options_of_the_login_are_known_and_typing_errors_are_not(tmp_path: Path) -> None:
+    conf = config(tmp_path, 1, usrname="x")
+    assert configuration.unknown(conf) == ["[openstack]usrname"]
+    shown = dict(configuration.list_opts())["openstack"]
+    names = {opt.dest for opt in shown}
+    assert {"auth_type", "auth_url", "password", "application_credential_secret"} <= names
+
+
+def test_the_simulated_cloud_does_not_import_the_sdk() -> None:
+    code = (
+        "import sys; from holdfast import conf, service; import holdfast.drivers.cloud.sim;"
+        "assert not any(map(sys.modules.get, ('openstack', 'eventlet')))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# Telling the scheduler
+
+
+def test_those_who_come_together_share_a_telling_that_began_after_all_of_them() -> None:
+    fanout, lock = Fanout(), threading.Lock()
+    changes: list[int] = []
+    told: list[set[int]] = []
+
+    def tell() -> None:
+        with lock:
+            seen = set(changes)
+        time.sleep(0.02)
+        told.append(seen)
+
+    def change(number: int) -> bool:
+        with lock:
+            changes.append(number)
+        assert fanout.tell("pool", tell, 10)
+        return any(number in seen for seen in told)
+
+    with ThreadPoolExecutor(32) as threads:
+        assert all(threads.map(change, range(100)))
+    assert told[-1] == set(range(100))
+    assert len(told) < 50
+
+
+def test_a_telling_that_fails_is_tried_by_the_next_and_nobody_waits_for_ever() -> None:
+    fanout = Fanout()
+    free = threading.Event()
+
+    def blocked() -> None:
+        free.wait(10)
+        raise RuntimeError("lost")
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(fanout.tell, "pool", blocked, 10)
+        eventually(lambda: not fanout.tell("pool", lambda: None, 0.01), 5)
+        second = threads.submit(fanout.tell, "pool", lambda: None, 10)
+        free.set()
+        with pytest.raises(RuntimeError):
+            first.result()
+        assert second.result()

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Moves port, in every world."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.ports.cloud import Migration, Server
+from tests.cloud.worlds import World, settled
+from tests.processes import eventually
+
+
+def moves_of(world: World, server: Server) -> list[Migration]:
+    found = world.cloud.moves.migrations(source_host=f"{world.hosts[0]}.example.org")
+    return [move for move in found if move.server_id == server.id]
+
+
+def test_an_evacuation_ends_stopped_elsewhere_and_keeps_the_host_down_until_it_restarts(
+    world: World,
+) -> None:
+    moves, services, (source, target) = world.cloud.moves, world.cloud.services, world.hosts
+    server, unlucky = world.boot(host=source), world.boot(host=source)
+    with pytest.raises(Conflict):  # its host looks up
+        moves.evacuate(server.id, target)
+    assert moves_of(world, server) == []
+    world.fail(source)
+    services.force_down(source)
+    with pytest.raises(Conflict):  # it is there now
+        moves.evacuate(server.id, source)
+    with pytest.raises(NotFound):
+        moves.evacuate(server.id, "nobody")
+    evacuate_without_room(world, unlucky)
+    with world.hold(target):
+        moves.evacuate(server.id, f"{target}.example.org")
+        seen = world.cloud.servers.show(server.id)
+        assert (seen.status, seen.task_state) == ("ACTIVE", "rebuilding")
+        with pytest.raises(Conflict, match="rebuilding"):
+            moves.evacuate(server.id, target)
+        (move,) = moves_of(world, server)
+        assert move.status in ("accepted", "running")
+        moves.evacuate(unlucky.id, target)
+    eventually(lambda: moves_of(world, server)[0].status == "done", 30)
+    assert settled(world, server, "SHUTOFF").host == target
+    (move,) = moves_of(world, server)
+    assert (move.source_host, move.dest_host, move.type) == (source, target, "evacuation")
+    assert abs(datetime.now(UTC) - move.created_at) < timedelta(minutes=5)
+    # Stopped is how all others end, but Nova starts what was in ERROR.
+    eventually(lambda: [m.status for m in moves_of(world, unlucky)] == ["failed", "done"], 30)
+    assert settled(world, unlucky, "ACTIVE").host == target
+    here = {each.id for each in world.cloud.servers.list(host=target)}
+    assert here == {server.id, unlucky.id}
+    assert world.cloud.servers.list(host=source) == []
+    unforce_after_restart(world, source)
+    assert [move.status for move in moves_of(world, server)] == ["done"]
+    world.cloud.servers.start(server.id)
+    assert settled(world, server, "ACTIVE").host == target
+
+
+def evacuate_without_room(world: World, server: Server) -> None:
+    """It is accepted, and fails."""
+    source, target = world.hosts
+    world.cloud.services.disable(target, "for a test")
+    world.cloud.moves.evacuate(server.id, target)
+    assert settled(world, server, "ERROR").host == source
+    eventually(lambda: [move.status for move in moves_of(world, server)] == ["failed"], 10)
+    world.cloud.services.enable(target)
+
+
+def unforce_after_restart(world: World, host: str) -> None:
+    """Not before."""
+    with pytest.raises(Conflict, match="restart"):
+        world.cloud.services.unforce(host)
+    world.recover(host)
+
+    def back() -> bool:
+        try:
+            world.cloud.services.unforce(host)
+        except Conflict:  # it has not cleaned up yet
+            return False
+        return True
+
+    eventually(back, 60, 0.5)
+
+
+def test_what_is_not_there_cannot_be_evacuated(world: World) -> None:
+    with pytest.raises(NotFound):
+        world.cloud.moves.evacuate("4ab11c5e-7bb4-4f0e-8b52-000000000000")
+    with pytest.raises(NotFound, match="nobody"):
+        world.cloud.moves.migrations(source_host="nobody")

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Services port, in every world."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.model.errors import DriverError, NotFound
+from holdfast.ports.cloud import Service
+from tests.cloud.worlds import World
+
+
+def look(world: World, host: str) -> Service:
+    return next(one for one in world.cloud.services.list() if one.host == host)
+
+
+def test_a_service_is_disabled_forced_down_and_back_however_often_asked(world: World) -> None:
+    services, (host, other) = world.cloud.services, world.hosts
+    before = look(world, other)
+    for spelling in (host, f"{host}.example.org"):
+        services.disable(spelling, "fan broken")
+        services.force_down(spelling)
+    seen = look(world, host)
+    assert (seen.enabled, seen.disabled_reason) == (False, "fan broken")
+    assert (seen.forced_down, seen.state) == (True, "down")
+    services.disable(host, "fan, and disk")
+    assert look(world, host).disabled_reason == "fan, and disk"
+    for _ in range(2):
+        services.unforce(host)
+        services.enable(host)
+    seen = look(world, host)
+    assert (seen.enabled, seen.disabled_reason) == (True, "")
+    assert (seen.forced_down, seen.state) == (False, "up")
+    assert look(world, other).enabled == before.enabled
+
+
+def test_a_service_tells_when_it_was_last_heard_of(world: World) -> None:
+    heard = look(world, world.hosts[0]).updated_at
+    assert heard is not None
+    assert abs(datetime.now(UTC) - heard) < timedelta(minutes=2)
+
+
+def test_an_unknown_host_has_no_service(world: World) -> None:
+    services = world.cloud.services
+    for attempt in (services.enable, services.force_down, services.unforce):
+        with pytest.raises(NotFound, match="nobody"):
+            attempt("nobody")
+    with pytest.raises(NotFound, match="nobody"):
+        services.disable("nobody", "why")
+
+
+def test_to_disable_a_dead_host_that_looks_up_takes_too_long_and_happens(world: World) -> None:
+    host = world.hosts[0]
+    hasty = world.hasty(2.0)
+    hasty.services.list()
+    world.fail(host)
+    with pytest.raises(DriverError) as late:
+        hasty.services.disable(host, "dead")
+    assert late.value.retryable
+    assert not look(world, host).enabled
+    hasty.services.disable(host, "dead")  # done already
+
+
+def test_nobody_waits_for_a_dead_host_that_was_forced_down_first(world: World) -> None:
+    host = world.hosts[0]
+    hasty = world.hasty(2.0)
+    world.fail(host)
+    hasty.services.force_down(host)
+    hasty.services.disable(host, "dead")
+    assert not look(world, host).enabled
+    hasty.services.enable(host)
+    assert look(world, host).enabled

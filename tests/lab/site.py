@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""People in the lab: two projects that boot servers, and an administrator who sees where they land.
+
+site = Site.of(lab, "scenario")
+server = site.boot("red", hint=reservation_id)
+site.outcome(server)        # "cmp3", or REFUSED
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openstack.exceptions import NotFoundException
+
+from holdfast.nova import names
+from tests.processes import eventually
+
+if TYPE_CHECKING:
+    from lab.cloud import Lab
+
+REFUSED = "No valid host"
+PROJECTS = ("red", "blue")
+
+
+@dataclass
+class Site:
+    """`prefix` begins the name of every server, so that tests know their own."""
+
+    lab: Lab
+    prefix: str
+    admin: Any
+    members: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, lab: Lab, prefix: str) -> Site:
+        members = {name: lab.connect(f"{name}-member", name) for name in PROJECTS}
+        return cls(lab, prefix, lab.connect(), members)
+
+    def project(self, name: str) -> str:
+        return str(self.members[name].current_project_id)
+
+    def owner(self, name: str) -> dict[str, str]:
+        return {names.OWNER: self.project(name)}
+
+    def pools(self) -> dict[str, set[str]]:
+        """The hosts of every aggregate, by its name."""
+        return {one.name: set(one.hosts or ()) for one in self.admin.compute.aggregates()}
+
+    def boot(self, project: str, hint: object = None, flavor: str = "", **more: Any) -> str:
+        """Ask for a server as a member of that project; its id."""
+        hints = {} if hint is None else {"scheduler_hints": {names.HINT: hint}}
+        server = self.members[project].compute.create_server(
+            name=f"{self.prefix}-server",
+            image_id=self.lab.image,
+            flavor_id=flavor or self.lab.flavor,
+            networks="none",
+            **hints,
+            **more,
+        )
+        return str(server.id)
+
+    def outcome(self, server_id: str, timeout: float = 30) -> str:
+        """The host it landed on, or why it did not."""
+
+        def settled() -> Any:
+            server = self.admin.compute.get_server(server_id)
+            said = server.status == "ERROR" and server.fault  # a moment after the status
+            return server if server.status == "ACTIVE" or said else None
+
+        server = eventually(settled, timeout, 0.2)
+        if server.status == "ACTIVE":
+            return str(server.compute_host)
+        said = str(server.fault.get("message"))
+        return REFUSED if REFUSED in said else said
+
+    def is_gone(self, server_id: str) -> bool:
+        try:
+            self.admin.compute.get_server(server_id)
+        except NotFoundException:
+            return True
+        return False
+
+    def empty(self) -> None:
+        """Every server of these tests is gone."""
+
+        def gone() -> bool:
+            name = f"^{self.prefix}-server"
+            left = list(self.admin.compute.servers(all_projects=True, name=name))
+            for server in left:
+                with contextlib.suppress(NotFoundException):  # gone meanwhile, as wished
+                    self.admin.compute.delete_server(server.id)
+            return not left
+
+        eventually(gone, 30, 0.3)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part of the cloud is away for half a minute while a lease ends and another starts: late, right.
+
+Away means killed, as by a power cut, and started again on the same data. These tests take the lab
+from everybody else, so they run alone, after all others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.nova import names
+from tests.e2e.deployment import host_lease, soon, wire_date
+from tests.lab.house import House, house
+from tests.lab.site import REFUSED, Site
+from tests.processes import eventually
+
+if TYPE_CHECKING:
+    from lab.cloud import Lab
+
+pytestmark = [pytest.mark.outage, pytest.mark.timeout(300)]
+
+HOSTS = ("cmp1", "cmp2")
+AWAY_S = 30
+#: After the part is back: its own start, everybody's reconnecting, our longest pause between tries.
+LATE_S = 60
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Site]:
+    made = Site.of(lab, "outage")
+    yield made
+    made.empty()
+
+
+@pytest.fixture(scope="module")
+def home(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(lab, tmp_path_factory.mktemp("house"), cloud="nova", managers=2) as made:
+        admin = made.client()
+        for host in HOSTS:
+            admin.hosts.create(host, {})
+        yield made
+        for host in HOSTS:
+            admin.hosts.delete(admin.hosts.find(host)["id"])
+
+
+@pytest.mark.parametrize("part", ["nova-api", "keystone", "rabbitmq", "mariadb"])
+def test_leases_start_and_end_late_and_right_though_a_part_was_away(
+    lab: Lab, site: Site, home: House, part: str
+) -> None:
+    owner = home.client(lab.credentials("red-member", "red"))
+    instant = soon(8)
+    ending = book(owner, "ending", soon(0), instant)
+    settled(owner, ending, "ACTIVE", 20)
+    old = reservation(owner, ending)
+    server = site.boot("red", old)
+    left = site.outcome(server)
+    starting = book(owner, "starting", instant, soon(3600))
+    new = reservation(owner, starting)
+
+    time.sleep(max(0.0, (instant - soon(0)).total_seconds() - 1))
+    lab.part(part).kill()
+    began = time.monotonic()
+    time.sleep(AWAY_S)
+    lab.part(part).start()
+    print(f"{part} was away for {time.monotonic() - began:.0f} s", end="; ")
+
+    back = time.monotonic()
+    settled(owner, starting, "ACTIVE", LATE_S)
+    settled(owner, ending, "TERMINATED", LATE_S)
+    print(f"both leases right {time.monotonic() - back:.1f} s after it was back")
+    eventually(lambda: site.is_gone(server), LATE_S, 0.3)
+    pools = eventually(lambda: at_rest(site, old, new), LATE_S, 0.3)
+    (host,) = pools[new]
+    assert left in pools[names.FREEPOOL] | pools[new]
+
+    # Nova's scheduler knows it too, whatever it did not hear meanwhile
+    eventually(lambda: lands(site, "red", new) == host, LATE_S, 1)
+    assert lands(site, "blue", new) == REFUSED
+    assert lands(site, "red", None) not in HOSTS
+
+    owner.leases.delete(starting)
+    owner.leases.delete(ending)
+    eventually(lambda: site.pools()[names.FREEPOOL] >= set(HOSTS), LATE_S, 0.3)
+
+
+def book(owner: Any, name: str, start: Any, end: Any) -> str:
+    made = owner.leases.create(
+        name,
+        start_date=wire_date(start),
+        end_date=wire_date(end),
+        reservations=[host_lease(1, 1)],
+    )
+    return str(made["id"])
+
+
+def reservation(owner: Any, lease_id: str) -> str:
+    return str(owner.leases.show(lease_id)["reservations"][0]["id"])
+
+
+def settled(owner: Any, lease_id: str, status: str, timeout: float) -> None:
+    eventually(lambda: owner.leases.show(lease_id)["status"] == status, timeout, 0.2)
+
+
+def at_rest(site: Site, old: str, new: str) -> dict[str, set[str]] | None:
+    """The pools, once the old one is gone and each host is in one place only."""
+    pools = site.pools()
+    if old in pools or len(pools.get(new, ())) != 1 or pools[new] & pools[names.FREEPOOL]:
+        return None
+    return pools if pools[new] | pools[names.FREEPOOL] >= set(HOSTS) else None
+
+
+def lands(site: Site, project: str, hint: str | None) -> str:
+    try:
+        return site.outcome(site.boot(project, hint))
+    finally:
+        site.empty()
