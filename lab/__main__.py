@@ -13,7 +13,7 @@ from tests.servers import Missing
 
 from lab import build, peer, up
 from lab.cloud import Lab, NotRunning
-from lab.part import PartFailed
+from lab.part import Part, PartFailed
 from lab.place import ROOT, Busy, Place
 from lab.steps import Progress, StepFailed
 
@@ -99,12 +99,17 @@ def clean(place: Place, options: argparse.Namespace) -> int:
     return 0
 
 
+def line_of(part: Part) -> str:
+    """What `status` says of a part."""
+    where = f"127.0.0.1:{part.recipe.port}" if part.recipe.port else ""
+    return f"{part.name:16} {part.state:8} {part.pid or '':>7} {where:16} {part.log}"
+
+
 def status(place: Place, options: argparse.Namespace) -> int:
     """Say what runs; fails unless everything does."""
     lab = Lab(place)
-    for part in [*lab.parts, *(part for part in lab.peers if part.state != "stopped")]:
-        where = f"127.0.0.1:{part.recipe.port}" if part.recipe.port else ""
-        print(f"{part.name:16} {part.state:8} {part.pid or '':>7} {where:16} {part.log}")
+    shown = [*lab.parts, *(part for part in lab.peers if part.state != "stopped")]
+    print("\n".join(map(line_of, shown)))
     return 0 if all(part.state == "running" for part in lab.parts) else 1
 
 

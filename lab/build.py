@@ -29,7 +29,9 @@ UNUSED = r"/(tests|networkx|numpy|os_ken|prompt_toolkit|pygments|redis|rich|setu
 def pins(name: str = "") -> str:
     """A name for what is installed: another name, another installation."""
     files = [HERE / f"requirements{name}.txt", HERE / f"constraints{name}.txt"]
-    return digest([file.read_text() for file in files], sys.version, GENERATION)
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    named = [line for line in lines if not line.startswith("#")]
+    return digest(named, sys.version, GENERATION)
 
 
 def run(
@@ -77,14 +79,15 @@ def resolve(place: Place, name: str = "") -> None:
     """Renew the pins: the newest versions that fit together."""
     installer(place)
     file = HERE / f"constraints{name}.txt"
-    head = "".join(line for line in file.open() if line.startswith("#"))
+    old = file.read_text().splitlines(keepends=True)
+    head = "".join(line for line in old if line.startswith("#"))
     new = place.folder / file.name
     new.unlink(missing_ok=True)
     uv = str(place.folder / "uv" / "bin" / "uv")
     words = ["pip", "compile", "-q", "--upgrade", "--no-header", "--no-annotate"]
     where = ["-o", str(new), str(HERE / f"requirements{name}.txt")]
     run(place, "install", [uv, *words, *where], env=outside())
-    tool = "" if name else "".join(line for line in file.open() if line.startswith("uv=="))
+    tool = "" if name else "".join(line for line in old if line.startswith("uv=="))
     write(file, head + new.read_text() + tool)
 
 

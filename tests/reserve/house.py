@@ -28,7 +28,7 @@ from holdfast.model.caller import Caller
 from holdfast.model.errors import DriverError, Unavailable
 from holdfast.model.lease import EVENT_TYPES, Lease
 from holdfast.model.operation import Operation
-from holdfast.nova.names import KEPT_POOL
+from holdfast.nova.names import CLOSED, KEPT_POOL, OPEN
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 from holdfast.reserve import due, hosts
 from holdfast.reserve.commands import Commands
@@ -312,8 +312,13 @@ class House:
         return [sorted(r.hosts()) for r in self.lease(lease_id).reservations]
 
     def pools(self) -> dict[str, set[str]]:
-        """All pools but the one that every enrolled host is in."""
-        return {name: hosts for name, hosts in self.all_pools().items() if name != KEPT_POOL}
+        """All pools but the one that every enrolled host is in, and those that only wait for their
+        last telling."""
+        return {
+            pool["name"]: set(pool["hosts"])
+            for pool in self.sim.world()["pools"]
+            if pool["name"] != KEPT_POOL and (pool["hosts"] or pool["metadata"].get(OPEN) != CLOSED)
+        }
 
     def all_pools(self) -> dict[str, set[str]]:
         return {pool["name"]: set(pool["hosts"]) for pool in self.sim.world()["pools"]}

@@ -104,7 +104,7 @@ def test_a_delete_that_the_cloud_refuses_is_tried_until_it_succeeds(
     lease_id = house.create(minutes=(None, 100))
     refuse = DriverError("test", "no", retryable=False)
     with monkeypatch.context() as broken:
-        broken.setattr(house.m.cloud.pools, "delete", _raising(refuse))
+        broken.setattr(house.m.cloud.pools, "remove_host", _raising(refuse))
         house.delete(lease_id)
         assert house.status(lease_id) == "DELETING"
     house.run(minutes=1)

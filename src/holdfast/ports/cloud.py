@@ -168,6 +168,10 @@ class Pools(Protocol):
         """This and nothing else. Also when it is so already: who places servers is told again."""
         ...
 
+    def tell(self, pool_id: str) -> None:
+        """Say again, to who places servers, how the pool stands: news of it may have got lost."""
+        ...
+
     def add_host(self, pool_id: str, host: str) -> None: ...
 
     def remove_host(self, pool_id: str, host: str) -> None: ...
@@ -212,7 +216,8 @@ class Servers(Protocol):
         ...
 
     def snapshot(self, server_id: str, name: str) -> str:
-        """Make an image of that name from the server; the image's id. Its content follows."""
+        """Make an image of that name from the server, for the server's project; the image's id.
+        Its content follows."""
         ...
 
     def images(self, server_id: str, name: str) -> Sequence[str]:

@@ -48,7 +48,7 @@ class Ledger(Protocol):
         """Write the step from old to new; under a claim, only while it is ours."""
         ...
 
-    def erase(self, lease: Lease, *, claim: Claim, say: str) -> None:
+    def erase(self, lease: Lease, *, claim: Claim, say: str, work: Work | None = None) -> None:
         """Remove a lease and all it held; its story stays in the audit."""
         ...
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens to a lease when its time has come, as durable steps."""
 
+import contextlib
+import functools
 import logging
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -11,14 +14,20 @@ from typing import Protocol
 from holdfast.model.errors import NotFound
 from holdfast.model.lease import APPLY, BEFORE_END, DELETE, END, START, Lease
 from holdfast.model.operation import Operation
-from holdfast.ports.cloud import Cloud, Server
-from holdfast.ports.ledger import Ledger
+from holdfast.nova.names import CLOSED, OPEN
+from holdfast.ports.cloud import Cloud, Pool, Server
+from holdfast.ports.ledger import Ledger, Work
 from holdfast.reserve.pools import KnownPools
 from holdfast.reserve.resource import Hands, Options, Resource
 from holdfast.work.guarded import guarded
-from holdfast.work.kind import Kind, Run, Step
+from holdfast.work.kind import Kind, NotYet, Run, Step
 
 LOG = logging.getLogger(__name__)
+
+TELL = "pools_tell"
+#: After a change; beyond the half minute that a service may take to find its broker again.
+TELL_AFTER_S = (5.0, 20.0, 50.0)
+_NAMES = uuid.UUID("0d5c5a52-7a53-4b39-8f57-3c2b1c1f6f0a")
 
 
 class Settings(Options, Protocol):
@@ -82,9 +91,15 @@ class _LeaseWork:
         hands: Hands = run.memo["hands"]
         return hands
 
-    def save(self, run: Run, new: Lease, say: str) -> None:
+    def save(self, run: Run, new: Lease, say: str, work: Work | None = None) -> None:
         old = self.lease(run)
-        run.memo["lease"] = self.desk.ledger.save(old, new, claim=run.claim, say=say)
+        run.memo["lease"] = self.desk.ledger.save(old, new, claim=run.claim, say=say, work=work)
+
+    def telling(self, run: Run) -> Work:
+        """The pools of the lease changed: what says so again, later."""
+        names = (self.desk.freepool, *(r.id for r in self.lease(run).reservations))
+        about = run.operation
+        return Work(put=(tell_again(about.id, about.subject, names, self.desk.ledger.now()),))
 
     def each(self, verb: str) -> Callable[[Run], str]:
         """A step that calls `verb` of every reservation's resource."""
@@ -105,6 +120,7 @@ class _LeaseWork:
         past: str = "",
         say: bool = True,
         reservations: str | None = None,
+        tell: bool = False,
     ) -> Callable[[Run], str]:
         """A step that takes the lease along a path of states (from wherever on it it is);
         a lease that is `past` it stays as it is."""
@@ -116,7 +132,7 @@ class _LeaseWork:
                 new = new.move_reservations(reservations)
             said = f"lease {old.name} is {new.status}"
             if new != old:
-                self.save(run, new, said if say else "")
+                self.save(run, new, said if say else "", self.telling(run) if tell else None)
             return said
 
         return step
@@ -144,7 +160,7 @@ class LeaseStart(_LeaseWork):
             Step("prepare", self.each("prepare"), early=True),
             Step("begin", self.move("STARTING", past="ACTIVE", say=False), kept=False),
             Step("start", self.each("start"), kept=False),
-            Step("active", self.move("ACTIVE", reservations="active"), kept=False),
+            Step("active", self.move("ACTIVE", reservations="active", tell=True), kept=False),
             Step("settle", self.each("settle"), kept=False),
         )
 
@@ -174,6 +190,13 @@ class LeaseApply(_Aside):
 
     name, verbs = APPLY, ("start", "settle")
 
+    def steps(self) -> Sequence[Step]:
+        return (*super().steps(), Step("tell", self.tell, kept=False))
+
+    def tell(self, run: Run) -> str:
+        self.save(run, self.lease(run), "", self.telling(run))
+        return "its pools will be told again"
+
     def failed(self, run: Run, why: str) -> None:
         """The owner is told that not all of it is there."""
         super().failed(run, why)
@@ -196,7 +219,11 @@ class LeaseEnd(_LeaseWork):
         return (
             Step("begin", self.move("TERMINATING", past="TERMINATED", say=False), kept=False),
             Step("end", self.each("end")),
-            Step("terminated", self.move("TERMINATED", reservations="deleted"), kept=False),
+            Step(
+                "terminated",
+                self.move("TERMINATED", reservations="deleted", tell=True),
+                kept=False,
+            ),
         )
 
 
@@ -213,8 +240,69 @@ class LeaseDelete(_LeaseWork):
         except NotFound:
             return "the lease is gone"
         said = f"lease {lease.name} deleted"
-        self.desk.ledger.erase(lease, claim=run.claim, say=said)
+        self.desk.ledger.erase(lease, claim=run.claim, say=said, work=self.telling(run))
         return said
+
+
+class PoolsTell:
+    """Says again how pools stand, and deletes those of leases that are over.
+
+    Who places servers hears of pools by message. Just after the broker was away it may not be back
+    when a change is made, and no call fails. A pool that was deleted cannot be told any more, so
+    one that is over stays, shut and empty, until its last telling.
+    """
+
+    name = TELL
+    stubborn = True
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def steps(self) -> Sequence[Step]:
+        tellings = [Step(f"after {s:g} s", functools.partial(self.tell, s)) for s in TELL_AFTER_S]
+        return (*tellings, Step("tidy", self.tidy))
+
+    def tell(self, after_s: float, run: Run) -> str:
+        born = run.operation.due_at - timedelta(seconds=TELL_AFTER_S[0])
+        early = after_s - (self._desk.ledger.now() - born).total_seconds()
+        if early > 0:
+            raise NotYet("its time has not come", early)
+        pools = self._desk.hands(run).cloud.pools
+        for pool in self._pools(run):
+            with contextlib.suppress(NotFound):  # gone meanwhile: nothing to tell
+                pools.tell(pool.id)
+        return f"told {after_s:g} s after"
+
+    def tidy(self, run: Run) -> str:
+        pools = self._desk.hands(run).cloud.pools
+        over = [p for p in self._pools(run) if p.metadata.get(OPEN) == CLOSED and not p.hosts]
+        for pool in over:
+            pools.delete(pool.id)
+        return f"{len(over)} pools deleted"
+
+    def _pools(self, run: Run) -> list[Pool]:
+        wanted = run.operation.payload["pools"]
+        return [p for p in self._desk.hands(run).cloud.pools.list() if p.name in wanted]
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        LOG.error("%s: %s", run.operation.key, why)
+
+
+def tell_again(about: str, subject: str, pools: Sequence[str], now: datetime) -> Operation:
+    key = f"{TELL}/{about}"
+    first = now + timedelta(seconds=TELL_AFTER_S[0])
+    return Operation(
+        id=str(uuid.uuid5(_NAMES, key)),
+        kind=TELL,
+        subject=f"pools:{subject}",
+        key=key,
+        due_at=first,
+        next_try_at=first,
+        payload={"pools": list(pools)},
+    )
 
 
 def _along(lease: Lease, path: Sequence[str]) -> Lease:
@@ -226,5 +314,7 @@ def _along(lease: Lease, path: Sequence[str]) -> Lease:
 
 
 def kinds(desk: Desk) -> dict[str, Kind]:
-    made = (LeaseStart, LeaseApply, LeaseBeforeEnd, LeaseEnd, LeaseDelete)
-    return {kind.name: kind(desk) for kind in made}
+    made: list[Kind] = [
+        kind(desk) for kind in (LeaseStart, LeaseApply, LeaseBeforeEnd, LeaseEnd, LeaseDelete)
+    ]
+    return {kind.name: kind for kind in (*made, PoolsTell(desk))}

@@ -132,11 +132,13 @@ class LeaseStore:
                 audit.write(conn, now, new.id, new.project_id, say)
         return replace(new, version=old.version + 1, updated_at=now)
 
-    def erase(self, lease: Lease, *, claim: Claim, say: str) -> None:
+    def erase(self, lease: Lease, *, claim: Claim, say: str, work: Work | None = None) -> None:
         with self._db.write() as conn:
             now = self._db.now(conn)
             conn.execute(sa.delete(leases).where(leases.c.id == lease.id))
             update_claimed(conn, claim, updated_at=now)
+            if work is not None:
+                apply_work(conn, lease.id, work, now)
             audit.write(conn, now, lease.id, lease.project_id, say)
 
 

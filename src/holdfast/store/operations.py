@@ -254,7 +254,7 @@ def apply_work(conn: Connection, subject: str, work: Work, now: datetime) -> Non
     # The rows are ours from here on: nobody claims or renews between this look and our writes.
     if conn.dialect.name != "sqlite":
         conn.execute(sa.select(o.id).where(o.subject == subject).with_for_update())
-    busy = busy_until(conn, subject, now) or now
+    waits = {True: busy_until(conn, subject, now) or now, False: now}  # by: is it of the subject
     if work.cancel:
         conn.execute(
             sa.update(operations)
@@ -270,7 +270,7 @@ def apply_work(conn: Connection, subject: str, work: Work, now: datetime) -> Non
     fresh = list(work.add)
     for operation in work.put:
         values = {k: v for k, v in _values(operation, now).items() if k not in _FIXED}
-        values["next_try_at"] = max(operation.next_try_at, busy)
+        values["next_try_at"] = max(operation.next_try_at, waits[operation.subject == subject])
         again = conn.execute(
             sa.update(operations).where(o.key == operation.key).values(**values, epoch=o.epoch + 1)
         )
@@ -281,7 +281,7 @@ def apply_work(conn: Connection, subject: str, work: Work, now: datetime) -> Non
         conn.execute(sa.delete(steps).where(steps.c.operation_id == rearmed))
     for operation in fresh:
         values = _values(operation, now)
-        values["next_try_at"] = max(operation.next_try_at, busy)
+        values["next_try_at"] = max(operation.next_try_at, waits[operation.subject == subject])
         conn.execute(sa.insert(operations).values(**values))
 
 

@@ -53,6 +53,10 @@ class NovaPools:
             _act(cloud, pool_id, "set_metadata", metadata={**gone, **metadata})
             self._tell(cloud, pool_id)
 
+    def tell(self, pool_id: str) -> None:
+        with self._edge.call("pools.tell", pool_id) as cloud:
+            self._tell(cloud, pool_id)
+
     def add_host(self, pool_id: str, host: str) -> None:
         with self._edge.call("pools.add_host", f"{pool_id}/{host}") as cloud:
             try:

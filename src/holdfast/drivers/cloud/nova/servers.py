@@ -21,6 +21,8 @@ UNSHELVE_TO_HOST = "2.91"
 #: Allocations of one provider; consumers are all we read, and those are there since the first.
 PLACEMENT = "1.20"
 LONGEST_REASON = 255
+#: Property of an image that we made: the project it was given to.
+HANDED = "holdfast_for"
 
 STATUS = {
     "active": "ACTIVE",
@@ -100,15 +102,22 @@ class NovaServers:
             act(cloud, server_id, "unshelve", {"host": own}, microversion=UNSHELVE_TO_HOST)
 
     def snapshot(self, server_id: str, name: str) -> str:
-        """The image is there at once, `queued`; its content follows."""
+        """The image is there at once, `queued`; its content follows.
+
+        Nova makes it ours, and the server's people would never see it: it is handed to them. One
+        that an earlier call made and died over is handed over now.
+        """
         with self._edge.call("servers.snapshot", server_id) as cloud:
-            return str(act(cloud, server_id, "createImage", {"name": name})["image_id"])
+            owner = show(cloud, server_id).project_id
+            made = [one["id"] for one in _images(cloud, server_id, name) if HANDED not in one]
+            image_id = str(made[0]) if made else _new_image(cloud, server_id, name)
+            _hand_over(cloud, image_id, owner)
+            return image_id
 
     def images(self, server_id: str, name: str) -> Sequence[str]:
-        """The name is compared here: Glance would read one that begins with `in:` as a list."""
+        """Those that are with the server's people."""
         with self._edge.call("servers.images", server_id) as cloud:
-            found = pages(cloud.image, "/images", "images", params={"instance_uuid": server_id})
-            return [one["id"] for one in found if one["name"] == name]
+            return [one["id"] for one in _images(cloud, server_id, name) if HANDED in one]
 
     def lock(self, server_id: str, reason: str) -> None:
         details = {"locked_reason": reason[:LONGEST_REASON]} if reason else None
@@ -139,6 +148,27 @@ def act(
 ) -> Any:
     path = f"/servers/{server_id}/action"
     return answer(cloud.compute.post(path, json={verb: details}, microversion=microversion))
+
+
+def _images(cloud: Any, server_id: str, name: str) -> list[dict[str, Any]]:
+    """Images of that name made from that server. The name is compared here: Glance would read one
+    that begins with `in:` as a list."""
+    found = pages(cloud.image, "/images", "images", params={"instance_uuid": server_id})
+    return [one for one in found if one["name"] == name]
+
+
+def _new_image(cloud: Any, server_id: str, name: str) -> str:
+    return str(act(cloud, server_id, "createImage", {"name": name})["image_id"])
+
+
+def _hand_over(cloud: Any, image_id: str, project_id: str) -> None:
+    """Owner and mark in one write, so that the mark is never there without the owner."""
+    wanted = [
+        {"op": "replace", "path": "/owner", "value": project_id},
+        {"op": "add", "path": f"/{HANDED}", "value": project_id},
+    ]
+    headers = {"Content-Type": "application/openstack-images-v2.1-json-patch"}
+    answer(cloud.image.patch(f"/images/{image_id}", json=wanted, headers=headers))
 
 
 def show(cloud: Any, server_id: str) -> Server:

@@ -37,6 +37,11 @@ class SimPools:
             if body != row["metadata"]:
                 world.run("UPDATE pools SET metadata = ? WHERE id = ?", body, row["id"])
 
+    def tell(self, pool_id: str) -> None:
+        """Nobody here ever misses the news."""
+        with self._wire.call("pools.tell", pool_id) as world:
+            _known(world, pool_id)
+
     def add_host(self, pool_id: str, host: str) -> None:
         with self._wire.call("pools.add_host", f"{pool_id}/{host}") as world:
             pool, member = _known(world, pool_id), world.host(host)
