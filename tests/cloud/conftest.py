@@ -10,7 +10,7 @@ import pytest
 
 from tests.cloud.worlds import NovaWorld, SimWorld, World
 from tests.lab.conftest import lab
-from tests.lab.house import alone
+from tests.lab.ground import ground
 
 if TYPE_CHECKING:
     from lab.cloud import Lab
@@ -24,11 +24,11 @@ def nova_world(
 ) -> Iterator[NovaWorld]:
     """One for all tests: making it takes longer than most of them."""
     running: Lab = request.getfixturevalue("lab")
-    made = NovaWorld(running, tmp_path_factory.mktemp("nova"))
-    with alone(running):
-        made.clean()  # after a run that was killed
-    yield made
-    made.close()
+    with ground(running, "cloud", 0) as hosts:
+        made = NovaWorld(running, hosts, tmp_path_factory.mktemp("nova"))
+        made.clean(everything=True)  # after a run that was killed
+        yield made
+        made.close()
 
 
 @pytest.fixture(params=["sim", pytest.param("nova", marks=pytest.mark.lab)])
@@ -39,6 +39,5 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         simulated.close()
         return
     real: NovaWorld = request.getfixturevalue("nova_world")
-    with alone(real.lab):  # its hosts are others' hosts too
-        yield real
-        real.clean()
+    yield real
+    real.clean()

@@ -25,6 +25,8 @@ from tests.processes import eventually
 if TYPE_CHECKING:
     from lab.cloud import Lab
 
+    from tests.lab.ground import Ground
+
 #: So long do things take in the simulated world: short, but not at once.
 PACE_S = 0.1
 
@@ -157,15 +159,18 @@ class SimWorld:
 
 
 class NovaWorld:
-    """Hosts cmp1 and cmp2 of the lab. Others use the rest of it at the same time."""
+    """Two hosts of the lab. Others use the rest of it at the same time."""
 
-    hosts = ("cmp1", "cmp2")
     prefix = "behaviour-"
     #: Of this process, so that several can come and go.
     project = f"behaviour-{os.getpid()}"
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
+    def __init__(self, lab: Lab, ground: Ground, folder: Path) -> None:
         self.lab = lab
+        self.hosts = ground.hosts
+        self._flavor = ground.flavor
+        self._named = False
+        self._booted = False
         self._folder = folder
         self._numbers = itertools.count()
         self._open = contextlib.ExitStack()
@@ -192,15 +197,26 @@ class NovaWorld:
         with _connected(self.lab, "admin") as admin:
             admin.identity.delete_project(self.projects[1])
 
-    def clean(self) -> None:
-        """As if no test had been here."""
+    def clean(self, *, everything: bool = False) -> None:
+        """As if no test had been here; what the last one cannot have made is not looked for."""
         for host in self.hosts:
             if not self.lab.compute(host).running:
                 self.lab.compute(host).start()
             self.lab.compute(host).resume()
-        mine = [s for s in self.cloud.servers.list() if s.name.startswith(self.prefix)]
+        listed = self.cloud.servers.list() if everything or self._booted else ()
+        mine = [s for s in listed if s.name.startswith(self.prefix)]
         for server in mine:
             self.cloud.servers.delete(server.id)
+        if everything or self._named:
+            self._remove_named()
+        for service in self.cloud.services.list():
+            if service.host in self.hosts:
+                self._mend(service.host, service.enabled, service.forced_down)
+        for server in mine:
+            gone(self, server)
+        self._named = self._booted = False
+
+    def _remove_named(self) -> None:
         for pool in self.cloud.pools.list():
             if pool.name.startswith(self.prefix):
                 for host in pool.hosts:
@@ -210,11 +226,6 @@ class NovaWorld:
         for each in image.images():
             if each.name.startswith(self.prefix):
                 image.delete_image(each, ignore_missing=True)
-        for service in self.cloud.services.list():
-            if service.host in self.hosts:
-                self._mend(service.host, service.enabled, service.forced_down)
-        for server in mine:
-            gone(self, server)
 
     def _mend(self, host: str, enabled: bool, forced_down: bool) -> None:
         if forced_down and not _unforced(self.cloud, host):
@@ -225,6 +236,7 @@ class NovaWorld:
             self.cloud.services.enable(host)
 
     def name(self, word: str) -> str:
+        self._named = True
         return f"{self.prefix}{word}-{next(self._numbers)}"
 
     def hasty(self, call_timeout_s: float) -> Cloud:
@@ -251,12 +263,13 @@ class NovaWorld:
     ) -> Server:
         user = next(u for u in self._users.values() if project in (None, u.current_project_id))
         server = {
-            "name": self.name("server"),
-            "flavorRef": flavor or self.lab.flavor,
+            "name": f"{self.prefix}server-{next(self._numbers)}",
+            "flavorRef": flavor or self._flavor,
             "imageRef": self.lab.image,
             "networks": "none",
             **({"host": host} if host else {}),
         }
+        self._booted = True
         body = {"server": server, "OS-SCH-HNT:scheduler_hints": dict(hints or {})}
         answer = user.compute.post("/servers", json=body, microversion="2.79")
         assert answer.status_code == 202, answer.text

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab.cloud import Lab, NotRunning
+
+from tests.lab.ground import Ground, ground
 
 HERE = Path(__file__).parent
 
@@ -28,3 +31,10 @@ def lab() -> Lab:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error), pytrace=False)
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def our_ground(lab: Lab) -> Iterator[Ground]:
+    """The two hosts of the tests of this folder."""
+    with ground(lab, "lab", 2) as made:
+        yield made

@@ -45,10 +45,13 @@ def ground(lab: Lab, name: str, first: int) -> Iterator[Ground]:
             if host not in (pool.hosts or ()):
                 cloud.compute.add_host_to_aggregate(pool.id, host)
         cloud.compute.set_aggregate_metadata(pool.id, {KEY: name})
-        flavor = cloud.create_flavor(f"ground-{name}", ram=64, vcpus=1, disk=1)
+        for left in cloud.compute.flavors():  # by a run that was killed
+            if left.name == f"ground-{name}":
+                cloud.delete_flavor(left.id)
+        flavor = cloud.create_flavor(f"ground-{name}", ram=512, vcpus=1, disk=1)
         made = Ground(name, hosts, flavor.id)
-        cloud.compute.create_flavor_extra_specs(flavor, made.pin)
         try:
+            cloud.compute.create_flavor_extra_specs(flavor, made.pin)
             yield made
         finally:
             cloud.delete_flavor(flavor.id)

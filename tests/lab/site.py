@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """People in the lab: two projects that boot servers, and an administrator who sees where they land.
 
-site = Site.of(lab, "scenario")
+site = Site.of(lab, ground, "scenario")
 server = site.boot("red", hint=reservation_id)
 site.outcome(server)        # "cmp3", or REFUSED
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from openstack.exceptions import NotFoundException
 
@@ -20,6 +20,8 @@ from tests.processes import eventually
 
 if TYPE_CHECKING:
     from lab.cloud import Lab
+
+    from tests.lab.ground import Ground
 
 REFUSED = "No valid host"
 PROJECTS = ("red", "blue")
@@ -30,14 +32,19 @@ class Site:
     """`prefix` begins the name of every server, so that tests know their own."""
 
     lab: Lab
+    ground: Ground
     prefix: str
     admin: Any
     members: Mapping[str, Any]
 
     @classmethod
-    def of(cls, lab: Lab, prefix: str) -> Site:
+    def of(cls, lab: Lab, ground: Ground, prefix: str) -> Self:
         members = {name: lab.connect(f"{name}-member", name) for name in PROJECTS}
-        return cls(lab, prefix, lab.connect(), members)
+        return cls(lab, ground, prefix, lab.connect(), members)
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        return self.ground.hosts
 
     def project(self, name: str) -> str:
         return str(self.members[name].current_project_id)
@@ -55,7 +62,7 @@ class Site:
         server = self.members[project].compute.create_server(
             name=f"{self.prefix}-server",
             image_id=self.lab.image,
-            flavor_id=flavor or self.lab.flavor,
+            flavor_id=flavor or self.ground.flavor,
             networks="none",
             **hints,
             **more,
@@ -63,18 +70,26 @@ class Site:
         return str(server.id)
 
     def outcome(self, server_id: str, timeout: float = 30) -> str:
-        """The host it landed on, or why it did not."""
+        """The host it landed on, or why it did not. What was evacuated stays shut off."""
 
         def settled() -> Any:
             server = self.admin.compute.get_server(server_id)
-            said = server.status == "ERROR" and server.fault  # a moment after the status
-            return server if server.status == "ACTIVE" or said else None
+            landed = server.status in ("ACTIVE", "SHUTOFF") and server.task_state is None
+            return server if landed or server.fault else None  # it comes after the status
 
         server = eventually(settled, timeout, 0.2)
-        if server.status == "ACTIVE":
+        if not server.fault:
             return str(server.compute_host)
-        said = str(server.fault.get("message"))
+        said = str(server.fault["message"])
         return REFUSED if REFUSED in said else said
+
+    def lands(self, project: str, hint: object = None, flavor: str = "") -> str:
+        """Where a server would go; it is not kept."""
+        server_id = self.boot(project, hint, flavor)
+        try:
+            return self.outcome(server_id)
+        finally:
+            self.admin.compute.delete_server(server_id)
 
     def is_gone(self, server_id: str) -> bool:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HoldfastFilter in Nova's own scheduler: who lands on which host, with real aggregates and tokens.
 
-The tests use hosts cmp3 and cmp4. A flavor of their own goes nowhere else (an ordinary aggregate
-and extra spec see to that), so a server the filter refuses ends with "No valid host".
+Their flavor goes to two hosts only (`ground`), so a server the filter refuses ends with "No valid
+host".
 """
 
 from __future__ import annotations
@@ -18,39 +18,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from openstack.exceptions import NotFoundException
 
 import holdfast
 from holdfast.nova import names
+from tests.lab.ground import Ground
+from tests.lab.site import REFUSED, Site
 from tests.processes import eventually
 
 if TYPE_CHECKING:
     from lab.cloud import Lab
 
-HOSTS = ("cmp3", "cmp4")
-REFUSED = "No valid host"
-PIN = "filter_test"
 TOLD = "filter_test_told"
 
 
 @dataclass
-class Site:
-    """Two hosts, and projects that want servers there."""
+class Pools(Site):
+    """Aggregates for a while."""
 
-    lab: Lab
-    admin: Any
-    flavor: str
-    preemptible: str
-    members: dict[str, Any]
-    pools: dict[str, Any] = field(default_factory=dict)
-
-    def project(self, name: str) -> str:
-        return str(self.members[name].current_project_id)
-
-    def owner(self, name: str) -> dict[str, str]:
-        return {names.OWNER: self.project(name)}
-
-    # pools
+    preemptible: str = ""
+    held: dict[str, Any] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def pool(
@@ -62,7 +48,7 @@ class Site:
         made = found or compute.create_aggregate(
             name=name, **({"availability_zone": zone} if zone else {})
         )
-        self.pools[name] = made.id
+        self.held[name] = made.id
         if metadata:
             compute.set_aggregate_metadata(made.id, dict(metadata))
         for host in hosts:  # one after the other: see tell
@@ -77,7 +63,7 @@ class Site:
                 compute.set_aggregate_metadata(made.id, {TOLD: None})
             else:
                 compute.delete_aggregate(made.id)
-            del self.pools[name]
+            del self.held[name]
 
     def tell(self) -> None:
         """Have Nova send these aggregates to its scheduler again, whole.
@@ -85,43 +71,8 @@ class Site:
         Two changes of one aggregate at the same moment, by another test perhaps, leave the
         scheduler with the sight of one of them.
         """
-        for pool_id in self.pools.values():
+        for pool_id in self.held.values():
             self.admin.compute.set_aggregate_metadata(pool_id, {TOLD: uuid.uuid4().hex})
-
-    # servers
-
-    def boot(self, project: str, hint: object = None, flavor: str = "", **more: Any) -> str:
-        hints = {} if hint is None else {"scheduler_hints": {names.HINT: hint}}
-        server = self.members[project].compute.create_server(
-            name="filter-test",
-            image_id=self.lab.image,
-            flavor_id=flavor or self.flavor,
-            networks="none",
-            **hints,
-            **more,
-        )
-        return str(server.id)
-
-    def outcome(self, server_id: str) -> str:
-        """The host it landed on, or why it did not. What was evacuated stays shut off."""
-
-        def settled() -> Any:
-            server = self.admin.compute.get_server(server_id)
-            landed = server.status in ("ACTIVE", "SHUTOFF") and server.task_state is None
-            return server if landed or server.fault else None
-
-        server = eventually(settled, 30, 0.2)
-        if not server.fault:
-            return str(server.compute_host)
-        said = str(server.fault["message"])
-        return REFUSED if REFUSED in said else said
-
-    def lands(self, project: str, hint: object = None, flavor: str = "") -> str:
-        server_id = self.boot(project, hint, flavor)
-        try:
-            return self.outcome(server_id)
-        finally:
-            self.admin.compute.delete_server(server_id)
 
     def expect(self, *wanted: tuple[Sequence[Any], str]) -> None:
         """All at once, until each ends as wanted: the scheduler hears of pools by message."""
@@ -136,50 +87,35 @@ class Site:
 
         eventually(right, 15, 0.5)
 
-    def empty(self) -> None:
-        """Every server of these tests is gone."""
-
-        def gone() -> bool:
-            left = list(self.admin.compute.servers(all_projects=True, name="filter-test"))
-            for server in left:
-                with contextlib.suppress(NotFoundException):  # gone meanwhile, as wished
-                    self.admin.compute.delete_server(server.id)
-            return not left
-
-        eventually(gone, 30, 0.3)
-
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
-    admin = lab.connect()
-    members = {name: lab.connect(f"{name}-member", name) for name in ("red", "blue")}
-    pin = {f"aggregate_instance_extra_specs:{PIN}": "here"}
-    made = [admin.create_flavor(f"filter-test-{n}", ram=64, vcpus=1, disk=1) for n in (1, 2)]
-    admin.compute.create_flavor_extra_specs(made[0], pin)
-    admin.compute.create_flavor_extra_specs(made[1], {**pin, names.PREEMPTIBLE_SPEC: "true"})
-    it = Site(lab, admin, made[0].id, made[1].id, members)
+def site(lab: Lab, our_ground: Ground) -> Iterator[Pools]:
+    made = Pools.of(lab, our_ground, "filter")
+    flavor = made.admin.create_flavor("filter-test", ram=64, vcpus=1, disk=1)
+    specs = {**our_ground.pin, names.PREEMPTIBLE_SPEC: "true"}
+    made.admin.compute.create_flavor_extra_specs(flavor, specs)
+    made.preemptible = flavor.id
     try:
-        with it.pool("filter-test", {PIN: "here"}, *HOSTS):
-            yield it
+        yield made
     finally:
-        for flavor in made:
-            admin.delete_flavor(flavor.id)
+        made.empty()
+        made.admin.delete_flavor(flavor.id)
 
 
-def test_hosts_in_no_pool_of_ours_take_everybody_and_no_hint(site: Site) -> None:
-    with site.pool("filter-test-other", {}, "cmp4"):
-        site.expect((["red", str(uuid.uuid4())], REFUSED), (["red", "filter-test"], REFUSED))
-        assert site.lands("blue") in HOSTS
+def test_hosts_in_no_pool_of_ours_take_everybody_and_no_hint(site: Pools) -> None:
+    with site.pool("filter-test-other", {}, site.hosts[1]):
+        site.expect((["red", str(uuid.uuid4())], REFUSED), (["red", "ground-lab"], REFUSED))
+        assert site.lands("blue") in site.hosts
 
 
-def test_only_the_owner_with_the_hint_lands_on_a_reserved_host(site: Site) -> None:
+def test_only_the_owner_with_the_hint_lands_on_a_reserved_host(site: Pools) -> None:
     reservation = str(uuid.uuid4())
     with (
-        site.pool(names.FREEPOOL, {}, "cmp4"),
-        site.pool(reservation, site.owner("red"), "cmp3"),
+        site.pool(names.FREEPOOL, {}, site.hosts[1]),
+        site.pool(reservation, site.owner("red"), site.hosts[0]),
     ):
         site.expect(
-            (["red", reservation], "cmp3"),
+            (["red", reservation], site.hosts[0]),
             (["red"], REFUSED),
             (["blue", reservation], REFUSED),
             (["blue"], REFUSED),
@@ -189,36 +125,36 @@ def test_only_the_owner_with_the_hint_lands_on_a_reserved_host(site: Site) -> No
         )
 
 
-def test_a_host_in_both_pools_is_the_owners_until_the_door_closes(site: Site) -> None:
+def test_a_host_in_both_pools_is_the_owners_until_the_door_closes(site: Pools) -> None:
     reservation = str(uuid.uuid4())
     with (
-        site.pool(names.FREEPOOL, {}, *HOSTS),
-        site.pool(reservation, site.owner("red"), "cmp3") as pool_id,
+        site.pool(names.FREEPOOL, {}, *site.hosts),
+        site.pool(reservation, site.owner("red"), site.hosts[0]) as pool_id,
     ):
-        site.expect((["red", reservation], "cmp3"), (["red"], REFUSED))
+        site.expect((["red", reservation], site.hosts[0]), (["red"], REFUSED))
         site.admin.compute.set_aggregate_metadata(pool_id, {names.OPEN: names.CLOSED})
         site.expect((["red", reservation], REFUSED))
         site.admin.compute.set_aggregate_metadata(pool_id, {names.OPEN: names.OPENED})
-        site.expect((["red", reservation], "cmp3"))
+        site.expect((["red", reservation], site.hosts[0]))
 
 
-def test_pools_that_blazar_made_keep_their_meaning(site: Site) -> None:
+def test_pools_that_blazar_made_keep_their_meaning(site: Pools) -> None:
     old = str(uuid.uuid4())
     site.empty()  # Nova takes no host with servers into another zone
-    with site.pool(old, site.owner("red"), *HOSTS, zone=f"blazar_{old}"):
+    with site.pool(old, site.owner("red"), *site.hosts, zone=f"blazar_{old}"):
         site.expect((["blue", old], REFUSED), (["red"], REFUSED))
-        assert site.lands("red", old) in HOSTS
+        assert site.lands("red", old) in site.hosts
 
 
-def test_slots_are_for_the_flavor_of_their_reservation(site: Site) -> None:
+def test_slots_are_for_the_flavor_of_their_reservation(site: Pools) -> None:
     capacity = str(uuid.uuid4())
     flavor = site.admin.create_flavor(f"filter-test-{capacity}", ram=64, vcpus=1, disk=1)
     site.admin.compute.create_flavor_extra_specs(flavor, {names.SLOTS_SPEC: capacity})
     marks = {**site.owner("red"), names.SLOTS: capacity}
     try:
-        with site.pool(names.FREEPOOL, {}, *HOSTS), site.pool(capacity, marks, "cmp4"):
+        with site.pool(names.FREEPOOL, {}, *site.hosts), site.pool(capacity, marks, site.hosts[1]):
             site.expect(
-                (["red", None, flavor.id], "cmp4"),
+                (["red", None, flavor.id], site.hosts[1]),
                 (["blue", None, flavor.id], REFUSED),
                 (["red", capacity], REFUSED),
                 (["red"], REFUSED),
@@ -273,14 +209,14 @@ def test_requests_as_nova_makes_them_are_understood(lab: Lab) -> None:
     assert lines == ["red | red", "|", "|", "|", "free red |"]
 
 
-def test_a_server_that_moves_stays_in_its_pool(site: Site) -> None:
+def test_a_server_that_moves_stays_in_its_pool(site: Pools) -> None:
     """The hint goes with it: shelved, or evacuated; two ordinary hosts stand by in vain."""
     reservation = str(uuid.uuid4())
     compute = site.admin.compute
-    with site.pool(reservation, site.owner("red"), "cmp3") as pool_id:
-        site.expect((["red", reservation], "cmp3"))
-        servers = [site.boot("red", reservation, site.lab.flavor) for _ in range(2)]
-        assert {site.outcome(one) for one in servers} == {"cmp3"}
+    with site.pool(reservation, site.owner("red"), site.hosts[0]) as pool_id:
+        site.expect((["red", reservation], site.hosts[0]))
+        servers = [site.boot("red", reservation, site.ground.flavor) for _ in range(2)]
+        assert {site.outcome(one) for one in servers} == {site.hosts[0]}
 
         compute.set_aggregate_metadata(pool_id, {names.OPEN: names.CLOSED})
         shelve(site, servers[0])
@@ -288,37 +224,37 @@ def test_a_server_that_moves_stays_in_its_pool(site: Site) -> None:
         eventually(lambda: failed(site, servers[0], "unshelve"), 15, 0.3)
         compute.set_aggregate_metadata(pool_id, {names.OPEN: names.OPENED})
         eventually(lambda: back_from_the_shelf(site, servers[0]), 30, 0.5)
-        assert site.outcome(servers[0]) == "cmp3"
+        assert site.outcome(servers[0]) == site.hosts[0]
 
-        compute.add_host_to_aggregate(pool_id, "cmp4")
+        compute.add_host_to_aggregate(pool_id, site.hosts[1])
         try:
-            with lost(site, "cmp3"):
+            with lost(site, site.hosts[0]):
                 for one in servers:
                     compute.evacuate_server(one)
                 for one in servers:  # Nova says it is done a moment before it says where
-                    eventually(lambda one=one: site.outcome(one) == "cmp4", 30, 0.3)
+                    eventually(lambda one=one: site.outcome(one) == site.hosts[1], 30, 0.3)
         finally:
             site.empty()
-            compute.remove_host_from_aggregate(pool_id, "cmp4")
+            compute.remove_host_from_aggregate(pool_id, site.hosts[1])
 
 
-def shelve(site: Site, server_id: str) -> None:
+def shelve(site: Pools, server_id: str) -> None:
     site.members["red"].compute.shelve_server(server_id)
     eventually(lambda: at_rest(site, server_id, "SHELVED_OFFLOADED"), 20, 0.3)
 
 
-def back_from_the_shelf(site: Site, server_id: str) -> bool:
+def back_from_the_shelf(site: Pools, server_id: str) -> bool:
     if at_rest(site, server_id, "SHELVED_OFFLOADED"):  # again: the scheduler had not heard yet
         site.members["red"].compute.unshelve_server(server_id)
     return at_rest(site, server_id, "ACTIVE")
 
 
-def at_rest(site: Site, server_id: str, status: str) -> bool:
+def at_rest(site: Pools, server_id: str, status: str) -> bool:
     server = site.admin.compute.get_server(server_id)
     return server.status == status and server.task_state is None
 
 
-def failed(site: Site, server_id: str, action: str) -> bool:
+def failed(site: Pools, server_id: str, action: str) -> bool:
     """The last action of that name ended in an error, and the server lives nowhere."""
     actions = site.admin.compute.server_actions(server_id)
     last = next((one for one in actions if one.action == action), None)
@@ -330,7 +266,7 @@ def failed(site: Site, server_id: str, action: str) -> bool:
 
 
 @contextlib.contextmanager
-def lost(site: Site, host: str) -> Iterator[None]:
+def lost(site: Pools, host: str) -> Iterator[None]:
     """A host that is down for Nova, at once, and comes back afterwards."""
     compute = site.admin.compute
     service = next(compute.services(binary="nova-compute", host=host))

@@ -31,7 +31,7 @@ from tests.processes import eventually, script
 if TYPE_CHECKING:
     from lab.cloud import Lab
 
-HOST = "cmp4"
+HOST = "cmp4"  # of the two that are ours: see ground
 #: From the stamp Nova puts on a message to our hearer: five times the worst of six runs, two cores
 #: at a load of 8 (p50 2 to 6 ms, p95 10 to 51 ms, 32 to 63 messages each).
 P50_S, P95_S = 0.03, 0.25

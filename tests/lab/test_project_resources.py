@@ -18,18 +18,20 @@ from tests.cloud.worlds import NovaWorld
 if TYPE_CHECKING:
     from lab.cloud import Lab
 
+    from tests.lab.ground import Ground
+
 IP = "203.0.113.88"
 PREFIX = "project-resources"
 
 
 @pytest.fixture
-def cloud(lab: Lab, tmp_path: Path) -> Iterator[Cloud]:
+def cloud(lab: Lab, our_ground: Ground, tmp_path: Path) -> Iterator[Cloud]:
     """The driver under test, as our service user, who has a role in all projects of the domain."""
     identity = lab.connect().identity
     user, role = identity.find_user("holdfast"), identity.find_role("member")
     # Not taken back: Keystone would revoke all tokens of the user, also those of others' tests.
     identity.assign_domain_role_to_user("default", user, role, inherited=True)
-    with contextlib.closing(NovaWorld(lab, tmp_path)) as world:
+    with contextlib.closing(NovaWorld(lab, our_ground, tmp_path)) as world:
         yield world.cloud
 
 
