@@ -78,4 +78,4 @@ pins: ## renew constraints.txt: newest versions that pyproject.toml allows
 
 clean: ## remove .venv and caches; state/ stays
 	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	@find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests bench tools lab -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -229,8 +229,9 @@ def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 5.0
     try:
         lab = Lab.running()
-    except NotRunning as error:
-        raise SystemExit(str(error)) from error
+    except NotRunning as error:  # the other figures do not need it
+        print(f"  left out: {error}")
+        return
     session = lab.connect().session
     owner = Owner(session.get_token(), session.get_user_id(), session.get_project_id())
     database_url = lab.new_database("bench_api_keystone")

@@ -78,7 +78,12 @@ def follow(place: Place, options: argparse.Namespace) -> int:
         print(text[shown:], end="", flush=True)
         shown = len(text)
         time.sleep(0.2 if busy else 0)
-    Lab.running()
+    try:
+        Lab.running()
+    except NotRunning:
+        errors = place.folder / "up.err"  # what an `up` in the background did not foresee
+        print(errors.read_text() if errors.exists() else "", end="", file=sys.stderr)
+        raise
     return 0
 
 

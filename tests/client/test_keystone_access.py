@@ -212,3 +212,19 @@ def test_a_lost_keystone_is_not_reachable_and_nothing_is_in_doubt(
     monkeypatch.setenv("OS_TOKEN", "tk")
     with pytest.raises(holdfast.NotReachable, match="cannot reach Keystone"):
         Client(retries=0).leases.list()
+
+
+def test_a_server_that_cannot_be_trusted_is_said_to_be_that(
+    fake: Fake, identity: FakeKeystone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", fake.url.replace("http:", "https:"))
+    identity.lists()
+    with pytest.raises(holdfast.NotReachable, match=r"cannot trust https:.*OS_CACERT") as raised:
+        Client().leases.delete("x")
+    assert not raised.value.in_doubt
+    monkeypatch.delenv("HOLDFAST_URL")
+    monkeypatch.setenv("OS_AUTH_URL", identity.url.replace("http:", "https:"))
+    for token in ("", "tk"):
+        monkeypatch.setenv("OS_TOKEN", token)
+        with pytest.raises(holdfast.NotReachable, match=r"cannot trust Keystone.*OS_CACERT"):
+            Client(retries=0).leases.list()

@@ -79,6 +79,15 @@ def test_a_service_with_our_address_is_ours_whatever_it_is_called() -> None:
     assert not made.rivals
 
 
+def test_blazar_is_a_rival_even_at_an_address_that_ends_as_ours() -> None:
+    theirs = {"service_id": "s9", "service": "blazar"}
+    blazar = endpoint("x", "public", "http://cloud/reservation/v1", **theirs)
+    made = plan(KIND, WANTED, {"s9": "blazar"}, [blazar])
+    assert made.rivals == [blazar]
+    assert made.service_id is None
+    assert not (made.change or made.keep)
+
+
 def test_of_two_services_of_our_name_the_one_in_use_gets_the_endpoints() -> None:
     services = {"s0": "holdfast-reservation", **OURS}
     assert plan(KIND, WANTED, services, three()[:1]).service_id == "s1"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3.util.connection
 
 from holdfast import conf as configuration
 from holdfast.drivers.cloud.nova.edge import Edge, answer, pages, supports
@@ -222,6 +223,44 @@ def test_a_404_by_a_proxy_is_not_taken_for_an_answer_of_the_cloud(stub: Stub, ed
     assert isinstance(refused_in_time(edge), DriverError)
     stub.acts["GET /v2.1/thing"] = lambda handler: handler.say_text(200, "<p>hello", "text/html")
     assert isinstance(refused_in_time(edge), DriverError)
+
+
+def test_a_404_of_keystone_is_no_word_on_what_we_came_for(stub: Stub, tmp_path: Path) -> None:
+    made = Edge(config(tmp_path, stub.server_port, timeout_s=1.0))
+    stub.acts["POST /v3/auth/tokens"] = saying(404, {"error": {"message": "no such path"}})
+    error = refused(made)
+    made.close()
+    assert isinstance(error, DriverError)
+    assert error.retryable
+
+
+def test_a_file_of_certificates_that_is_not_there_now_is_an_error_that_passes(
+    stub: Stub, tmp_path: Path
+) -> None:
+    url, file = f"https://127.0.0.1:{stub.server_port}/v3", str(tmp_path / "ca.pem")
+    made = Edge(config(tmp_path, stub.server_port, timeout_s=1.0, auth_url=url, cafile=file))
+    error = refused(made)
+    made.close()
+    assert isinstance(error, DriverError)
+    assert error.retryable
+    assert file in error.message
+
+
+def test_a_connection_that_was_made_too_late_sends_nothing(
+    stub: Stub, edge: Edge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two addresses that swallow everything take two timeouts before the third is tried."""
+    edge.close()  # idle connections, so that a new one is needed
+    whole = urllib3.util.connection.create_connection
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(edge.call_timeout_s + 0.1)
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(urllib3.util.connection, "create_connection", slow)
+    stub.seen.clear()
+    assert "no answer within" in refused_in_time(edge, method="POST").message
+    assert stub.seen == []
 
 
 def test_a_token_that_is_refused_is_fetched_anew_once(stub: Stub, edge: Edge) -> None:

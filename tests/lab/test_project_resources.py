@@ -14,6 +14,7 @@ import pytest
 from holdfast.model.errors import DriverError
 from holdfast.ports.cloud import Cloud, ServerGroup
 from tests.cloud.worlds import NovaWorld
+from tests.lab.site import Site
 
 if TYPE_CHECKING:
     from lab.cloud import Lab
@@ -145,3 +146,19 @@ def _port(network: Any, external: str, server_id: str) -> Iterator[str]:
         )
         undo.callback(network.delete_port, port)
         yield str(port.id)
+
+
+def test_a_snapshot_is_the_server_owners_image(lab: Lab, our_ground: Ground, cloud: Cloud) -> None:
+    site = Site.of(lab, our_ground, PREFIX)
+    server_id = site.boot("red")
+    assert site.outcome(server_id) in our_ground.hosts
+    name = f"{PREFIX}-{uuid.uuid4()}"
+    image_id = cloud.servers.snapshot(server_id, name)
+    try:
+        seen = [one for one in site.members["red"].image.images() if one.name == name]
+        assert [(one.id, one.owner_id) for one in seen] == [(image_id, site.project("red"))]
+        assert not [one for one in site.members["blue"].image.images() if one.name == name]
+        assert cloud.servers.images(server_id, name) == [image_id]
+    finally:
+        site.admin.image.delete_image(image_id)
+        site.empty()

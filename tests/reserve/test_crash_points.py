@@ -19,6 +19,7 @@ import pytest
 
 from holdfast.model.errors import Conflict, NotFound, Unavailable
 from holdfast.model.operation import Operation
+from holdfast.reserve import due
 from tests.reserve.house import ADMIN, CLAIM_S, House, Killed, Points, copy
 from tests.simclock import EPOCH, SimClock
 
@@ -239,8 +240,14 @@ def _overdue(house: House, operation: Operation) -> bool:
 @pytest.mark.parametrize("how", ["kill", "lose"])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
 def test_a_manager_lost_at_any_point_delays_work_and_nothing_else(
-    story: Story, how: str, stages: dict[str, Stage], site: Path
+    story: Story,
+    how: str,
+    stages: dict[str, Stage],
+    site: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # One telling has every point of three.
+    monkeypatch.setattr(due, "TELL_AFTER_S", due.TELL_AFTER_S[:1])
     stage = stages[story.name]
     peace = Points(how=how)
     play(story, stage, site, peace)

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life of a lease, end to end in one thread: what its owner sees, what the cloud is told."""
 
+from collections.abc import Callable, Mapping
+
 import pytest
 
+from holdfast.drivers.cloud.sim.pools import SimPools
 from holdfast.model.errors import Conflict, DriverError, InvalidInput, NotEnoughHosts, NotFound
 from holdfast.ports.cloud import Flavor
 from holdfast.ports.manager import NewLease, NewReservation
@@ -379,6 +382,74 @@ def test_pools_are_told_again_after_a_change_and_one_that_is_over_goes_last(
         assert sorted(told) == [(s, n) for s in (5, 20, 50) for n in (reservation.id, "freepool")]
     assert house.status(lease_id) == "TERMINATED"
     assert house.all_pools() == {"freepool": {"cmp-1"}, "holdfast": {"cmp-1"}}
+
+
+def test_tellings_that_are_late_keep_their_distance(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole controller was off: who places servers may need longer to be back than we do."""
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 10))
+    (reservation,) = house.lease(lease_id).reservations
+    house.run(minutes=10)
+    house.clock.advance(3600)
+    back = house.clock.now()
+    told: list[float] = []
+    pools = house.m.cloud.pools
+    (mine,) = [pool.id for pool in pools.list() if pool.name == reservation.id]
+    whole = pools.tell
+
+    def tell(pool_id: str) -> None:
+        if pool_id == mine:
+            told.append((house.clock.now() - back).total_seconds())
+        whole(pool_id)
+
+    monkeypatch.setattr(pools, "tell", tell)
+    house.run(minutes=2)
+    assert told == [0, 15, 45]
+    assert reservation.id not in house.all_pools()
+
+
+def test_the_telling_of_a_start_does_not_delete_the_pool_of_a_short_lease(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 60))
+    (reservation,) = house.lease(lease_id).reservations
+    house.run(seconds=30)
+    house.delete(lease_id)
+    house.run(seconds=45)
+    assert reservation.id in house.all_pools()  # its end was told for the last time only then
+    house.run(seconds=10)
+    assert reservation.id not in house.all_pools()
+
+
+def test_a_door_that_was_shut_by_a_call_that_died_is_told_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 5))
+    house.run(minutes=4)
+    pools = house.m.cloud.pools
+    done: list[str] = []
+
+    def half(pool_id: str, metadata: Mapping[str, str]) -> None:
+        SimPools.set_metadata(pools, pool_id, metadata)
+        raise DriverError("test", "changed, but not told", retryable=True)
+
+    def noted(name: str) -> Callable[..., None]:
+        whole = getattr(pools, name)
+
+        def call(pool_id: str, *rest: str) -> None:
+            done.append(name)
+            whole(pool_id, *rest)
+
+        return call
+
+    monkeypatch.setattr(pools, "set_metadata", half)
+    for name in ("tell", "remove_host"):
+        monkeypatch.setattr(pools, name, noted(name))
+    house.run(minutes=1, seconds=2)
+    assert house.status(lease_id) == "TERMINATED"
+    assert done[:2] == ["tell", "remove_host"]
 
 
 # trouble

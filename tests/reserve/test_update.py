@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound, StaleWrite
 from holdfast.model.lease import END, START
+from holdfast.ports.cloud import Flavor
 from holdfast.ports.manager import LeaseChange
 from tests.reserve.house import ANN, BOB, House, Killed, Manager, Points
 
@@ -236,6 +237,20 @@ def test_a_running_lease_gains_hosts_in_the_cloud_too(house: House) -> None:
     house.run(minutes=101)
     assert house.pools() == {"freepool": {"cmp-1", "cmp-2", "cmp-3"}}
     house.check_pools()
+
+
+def test_growth_leaves_the_owner_s_servers_alone_whatever_their_flavor(house: House) -> None:
+    house.settings.preemptibles = True
+    spot = Flavor("spot", "spot", 1, 512, 1, extra_specs={"blazar:preemptible": "true"})
+    house.m.cloud.flavors.create(spot)
+    house.enrol("cmp-1", "cmp-2")
+    house.boot("in the way", "cmp-2", "spot")
+    lease_id = house.create(minutes=(None, 100))
+    house.boot("owner's", "cmp-1", "spot")
+    house.update(lease_id, reservations={only(house, lease_id): {"min": 2, "max": 2}})
+    house.run(minutes=2)
+    assert house.held(lease_id) == [["cmp-1", "cmp-2"]]
+    assert house.servers() == ["owner's"]
 
 
 def test_a_running_lease_never_loses_a_host(house: House) -> None:

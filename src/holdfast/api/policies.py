@@ -89,8 +89,8 @@ def list_rules() -> list[Any]:
     return RULES
 
 
-#: What oslo.policy raises for a file that is no YAML, or not of rules.
-_BROKEN = (ValueError, TypeError, AttributeError)
+#: What oslo.policy raises for a file that is no YAML, or not of rules, or not ours to read.
+_BROKEN = (ValueError, TypeError, AttributeError, cfg.Error, OSError)
 _LOOK_AGAIN_S = 1.0
 
 

@@ -9,7 +9,7 @@ Who comes by Keystone needs no address: the catalog has it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.client import keystone
@@ -25,8 +25,8 @@ class Access:
     """A session, or what to put into one of our own."""
 
     session: Session | None = None
-    basic: tuple[str, str] | None = None
-    token: str | None = None
+    basic: tuple[str, str] | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
 
     @property
     def advice(self) -> str:

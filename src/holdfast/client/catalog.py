@@ -24,11 +24,25 @@ class Kind:
     name: str
     prefix: str
     description: str
+    elder: str
+    """the service of this type before us, whose address may end as ours does"""
 
 
 KINDS = (
-    Kind(keystone.SERVICE, "holdfast-reservation", keystone.PREFIX, "Holdfast: reserves compute"),
-    Kind("instance-ha", "holdfast-instance-ha", "/instance-ha/v1", "Holdfast: heals compute"),
+    Kind(
+        type=keystone.SERVICE,
+        name="holdfast-reservation",
+        prefix=keystone.PREFIX,
+        description="Holdfast: reserves compute",
+        elder="blazar",
+    ),
+    Kind(
+        type="instance-ha",
+        name="holdfast-instance-ha",
+        prefix="/instance-ha/v1",
+        description="Holdfast: heals compute",
+        elder="masakari",
+    ),
 )
 
 
@@ -67,11 +81,16 @@ def plan(
 ) -> Plan:
     """Compare what is wanted with what is there: service names by id, endpoints of the region.
 
-    A service is ours by its name, or by an address that ends as only ours do.
+    A service is ours by its name, or by an address that ends as ours do, unless it bears the name
+    of the one before us: Blazar behind a web server is at /reservation/v1 too.
     """
     found = sorted(found, key=lambda each: each.id)
     ours = {id_ for id_, name in services.items() if name == kind.name}
-    ours |= {each.service_id for each in found if _is_ours(each.url, kind)}
+    ours |= {
+        each.service_id
+        for each in found
+        if _is_ours(each.url, kind) and each.service.lower() != kind.elder
+    }
     used = {each.service_id for each in found} & ours
     create: dict[str, str] = {}
     change: list[tuple[Endpoint, str]] = []

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.client import keystone
-from holdfast.client.errors import Conflict, Forbidden
+from holdfast.client.errors import ClientError, Conflict, Forbidden
 
 _JSON = {"Accept": "application/json"}
 
@@ -36,6 +36,8 @@ class Identity:
             ) from error
         except exceptions.Conflict as error:
             raise Conflict(f"Keystone refuses {method} {path}: {error}") from error
+        except (exceptions.BadRequest, exceptions.NotFound) as error:  # a password too short, say
+            raise ClientError(f"Keystone refuses {method} {path}: {error}") from error
         except exceptions.ClientException as error:
             raise keystone.translated(error) from error
         return answer.json() if answer.content else {}

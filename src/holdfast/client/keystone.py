@@ -74,9 +74,13 @@ def _from_variables(env: Mapping[str, str]) -> Any:
         auth = loader.load_from_options_getter(value)
     except exceptions.ClientException as error:
         raise Unauthorized(f"the OS_* variables do not suffice: {error}") from error
+    return keystone.Session(auth=auth, verify=_verify(env), timeout=TIMEOUT_S)
+
+
+def _verify(env: Mapping[str, str]) -> bool | str:
+    """Whose certificates to trust: False for anybody's."""
     insecure = env.get("OS_INSECURE", "").lower() in ("1", "true", "yes")
-    verify: bool | str = False if insecure else env.get("OS_CACERT") or True
-    return keystone.Session(auth=auth, verify=verify, timeout=TIMEOUT_S)
+    return False if insecure else env.get("OS_CACERT") or True
 
 
 def _from_file(env: Mapping[str, str]) -> tuple[Any, str | None, str]:
@@ -133,7 +137,8 @@ def base_url_by_token(token: str, env: Mapping[str, str]) -> str:
 
     root = env["OS_AUTH_URL"].rstrip("/")
     root = root if root.endswith("/v3") else f"{root}/v3"
-    session = keystone.Session(token_endpoint.Token(root, token), timeout=TIMEOUT_S)
+    auth = token_endpoint.Token(root, token)
+    session = keystone.Session(auth, verify=_verify(env), timeout=TIMEOUT_S)
     region, interface = _place(env)
     try:
         answer = session.get(f"{root}/auth/catalog", headers={"Accept": "application/json"})
@@ -173,6 +178,8 @@ def translated(error: Exception) -> ClientError:
     if isinstance(error, (*away, theirs.RequestTimeout)):
         timed_out = isinstance(error, theirs.ConnectTimeout)
         said = str(error).partition(": HTTP")[0]  # requests tells the rest once more
+        if any(isinstance(each, theirs.SSLError) for each in (error, error.__context__)):
+            return NotReachable(f"cannot trust Keystone: {said}: set OS_CACERT to its CA file")
         sentence = f"cannot reach Keystone: {said}: is it running? check OS_AUTH_URL"
         return NotReachable(sentence, timed_out=timed_out)
     refused = Unauthorized(f"Keystone did not let us in: {error}")

@@ -2,7 +2,7 @@
 """The user whom Holdfast works as: made in its project, with its roles."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.client import keystone
@@ -19,7 +19,7 @@ class ServiceUser:
     """Who it is to be; without a password it must be there already."""
 
     name: str
-    password: str | None
+    password: str | None = field(repr=False)
     project: str = "service"
     domain: str = "Default"
     roles: Sequence[str] = ROLES

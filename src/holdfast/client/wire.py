@@ -189,6 +189,10 @@ class Wire:
             refused = errors.Unauthorized(f"Keystone did not let us in: {error}")
             refused.advise(BY_KEYSTONE)
             return refused
+        if isinstance(error, theirs.SSLError):
+            return errors.NotReachable(
+                f"cannot trust {self.url} or its Keystone: {error}: set OS_CACERT to their CA file"
+            )
         sentence = f"cannot reach {self.url} or its Keystone: {error}"
         cause = error.__context__
         if isinstance(cause, requests.RequestException):

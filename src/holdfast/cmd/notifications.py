@@ -70,7 +70,8 @@ class Listen(Base, Command):
             self._describe(notices.broker)
         except broker.AWAY as error:
             raise RuntimeError(
-                f"the broker at {notices.broker.shown} cannot be used: {error or type(error)}"
+                f"the broker at {notices.broker.shown} cannot be used:"
+                f" {str(error) or type(error).__name__}"
             ) from error
         heard: queue.SimpleQueue[Notice] = queue.SimpleQueue()
         notices.listen(heard.put)
@@ -82,7 +83,7 @@ class Listen(Base, Command):
     def _describe(self, broker: "Broker") -> None:
         from holdfast.drivers.notices.broker import close
 
-        connection = broker.connect()
+        connection = broker.connect_to_any()
         try:
             broker.look(connection)
             depth = broker.depth(connection)

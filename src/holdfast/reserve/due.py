@@ -99,7 +99,10 @@ class _LeaseWork:
         """The pools of the lease changed: what says so again, later."""
         names = (self.desk.freepool, *(r.id for r in self.lease(run).reservations))
         about = run.operation
-        return Work(put=(tell_again(about.id, about.subject, names, self.desk.ledger.now()),))
+        told = tell_again(
+            about.id, about.subject, names, self.desk.ledger.now(), over=self.name in (END, DELETE)
+        )
+        return Work(put=(told,))
 
     def each(self, verb: str) -> Callable[[Run], str]:
         """A step that calls `verb` of every reservation's resource."""
@@ -245,7 +248,7 @@ class LeaseDelete(_LeaseWork):
 
 
 class PoolsTell:
-    """Says again how pools stand, and deletes those of leases that are over.
+    """Says again how pools stand, and after an end deletes those of the lease.
 
     Who places servers hears of pools by message. Just after the broker was away it may not be back
     when a change is made, and no call fails. A pool that was deleted cannot be told any more, so
@@ -265,15 +268,20 @@ class PoolsTell:
     def tell(self, after_s: float, run: Run) -> str:
         born = run.operation.due_at - timedelta(seconds=TELL_AFTER_S[0])
         early = after_s - (self._desk.ledger.now() - born).total_seconds()
+        if "told" in run.memo:  # one that is late keeps the distance: who is deaf now may hear then
+            early = max(early, after_s - run.memo["told"])
         if early > 0:
             raise NotYet("its time has not come", early)
         pools = self._desk.hands(run).cloud.pools
         for pool in self._pools(run):
             with contextlib.suppress(NotFound):  # gone meanwhile: nothing to tell
                 pools.tell(pool.id)
+        run.memo["told"] = after_s
         return f"told {after_s:g} s after"
 
     def tidy(self, run: Run) -> str:
+        if not run.operation.payload.get("over", True):  # shut since: its end's own telling does it
+            return "nothing to delete"
         pools = self._desk.hands(run).cloud.pools
         over = [p for p in self._pools(run) if p.metadata.get(OPEN) == CLOSED and not p.hosts]
         for pool in over:
@@ -291,7 +299,9 @@ class PoolsTell:
         LOG.error("%s: %s", run.operation.key, why)
 
 
-def tell_again(about: str, subject: str, pools: Sequence[str], now: datetime) -> Operation:
+def tell_again(
+    about: str, subject: str, pools: Sequence[str], now: datetime, *, over: bool = False
+) -> Operation:
     key = f"{TELL}/{about}"
     first = now + timedelta(seconds=TELL_AFTER_S[0])
     return Operation(
@@ -301,7 +311,7 @@ def tell_again(about: str, subject: str, pools: Sequence[str], now: datetime) ->
         key=key,
         due_at=first,
         next_try_at=first,
-        payload={"pools": list(pools)},
+        payload={"pools": list(pools), "over": over},
     )
 
 

@@ -52,6 +52,11 @@ def ensure(pools: Pools, name: str, metadata: Mapping[str, str]) -> Pool:
 
 
 def shut(pools: Pools, pool: Pool) -> None:
-    """Nobody comes in any more, not even the owner: what leaves now has left for good."""
-    if pool.metadata.get(OPEN) != CLOSED:
+    """Nobody comes in any more, not even the owner: what leaves now has left for good.
+
+    A call that died may have written it and told nobody, so one that is shut is told again.
+    """
+    if pool.metadata.get(OPEN) == CLOSED:
+        pools.tell(pool.id)
+    else:
         pools.set_metadata(pool.id, {**pool.metadata, OPEN: CLOSED})

@@ -9,12 +9,13 @@ read nothing.
 """
 
 import bz2
+import contextlib
 import itertools
 import logging
 import ssl
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -57,7 +58,7 @@ class Address:
     host: str
     port: int
     user: str
-    secret: str
+    secret: str = field(repr=False)
     vhost: str
 
     def __str__(self) -> str:
@@ -141,6 +142,7 @@ class Broker:
         self.pool: str = self._options.pool
         nodes = addresses(url)
         self.shown = ", ".join(map(str, nodes))
+        self._nodes = len(nodes)
         self._turn: Iterator[Address] = itertools.cycle(nodes)
         self._tls = tls(conf, url)
 
@@ -163,6 +165,13 @@ class Broker:
         connection.connect()
         connection.sock.settimeout(ANSWER_S)
         return connection
+
+    def connect_to_any(self) -> amqp.Connection:
+        """A connection to the first node that answers; the last one's error if none does."""
+        for _ in range(self._nodes - 1):
+            with contextlib.suppress(*AWAY):
+                return self.connect()
+        return self.connect()
 
     def shared_queue(self, connection: amqp.Connection) -> str:
         """The queue that managers share: its name, when it is there and bound."""
@@ -226,7 +235,7 @@ class Broker:
 def body(message: amqp.Message) -> str | bytes:
     """What was sent. What cannot be unpacked comes as it is: nobody will understand it."""
     sent: str | bytes = message.body
-    unpack = _UNPACK.get(message.headers.get("compression", "")) if message.headers else None
+    unpack = _UNPACK.get(str(message.headers.get("compression"))) if message.headers else None
     if unpack is None:
         return sent
     try:

@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.model import expression
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
+from holdfast.model.host import normalise
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.ports.cloud import Server
 from holdfast.ports.ledger import Ledger
@@ -20,6 +21,8 @@ from holdfast.reserve.resource import Hands
 from holdfast.work.kind import NotYet
 
 MOST = 100_000
+#: How soon to look again whether servers are gone.
+_LOOK_S = 0.5
 
 
 class HostResource:
@@ -90,9 +93,9 @@ class HostResource:
         if hands.ledger.now() >= lease.end:  # perhaps it never joined its pool; the end tidies up
             return f"lease {lease.name} is over, its hosts need not leave {hands.freepool}"
         names = reservation.hosts()
+        _make_way(hands, names)  # who was let in just before the host joined is there by now
         with hands.pool(hands.freepool) as pool_id:
             hands.each(lambda name: hands.cloud.pools.remove_host(pool_id, name), names)
-        _make_way(hands, names)  # who was let in just before the host joined is there by now
         return f"{', '.join(names) or 'no host'} left {hands.freepool}"
 
     def before_end(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
@@ -110,10 +113,10 @@ class HostResource:
         if pool is None:
             return f"pool {reservation.id} is gone"
         shut(hands.cloud.pools, pool)
-        _clear(hands, pool.hosts)
+        _clear(hands, lease, pool.hosts)
         with hands.pool(hands.freepool) as free_id:
             hands.each(lambda name: hands.cloud.pools.add_host(free_id, name), pool.hosts)
-        _clear(hands, pool.hosts)  # who was let in just before the door was shut is there by now
+        _clear(hands, lease, pool.hosts)  # also who was let in just before the door was shut
         hands.each(lambda name: hands.cloud.pools.remove_host(pool.id, name), pool.hosts)
         hands.known.forget(reservation.id)  # it is deleted when everybody has heard that it is shut
         return f"{', '.join(pool.hosts) or 'no host'} back in {hands.freepool}"
@@ -156,22 +159,33 @@ def _servers(hands: Hands, names: Collection[str]) -> dict[str, Server]:
     return {server.id: server for servers in found for server in servers}
 
 
-def _clear(hands: Hands, names: Collection[str]) -> None:
-    """Delete the servers on these hosts; NotYet until there are none."""
-    _remove(hands, list(_servers(hands, names).values()))
+def _clear(hands: Hands, lease: Lease, names: Collection[str]) -> None:
+    """Delete the servers on these hosts; NotYet until there are none. The longer the end has taken
+    the rarer the looks: a host that died may keep its servers for days."""
+    taken = hands.ledger.now() - (lease.updated_at or lease.end)
+    pause_s = min(max(_LOOK_S, taken.total_seconds() / 20), 10.0)
+    _remove(hands, list(_servers(hands, names).values()), pause_s)
 
 
 def _make_way(hands: Hands, names: Collection[str]) -> None:
-    """The same for preemptible ones only, where there may be some."""
-    if hands.options.preemptibles:
-        _remove(hands, [s for s in _servers(hands, names).values() if s.preemptible])
+    """The same for preemptible ones only, where there may be some.
+
+    Not on hosts that have left the free pool: when a lease that runs gets more hosts, what is on
+    those it had is its owner's, whatever the flavor.
+    """
+    if not hands.options.preemptibles:
+        return
+    pool = hands.cloud.pools.find(hands.freepool)
+    free = {normalise(name) for name in pool.hosts} if pool else set()
+    taken = [name for name in names if normalise(name) in free]
+    _remove(hands, [s for s in _servers(hands, taken).values() if s.preemptible])
 
 
-def _remove(hands: Hands, servers: Sequence[Server]) -> None:
+def _remove(hands: Hands, servers: Sequence[Server], pause_s: float = _LOOK_S) -> None:
     if servers:
         # Again those that are being deleted: it sets one free whose host has died over it.
         hands.each(lambda server_id: _delete(hands, server_id), [s.id for s in servers])
-        raise NotYet(f"{len(servers)} servers are being deleted", 0.5)
+        raise NotYet(f"{len(servers)} servers are being deleted", pause_s)
 
 
 def _snapshot(hands: Hands, server: Server) -> None:

@@ -71,7 +71,8 @@ class Edge:
         try:
             self._log_in(where)
             yield self._cloud
-        except (sdk.SDKException, login.ClientException, requests.RequestException) as error:
+        except (sdk.SDKException, login.ClientException, OSError) as error:
+            # Those of requests are OSErrors, and so is a certificate's file that is not there now.
             raise self._translate(where, error) from error
         finally:
             self._patience.end()
@@ -109,6 +110,8 @@ class Edge:
             raise failed(f"{where}: Keystone gave no token in time", retryable=True)
         try:
             self._session.get_auth_headers()
+        except login.NotFound as lost:  # whatever we came for, that is no word on it
+            raise failed(f"{where}: no Keystone at its address: {lost}", retryable=True) from lost
         finally:
             self._turn.release()
 

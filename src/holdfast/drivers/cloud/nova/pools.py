@@ -79,6 +79,10 @@ class NovaPools:
                     return  # the pool is gone, and so is every member of it
                 if not left:
                     raise
+            except ConflictException as busy:  # Placement changed under Nova's hands, four times
+                raise failed(
+                    f"pool {pool_id}: {host} cannot leave now: {busy.details}", retryable=True
+                ) from busy
             self._tell(cloud, pool_id)
 
     def delete(self, pool_id: str) -> None:

@@ -21,7 +21,9 @@ UNSHELVE_TO_HOST = "2.91"
 #: Allocations of one provider; consumers are all we read, and those are there since the first.
 PLACEMENT = "1.20"
 LONGEST_REASON = 255
-#: Property of an image that we made: the project it was given to.
+#: Properties of an image that we made: the server it was made from, which Nova itself notes only if
+#: no volume is the server's disk; the project it was given to.
+MADE_FROM = "holdfast_from"
 HANDED = "holdfast_for"
 
 STATUS = {
@@ -109,7 +111,7 @@ class NovaServers:
         """
         with self._edge.call("servers.snapshot", server_id) as cloud:
             owner = show(cloud, server_id).project_id
-            made = [one["id"] for one in _images(cloud, server_id, name) if HANDED not in one]
+            made = [one["id"] for one in _images(cloud, server_id, name) if not _handed(one)]
             image_id = str(made[0]) if made else _new_image(cloud, server_id, name)
             _hand_over(cloud, image_id, owner)
             return image_id
@@ -117,7 +119,7 @@ class NovaServers:
     def images(self, server_id: str, name: str) -> Sequence[str]:
         """Those that are with the server's people."""
         with self._edge.call("servers.images", server_id) as cloud:
-            return [one["id"] for one in _images(cloud, server_id, name) if HANDED in one]
+            return [one["id"] for one in _images(cloud, server_id, name) if _handed(one)]
 
     def lock(self, server_id: str, reason: str) -> None:
         details = {"locked_reason": reason[:LONGEST_REASON]} if reason else None
@@ -151,14 +153,21 @@ def act(
 
 
 def _images(cloud: Any, server_id: str, name: str) -> list[dict[str, Any]]:
-    """Images of that name made from that server. The name is compared here: Glance would read one
-    that begins with `in:` as a list."""
-    found = pages(cloud.image, "/images", "images", params={"instance_uuid": server_id})
+    """Images of that name that we made from that server. The name is compared here: Glance would
+    read one that begins with `in:` as a list."""
+    found = pages(cloud.image, "/images", "images", params={MADE_FROM: server_id})
     return [one for one in found if one["name"] == name]
 
 
 def _new_image(cloud: Any, server_id: str, name: str) -> str:
-    return str(act(cloud, server_id, "createImage", {"name": name})["image_id"])
+    wanted = {"name": name, "metadata": {MADE_FROM: server_id}}
+    return str(act(cloud, server_id, "createImage", wanted)["image_id"])
+
+
+def _handed(image: Mapping[str, Any]) -> bool:
+    """Whether it is with the server's people. The mark alone does not say so: an image inherits
+    the properties of the one that its server was made from."""
+    return HANDED in image and image[HANDED] == image["owner"]
 
 
 def _hand_over(cloud: Any, image_id: str, project_id: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 #: Seconds; also what a socket operation gets at least, since zero would mean "do not block".
 SHORTEST = 0.001
@@ -85,6 +85,12 @@ class Watchman:
             if me in self._posts:
                 self._posts[me].sock = sock
                 self._changed.notify()
+
+    def overdue(self) -> bool:
+        """Whether this thread's request is out of time."""
+        with self._changed:
+            post = self._posts.get(threading.get_ident())
+        return post is not None and time.monotonic() >= post.deadline
 
     def stop(self) -> None:
         with self._changed:
@@ -181,12 +187,23 @@ def _harmless(request: requests.PreparedRequest, lost: requests.RequestException
 
 
 def _watched(pool: type[HTTPConnectionPool], watchman: Watchman) -> type[HTTPConnectionPool]:
-    """The same kind of connection pool; each of its connections shows the watchman its socket."""
+    """The same kind of connection pool; each of its connections shows the watchman its socket.
+
+    A name may have several addresses, and each is given the whole time: a connection that was made
+    too late sends nothing.
+    """
     usual: Any = pool.ConnectionCls
+
+    def connect(self: Any) -> None:
+        usual.connect(self)
+        if watchman.overdue():
+            self.close()
+            raise ConnectTimeoutError(self, f"connected to {self.host} too late")
 
     def getresponse(self: Any) -> Any:
         watchman.take(self.sock)
         return usual.getresponse(self)
 
-    connection = type("Watched" + usual.__name__, (usual,), {"getresponse": getresponse})
+    own = {"connect": connect, "getresponse": getresponse}
+    connection = type("Watched" + usual.__name__, (usual,), own)
     return type("Watched" + pool.__name__, (pool,), {"ConnectionCls": connection})
