@@ -140,6 +140,7 @@ def test_a_delete_waits_for_the_calls_of_a_start_that_may_still_be_on_their_way(
 def test_a_delete_after_an_update_still_waits_for_the_call_on_its_way(house: House) -> None:
     """The update took the claim away; it could not take the call back."""
     house.enrol("cmp-1")
+    house.run(minutes=1)  # the pools have been told of it
     lease_id = house.create(minutes=(5, 100))
     hung = house.manager(Points(at=4))
     with pytest.raises(Killed, match=r"pools\.create"):

@@ -145,6 +145,7 @@ def test_somebody_elses_lease_id_is_refused(house: House) -> None:
 
 def test_what_cannot_be_planned_leaves_no_trace(house: House) -> None:
     house.enrol("cmp-1")
+    house.run(minutes=1)  # its pools have been told of it
     with pytest.raises(NotEnoughHosts, match="2 asked for; of 1 hosts 1 match and 1 of those"):
         house.create(hosts=2)
     with pytest.raises(InvalidInput, match="not supported; known: physical:host"):
@@ -359,13 +360,11 @@ def test_pools_are_told_again_after_a_change_and_one_that_is_over_goes_last(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler may not have been back when the change was made, and no call failed."""
-    house.enrol("cmp-1")
-    lease_id = house.create(minutes=(5, 10))
-    (reservation,) = house.lease(lease_id).reservations
     told: list[tuple[float, str]] = []
     pools = house.m.cloud.pools
     names = {}
     whole = pools.tell
+    changed = house.clock.now()
 
     def tell(pool_id: str) -> None:
         names.update({pool.id: pool.name for pool in pools.list()})
@@ -373,6 +372,11 @@ def test_pools_are_told_again_after_a_change_and_one_that_is_over_goes_last(
         whole(pool_id)
 
     monkeypatch.setattr(pools, "tell", tell)
+    house.enrol("cmp-1")
+    house.run(minutes=1)
+    assert sorted(told) == [(s, n) for s in (5, 20, 50) for n in ("freepool", "holdfast")]
+    lease_id = house.create(minutes=(5, 10))
+    (reservation,) = house.lease(lease_id).reservations
     for changed in (house.at(5), house.at(10)):
         told.clear()
         house.run(until=changed)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from holdfast.model.errors import Conflict
+
 
 @dataclass(frozen=True)
 class CloudHost:
@@ -113,6 +115,19 @@ class Inventory:
     total: int
     generation: int
     used: int = 0  # slots that servers have
+
+    def check(self, total: int, generation: int) -> None:
+        """Conflict unless a caller who read that generation may write that total."""
+        if self.generation != generation:
+            raise Conflict(
+                f"host {self.host}: its inventories are at generation"
+                f" {self.generation}, not {generation}; read again"
+            )
+        if self.used > total:
+            raise Conflict(
+                f"host {self.host}: servers have {self.used} slots of {self.resource_class};"
+                f" it cannot be left with {total}"
+            )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from holdfast.model.host import RESERVED_NAMES
 from holdfast.model.operation import Operation
 from holdfast.nova.names import KEPT, KEPT_POOL
 from holdfast.ports.ledger import Work
-from holdfast.reserve.due import Desk
+from holdfast.reserve.due import Desk, tell_again
 from holdfast.reserve.pools import ensure
 from holdfast.work.kind import Kind, NotYet, Run, Step
 
@@ -35,7 +35,7 @@ class Hosts:
                 " move them away before it can be reserved"
             )
         work = Work(
-            put=(self._operation(ENROL, found.uuid, found.service_host),),
+            put=self._operations(ENROL, found.uuid, found.service_host),
             cancel=frozenset({WITHDRAW}),
         )
         host = self._desk.ledger.enrol(found, self._region, capabilities, work)
@@ -52,7 +52,7 @@ class Hosts:
         """Begin to withdraw a host; the key of the work."""
         host = self._desk.ledger.host(str(host_id))
         work = Work(
-            put=(self._operation(WITHDRAW, host.uuid, host.service_host),),
+            put=self._operations(WITHDRAW, host.uuid, host.service_host),
             cancel=frozenset({ENROL}),
         )
         self._desk.ledger.withdraw(host.id, work)
@@ -61,9 +61,11 @@ class Hosts:
     def set_property(self, name: str, private: bool) -> None:
         self._desk.ledger.set_property(name, private)
 
-    def _operation(self, kind: str, uuid: str, service_host: str) -> Operation:
+    def _operations(self, kind: str, uuid: str, service_host: str) -> tuple[Operation, ...]:
+        """The work itself, and what says again how the pools stand after it: one for all hosts,
+        put off by each that comes or goes."""
         now = self._desk.ledger.now()
-        return Operation(
+        work = Operation(
             id=self._new_id(),
             kind=kind,
             subject=f"host:{uuid}",
@@ -72,6 +74,7 @@ class Hosts:
             next_try_at=now,
             payload={"service_host": service_host},
         )
+        return work, tell_again("hosts", "hosts", (KEPT_POOL, self._desk.freepool), now)
 
 
 def check_capabilities(capabilities: Mapping[str, str | None]) -> None:

@@ -48,7 +48,7 @@ class NovaSlots:
         with self._edge.call("slots.set_inventory", f"{host}/{resource_class}") as cloud:
             shelf = self._look(cloud, host)
             now = shelf.inventory(resource_class)
-            _check(now, total, generation)
+            now.check(total, generation)
             if not total and not now.total:
                 return now
             return _write(cloud, shelf, resource_class, total)
@@ -169,16 +169,3 @@ def _child(
 ) -> Mapping[str, Any] | None:
     name = PREFIX + parent["name"]
     return next((one for one in tree.values() if one["name"] == name), None)
-
-
-def _check(now: Inventory, total: int, generation: int) -> None:
-    if now.generation != generation:
-        raise Conflict(
-            f"host {now.host}: its inventories are at generation"
-            f" {now.generation}, not {generation}; read again"
-        )
-    if now.used > total:
-        raise Conflict(
-            f"host {now.host}: servers have {now.used} slots of {now.resource_class};"
-            f" it cannot be left with {total}"
-        )

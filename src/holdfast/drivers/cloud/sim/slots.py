@@ -130,13 +130,4 @@ def _inventory(world: World, host: sqlite3.Row, resource_class: str) -> Inventor
 def _check(now: Inventory, total: int, generation: int) -> None:
     if not _CUSTOM.fullmatch(now.resource_class):
         raise failed(f"{now.resource_class} is no name of a custom class", retryable=False)
-    if now.generation != generation:
-        raise Conflict(
-            f"host {now.host}: its inventories are at generation"
-            f" {now.generation}, not {generation}; read again"
-        )
-    if now.used > total:
-        raise Conflict(
-            f"host {now.host}: servers have {now.used} slots of {now.resource_class};"
-            f" it cannot be left with {total}"
-        )
+    now.check(total, generation)
