@@ -102,7 +102,8 @@ class _LeaseWork:
         told = tell_again(
             about.id, about.subject, names, self.desk.ledger.now(), over=self.name in (END, DELETE)
         )
-        return Work(put=(told,))
+        # A lease becomes active once, perhaps with hundreds of others: no look for an older row.
+        return Work(add=(told,)) if self.name == START else Work(put=(told,))
 
     def each(self, verb: str) -> Callable[[Run], str]:
         """A step that calls `verb` of every reservation's resource."""

@@ -252,9 +252,11 @@ def apply_work(conn: Connection, subject: str, work: Work, now: datetime) -> Non
     """Add, cancel and re-arm the work of a subject, within somebody's transaction."""
     # A call of work that we cancel or move may still be on its way: what is new waits for its end.
     # The rows are ours from here on: nobody claims or renews between this look and our writes.
-    if conn.dialect.name != "sqlite":
-        conn.execute(sa.select(o.id).where(o.subject == subject).with_for_update())
-    waits = {True: busy_until(conn, subject, now) or now, False: now}  # by: is it of the subject
+    busy = now
+    if work.cancel or any(one.subject == subject for one in (*work.add, *work.put)):
+        if conn.dialect.name != "sqlite":
+            conn.execute(sa.select(o.id).where(o.subject == subject).with_for_update())
+        busy = busy_until(conn, subject, now) or now
     if work.cancel:
         conn.execute(
             sa.update(operations)
@@ -267,22 +269,25 @@ def apply_work(conn: Connection, subject: str, work: Work, now: datetime) -> Non
                 updated_at=now,
             )
         )
-    fresh = list(work.add)
+
+    def row(operation: Operation) -> dict[str, Any]:
+        """Work that is about something else, and only comes along, need not wait."""
+        first = max(operation.next_try_at, busy if operation.subject == subject else now)
+        return {**_values(operation, now), "next_try_at": first}
+
+    fresh = [row(operation) for operation in work.add]
     for operation in work.put:
-        values = {k: v for k, v in _values(operation, now).items() if k not in _FIXED}
-        values["next_try_at"] = max(operation.next_try_at, waits[operation.subject == subject])
+        values = {k: v for k, v in row(operation).items() if k not in _FIXED}
         again = conn.execute(
             sa.update(operations).where(o.key == operation.key).values(**values, epoch=o.epoch + 1)
         )
         if again.rowcount == 0:
-            fresh.append(operation)
+            fresh.append(row(operation))
             continue
         rearmed = sa.select(o.id).where(o.key == operation.key).scalar_subquery()
         conn.execute(sa.delete(steps).where(steps.c.operation_id == rearmed))
-    for operation in fresh:
-        values = _values(operation, now)
-        values["next_try_at"] = max(operation.next_try_at, waits[operation.subject == subject])
-        conn.execute(sa.insert(operations).values(**values))
+    if fresh:
+        conn.execute(sa.insert(operations), fresh)
 
 
 def busy_until(conn: Connection, subject: str, now: datetime) -> datetime | None:
