@@ -106,6 +106,7 @@ def _refuses_two_owners(store: Store) -> None:
                 hypervisor_hostname="h",
                 service_host="h",
                 cpu_info="{}",
+                touched_at=now,
                 created_at=now,
             )
         )

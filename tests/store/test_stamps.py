@@ -13,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.api.rendered import Rendered
-from holdfast.api.reservation_v1.leases import view
+from holdfast.api.reservation_v1.lease_view import view
 from holdfast.model.errors import ClaimLost, StaleWrite
 from holdfast.model.lease import BEFORE_END, END, SEQUENCE, START, Lease, Reservation
 from holdfast.model.operation import DONE, ERROR, RETRYING, WAITING, Claim, Operation
 from holdfast.ports.clock import SystemClock
 from holdfast.ports.ledger import Work
-from holdfast.store import Store
+from holdfast.store import Store, booking
 from holdfast.store.leases import Seen, Stamp
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -198,16 +198,14 @@ def test_a_lease_that_went_between_its_stamp_and_its_reading_is_not_shown(store:
 
 
 def test_more_leases_than_fit_in_one_statement_are_all_read(store: Store) -> None:
-    from holdfast.store import leases
-
     ids = {book(store).id for _ in range(7)}
-    whole = leases._PORTION
-    leases._PORTION = 3
+    whole = booking.PORTION
+    booking.PORTION = 3
     try:
         assert {lease.id for lease, _ in store.ledger.with_events()} == ids
         assert store.ledger.stamped(lambda _: sorted(ids))[1].keys() == ids
     finally:
-        leases._PORTION = whole
+        booking.PORTION = whole
 
 
 def test_texts_are_bounded_and_the_longest_unused_goes_first() -> None:

@@ -3,12 +3,16 @@
 
     HoldfastError
     ├── InvalidInput        400  the request cannot mean anything we can do
+    │   └── EnforcementRefused   a rule of the site says no
     ├── Unauthorized        401
     ├── Forbidden           403
     ├── NotFound            404  not there, or not yours
     ├── Conflict            409  fine in itself, impossible right now
     │   ├── IllegalMove          a state machine says no
     │   ├── NotEnoughHosts       the plan found too few
+    │   │   ├── NotEnoughAddresses   400, by the reservation contract
+    │   │   └── ServerLeased
+    │   ├── QuotaExceeded        more than the project may have
     │   ├── HostInUse            reserved, or servers on it
     │   └── StaleWrite           somebody else wrote first (retried inside, seldom seen)
     ├── TooLarge            413
@@ -39,6 +43,11 @@ class InvalidInput(HoldfastError):
     code = "holdfast.request.invalid"
     status = 400
     title = "Bad request"
+
+
+class EnforcementRefused(InvalidInput):
+    code = "reservation.enforcement.refused"
+    title = "Not allowed by a rule of this site"
 
 
 class Unauthorized(HoldfastError):
@@ -73,6 +82,22 @@ class IllegalMove(Conflict):
 class NotEnoughHosts(Conflict):
     code = "reservation.hosts.notenough"
     title = "Not enough hosts available"
+
+
+class NotEnoughAddresses(NotEnoughHosts):
+    code = "reservation.addresses.notenough"
+    status = 400
+    title = "Not enough floating IPs available"
+
+
+class ServerLeased(NotEnoughHosts):
+    code = "reservation.server.leased"
+    title = "The server is leased already"
+
+
+class QuotaExceeded(Conflict):
+    code = "reservation.quota.exceeded"
+    title = "Quota exceeded"
 
 
 class HostInUse(Conflict):

@@ -12,7 +12,7 @@ and depth are capped.
 import json
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.model.errors import InvalidInput
@@ -36,11 +36,24 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class Expression:
-    """A parsed expression: `matches(facts)`, and the keys it asks about."""
+    """A parsed expression: `matches(facts)`, the keys it asks about, and how a person would say it.
 
-    def __init__(self, test: Test, keys: frozenset[str]) -> None:
+    `parts` are what must all be so: those of an outermost `and`, or the expression itself.
+    """
+
+    def __init__(
+        self,
+        test: Test,
+        keys: frozenset[str],
+        text: str = "",
+        source: str = "",
+        parts: Sequence["Expression"] | None = None,
+    ) -> None:
         self._test = test
         self.keys = keys
+        self.text = text
+        self.source = source  # as JSON, to the letter
+        self.parts: Sequence[Expression] = (self,) if parts is None else parts
 
     def matches(self, facts: Facts) -> bool:
         return self._test(facts)
@@ -49,7 +62,7 @@ class Expression:
 def parse(text: str, field: str = "resource_properties") -> Expression:
     """Read an expression or say what is wrong with it, naming `field`."""
     if text.strip() in ("", "[]"):
-        return Expression(lambda _facts: True, frozenset())
+        return Expression(lambda _facts: True, frozenset(), parts=())
     if len(text) > MAX_TEXT:
         raise InvalidInput(f"{field} is longer than {MAX_TEXT} characters")
     try:
@@ -58,7 +71,31 @@ def parse(text: str, field: str = "resource_properties") -> Expression:
         raise _malformed(field, text) from None
     parser = _Parser(field, text)
     test = parser.test(tree, depth=0)
-    return Expression(test, frozenset(parser.keys))
+    parts = [_Parser(field, text).expression(one) for one in _joined_by_and(tree)]
+    return Expression(test, frozenset(parser.keys), _said(tree), json.dumps(tree), parts)
+
+
+def _joined_by_and(tree: Any) -> Iterator[Any]:
+    if tree[0] != "and":
+        yield tree
+        return
+    for child in tree[1:]:
+        yield from _joined_by_and(child)
+
+
+def _said(tree: Any) -> str:
+    """`vcpus >= 8 and not (rack in a, b)`; of a tree that was parsed."""
+    word, rest = tree[0], tree[1:]
+    if word == "not":
+        return f"not ({_said(rest[0])})"
+    if word in ("and", "or"):
+        return f" {word} ".join(_inner(child, word) for child in rest)
+    return f"{rest[0][1:]} {word} {', '.join(map(str, rest[1:]))}"
+
+
+def _inner(child: Any, word: str) -> str:
+    said = _said(child)
+    return f"({said})" if child[0] in ("and", "or") and child[0] != word else said
 
 
 def both(*expressions: Expression) -> Expression:
@@ -66,6 +103,8 @@ def both(*expressions: Expression) -> Expression:
     return Expression(
         lambda facts: all(e.matches(facts) for e in expressions),
         frozenset().union(*(e.keys for e in expressions)),
+        " and ".join(e.text for e in expressions if e.text),
+        parts=[part for e in expressions for part in e.parts],
     )
 
 
@@ -82,6 +121,10 @@ class _Parser:
         self.text = text
         self.keys: set[str] = set()
         self._nodes = 0
+
+    def expression(self, node: Any) -> Expression:
+        test = self.test(node, depth=0)
+        return Expression(test, frozenset(self.keys), _said(node), json.dumps(node))
 
     def test(self, node: Any, depth: int) -> Test:
         self._nodes += 1

@@ -23,6 +23,44 @@ def same(one: str, other: str) -> bool:
 
 
 @dataclass(frozen=True)
+class Inventory:
+    """How much of one resource class a host has, as Placement counts it."""
+
+    total: int
+    reserved: int = 0
+    ratio: float = 1.0
+    most: int | None = None  # of one server
+
+    @property
+    def capacity(self) -> int:
+        return max(0, int((self.total - self.reserved) * self.ratio))
+
+
+#: Names on the wire of a host's own columns.
+_COLUMNS = {
+    "id": "id",
+    "vcpus": "vcpus",
+    "memory_mb": "memory_mb",
+    "local_gb": "local_gb",
+    "cpu_info": "cpu_info",
+    "hypervisor_hostname": "hypervisor_hostname",
+    "hypervisor_type": "hypervisor_type",
+    "hypervisor_version": "hypervisor_version",
+    "service_name": "service_host",
+    "availability_zone": "zone",
+    "region": "region",
+    "rack": "rack",
+}
+#: What is left for servers: resource classes, and the column to go by when they are not known.
+_AMOUNTS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "cpu_cores": (("VCPU", "PCPU"), "vcpus"),
+    "free_ram_mb": (("MEMORY_MB",), "memory_mb"),
+    "free_disk_gb": (("DISK_GB",), "local_gb"),
+}
+Fact = str | int | float | bool
+
+
+@dataclass(frozen=True)
 class Host:
     """A host as Holdfast knows it. `generation` counts the bookings that touched it."""
 
@@ -46,24 +84,35 @@ class Host:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     capabilities: Mapping[str, str] = field(default_factory=dict)
+    inventories: Mapping[str, Inventory] = field(default_factory=dict)
+    traits: frozenset[str] = frozenset()
 
-    def facts(self) -> dict[str, str | int | float | bool]:
+    def capacity(self) -> Mapping[str, int]:
+        """What slots can take of it, by resource class."""
+        return {name: inventory.capacity for name, inventory in self.inventories.items()}
+
+    def fact(self, name: str) -> Fact | None:
+        """One of the facts; None when the host says nothing of that name."""
+        column = _COLUMNS.get(name)
+        if column is not None:
+            found: Fact = getattr(self, column)
+            return found
+        extra = self.capabilities.get(name)
+        return extra if extra is not None or name not in _AMOUNTS else self.amount(name)
+
+    def amount(self, name: str) -> int:
+        """How much of it servers can have: as Placement counts it when that is known."""
+        classes, column = _AMOUNTS[name]
+        known = [self.inventories[one] for one in classes if one in self.inventories]
+        if not known:
+            return int(getattr(self, column))
+        return max(0, sum(inventory.total - inventory.reserved for inventory in known))
+
+    def facts(self) -> dict[str, Fact]:
         """What property expressions may ask about: columns and extra capabilities."""
-        columns: dict[str, str | int | float | bool] = {
-            "id": self.id,
-            "vcpus": self.vcpus,
-            "memory_mb": self.memory_mb,
-            "local_gb": self.local_gb,
-            "cpu_info": self.cpu_info,
-            "hypervisor_hostname": self.hypervisor_hostname,
-            "hypervisor_type": self.hypervisor_type,
-            "hypervisor_version": self.hypervisor_version,
-            "service_name": self.service_host,
-            "availability_zone": self.zone,
-            "region": self.region,
-            "rack": self.rack,
-        }
-        return {**self.capabilities, **columns}
+        amounts = {name: self.amount(name) for name in _AMOUNTS}
+        columns = {name: getattr(self, column) for name, column in _COLUMNS.items()}
+        return {**amounts, **self.capabilities, **columns}
 
 
 #: Names an extra capability may not take: they are the host's own columns on the wire.

@@ -24,14 +24,18 @@ class Window:
 
 @dataclass(frozen=True)
 class Allocation:
-    """A resource held for a reservation; `slots` is None when the whole host is held.
+    """What a reservation holds for a time: a whole host, slots of a host, or a `thing`.
 
-    `host` is what the cloud's services call it, known once the allocation was read back.
+    Slots take `takes` of the host's capacity, all slots together, by resource class. A thing is
+    what has one owner at a time and is no host: an address, a server; its key says which.
+    `host` is what the cloud's services call the host, known once the allocation was read back.
     """
 
-    host_id: int
+    host_id: int | None
     held: Window
-    slots: int | None = None
+    slots: int | None = None  # None: the whole host
+    takes: Mapping[str, int] = field(default_factory=dict)
+    thing: str | None = None
     host: str = field(default="", compare=False)
 
 
@@ -42,7 +46,8 @@ class Reservation:
     status: str = "pending"
     missing_resources: bool = False
     resources_changed: bool = False
-    spec: Mapping[str, Any] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)  # what was asked for
+    made: Mapping[str, Any] = field(default_factory=dict)  # ids that the cloud gave to it
     allocations: tuple[Allocation, ...] = ()
     created_at: datetime | None = None
     updated_at: datetime | None = None
@@ -52,10 +57,10 @@ class Reservation:
         return replace(self, status=status)
 
     def host_ids(self) -> tuple[int, ...]:
-        return tuple(a.host_id for a in self.allocations)
+        return tuple(a.host_id for a in self.allocations if a.host_id is not None)
 
     def hosts(self) -> tuple[str, ...]:
-        return tuple(a.host for a in self.allocations)
+        return tuple(a.host for a in self.allocations if a.host_id is not None)
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,9 @@ class Lease:
         )
         return replace(self, reservations=moved)
 
+    def allocations(self) -> tuple[Allocation, ...]:
+        return tuple(a for r in self.reservations for a in r.allocations)
+
 
 @dataclass(frozen=True)
 class Event:
@@ -104,14 +112,22 @@ class Event:
 
 
 # The kinds of durable work a lease brings along, in the order they must happen.
-START, APPLY, BEFORE_END, END, DELETE = (
+ARRANGE, START, APPLY, BEFORE_END, END, DELETE = (
+    "lease_arrange",
     "lease_start",
     "lease_apply",
     "lease_before_end",
     "lease_end",
     "lease_delete",
 )
-SEQUENCE: Mapping[str, int] = {START: 10, APPLY: 15, BEFORE_END: 20, END: 30, DELETE: 40}
+SEQUENCE: Mapping[str, int] = {
+    ARRANGE: 5,
+    START: 10,
+    APPLY: 15,
+    BEFORE_END: 20,
+    END: 30,
+    DELETE: 40,
+}
 
 #: How the reservation contract names them.
 EVENT_TYPES: Mapping[str, str] = {

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """State machines as tables: a move that the table does not hold raises IllegalMove.
 
+docs/states.md is drawn from here by tools/draw_states.py.
+
 >>> check("lease 4f2c", LEASE, "PENDING", "STARTING")
 """
 
@@ -43,6 +45,60 @@ OPERATION: Table = table(
     error="",
     cancelled="",
 )
+
+#: What the reservation contract calls the states of durable work, once its time has come.
+EVENT_OF: Mapping[str, str] = {
+    "waiting": "UNDONE",
+    "running": "IN_PROGRESS",
+    "retrying": "IN_PROGRESS",
+    "done": "DONE",
+    "error": "ERROR",
+    "cancelled": "UNDONE",
+}
+
+
+def view(moves: Table, names: Mapping[str, str]) -> Table:
+    """The same machine seen by those who know its states by other names only."""
+    seen: dict[str, set[str]] = {name: set() for name in names.values()}
+    for state, targets in moves.items():
+        seen[names[state]] |= {names[target] for target in targets} - {names[state]}
+    return {state: frozenset(targets) for state, targets in seen.items()}
+
+
+EVENT: Table = view(OPERATION, EVENT_OF)
+
+#: A sentence for each state, for people.
+LEASE_SAYS: Mapping[str, str] = {
+    "CREATING": "It is being made; nothing happens for it yet.",
+    "PENDING": "It holds what it will need and waits for its start.",
+    "STARTING": "Its start is due, its resources are being made usable.",
+    "ACTIVE": "Its owner can use it.",
+    "TERMINATING": "Its end is due, what it held is being given back.",
+    "TERMINATED": "It is over; it holds nothing.",
+    "ERROR": "Its start failed for good. What it holds it keeps until its end or its deletion.",
+    "UPDATING": "It is being changed.",
+    "DELETING": "Its owner wants it gone; it vanishes once everything was given back.",
+}
+RESERVATION_SAYS: Mapping[str, str] = {
+    "pending": "It holds its resources and waits for the lease's start.",
+    "active": "Its resources are usable.",
+    "error": "Its resources could not be made usable.",
+    "deleted": "Its resources were given back.",
+}
+OPERATION_SAYS: Mapping[str, str] = {
+    "waiting": "Its time, or its turn after an earlier one of the same subject, has not come.",
+    "running": "A manager has claimed it; when the claim expires, another one goes on.",
+    "retrying": "It failed, or the world needs more time: it is tried again later.",
+    "done": "It did what it was for.",
+    "error": "It failed for good; its sentence says why.",
+    "cancelled": "It is no longer wanted.",
+}
+EVENT_SAYS: Mapping[str, str] = {
+    "UNDONE": "It has not happened yet, or never will because it is no longer wanted.",
+    "IN_PROGRESS": "Its time has come and it is under way.",
+    "DONE": "It happened.",
+    "ERROR": "It failed for good.",
+}
 
 
 def check(who: str, moves: Table, old: str, new: str) -> None:

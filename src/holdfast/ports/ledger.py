@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from holdfast.model.floatingip import FloatingIp
 from holdfast.model.host import Host
 from holdfast.model.lease import Lease, Window
 from holdfast.model.operation import Claim, Operation
+from holdfast.model.stock import Stock
 from holdfast.ports.cloud import CloudHost
 
 
@@ -26,14 +28,33 @@ class Work:
     cancel: frozenset[str] = frozenset()  # kinds
 
 
+@dataclass(frozen=True)
+class Obstacle:
+    """A lease that is in the way; of another project's only that it is there, and until when."""
+
+    until: datetime
+    hosts: int
+    lease_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a project may have at most, live and ahead; None: as much as it likes."""
+
+    leases: int | None = None
+    hosts: int | None = None
+    host_hours: int | None = None
+
+
 class Ledger(Protocol):
     def now(self) -> datetime: ...
 
     # leases
     def lease(self, lease_id: str) -> Lease: ...
 
-    def book(self, lease: Lease, work: Work) -> None:
-        """Write a new lease with its allocations and its work."""
+    def book(self, lease: Lease, work: Work, *, limits: Limits | None = None) -> None:
+        """Write a new lease with its allocations and its work; QuotaExceeded."""
         ...
 
     def save(
@@ -44,6 +65,7 @@ class Ledger(Protocol):
         work: Work | None = None,
         claim: Claim | None = None,
         say: str = "",
+        limits: Limits | None = None,
     ) -> Lease:
         """Write the step from old to new; under a claim, only while it is ours."""
         ...
@@ -57,26 +79,54 @@ class Ledger(Protocol):
         """An enrolled host by id, uuid or name; NotFound."""
         ...
 
-    def free_hosts(
-        self,
-        window: Window,
-        *,
-        besides: str | None = None,
-        keys: Collection[str] = (),
-    ) -> Sequence[tuple[Host, bool]]:
-        """Reservable hosts, each with whether it is free in the window (`besides` a lease).
+    def enrolled(self) -> Sequence[Host]:
+        """All enrolled hosts, by id."""
+        ...
 
-        Of the capabilities, only those named by `keys` are read.
+    def stock(self, *, sure: bool = False) -> Stock:
+        """Reservable hosts and who holds them when, as of now: what planning looks at.
+
+        A writer that was frozen for long can be missed; `sure` looks at every host, so that a
+        refusal never rests on what is not so.
         """
         ...
 
-    def not_given_back(self, ids: Collection[int], *, besides: str) -> Collection[str]:
-        """Names of leases that are over and whose end has not returned these hosts yet."""
+    def busy_things(self, keys: Collection[str], window: Window, *, besides: str) -> set[str]:
+        """Those of the things that somebody other than that lease holds in the window."""
+        ...
+
+    def known_things(self, keys: Collection[str]) -> set[str]:
+        """Those of the things that anybody ever booked, also where the lease is gone by now."""
+        ...
+
+    def obstacles(
+        self, hosts: Collection[int], window: Window, project_id: str, *, most: int = 10
+    ) -> Sequence[Obstacle]:
+        """Who holds these hosts in the window, the first to give one back first."""
+        ...
+
+    def not_given_back(
+        self, ids: Collection[int], *, besides: str, whole: bool = False
+    ) -> Collection[str]:
+        """Names of leases that are over and whose end has not returned these hosts yet; `whole`:
+        only those that held whole hosts."""
         ...
 
     def enrol(
         self, host: CloudHost, region: str, extras: Mapping[str, str], work: Work
     ) -> Host: ...
+
+    def enrolled(self) -> Sequence[Host]:
+        """All enrolled hosts, reservable or not."""
+        ...
+
+    def refresh(self, host_id: int, host: CloudHost) -> bool:
+        """Write what the cloud says of a host now; whether anything of it is new."""
+        ...
+
+    def refresh(self, host_id: int, host: CloudHost) -> bool:
+        """Write what the cloud says of an enrolled host now; whether anything of it is new."""
+        ...
 
     def describe(self, host_id: int, extras: Mapping[str, str | None]) -> None:
         """Set extra capabilities, remove those that are None; Conflict if one is in use."""
@@ -89,3 +139,28 @@ class Ledger(Protocol):
         ...
 
     def set_property(self, name: str, private: bool) -> None: ...
+
+    # floating IPs, and other things that have one owner at a time
+    def floatingips(self, network_id: str | None = None) -> Sequence[FloatingIp]:
+        """Those that can be reserved, of one network or of all."""
+        ...
+
+    def floatingip(self, floatingip_id: str) -> FloatingIp:
+        """NotFound."""
+        ...
+
+    def enrol_floatingip(self, wanted: FloatingIp) -> None:
+        """Conflict if the address is enrolled."""
+        ...
+
+    def withdraw_floatingip(self, floatingip_id: str) -> None:
+        """Conflict while a lease holds or will hold it; NotFound."""
+        ...
+
+    def thing_holds(self, keys: Collection[str], window: Window) -> Sequence[tuple[str, Window]]:
+        """Who of the things is held when, as far as that touches the window."""
+        ...
+
+    def things_not_given_back(self, keys: Collection[str], *, besides: str) -> Collection[str]:
+        """Names of leases that are over and whose end has not returned these things yet."""
+        ...

@@ -13,8 +13,15 @@ from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, NotFound, Unavailable
 from holdfast.model.operation import ERROR, OPEN
 from holdfast.ports.clock import Clock
-from holdfast.ports.manager import LeaseChange, NewLease
+from holdfast.ports.manager import (
+    Availability,
+    AvailabilityQuery,
+    LeaseChange,
+    NewLease,
+    Preview,
+)
 from holdfast.ports.operations import Operations
+from holdfast.reserve.floatingips import FloatingIps
 from holdfast.reserve.hosts import Hosts
 from holdfast.reserve.leases import Leases
 
@@ -24,6 +31,7 @@ class Commands:
         self,
         leases: Leases,
         hosts: Hosts,
+        floatingips: FloatingIps,
         operations: Operations,
         clock: Clock,
         *,
@@ -33,6 +41,7 @@ class Commands:
     ) -> None:
         self._leases = leases
         self._hosts = hosts
+        self._floatingips = floatingips
         self._operations = operations
         self._clock = clock
         self._name = name
@@ -42,13 +51,23 @@ class Commands:
     def ping(self) -> str:
         return self._name
 
-    def create_lease(self, caller: Caller, lease: NewLease) -> None:
-        self._leases.create(caller, lease)
+    def create_lease(self, caller: Caller, lease: NewLease) -> Preview | None:
+        preview = self._leases.create(caller, lease)
         self._ring()
+        return preview
 
-    def update_lease(self, caller: Caller, lease_id: str, change: LeaseChange) -> None:
-        self._leases.update(caller, lease_id, change)
+    def update_lease(self, caller: Caller, lease_id: str, change: LeaseChange) -> Preview | None:
+        preview = self._leases.update(caller, lease_id, change)
         self._ring()
+        return preview
+
+    def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
+        return self._leases.availability(caller, query)
+
+    def replace_host(
+        self, caller: Caller, lease_id: str, reservation_id: str, host_id: int
+    ) -> None:
+        self._leases.replace_host(caller, lease_id, reservation_id, host_id)
 
     def delete_lease(self, caller: Caller, lease_id: str) -> None:
         self._wait(self._leases.delete(caller, lease_id))
@@ -68,6 +87,12 @@ class Commands:
 
     def set_property(self, caller: Caller, name: str, private: bool) -> None:
         self._hosts.set_property(name, private)
+
+    def enrol_floatingip(self, caller: Caller, network_id: str, address: str) -> str:
+        return self._floatingips.enrol(network_id, address)
+
+    def withdraw_floatingip(self, caller: Caller, floatingip_id: str) -> None:
+        self._floatingips.withdraw(floatingip_id)
 
     def _wait(self, key: str) -> None:
         """Until the work is done, or patience ends; its failure is the command's."""

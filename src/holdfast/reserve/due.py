@@ -11,14 +11,25 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from holdfast.model.caller import Caller
 from holdfast.model.errors import NotFound
-from holdfast.model.lease import APPLY, BEFORE_END, DELETE, END, START, Lease
+from holdfast.model.lease import (
+    APPLY,
+    ARRANGE,
+    BEFORE_END,
+    DELETE,
+    END,
+    EVENT_TYPES,
+    START,
+    Lease,
+    Reservation,
+)
 from holdfast.model.operation import Operation
 from holdfast.nova.names import CLOSED, OPEN
 from holdfast.ports.cloud import Cloud, Pool, Server
-from holdfast.ports.ledger import Ledger, Work
+from holdfast.ports.ledger import Ledger, Limits, Work
 from holdfast.reserve.pools import KnownPools
-from holdfast.reserve.resource import Hands, Options, Resource
+from holdfast.reserve.resource import Effect, Hands, Options, Resource
 from holdfast.work.guarded import guarded
 from holdfast.work.kind import Kind, NotYet, Run, Step
 
@@ -38,6 +49,47 @@ class Settings(Options, Protocol):
     prepare_s: float
 
 
+class Announcer(Protocol):
+    """Says what happens to leases to who wants to hear it (`reserve/announce.py`)."""
+
+    def work(self, event_type: str, lease: Lease, now: datetime) -> tuple[Operation, ...]:
+        """The durable work that will say it, for the transaction in which it happens."""
+        ...
+
+
+class Enforcement(Protocol):
+    """What leases may not be, beyond what is possible (`reserve/enforce.py`)."""
+
+    def check_create(self, caller: Caller, lease: Lease) -> None: ...
+
+    def check_update(self, caller: Caller, old: Lease, new: Lease) -> None: ...
+
+    def limits(self, project_id: str) -> Limits | None: ...
+
+    def end_work(self, lease: Lease, now: datetime) -> tuple[Operation, ...]: ...
+
+
+class Silent:
+    """Nobody wants to hear."""
+
+    def work(self, event_type: str, lease: Lease, now: datetime) -> tuple[Operation, ...]:
+        return ()
+
+
+class Lenient:
+    """Everything that is possible is allowed."""
+
+    def check_create(self, caller: Caller, lease: Lease) -> None: ...
+
+    def check_update(self, caller: Caller, old: Lease, new: Lease) -> None: ...
+
+    def limits(self, project_id: str) -> Limits | None:
+        return None
+
+    def end_work(self, lease: Lease, now: datetime) -> tuple[Operation, ...]:
+        return ()
+
+
 @dataclass(frozen=True)
 class Desk:
     """What every kind of lease work has at hand."""
@@ -48,6 +100,8 @@ class Desk:
     resources: Mapping[str, Resource]
     settings: Settings
     freepool: str = "freepool"
+    announcer: Announcer = field(default_factory=Silent)
+    enforcement: Enforcement = field(default_factory=Lenient)
     known: KnownPools = field(default_factory=KnownPools)
 
     def hands(self, run: Run) -> Hands:
@@ -91,9 +145,21 @@ class _LeaseWork:
         hands: Hands = run.memo["hands"]
         return hands
 
-    def save(self, run: Run, new: Lease, say: str, work: Work | None = None) -> None:
-        old = self.lease(run)
+    def save(
+        self, run: Run, new: Lease, say: str, work: Work | None = None, event: str = ""
+    ) -> None:
+        """Write it, and in the same breath the work that tells of it."""
+        old, work = self.lease(run), work or Work()
+        if new.degraded != old.degraded:
+            work = self.told(work, "lease.degraded" if new.degraded else "lease.healed", new)
+        if event:
+            work = self.told(work, event, new)
         run.memo["lease"] = self.desk.ledger.save(old, new, claim=run.claim, say=say, work=work)
+
+    def told(self, work: Work, event: str, lease: Lease) -> Work:
+        later = replace(lease, version=lease.version + 1)
+        said = self.desk.announcer.work(event, later, self.desk.ledger.now())
+        return replace(work, add=(*work.add, *said))
 
     def telling(self, run: Run) -> Work:
         """The pools of the lease changed: what says so again, later."""
@@ -110,11 +176,15 @@ class _LeaseWork:
 
         def step(run: Run) -> str:
             lease, hands = self.lease(run), self.hands(run)
-            said = [
+            effects: list[Effect] = [
                 getattr(self.desk.resources[r.resource_type], verb)(hands, lease, r)
                 for r in lease.reservations
             ]
-            return "; ".join(said) or "the lease has no reservations"
+            said = "; ".join(effect.sentence for effect in effects)
+            new = _after(lease, effects)
+            if new != lease:
+                self.save(run, new, said if new.degraded != lease.degraded else "")
+            return said or "the lease has no reservations"
 
         return step
 
@@ -136,7 +206,11 @@ class _LeaseWork:
                 new = new.move_reservations(reservations)
             said = f"lease {old.name} is {new.status}"
             if new != old:
-                self.save(run, new, said if say else "", self.telling(run) if tell else None)
+                work, event = (self.telling(run), _event(self.name)) if tell else (None, "")
+                if new.status == "TERMINATED" and work:
+                    ended = self.desk.enforcement.end_work(new, self.desk.ledger.now())
+                    work = replace(work, add=(*work.add, *ended))
+                self.save(run, new, said if say else "", work, event)
             return said
 
         return step
@@ -154,6 +228,22 @@ class _LeaseWork:
             return  # it runs; what failed is the tidying up after
         new = _along(old, ("STARTING", "ERROR")).move_reservations("error")
         self.save(run, new, f"{self.name} failed: {why}")
+
+
+class LeaseArrange(_LeaseWork):
+    """What must happen as soon as a lease is booked; tried until its start."""
+
+    name = ARRANGE
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("arrange", self.each("arrange")),)
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return self.desk.ledger.lease(operation.subject).start
+
+    def failed(self, run: Run, why: str) -> None:
+        """The lease goes on: its start looks at how things are."""
+        LOG.warning("lease %s: %s: %s", run.operation.subject, self.name, why)
 
 
 class LeaseStart(_LeaseWork):
@@ -212,6 +302,16 @@ class LeaseApply(_Aside):
 class LeaseBeforeEnd(_Aside):
     name, verbs = BEFORE_END, ("before_end",)
 
+    def steps(self) -> Sequence[Step]:
+        return (*super().steps(), Step("tell", self.tell))
+
+    def tell(self, run: Run) -> str:
+        lease = self.lease(run)
+        if not self.told(Work(), _event(self.name), lease).add:
+            return "nobody wants to hear of it"
+        self.save(run, lease, "", event=_event(self.name))
+        return "those who want to hear of it will"
+
 
 class LeaseEnd(_LeaseWork):
     """Tried until it succeeds: the next owner waits for the hosts."""
@@ -244,7 +344,11 @@ class LeaseDelete(_LeaseWork):
         except NotFound:
             return "the lease is gone"
         said = f"lease {lease.name} deleted"
-        self.desk.ledger.erase(lease, claim=run.claim, say=said, work=self.telling(run))
+        work = self.told(self.telling(run), "lease.delete", lease)
+        if any(r.status != "deleted" for r in lease.reservations):  # it has not ended before
+            ended = self.desk.enforcement.end_work(lease, self.desk.ledger.now())
+            work = replace(work, add=(*work.add, *ended))
+        self.desk.ledger.erase(lease, claim=run.claim, say=said, work=work)
         return said
 
 
@@ -316,6 +420,24 @@ def tell_again(
     )
 
 
+def _event(kind: str) -> str:
+    """How an announcement calls it."""
+    return f"lease.event.{EVENT_TYPES[kind]}" if kind in EVENT_TYPES else ""
+
+
+def _after(lease: Lease, effects: Sequence[Effect]) -> Lease:
+    """The lease with what the effects made of its reservations, and missed."""
+
+    def changed(reservation: Reservation, effect: Effect) -> Reservation:
+        missing = reservation.missing_resources if effect.missing is None else effect.missing
+        made = {**reservation.made, **effect.made}
+        return replace(reservation, made=made, missing_resources=missing)
+
+    reservations = tuple(map(changed, lease.reservations, effects))
+    degraded = any(r.missing_resources or r.resources_changed for r in reservations)
+    return replace(lease, reservations=reservations, degraded=degraded)
+
+
 def _along(lease: Lease, path: Sequence[str]) -> Lease:
     """Move along the path; a lease already on it goes on from where it is."""
     left = path[path.index(lease.status) + 1 :] if lease.status in path else path
@@ -326,6 +448,14 @@ def _along(lease: Lease, path: Sequence[str]) -> Lease:
 
 def kinds(desk: Desk) -> dict[str, Kind]:
     made: list[Kind] = [
-        kind(desk) for kind in (LeaseStart, LeaseApply, LeaseBeforeEnd, LeaseEnd, LeaseDelete)
+        kind(desk)
+        for kind in (
+            LeaseArrange,
+            LeaseStart,
+            LeaseApply,
+            LeaseBeforeEnd,
+            LeaseEnd,
+            LeaseDelete,
+        )
     ]
     return {kind.name: kind for kind in (*made, PoolsTell(desk))}

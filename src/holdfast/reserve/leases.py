@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands on leases: look, plan, book at once; when somebody was faster, look again."""
+"""The commands on leases: draft, check, book at once; when somebody was faster, draft again."""
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holdfast.model.caller import Caller
-from holdfast.model.errors import Conflict, InvalidInput, NotFound, StaleWrite
+from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound, StaleWrite
 from holdfast.model.lease import (
     APPLY,
+    ARRANGE,
     BEFORE_END,
     DELETE,
     END,
     SEQUENCE,
     START,
+    Allocation,
     Lease,
     Reservation,
     Window,
@@ -24,14 +26,24 @@ from holdfast.model.lease import (
 from holdfast.model.operation import Operation
 from holdfast.ports.clock import Clock
 from holdfast.ports.ledger import Work
-from holdfast.ports.manager import LeaseChange, NewLease
+from holdfast.ports.manager import (
+    Availability,
+    AvailabilityQuery,
+    Available,
+    LeaseChange,
+    NewLease,
+    Preview,
+    Refusal,
+)
 from holdfast.reserve import rules
+from holdfast.reserve.draft import Asked, Drafts
 from holdfast.reserve.due import Desk
 from holdfast.reserve.plan import Order
-from holdfast.reserve.resource import Resource
 
 T = TypeVar("T")
 _TRIES = 30
+#: How far ahead availability looks unless it is told.
+_AHEAD = timedelta(days=30)
 
 
 class Leases:
@@ -39,60 +51,105 @@ class Leases:
         self._desk = desk
         self._clock = clock
         self._new_id = new_id
+        self._drafts = Drafts(desk, new_id)
 
     # commands
 
-    def create(self, caller: Caller, wanted: NewLease) -> None:
-        specs = [
-            (self._resource(r.resource_type), self._resource(r.resource_type).validate(r.spec))
-            for r in wanted.reservations
-        ]
-        self._until_won(lambda order: self._create(caller, wanted, specs, order))
+    def create(self, caller: Caller, wanted: NewLease) -> Preview | None:
+        asked = self._drafts.asked(caller, wanted.reservations)
+        return self._until_won(lambda order: self._create(caller, wanted, asked, order))
 
-    def update(self, caller: Caller, lease_id: str, change: LeaseChange) -> None:
-        self._until_won(lambda order: self._update(caller, lease_id, change, order))
+    def update(self, caller: Caller, lease_id: str, change: LeaseChange) -> Preview | None:
+        return self._until_won(lambda order: self._update(caller, lease_id, change, order))
 
     def delete(self, caller: Caller, lease_id: str) -> str:
         """Begin to delete; the key of the work that will have done it."""
         self._until_won(lambda _order: self._delete(caller, lease_id))
         return f"{DELETE}/{lease_id}"
 
+    def replace_host(
+        self, caller: Caller, lease_id: str, reservation_id: str, host_id: int
+    ) -> None:
+        """Give a reservation that has not started something else instead of that host."""
+
+        def attempt(order: Order) -> None:
+            old = self._visible(caller, lease_id)
+            new = self._drafts.without_host(old, reservation_id, host_id, order)
+            said = f"lease {old.name}: host {host_id} was replaced"
+            self._save(old, new, Work(), said)
+
+        self._until_won(attempt)
+
+    def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
+        """What could be had and when; the same planning as a create, and nothing is booked."""
+        (asked,) = self._drafts.asked(caller, [query.reservation])
+        now = self._desk.ledger.now()
+        start = now if query.start is None else max(query.start, now)
+        if query.end is not None:
+            return self._at(caller, query, asked, Window(start, query.end))
+        if not query.length_s:
+            raise InvalidInput("duration_s: say how long, or name start_date and end_date")
+        window = Window(start, start + timedelta(seconds=query.length_s))
+        until = query.until or start + _AHEAD
+        found = self._drafts.openings(caller, asked, window, until, query.limit)
+        windows = tuple(Available(one.window, one.amount) for one in found)
+        refusal = None
+        if not windows:
+            refusal = self._refusal(caller, query, asked, window)
+        most = max((one.amount for one in windows), default=0)
+        return Availability(bool(windows), most, windows, refusal)
+
+    # availability
+
+    def _at(
+        self, caller: Caller, query: AvailabilityQuery, asked: Asked, window: Window
+    ) -> Availability:
+        if window.end <= window.start:
+            raise InvalidInput("end_date: End date must be later than start date.")
+        try:
+            lease = self._imagined(caller, asked, window)
+        except NotEnoughHosts as refused:
+            return Availability(False, refusal=Refusal.of(refused))
+        amount = sum(a.slots or 1 for a in lease.allocations())
+        return Availability(True, amount, (Available(window, amount),))
+
+    def _refusal(
+        self, caller: Caller, query: AvailabilityQuery, asked: Asked, window: Window
+    ) -> Refusal | None:
+        try:
+            self._imagined(caller, asked, window)
+        except NotEnoughHosts as refused:
+            return Refusal.of(refused)
+        return None
+
+    def _imagined(self, caller: Caller, asked: Asked, window: Window) -> Lease:
+        wanted = NewLease("imagined", "imagined", window.start, window.end)
+        return self._drafts.new(caller, wanted, [asked], float)
+
     # create
 
     def _create(
-        self,
-        caller: Caller,
-        wanted: NewLease,
-        specs: list[tuple[Resource, dict[str, Any]]],
-        order: Order,
-    ) -> None:
+        self, caller: Caller, wanted: NewLease, asked: list[Asked], order: Order
+    ) -> Preview | None:
         if self._known(caller, wanted.id):
-            return  # the same command again
+            return None  # the same command again
+        lease = self._drafts.new(caller, wanted, asked, order)
+        self._desk.enforcement.check_create(caller, lease)
+        if wanted.dry_run:
+            return Preview(self._named(lease))
+        due = rules.events(lease.start, lease.end, lease.before_end)
         now = self._desk.ledger.now()
-        start, end, before_end = rules.dates(wanted, now, self._before_end_default())
-        held = Window(max(start, now), end + self._desk.cleaning())
-        if end <= held.start:
-            raise InvalidInput("end_date: the lease would end before it can start")
-        reservations: list[Reservation] = []
-        for resource, spec in specs:
-            taken = _hosts_of(reservations)
-            holds = resource.plan(spec, held, self._desk.ledger, taken=taken, order=order)
-            reservations.append(
-                Reservation(self._new_id(), resource.type, spec=spec, allocations=holds)
+        if any(resource.arranges for resource, _ in asked):
+            due[ARRANGE] = now
+        work = Work(
+            add=(
+                *(self._operation(lease.id, kind, at) for kind, at in due.items()),
+                *self._desk.announcer.work("lease.create", lease, now),
             )
-        lease = Lease(
-            id=wanted.id,
-            name=wanted.name,
-            user_id=caller.user_id,
-            project_id=caller.project_id,
-            start=start,
-            end=end,
-            before_end=before_end,
-            reservations=tuple(reservations),
         )
-        due = rules.events(start, end, before_end)
-        work = Work(add=tuple(self._operation(lease.id, k, at) for k, at in due.items()))
-        self._desk.ledger.book(lease, work)
+        limits = self._desk.enforcement.limits(lease.project_id)
+        self._desk.ledger.book(lease, work, limits=limits)
+        return None
 
     def _known(self, caller: Caller, lease_id: str) -> bool:
         try:
@@ -105,69 +162,36 @@ class Leases:
 
     # update
 
-    def _update(self, caller: Caller, lease_id: str, change: LeaseChange, order: Order) -> None:
+    def _update(
+        self, caller: Caller, lease_id: str, change: LeaseChange, order: Order
+    ) -> Preview | None:
         old = self._visible(caller, lease_id)
         rules.check_updatable(old, change)
-        now = self._desk.ledger.now()
-        start, end, before_end = rules.changed_dates(old, change, now, self._before_end_default())
-        new = replace(
-            old, name=change.name or old.name, start=start, end=end, before_end=before_end
-        )
-        if change.reservations or (start, end) != (old.start, old.end):
-            new = self._replanned(_Update(old, new, now, order), change.reservations)
-        work = self._changed_work(old, new)
+        new = self._drafts.changed(old, change, order)
         if new != old:
-            self._desk.ledger.save(old, new, work=work, say=f"lease {new.name} updated")
+            self._desk.enforcement.check_update(caller, old, new)
+        if change.dry_run:
+            return Preview(self._named(new))
+        if new != old:
+            self._save(old, new, self._changed_work(old, new), f"lease {new.name} updated")
+        return None
 
-    def _replanned(self, update: "_Update", changes: Mapping[str, dict[str, Any]]) -> Lease:
-        unknown = changes.keys() - {r.id for r in update.old.reservations}
-        if unknown:
-            raise InvalidInput(f"reservations: {', '.join(sorted(unknown))} not of this lease")
-        planned: list[Reservation] = []
-        for position, reservation in enumerate(update.old.reservations):
-            changed = changes.get(reservation.id, {})
-            others = _hosts_of([*planned, *update.old.reservations[position + 1 :]])
-            planned.append(self._replan(update, reservation, changed, others))
-        return replace(update.new, reservations=tuple(planned))
-
-    def _replan(
-        self,
-        update: "_Update",
-        reservation: Reservation,
-        changes: Mapping[str, Any],
-        taken: set[int],
-    ) -> Reservation:
-        resource = self._resource(reservation.resource_type)
-        if changes.get("resource_type", reservation.resource_type) != reservation.resource_type:
-            raise Conflict("resource_type: a reservation keeps the type it was made with")
-        wanted = {k: v for k, v in changes.items() if k != "resource_type"}
-        spec = resource.validate({**reservation.spec, **wanted}) if wanted else reservation.spec
-        held = update.held(reservation, self._desk.cleaning())
-        fits = all(
-            a.held.start <= held.start and held.end <= a.held.end for a in reservation.allocations
-        )
-        if fits and spec == reservation.spec:  # shorter or the same: nothing to look for
-            cut = tuple(replace(a, held=held) for a in reservation.allocations)
-            return replace(reservation, allocations=cut)
-        holds = resource.plan(
-            spec,
-            Window(max(held.start, update.now), held.end),
-            self._desk.ledger,
-            lease=update.old,
-            reservation=reservation,
-            taken=taken,
-            order=update.order,
-        )
-        kept = {a.host_id: Window(held.start, held.end) for a in reservation.allocations}
-        holds = tuple(replace(a, held=kept.get(a.host_id, a.held)) for a in holds)
-        return replace(reservation, spec=spec, allocations=holds)
+    def _save(self, old: Lease, new: Lease, work: Work, say: str) -> None:
+        now = self._desk.ledger.now()
+        told = self._desk.announcer.work("lease.update", replace(new, version=old.version + 1), now)
+        if old.before_end and new.before_end and old.before_end <= now < new.before_end:
+            stopped = "lease.event.before_end_lease.stop"
+            told += self._desk.announcer.work(stopped, replace(new, version=old.version + 1), now)
+        limits = self._desk.enforcement.limits(new.project_id)
+        work = replace(work, add=(*work.add, *told))
+        self._desk.ledger.save(old, new, work=work, say=say, limits=limits)
 
     def _changed_work(self, old: Lease, new: Lease) -> Work:
         was = rules.events(old.start, old.end, old.before_end)
         due = rules.events(new.start, new.end, new.before_end)
         moved = {kind: at for kind, at in due.items() if was.get(kind) != at}
-        if new.status == "ACTIVE" and _hosts_of(new.reservations) != _hosts_of(old.reservations):
-            # The end is armed anew too: one that is about to begin must wait for the new hosts.
+        if new.status == "ACTIVE" and _holds(new.reservations) != _holds(old.reservations):
+            # The end is armed anew too: one that is about to begin must wait for what is new.
             moved |= {APPLY: self._desk.ledger.now(), END: new.end}
         return Work(
             put=tuple(self._operation(new.id, kind, at) for kind, at in moved.items()),
@@ -182,7 +206,7 @@ class Leases:
             return
         work = Work(  # `put`, for an earlier delete may have failed
             put=(self._operation(lease.id, DELETE, self._desk.ledger.now()),),
-            cancel=frozenset({START, APPLY, BEFORE_END, END}),
+            cancel=frozenset({ARRANGE, START, APPLY, BEFORE_END, END}),
         )
         said = f"lease {lease.name} is to be deleted"
         self._desk.ledger.save(lease, lease.move("DELETING"), work=work, say=said)
@@ -206,17 +230,18 @@ class Leases:
             raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
         return lease
 
-    def _resource(self, resource_type: str) -> Resource:
-        try:
-            return self._desk.resources[resource_type]
-        except KeyError:
-            known = ", ".join(sorted(self._desk.resources))
-            raise InvalidInput(
-                f"The {resource_type} resource type is not supported; known: {known}"
-            ) from None
+    def _named(self, lease: Lease) -> Lease:
+        """With the names of its hosts, which a plan does not need and a person does."""
+        hosts = self._desk.ledger.stock().hosts
 
-    def _before_end_default(self) -> timedelta:
-        return timedelta(minutes=self._desk.settings.minutes_before_end_lease)
+        def named(allocation: Allocation) -> Allocation:
+            host = hosts.get(allocation.host_id or 0)
+            return replace(allocation, host=host.service_host) if host else allocation
+
+        def shown(reservation: Reservation) -> Reservation:
+            return replace(reservation, allocations=tuple(map(named, reservation.allocations)))
+
+        return replace(lease, reservations=tuple(map(shown, lease.reservations)))
 
     def _operation(self, lease_id: str, kind: str, due: datetime) -> Operation:
         early = timedelta(seconds=self._desk.settings.prepare_s if kind == START else 0)
@@ -231,22 +256,6 @@ class Leases:
         )
 
 
-@dataclass(frozen=True)
-class _Update:
-    """A lease before and after its dates changed, while its reservations are planned anew."""
-
-    old: Lease
-    new: Lease
-    now: datetime
-    order: Order
-
-    def held(self, reservation: Reservation, cleaning: timedelta) -> Window:
-        """What the reservation must hold; one that runs, since it began."""
-        since = min((a.held.start for a in reservation.allocations), default=self.new.start)
-        same = self.old.status != "PENDING" or self.new.start == self.old.start
-        start = since if same else max(self.new.start, self.now)
-        return Window(start, max(self.new.end + cleaning, start))
-
-
-def _hosts_of(reservations: Iterable[Reservation]) -> set[int]:
-    return {host_id for r in reservations for host_id in r.host_ids()}
+def _holds(reservations: Iterable[Reservation]) -> set[tuple[int | None, str | None, int | None]]:
+    """What is held, whenever: a change of it is work for the cloud."""
+    return {(a.host_id, a.thing, a.slots) for r in reservations for a in r.allocations}

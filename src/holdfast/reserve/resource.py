@@ -5,17 +5,27 @@
     "physical:host" = "holdfast.reserve.resources.host:HostResource"
 
 `plan` is asked inside a loop that looks, plans and books until nobody was faster. The effects are
-called from durable steps: each may run twice and must then do nothing the second time.
+called from durable steps: each may run twice and must then do nothing the second time. A type of
+your own needs what differs from `Quiet`, and an entry point:
+
+    class Licence(Quiet):
+        type = "acme:licence"
+
+        def plan(self, wish, stock, ledger):
+            return (Allocation(None, wish.held, thing="licence:42"),)
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from holdfast.model.errors import DriverError, NotFound
+from holdfast.model.caller import Caller
+from holdfast.model.errors import DriverError, NotEnoughHosts, NotFound
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.model.stock import Stock
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.ledger import Ledger
 from holdfast.reserve.plan import Order
@@ -28,6 +38,8 @@ class Options(Protocol):
 
     before_end: str
     preemptibles: bool
+    server_on_end: Sequence[str]
+    server_start_patience_s: float
 
 
 @dataclass(frozen=True)
@@ -65,41 +77,173 @@ class Hands:
             raise errors[0]
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What a reservation asks for, and what is true of it already.
+
+    Of the stock that comes with it, what the lease itself holds is taken out, and what was planned
+    for the same lease a moment ago is put in.
+    """
+
+    spec: Mapping[str, Any]
+    held: Window
+    project_id: str
+    reservation: Reservation | None = None  # planned anew: what it holds is preferred
+    order: Order = float
+    lease_id: str = ""
+    taken: frozenset[str] = frozenset()  # things that other reservations of the lease have
+
+    @property
+    def kept(self) -> tuple[Allocation, ...]:
+        return self.reservation.allocations if self.reservation else ()
+
+    @property
+    def is_active(self) -> bool:
+        """An active reservation never loses what it has."""
+        return bool(self.reservation and self.reservation.status == "active")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """When a wish could be had: for that window, that many."""
+
+    window: Window
+    amount: int
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What an effect did, in a sentence; what the owner should know of it."""
+
+    sentence: str
+    made: Mapping[str, Any] = field(default_factory=dict)  # ids that the cloud gave
+    missing: bool | None = None  # whether something could not be had; None: nothing to say
+
+
 class Resource(Protocol):
     type: str
+    arranges: bool  # whether `arrange` has anything to do
+
+    # decide
 
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """The normalised spec of a reservation, or InvalidInput naming the field."""
         ...
 
-    def plan(
-        self,
-        spec: Mapping[str, Any],
-        held: Window,
-        ledger: Ledger,
-        *,
-        lease: Lease | None = None,
-        reservation: Reservation | None = None,
-        taken: Collection[int] = (),
-        order: Order = float,
-    ) -> tuple[Allocation, ...]:
+    def look(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
+        """The spec with what only the cloud knows (a flavor's size, a server's host)."""
+        ...
+
+    def change(self, reservation: Reservation, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The spec after an update; InvalidInput or Conflict when that cannot change (any more)."""
+        ...
+
+    def plan(self, wish: Wish, stock: Stock, ledger: Ledger) -> tuple[Allocation, ...]:
         """What to hold in the window; NotEnoughHosts says why not."""
         ...
 
-    def prepare(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
+    def openings(
+        self, wish: Wish, until: datetime, stock: Stock, ledger: Ledger, most: int
+    ) -> Sequence[Opening]:
+        """The earliest windows as long as `wish.held`, from its start on, that would fit."""
+        ...
+
+    # act
+
+    def arrange(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
+        """What must happen as soon as it is booked."""
+        ...
+
+    def prepare(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         """Make what can be made before the start."""
         ...
 
-    def start(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
+    def start(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         """Make it usable: as few calls as can be, the lease is active when they return."""
         ...
 
-    def settle(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
+    def settle(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         """What belongs to a start and can follow once the lease is active."""
         ...
 
-    def before_end(self, hands: Hands, lease: Lease, reservation: Reservation) -> str: ...
+    def before_end(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect: ...
 
-    def end(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
+    def end(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         """Give everything back; NotYet while the cloud is still at it."""
         ...
+
+
+class Quiet:
+    """A resource type that has nothing to say or do unless it says so: begin with this one."""
+
+    type = ""
+    arranges = False
+
+    def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(spec)
+
+    def look(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
+        return dict(spec)
+
+    def change(self, reservation: Reservation, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        return self.validate({**reservation.spec, **wanted})
+
+    def plan(self, wish: Wish, stock: Stock, ledger: Ledger) -> tuple[Allocation, ...]:
+        return ()
+
+    def openings(
+        self, wish: Wish, until: datetime, stock: Stock, ledger: Ledger, most: int
+    ) -> Sequence[Opening]:
+        """By trying: at once, and whenever somebody gives something back."""
+        return by_trying(self.plan, wish, until, stock, ledger, most)
+
+    def arrange(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
+        return Effect("nothing to arrange")
+
+    def prepare(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
+        return Effect("nothing to prepare")
+
+    def start(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
+        return Effect("nothing to start")
+
+    def settle(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
+        return Effect("nothing to settle")
+
+    def before_end(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
+        return Effect("nothing asked for before the end")
+
+    def end(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
+        return Effect("nothing to give back")
+
+
+#: How many moments `by_trying` looks at.
+MOST_TRIES = 200
+
+
+def by_trying(
+    plan: Callable[[Wish, Stock, Ledger], tuple[Allocation, ...]],
+    wish: Wish,
+    until: datetime,
+    stock: Stock,
+    ledger: Ledger,
+    most: int,
+) -> Sequence[Opening]:
+    """Openings of any resource type: planned at once, and whenever a host is given back."""
+    length = wish.held.end - wish.held.start
+    ends = {
+        datetime.fromtimestamp(hold.end, UTC)
+        for host_id in stock.hosts
+        for hold in stock.line(host_id).within(wish.held.start.timestamp(), until.timestamp())
+        if hold.end <= until.timestamp()
+    }
+    found: list[Opening] = []
+    for start in [wish.held.start, *sorted(ends)[:MOST_TRIES]]:
+        window = Window(start, start + length)
+        try:
+            planned = plan(replace(wish, held=window), stock, ledger)
+        except NotEnoughHosts:
+            continue
+        found.append(Opening(window, sum(a.slots or 1 for a in planned)))
+        if len(found) >= most:
+            break
+    return found

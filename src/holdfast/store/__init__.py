@@ -3,14 +3,20 @@
 
 from holdfast.ports.clock import Clock
 from holdfast.store.database import Database
+from holdfast.store.floatingips import FloatingIpStore
 from holdfast.store.hosts import HostStore
 from holdfast.store.leases import LeaseStore
 from holdfast.store.observations import ObservationStore
 from holdfast.store.operations import OperationStore
+from holdfast.store.stock import StockKeeper
 
 
-class SqlLedger(LeaseStore, HostStore):
-    """Both halves of the book: the `ports.ledger.Ledger` of SQL."""
+class SqlLedger(LeaseStore, HostStore, FloatingIpStore):
+    """All parts of the book: the `ports.ledger.Ledger` of SQL."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._keeper = StockKeeper(database)
 
 
 class Store:

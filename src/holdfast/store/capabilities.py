@@ -2,7 +2,7 @@
 """Extra capabilities of hosts, and the properties that name them; within somebody's transaction."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -14,18 +14,14 @@ from holdfast.store.tables import allocations, host_capabilities, properties, re
 HOST = "physical:host"
 
 
-def read(
-    conn: Connection, ids: Sequence[int], keys: Collection[str] | None
-) -> dict[int, dict[str, str]]:
+def read(conn: Connection, ids: Sequence[int]) -> dict[int, dict[str, str]]:
     found: dict[int, dict[str, str]] = {}
-    if not ids or (keys is not None and not keys):
+    if not ids:
         return found
     c = host_capabilities.c
     query = sa.select(c.host_id, c.name, c.text)
-    if len(ids) < 500:  # beyond that, reading all is cheaper than naming them
+    if len(ids) <= 500:  # beyond that, reading all is cheaper than naming them
         query = query.where(c.host_id.in_(ids))
-    if keys is not None:
-        query = query.where(c.name.in_(list(keys)))
     for host_id, name, text in conn.execute(query):
         found.setdefault(host_id, {})[name] = text
     return found
@@ -71,4 +67,5 @@ def used(conn: Connection, host_id: int, now: datetime) -> set[str]:
     for spec in conn.execute(query).scalars():
         for name in ("resource_properties", "hypervisor_properties"):
             used |= expression.parse(spec.get(name) or "").keys
+        used |= {key.removeprefix("capabilities:") for key in spec.get("capabilities") or {}}
     return used

@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts in the database: rows, capabilities, properties, and who holds them when."""
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from holdfast.model.errors import Conflict, HostInUse, NotFound
-from holdfast.model.host import Host, normalise, short
+from holdfast.model.host import Host
 from holdfast.model.lease import Window
 from holdfast.model.operation import Claim
+from holdfast.model.stock import Stock
 from holdfast.ports.cloud import CloudHost
-from holdfast.ports.ledger import Work
+from holdfast.ports.ledger import Obstacle, Work
 from holdfast.store import capabilities
+from holdfast.store.booking import portions, take
 from holdfast.store.capabilities import HOST
 from holdfast.store.database import Database
+from holdfast.store.host_rows import by_name, columns, load, named, write_traits
 from holdfast.store.operations import apply_work, update_claimed
+from holdfast.store.stock import StockKeeper
 from holdfast.store.tables import (
     allocations,
     host_capabilities,
@@ -25,35 +29,16 @@ from holdfast.store.tables import (
     leases,
     properties,
     reservations,
+    things,
 )
 
 h = hosts.c
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_FIELDS = [
-    "id",
-    "uuid",
-    "name",
-    "hypervisor_hostname",
-    "service_host",
-    "hypervisor_type",
-    "hypervisor_version",
-    "cpu_info",
-    "region",
-    "zone",
-    "rack",
-    "vcpus",
-    "memory_mb",
-    "local_gb",
-    "enrolled",
-    "reservable",
-    "generation",
-    "created_at",
-    "updated_at",
-]
 
 
 class HostStore:
     """The host half of the ledger, and what the API reads about hosts."""
+
+    _keeper: StockKeeper
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -62,7 +47,7 @@ class HostStore:
 
     def host(self, ref: str) -> Host:
         with self._db.read() as conn:
-            found = _load(conn, h.enrolled.is_(True), _named(ref))
+            found = load(conn, h.enrolled.is_(True), named(ref))
         if len(found) > 1:
             names = ", ".join(host.hypervisor_hostname for host in found)
             raise Conflict(f"{ref} means several hosts ({names}): use the id or the full name")
@@ -72,26 +57,60 @@ class HostStore:
 
     def enrolled(self) -> Sequence[Host]:
         with self._db.read() as conn:
-            return _load(conn, h.enrolled.is_(True))
+            return load(conn, h.enrolled.is_(True))
 
-    def free_hosts(
-        self,
-        window: Window,
-        *,
-        besides: str | None = None,
-        keys: Collection[str] = (),
-    ) -> Sequence[tuple[Host, bool]]:
+    def stock(self, *, sure: bool = False) -> Stock:
+        return self._keeper.stock(sure=sure)
+
+    def busy_things(self, keys: Collection[str], window: Window, *, besides: str) -> set[str]:
+        busy: set[str] = set()
         with self._db.read() as conn:
-            # Hosts first, then who holds them: what is booked in between is seen as held. What is
-            # booked after this look is found by the booking itself.
-            found = _load(conn, h.enrolled.is_(True), h.reservable.is_(True), keys=keys)
-            busy = set(conn.execute(_busy(window, besides)).scalars())
-        return [(host, host.id not in busy) for host in found]
+            for some in portions(keys):
+                bound = {
+                    "keys": list(some),
+                    "start": window.start,
+                    "end": window.end,
+                    "besides": besides,
+                }
+                busy.update(conn.execute(_BUSY_THINGS, bound).scalars())
+        return busy
 
-    def not_given_back(self, ids: Collection[int], *, besides: str) -> Collection[str]:
+    def known_things(self, keys: Collection[str]) -> set[str]:
+        known: set[str] = set()
+        with self._db.read() as conn:
+            for some in portions(keys):
+                query = sa.select(things.c.key).where(things.c.key.in_(list(some)))
+                known.update(conn.execute(query).scalars())
+        return known
+
+    def obstacles(
+        self, hosts: Collection[int], window: Window, project_id: str, *, most: int = 10
+    ) -> Sequence[Obstacle]:
+        found: list[Any] = []
+        with self._db.read() as conn:
+            for some in portions(hosts):
+                bound = {
+                    "ids": list(some),
+                    "start": window.start,
+                    "end": window.end,
+                    "most": most,
+                }
+                found += conn.execute(_OBSTACLES, bound).all()
+        found.sort(key=lambda row: row.until)
+        return [
+            Obstacle(row.until, row.hosts, row.id, row.name)
+            if row.project_id == project_id
+            else Obstacle(row.until, row.hosts)
+            for row in found[:most]
+        ]
+
+    def not_given_back(
+        self, ids: Collection[int], *, besides: str, whole: bool = False
+    ) -> Collection[str]:
+        query = _NOT_GIVEN_BACK_WHOLE if whole else _NOT_GIVEN_BACK
         with self._db.read() as conn:
             bound = {"ids": list(ids), "now": self._db.now(conn), "besides": besides}
-            return set(conn.execute(_NOT_GIVEN_BACK, bound).scalars())
+            return set(conn.execute(query, bound).scalars())
 
     def allocations(self) -> Sequence[RowMapping]:
         """Every enrolled host with its reservations in time, one row each."""
@@ -149,14 +168,16 @@ class HostStore:
     def enrol(self, host: CloudHost, region: str, extras: Mapping[str, str], work: Work) -> Host:
         def action(conn: Connection) -> Host:
             now = self._db.now(conn)
-            known = _load(conn, sa.or_(h.uuid == host.uuid, _by_name(host.service_host)))
+            known = load(conn, sa.or_(h.uuid == host.uuid, by_name(host.service_host)))
             if any(row.reservable for row in known):
                 raise Conflict(f"host {host.hypervisor_hostname} is enrolled already")
             values = {
-                **_columns(host, region),
+                **columns(host),
+                "region": region,
                 "enrolled": True,
                 "reservable": False,
                 "updated_at": now,
+                "touched_at": now,
             }
             if known:
                 host_id = known[0].id
@@ -172,15 +193,35 @@ class HostStore:
                 (host_id,) = inserted.inserted_primary_key or (0,)
             conn.execute(sa.delete(host_capabilities).where(host_capabilities.c.host_id == host_id))
             capabilities.write(conn, host_id, extras, now)
+            write_traits(conn, host_id, host.traits)
             apply_work(conn, f"host:{host.uuid}", work, now)
-            return _load(conn, h.id == host_id)[0]
+            return load(conn, h.id == host_id)[0]
+
+        return self._db.retry(action)
+
+    def refresh(self, host_id: int, host: CloudHost) -> bool:
+        """Write what the cloud says of a host now; whether anything of it is new."""
+
+        def action(conn: Connection) -> bool:
+            now = self._db.now(conn)
+            found = load(conn, h.id == host_id, h.enrolled.is_(True))
+            new = columns(host)
+            query = sa.select(*(h[name] for name in new)).where(h.id == host_id)
+            old = conn.execute(query).mappings().first()
+            if not found or old is None:
+                return False  # withdrawn meanwhile
+            if dict(old) == new and found[0].traits == host.traits:
+                return False
+            _change(conn, host_id, now, **new)
+            write_traits(conn, host_id, host.traits)
+            return True
 
         return self._db.retry(action)
 
     def describe(self, host_id: int, extras: Mapping[str, str | None]) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
-            _take(conn, [host_id])
+            take(conn, [host_id], now)
             used = capabilities.used(conn, host_id, now) & set(extras)
             if used:
                 raise Conflict(
@@ -195,7 +236,7 @@ class HostStore:
             )
             kept = {key: text for key, text in extras.items() if text is not None}
             capabilities.write(conn, host_id, kept, now)
-            conn.execute(sa.update(hosts).where(h.id == host_id).values(updated_at=now))
+            _change(conn, host_id, now)
 
         self._db.retry(action)
 
@@ -203,19 +244,15 @@ class HostStore:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             update_claimed(conn, claim, updated_at=now)
-            conn.execute(
-                sa.update(hosts)
-                .where(h.id == host_id, h.enrolled.is_(True))
-                .values(reservable=reservable, updated_at=now)
-            )
+            _change(conn, host_id, now, reservable=reservable)
 
         self._db.retry(action)
 
     def withdraw(self, host_id: int, work: Work) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
-            _take(conn, [host_id])
-            (host,) = _load(conn, h.id == host_id)
+            take(conn, [host_id], now)
+            (host,) = load(conn, h.id == host_id)
             held = (  # beyond its time as well, until the host was given back
                 sa.select(sa.func.min(allocations.c.held_until))
                 .join(reservations, reservations.c.id == allocations.c.reservation_id)
@@ -228,11 +265,7 @@ class HostStore:
                     f"host {host.hypervisor_hostname} is reserved (first lease ends"
                     f" {until:%Y-%m-%d %H:%M} UTC); delete its leases or wait"
                 )
-            conn.execute(
-                sa.update(hosts)
-                .where(h.id == host_id)
-                .values(enrolled=False, reservable=False, updated_at=now)
-            )
+            _change(conn, host_id, now, enrolled=False, reservable=False)
             apply_work(conn, f"host:{host.uuid}", work, now)
 
         self._db.retry(action)
@@ -262,92 +295,44 @@ _NOT_GIVEN_BACK = (
         leases.c.id != sa.bindparam("besides"),
     )
 )
+_NOT_GIVEN_BACK_WHOLE = _NOT_GIVEN_BACK.where(allocations.c.slots.is_(None))
 
-
-def _take(conn: Connection, ids: Iterable[int]) -> None:
-    """Own the rows of these hosts until the commit: the queue in which bookings stand."""
-    taken = h.id.in_(sorted(ids))
-    if conn.dialect.name != "sqlite":  # in one order for all, or two of us wait for each other
-        conn.execute(sa.select(h.id).where(taken).order_by(h.id).with_for_update())
-    conn.execute(sa.update(hosts).where(taken).values(generation=h.generation + 1))
-
-
-def take_free(
-    conn: Connection, wanted: Mapping[int, Window], reservation_ids: Collection[str]
-) -> set[int]:
-    """Take the hosts, then say which of them somebody else holds in the wanted window."""
-    if not wanted:
-        return set()
-    _take(conn, wanted)
-    lost: set[int] = set()
-    a = allocations.c
-    by_window: dict[Window, list[int]] = {}
-    for host_id, window in wanted.items():
-        by_window.setdefault(window, []).append(host_id)
-    for window, ids in by_window.items():
-        query = sa.select(a.host_id).where(
-            a.host_id.in_(ids),
-            a.held_from < window.end,
-            a.held_until > window.start,
-            a.reservation_id.not_in(list(reservation_ids)),
-        )
-        lost.update(conn.execute(query).scalars())
-    usable = sa.select(h.id).where(
-        h.id.in_(list(wanted)), h.enrolled.is_(True), h.reservable.is_(True)
+_BUSY_THINGS = (
+    sa.select(allocations.c.thing)
+    .join(reservations, reservations.c.id == allocations.c.reservation_id)
+    .where(
+        allocations.c.thing.in_(sa.bindparam("keys", expanding=True)),
+        allocations.c.held_from < sa.bindparam("end"),
+        allocations.c.held_until > sa.bindparam("start"),
+        reservations.c.lease_id != sa.bindparam("besides"),
     )
-    return lost | (set(wanted) - set(conn.execute(usable).scalars()))
+)
 
-
-def _busy(window: Window, besides: str | None) -> sa.Select[Any]:
-    a = allocations.c
-    query = (
-        sa.select(a.host_id)
-        .where(a.held_until > window.start, a.held_from < window.end)
-        .where(a.host_id.is_not(None))
-        .distinct()
+_OBSTACLES = (
+    sa.select(
+        leases.c.id,
+        leases.c.name,
+        leases.c.project_id,
+        sa.func.max(allocations.c.held_until).label("until"),
+        sa.func.count(sa.distinct(allocations.c.host_id)).label("hosts"),
     )
-    if besides is not None:
-        own = sa.select(reservations.c.id).where(reservations.c.lease_id == besides)
-        query = query.where(a.reservation_id.not_in(own))
-    return query
+    .join(reservations, reservations.c.lease_id == leases.c.id)
+    .join(allocations, allocations.c.reservation_id == reservations.c.id)
+    .where(
+        allocations.c.host_id.in_(sa.bindparam("ids", expanding=True)),
+        allocations.c.held_from < sa.bindparam("end"),
+        allocations.c.held_until > sa.bindparam("start"),
+    )
+    .group_by(leases.c.id, leases.c.name, leases.c.project_id)
+    .order_by(sa.func.max(allocations.c.held_until))
+    .limit(sa.bindparam("most"))
+)
 
 
-def _named(ref: str) -> sa.ColumnElement[bool]:
-    """By public id, by uuid, or by name: short and full mean the same host."""
-    if ref.isascii() and ref.isdigit() and len(ref) < 10:
-        return h.id == int(ref)
-    if _UUID.fullmatch(ref):
-        return h.uuid == ref
-    return _by_name(ref)
-
-
-def _by_name(ref: str) -> sa.ColumnElement[bool]:
-    name = normalise(ref)
-    if "." in name:
-        return h.name.in_([name, short(name)])
-    return sa.or_(h.name == name, h.name.startswith(f"{name}.", autoescape=True))
-
-
-def _load(conn: Connection, *where: Any, keys: Collection[str] | None = None) -> list[Host]:
-    columns = [h[name] for name in _FIELDS]
-    query = sa.select(*columns).where(*where).order_by(h.id)
-    rows = conn.execute(query).mappings().all()
-    extras = capabilities.read(conn, [row["id"] for row in rows], keys)
-    return [Host(**row, capabilities=extras.get(row["id"], {})) for row in rows]
-
-
-def _columns(host: CloudHost, region: str) -> dict[str, Any]:
-    return {
-        "name": normalise(host.service_host),
-        "hypervisor_hostname": host.hypervisor_hostname,
-        "service_host": host.service_host,
-        "hypervisor_type": host.hypervisor_type,
-        "hypervisor_version": host.hypervisor_version,
-        "cpu_info": host.cpu_info,
-        "region": region,
-        "zone": host.zone,
-        "rack": host.rack,
-        "vcpus": host.vcpus,
-        "memory_mb": host.memory_mb,
-        "local_gb": host.local_gb,
-    }
+def _change(conn: Connection, host_id: int, now: datetime, **values: Any) -> None:
+    """Write to an enrolled host so that everybody's stock hears of it."""
+    conn.execute(
+        sa.update(hosts)
+        .where(h.id == host_id, h.enrolled.is_(True))
+        .values(**values, updated_at=now, touched_at=now, generation=h.generation + 1)
+    )

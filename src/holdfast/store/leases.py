@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases in the database: each change one transaction that checks and writes, or does nothing."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,15 +14,15 @@ from sqlalchemy.engine import Connection
 from holdfast.model.errors import NotFound, StaleWrite
 from holdfast.model.lease import EVENT_TYPES, Allocation, Event, Lease, Reservation, Window
 from holdfast.model.operation import Claim
-from holdfast.ports.ledger import Work
-from holdfast.store import audit
+from holdfast.ports.ledger import Limits, Work
+from holdfast.store import audit, quotas
+from holdfast.store.booking import hold, portions, take
 from holdfast.store.database import Database
-from holdfast.store.hosts import take_free
+from holdfast.store.lease_list import Listing, narrowed
 from holdfast.store.operations import apply_work, update_claimed
 from holdfast.store.tables import allocations, hosts, leases, operations, reservations
 
 T = TypeVar("T")
-_PORTION = 500
 #: A lease as its owner sees it: without what it holds, with how far its work is.
 Seen = tuple[Lease, Sequence[Event]]
 #: A lease's id, its version and the state of its work: no two states of a lease share one.
@@ -43,7 +44,7 @@ class LeaseStore:
         with self._db.read() as conn:
             row = conn.execute(_leases(("lease",)), {"lease": lease_id}).first()
             if row is not None:
-                return _lease(row, {row.id: _holding(conn, row.id)})
+                return _lease(row, _holding(conn, [row.id]))
         raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
 
     def with_events(
@@ -60,26 +61,32 @@ class LeaseStore:
         *,
         lease_id: str | None = None,
         project_id: str | None = None,
+        listing: Listing | None = None,
+        holding: bool = False,
     ) -> tuple[Sequence[Stamp], Mapping[str, Seen]]:
-        """Stamps of the same leases in the same order, and in full those whose ids `missing` says.
+        """Stamps of the same leases in the same order, and in full those whose ids `missing` says;
+        `listing` leaves some out and sorts, `holding` reads in full what they hold too.
 
         What is in full is never older than its stamp: it is read after it, on the same connection.
         """
         asked, bound = _asked(lease_id, project_id)
+        query = _stamps(asked)
         with self._db.read() as conn:
-            stamps: list[Stamp] = [tuple(row) for row in conn.execute(_stamps(asked), bound)]
+            if listing is not None:
+                query = narrowed(conn, query, listing, project_id)
+            stamps: list[Stamp] = [tuple(row) for row in conn.execute(query, bound)]
             full: dict[str, Seen] = {}
-            for ids in _portions(list(missing(stamps))):
+            for ids in portions(list(missing(stamps))):
                 rows = conn.execute(_leases(("ids",)), {"ids": ids}).all()
-                full |= {seen[0].id: seen for seen in _seen(conn, rows)}
+                full |= {seen[0].id: seen for seen in _seen(conn, rows, holding)}
             return stamps, full
 
     # act
 
-    def book(self, lease: Lease, work: Work) -> None:
+    def book(self, lease: Lease, work: Work, *, limits: Limits | None = None) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
-            _hold(conn, None, lease)
+            hold(conn, None, lease, now)
             conn.execute(sa.insert(leases).values(id=lease.id, created_at=now, **_columns(lease)))
             for position, reservation in enumerate(lease.reservations):
                 conn.execute(
@@ -92,14 +99,13 @@ class LeaseStore:
                     )
                 )
             _rewrite_allocations(conn, {}, lease)
+            if limits is not None:
+                quotas.check(conn, lease.project_id, limits, now)
             apply_work(conn, lease.id, work, now)
             audit.write(conn, now, lease.id, lease.project_id, f"lease {lease.name} booked")
 
-        try:
-            with self._db.write() as conn:
-                action(conn)
-        except sa.exc.IntegrityError as error:  # the same command at the same time
-            raise StaleWrite(f"lease {lease.id} was booked meanwhile") from error
+        with _no_twins(f"lease {lease.id}"), self._db.write() as conn:
+            action(conn)
 
     def save(
         self,
@@ -109,12 +115,14 @@ class LeaseStore:
         work: Work | None = None,
         claim: Claim | None = None,
         say: str = "",
+        limits: Limits | None = None,
     ) -> Lease:
-        with self._db.write() as conn:
+        with _no_twins(f"lease {old.id}"), self._db.write() as conn:
             now = self._db.now(conn)
-            # Always in this order, or two of us wait for each other: lease, hosts, work.
+            # Always in this order, or two of us wait for each other: lease, hosts, things,
+            # project, work.
             _update_lease(conn, old, new, now)
-            _hold(conn, old, new)
+            hold(conn, old, new, now)
             if claim is not None:
                 update_claimed(conn, claim, updated_at=now)
             before = {r.id: r for r in old.reservations}
@@ -126,6 +134,8 @@ class LeaseStore:
                         .values(updated_at=now, **_reservation_columns(reservation))
                     )
             _rewrite_allocations(conn, before, new)
+            if limits is not None:
+                quotas.check(conn, new.project_id, limits, now, old=old, new=new)
             if work is not None:
                 apply_work(conn, new.id, work, now)
             if say:
@@ -135,28 +145,14 @@ class LeaseStore:
     def erase(self, lease: Lease, *, claim: Claim, say: str, work: Work | None = None) -> None:
         with self._db.write() as conn:
             now = self._db.now(conn)
+            held = sa.select(reservations.c.id).where(reservations.c.lease_id == lease.id)
+            conn.execute(sa.delete(allocations).where(allocations.c.reservation_id.in_(held)))
             conn.execute(sa.delete(leases).where(leases.c.id == lease.id))
+            take(conn, {a.host_id for a in lease.allocations() if a.host_id is not None}, now)
             update_claimed(conn, claim, updated_at=now)
             if work is not None:
                 apply_work(conn, lease.id, work, now)
             audit.write(conn, now, lease.id, lease.project_id, say)
-
-
-def _hold(conn: Connection, old: Lease | None, new: Lease) -> None:
-    """Take every host whose hold begins or grows; StaleWrite if one is held by another."""
-    before = (
-        {(r.id, a.host_id): a.held for r in old.reservations for a in r.allocations} if old else {}
-    )
-    wanted: dict[int, Window] = {}
-    for reservation in new.reservations:
-        for allocation in reservation.allocations:
-            was = before.get((reservation.id, allocation.host_id))
-            held = allocation.held
-            if was is None or held.start < was.start or held.end > was.end:
-                wanted[allocation.host_id] = held
-    lost = take_free(conn, wanted, [r.id for r in new.reservations])
-    if lost:
-        raise StaleWrite(f"hosts {sorted(lost)} were taken by another booking meanwhile")
 
 
 _WRITTEN = [
@@ -190,6 +186,7 @@ _RESERVATIONS = (
                 "missing_resources",
                 "resources_changed",
                 "spec",
+                "made",
                 "created_at",
                 "updated_at",
             ]
@@ -201,7 +198,10 @@ _RESERVATIONS = (
 _HELD_OF = (
     sa.select(
         *_RESERVATIONS.selected_columns,
-        *(allocations.c[name] for name in ("host_id", "held_from", "held_until", "slots")),
+        *(
+            allocations.c[name].label(f"held_{name}")
+            for name in ("id", "host_id", "held_from", "held_until", "slots", "takes", "thing")
+        ),
         hosts.c.service_host,
     )
     .select_from(reservations.outerjoin(allocations).outerjoin(hosts))
@@ -270,6 +270,15 @@ def _asked(
     return tuple(name for name, value in bound.items() if value is not None), bound
 
 
+@contextlib.contextmanager
+def _no_twins(what: str) -> Iterator[None]:
+    """The same row written at the same time by somebody else is a lost race like any other."""
+    try:
+        yield
+    except sa.exc.IntegrityError as error:
+        raise StaleWrite(f"{what} was written by somebody else meanwhile") from error
+
+
 def _update_lease(conn: Connection, old: Lease, new: Lease, now: datetime) -> None:
     values = {**_columns(new), "updated_at": now, "version": old.version + 1}
     bound = {f"new_{name}": value for name, value in values.items()}
@@ -296,6 +305,8 @@ def _rewrite_allocations(conn: Connection, before: Mapping[str, Reservation], ne
                 "held_from": a.held.start,
                 "held_until": a.held.end,
                 "slots": a.slots,
+                "takes": None if a.slots is None else dict(a.takes),
+                "thing": a.thing,
             }
             for a in reservation.allocations
         ]
@@ -323,19 +334,16 @@ def _reservation_columns(reservation: Reservation) -> dict[str, Any]:
         "missing_resources": reservation.missing_resources,
         "resources_changed": reservation.resources_changed,
         "spec": dict(reservation.spec),
+        "made": dict(reservation.made),
     }
 
 
-def _seen(conn: Connection, rows: Sequence[sa.Row[Any]]) -> Iterator[Seen]:
-    for some in _portions(rows):
+def _seen(conn: Connection, rows: Sequence[sa.Row[Any]], holding: bool = False) -> Iterator[Seen]:
+    for some in portions(rows):
         ids = [row.id for row in some]
-        parts, events = _reservations(conn, ids), _events(conn, ids)
+        parts = _holding(conn, ids) if holding else _reservations(conn, ids)
+        events = _events(conn, ids)
         yield from ((_lease(row, parts), events.get(row.id, ())) for row in some)
-
-
-def _portions(things: Sequence[T]) -> Iterator[Sequence[T]]:
-    """As many at a time as every database takes in one statement."""
-    return (things[at : at + _PORTION] for at in range(0, len(things), _PORTION))
 
 
 def _lease(row: sa.Row[Any], parts: Mapping[str, Sequence[Reservation]]) -> Lease:
@@ -351,23 +359,28 @@ def _reservations(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[
     return found
 
 
-def _holding(conn: Connection, lease_id: str) -> list[Reservation]:
-    """The reservations of one lease with what they hold."""
-    found: dict[str, list[Any]] = {}
+def _holding(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
+    """Reservations by lease, with what they hold."""
+    rows: dict[tuple[str, str], list[Any]] = {}
     held: dict[str, list[Allocation]] = {}
-    for _lease_id, *values, host_id, start, end, slots, host in conn.execute(
-        _HELD_OF, {"ids": [lease_id]}
-    ):
-        found[values[0]] = values
-        if host_id is not None:
+    for row in conn.execute(_HELD_OF, {"ids": lease_ids}):
+        lease_id, *values, id_, host_id, start, end, slots, takes, thing, host = row
+        rows[lease_id, values[0]] = values
+        if id_ is not None:
             mine = held.setdefault(values[0], [])
-            mine.append(Allocation(host_id, Window(start, end), slots, host))
-    return [_reservation(values, held.get(id_, ())) for id_, values in found.items()]
+            window = Window(start, end)
+            mine.append(Allocation(host_id, window, slots, takes or {}, thing, host or ""))
+    found: dict[str, list[Reservation]] = {}
+    for (lease_id, id_), values in rows.items():
+        found.setdefault(lease_id, []).append(_reservation(values, held.get(id_, ())))
+    return found
 
 
 def _reservation(values: Sequence[Any], held: Sequence[Allocation] = ()) -> Reservation:
-    id_, type_, status, missing, changed, spec, created, updated = values
-    return Reservation(id_, type_, status, missing, changed, spec, tuple(held), created, updated)
+    id_, type_, status, missing, changed, spec, made, created, updated = values
+    return Reservation(
+        id_, type_, status, missing, changed, spec, made, tuple(held), created, updated
+    )
 
 
 def _events(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Event]]:

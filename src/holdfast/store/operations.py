@@ -129,6 +129,17 @@ class OperationStore:
         update_claimed(conn, claim, claim_until=now + ttl, next_try_at=now + ttl)
         return now
 
+    def ensure(self, operation: Operation) -> None:
+        """See to it that work of that key is open; what is open already is left alone."""
+
+        def action(conn: Connection) -> None:
+            known = sa.select(o.id).where(o.key == operation.key, o.is_open.is_(True))
+            if conn.execute(known).first() is None:
+                work = Work(put=(operation,))
+                apply_work(conn, operation.subject, work, self._db.now(conn))
+
+        self._db.retry(action)
+
     def by_key(self, key: str) -> Operation:
         with self._db.read() as conn:
             for operation in load(conn, o.key == key):

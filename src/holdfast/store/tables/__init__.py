@@ -9,7 +9,14 @@ from holdfast.store.tables.alarms import agents, alarm_rules, alarms
 from holdfast.store.tables.base import UtcDateTime, metadata
 from holdfast.store.tables.hosts import host_capabilities, host_traits, hosts, properties
 from holdfast.store.tables.instance_ha import notifications, segment_hosts, segments, vmoves
-from holdfast.store.tables.leases import allocations, leases, reservations
+from holdfast.store.tables.leases import (
+    allocations,
+    floatingips,
+    leases,
+    projects,
+    reservations,
+    things,
+)
 from holdfast.store.tables.operations import audit, duties, operations, steps
 from holdfast.store.tables.watch import incidents, observations, pauses, silences, verdicts
 
@@ -21,6 +28,7 @@ __all__ = [
     "allocations",
     "audit",
     "duties",
+    "floatingips",
     "host_capabilities",
     "host_traits",
     "hosts",
@@ -31,12 +39,14 @@ __all__ = [
     "observations",
     "operations",
     "pauses",
+    "projects",
     "properties",
     "reservations",
     "segment_hosts",
     "segments",
     "silences",
     "steps",
+    "things",
     "verdicts",
     "vmoves",
 ]

@@ -2,6 +2,7 @@
 """Hosts: the one list of compute hosts, and what is known of each."""
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Column,
     Float,
@@ -33,19 +34,17 @@ hosts = Table(
     Column("vcpus", Integer, nullable=False, default=0),
     Column("memory_mb", Integer, nullable=False, default=0),
     Column("local_gb", Integer, nullable=False, default=0),
-    Column("vcpus_ratio", Float, nullable=False, default=1.0),
-    Column("memory_ratio", Float, nullable=False, default=1.0),
-    Column("disk_ratio", Float, nullable=False, default=1.0),
-    Column("vcpus_reserved", Integer, nullable=False, default=0),
-    Column("memory_mb_reserved", Integer, nullable=False, default=0),
-    Column("local_gb_reserved", Integer, nullable=False, default=0),
+    Column("inventories", JSON, nullable=False, default=dict),  # by resource class
     Column("state", String(16), nullable=False, default="up"),
     Column("state_since", UtcDateTime),
     flag("enrolled"),
     flag("reservable"),
+    # Grows with every change of the row or of who holds the host; `touched_at` says when.
     Column("generation", BigInteger, nullable=False, default=0),
+    Column("touched_at", UtcDateTime, nullable=False),
     *times(),
     Index("ix_hosts_enrolled", "enrolled", "reservable"),
+    Index("ix_hosts_touched", "touched_at"),
 )
 
 properties = Table(

@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases, their reservations, and what those hold when."""
 
-from sqlalchemy import JSON, Column, ForeignKey, Index, Integer, String, Table
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    UniqueConstraint,
+)
 
 from holdfast.store.tables.base import Id, Serial, UtcDateTime, flag, metadata, times
 
@@ -39,6 +49,7 @@ reservations = Table(
     flag("missing_resources"),
     flag("resources_changed"),
     Column("spec", JSON, nullable=False),
+    Column("made", JSON, nullable=False, default=dict),
     *times(),
 )
 
@@ -53,10 +64,39 @@ allocations = Table(
         index=True,
     ),
     Column("host_id", ForeignKey("hosts.id")),
-    Column("address", String(64)),  # floating IPs hold these instead of a host
     Column("held_from", UtcDateTime, nullable=False),
     Column("held_until", UtcDateTime, nullable=False),
     Column("slots", Integer),  # None: the whole host
+    Column("takes", JSON(none_as_null=True)),  # of slots: how much of each resource class
+    Column("thing", String(64)),  # what is held instead of a host: an address, a server
     Index("ix_allocations_host_time", "host_id", "held_until", "held_from"),
     Index("ix_allocations_time", "held_until", "held_from", "host_id"),
+    Index("ix_allocations_thing", "thing", "held_until"),
+)
+
+# Bookings of one thing, and of one project where quotas are set, queue at their row here.
+things = Table(
+    "things",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("generation", BigInteger, nullable=False, default=0),
+)
+
+projects = Table(
+    "projects",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("generation", BigInteger, nullable=False, default=0),
+)
+
+floatingips = Table(
+    "floatingips",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("network_id", Id, nullable=False, index=True),
+    Column("subnet_id", Id, nullable=False),
+    Column("address", String(64), nullable=False),
+    flag("reservable", True),
+    *times(),
+    UniqueConstraint("subnet_id", "address"),
 )

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A floating IP that can be reserved: an address of a network that the cloud does not hand out.
+
+>>> one = FloatingIp.of("public", "lower-half", "203.0.113.7")
+>>> one.id == FloatingIp.of("public", "lower-half", "203.0.113.7").id
+True
+"""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+_KEY = "address:"
+_NAMES = uuid.UUID("6a1f4b0e-5a43-4a2c-8f0d-9a1d1f5d2c77")
+
+
+@dataclass(frozen=True)
+class FloatingIp:
+    id: str
+    network_id: str
+    subnet_id: str
+    address: str  # in the one form that ipaddress writes
+    reservable: bool = True
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+    @classmethod
+    def of(cls, network_id: str, subnet_id: str, address: str) -> "FloatingIp":
+        """With the id that this address always has: withdrawn and enrolled anew it is the same
+        thing, and leases before and after cannot both hold it."""
+        own = str(uuid.uuid5(_NAMES, f"{subnet_id}/{address}"))
+        return cls(own, network_id, subnet_id, address)
+
+    @property
+    def thing(self) -> str:
+        """Its key among the things that have one owner at a time."""
+        return f"{_KEY}{self.id}"
+
+
+def is_key(thing: str) -> bool:
+    """Whether a thing's key means a floating IP."""
+    return thing.startswith(_KEY)
+
+
+def id_of(thing: str) -> str:
+    """Which floating IP it means."""
+    return thing.removeprefix(_KEY)

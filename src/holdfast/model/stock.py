@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be reserved and who holds it when, in memory: what planning looks at.
+
+The store keeps one of these fresh (`store/stock.py`). Planning asks it, proposes, and the
+transaction that books decides; so a stock that is a moment old costs a second try and never an
+owner too many.
+
+    free = stock.without(lease).plus(planned)
+    hosts = stock.matching(("gpu", ">= 4"), lambda host: …)
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.model.host import Host
+from holdfast.model.lease import Allocation
+from holdfast.model.timeline import EMPTY, Hold, Line
+
+#: How many different requests' matching hosts are remembered.
+MOST_MATCHES = 256
+
+
+@dataclass
+class Stock:
+    """Reservable hosts by id, and their lines. `revision` grows when a host's facts change."""
+
+    hosts: Mapping[int, Host] = field(default_factory=dict)
+    lines: Mapping[int, Line] = field(default_factory=dict)
+    revision: int = 0
+    _changed: Mapping[int, Line] = field(default_factory=dict)  # over `lines`, for one plan
+    _matches: dict[Hashable, Sequence[Host]] = field(default_factory=dict)
+
+    def line(self, host_id: int) -> Line:
+        line = self._changed.get(host_id)
+        return line if line is not None else self.lines.get(host_id, EMPTY)
+
+    def matching(self, key: Hashable, test: Callable[[Host], bool]) -> Sequence[Host]:
+        """The hosts that pass, by id; remembered under `key` until a host's facts change."""
+        remembered = (self.revision, key)
+        found = self._matches.get(remembered)
+        if found is None:
+            found = [host for host in list(self.hosts.values()) if test(host)]
+            if len(self._matches) >= MOST_MATCHES:
+                self._matches.clear()
+            self._matches[remembered] = found
+        return found
+
+    def without(self, allocations: Iterable[Allocation]) -> "Stock":
+        """The same, less what somebody who plans anew holds himself."""
+        changed = dict(self._changed)
+        for host_id, gone in _by_host(allocations).items():
+            left = list(self._line(changed, host_id))
+            for hold in gone:
+                if hold in left:
+                    left.remove(hold)
+            changed[host_id] = Line(left)
+        return self._with(changed)
+
+    def less(self, host_ids: Iterable[int]) -> "Stock":
+        """The same, as if these hosts could not be reserved."""
+        gone = set(host_ids)
+        left = {i: host for i, host in self.hosts.items() if i not in gone}
+        return Stock(left, self.lines, self.revision, self._changed)
+
+    def plus(self, allocations: Iterable[Allocation]) -> "Stock":
+        """The same, with what is planned and not booked yet."""
+        changed = dict(self._changed)
+        for host_id, more in _by_host(allocations).items():
+            changed[host_id] = Line([*self._line(changed, host_id), *more])
+        return self._with(changed)
+
+    def _line(self, changed: Mapping[int, Line], host_id: int) -> Line:
+        line = changed.get(host_id)  # an empty one is one too
+        return line if line is not None else self.lines.get(host_id, EMPTY)
+
+    def _with(self, changed: Mapping[int, Line]) -> "Stock":
+        return Stock(self.hosts, self.lines, self.revision, changed, self._matches)
+
+
+def hold_of(allocation: Allocation) -> Hold:
+    takes = None if allocation.slots is None else allocation.takes
+    held = allocation.held
+    return Hold(held.start.timestamp(), held.end.timestamp(), takes)
+
+
+def _by_host(allocations: Iterable[Allocation]) -> dict[int, list[Hold]]:
+    found: dict[int, list[Hold]] = {}
+    for allocation in allocations:
+        if allocation.host_id is not None:
+            found.setdefault(allocation.host_id, []).append(hold_of(allocation))
+    return found

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a request to the lease it would be: dates, plans, and why not. Nothing is written here.
+
+A draft is planned on the stock in memory. A refusal is made sure of by a second look at every host
+before anybody hears of it, and then says what was in the way and when it would fit.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.model.caller import Caller
+from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts
+from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.model.stock import Stock
+from holdfast.ports.ledger import Obstacle
+from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
+from holdfast.reserve import rules
+from holdfast.reserve.due import Desk
+from holdfast.reserve.plan import Order
+from holdfast.reserve.resource import Opening, Resource, Wish
+
+#: How far ahead a refusal looks for a window that would fit.
+AHEAD = timedelta(days=90)
+
+#: A resource type with the spec that it made of a request.
+Asked = tuple[Resource, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """The stock as one attempt sees it; `sure` when a refusal may rest on it."""
+
+    stock: Stock
+    sure: bool
+
+
+class Drafts:
+    def __init__(self, desk: Desk, new_id: Callable[[], str]) -> None:
+        self._desk = desk
+        self._new_id = new_id
+
+    def asked(self, caller: Caller, wanted: Sequence[NewReservation]) -> list[Asked]:
+        """What is asked for, checked, and completed by what only the cloud knows."""
+        checked = [(self._resource(r.resource_type), r.spec) for r in wanted]
+        valid = [(resource, resource.validate(spec)) for resource, spec in checked]
+        cloud = self._desk.cloud
+        return [(resource, resource.look(spec, cloud, caller)) for resource, spec in valid]
+
+    # a new lease
+
+    def new(self, caller: Caller, wanted: NewLease, asked: Sequence[Asked], order: Order) -> Lease:
+        now = self._desk.ledger.now()
+        start, end, before_end = rules.dates(wanted, now, self._before_end_default())
+        held = Window(max(start, now), end + self._desk.cleaning())
+        if end <= held.start:
+            raise InvalidInput("end_date: the lease would end before it can start")
+        lease = Lease(
+            id=wanted.id,
+            name=wanted.name,
+            user_id=caller.user_id,
+            project_id=caller.project_id,
+            start=start,
+            end=end,
+            before_end=before_end,
+        )
+
+        def draft(look: _Look) -> Lease:
+            planned: list[Reservation] = []
+            for resource, spec in asked:
+                taken = [a for r in planned for a in r.allocations]
+                wish = Wish(
+                    spec,
+                    held,
+                    caller.project_id,
+                    order=order,
+                    lease_id=lease.id,
+                    taken=_things(taken),
+                )
+                holds = self._plan(resource, wish, replace(look, stock=look.stock.plus(taken)))
+                planned.append(
+                    Reservation(self._new_id(), resource.type, spec=spec, allocations=holds)
+                )
+            return replace(lease, reservations=tuple(planned))
+
+        return self._made_sure(draft)
+
+    # a changed one
+
+    def changed(self, old: Lease, change: LeaseChange, order: Order) -> Lease:
+        """The lease after the update; what did not change is the same value."""
+        now = self._desk.ledger.now()
+        start, end, before_end = rules.changed_dates(old, change, now, self._before_end_default())
+        new = replace(
+            old, name=change.name or old.name, start=start, end=end, before_end=before_end
+        )
+        if not change.reservations and (start, end) == (old.start, old.end):
+            return new
+        unknown = change.reservations.keys() - {r.id for r in old.reservations}
+        if unknown:
+            raise InvalidInput(f"reservations: {', '.join(sorted(unknown))} not of this lease")
+        specs = [self._spec(r, change.reservations.get(r.id, {})) for r in old.reservations]
+
+        def draft(look: _Look) -> Lease:
+            planned: list[Reservation] = []
+            for reservation, spec in zip(old.reservations, specs, strict=True):
+                others = [*planned, *old.reservations[len(planned) + 1 :]]
+                taken = [a for r in others for a in r.allocations]
+                stock = look.stock.without(old.allocations()).plus(taken)
+                update = _Update(old, new, now, order, _things(taken))
+                planned.append(self._replan(update, reservation, spec, replace(look, stock=stock)))
+            return replace(new, reservations=tuple(planned))
+
+        return self._made_sure(draft)
+
+    def without_host(self, old: Lease, reservation_id: str, host_id: int, order: Order) -> Lease:
+        """The same lease with something else instead of that host."""
+        if old.status != "PENDING":
+            raise Conflict(
+                f"lease {old.id} is {old.status}: hosts are replaced only before it starts"
+            )
+        held = {r.id: r for r in old.reservations}
+        if reservation_id not in held or host_id not in held[reservation_id].host_ids():
+            raise InvalidInput(f"reservation {reservation_id} does not hold host {host_id}")
+        mine = held[reservation_id]
+        kept = tuple(a for a in mine.allocations if a.host_id != host_id)
+        window = next(a.held for a in mine.allocations if a.host_id == host_id)
+        resource = self._resource(mine.resource_type)
+
+        def draft(look: _Look) -> Lease:
+            others = [a for r in old.reservations if r.id != mine.id for a in r.allocations]
+            stock = look.stock.without(old.allocations()).plus(others).less([host_id])
+            left = replace(mine, allocations=kept)
+            wish = Wish(mine.spec, window, old.project_id, left, order, old.id, _things(others))
+            holds = self._plan(resource, wish, replace(look, stock=stock))
+            moved = replace(mine, allocations=holds)
+            reservations = tuple(moved if r.id == mine.id else r for r in old.reservations)
+            return replace(old, reservations=reservations)
+
+        return self._made_sure(draft)
+
+    def _spec(self, reservation: Reservation, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+        if changes.get("resource_type", reservation.resource_type) != reservation.resource_type:
+            raise Conflict("resource_type: a reservation keeps the type it was made with")
+        wanted = {k: v for k, v in changes.items() if k != "resource_type"}
+        if not wanted:
+            return reservation.spec
+        return self._resource(reservation.resource_type).change(reservation, wanted)
+
+    def _replan(
+        self, update: "_Update", reservation: Reservation, spec: Mapping[str, Any], look: _Look
+    ) -> Reservation:
+        held = update.held(reservation, self._desk.cleaning())
+        fits = all(
+            a.held.start <= held.start and held.end <= a.held.end for a in reservation.allocations
+        )
+        if fits and spec == reservation.spec:  # shorter or the same: nothing to look for
+            cut = tuple(replace(a, held=held) for a in reservation.allocations)
+            return replace(reservation, allocations=cut)
+        window = Window(max(held.start, update.now), held.end)
+        wish = Wish(
+            spec,
+            window,
+            update.old.project_id,
+            reservation,
+            update.order,
+            update.old.id,
+            update.taken,
+        )
+        holds = self._plan(self._resource(reservation.resource_type), wish, look)
+        kept = {(a.host_id, a.thing) for a in reservation.allocations}
+        holds = tuple(replace(a, held=held) if (a.host_id, a.thing) in kept else a for a in holds)
+        return replace(reservation, spec=spec, allocations=holds)
+
+    # what could be
+
+    def openings(
+        self, caller: Caller, asked: Asked, window: Window, until: datetime, most: int
+    ) -> Sequence[Opening]:
+        """The earliest windows of that length; times as the owner names them."""
+        resource, spec = asked
+        held = Window(window.start, window.end + self._desk.cleaning())
+        wish = Wish(spec, held, caller.project_id)
+        ledger = self._desk.ledger
+        found = resource.openings(wish, until, ledger.stock(), ledger, most)
+        return [self._named(opening) for opening in found]
+
+    def _named(self, opening: Opening) -> Opening:
+        """Without the cleaning time, which owners do not see."""
+        window = opening.window
+        return replace(opening, window=Window(window.start, window.end - self._desk.cleaning()))
+
+    # shared
+
+    def _made_sure(self, draft: Callable[[_Look], Lease]) -> Lease:
+        try:
+            return draft(_Look(self._desk.ledger.stock(), sure=False))
+        except NotEnoughHosts:
+            return draft(_Look(self._desk.ledger.stock(sure=True), sure=True))
+
+    def _plan(self, resource: Resource, wish: Wish, look: _Look) -> tuple[Any, ...]:
+        try:
+            return resource.plan(wish, look.stock, self._desk.ledger)
+        except NotEnoughHosts as refused:
+            if not look.sure:
+                raise
+            raise self._explained(refused, resource, wish, look.stock) from None
+
+    def _explained(
+        self, refused: NotEnoughHosts, resource: Resource, wish: Wish, stock: Stock
+    ) -> NotEnoughHosts:
+        """The same refusal, with who is in the way and when it would fit."""
+        ledger, details = self._desk.ledger, dict(refused.details)
+        busy = details.pop("busy", ())
+        obstacles = ledger.obstacles(busy, wish.held, wish.project_id) if busy else ()
+        sentences = [refused.message]
+        if obstacles:
+            sentences.append(f"in the way: {', '.join(_said(one) for one in obstacles[:3])}")
+        earliest = None
+        if not wish.is_active:
+            again = replace(wish, reservation=None)
+            found = resource.openings(again, wish.held.start + AHEAD, stock, ledger, 1)
+            earliest = self._named(found[0]).window if found else None
+            sentences.append(
+                f"it would fit from {_date(earliest.start)} to {_date(earliest.end)} UTC"
+                if earliest
+                else f"nothing fits within {AHEAD.days} days either"
+            )
+        return type(refused)(
+            "; ".join(sentences),
+            **details,
+            obstacles=[_plain(one) for one in obstacles],
+            earliest=_dates(earliest) if earliest else None,
+        )
+
+    def _resource(self, resource_type: str) -> Resource:
+        try:
+            return self._desk.resources[resource_type]
+        except KeyError:
+            known = ", ".join(sorted(self._desk.resources))
+            raise InvalidInput(
+                f"The {resource_type} resource type is not supported; known: {known}"
+            ) from None
+
+    def _before_end_default(self) -> timedelta:
+        return timedelta(minutes=self._desk.settings.minutes_before_end_lease)
+
+
+def _things(allocations: Iterable[Allocation]) -> frozenset[str]:
+    return frozenset(one.thing for one in allocations if one.thing is not None)
+
+
+def _said(obstacle: Obstacle) -> str:
+    whose = f"lease {obstacle.name}" if obstacle.lease_id else "another project's lease"
+    return f"{whose} until {_date(obstacle.until)}"
+
+
+def _plain(obstacle: Obstacle) -> dict[str, Any]:
+    return {
+        "until": _wire(obstacle.until),
+        "hosts": obstacle.hosts,
+        "lease_id": obstacle.lease_id,
+        "name": obstacle.name,
+    }
+
+
+def _dates(window: Window) -> dict[str, str]:
+    return {"start_date": _wire(window.start), "end_date": _wire(window.end)}
+
+
+def _date(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M}"
+
+
+def _wire(when: datetime) -> str:
+    return f"{when:%Y-%m-%dT%H:%M:%S.%f}"
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A lease before and after its dates changed, while its reservations are planned anew."""
+
+    old: Lease
+    new: Lease
+    now: datetime
+    order: Order
+    taken: frozenset[str]  # things that its other reservations have
+
+    def held(self, reservation: Reservation, cleaning: timedelta) -> Window:
+        """What the reservation must hold; one that runs, since it began."""
+        since = min((a.held.start for a in reservation.allocations), default=self.new.start)
+        same = self.old.status != "PENDING" or self.new.start == self.old.start
+        start = since if same else max(self.new.start, self.now)
+        return Window(start, max(self.new.end + cleaning, start))

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Old rows go, and nothing else does, on every database."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from holdfast.model.operation import CANCELLED, DONE, ERROR, OPEN, WAITING, Operation
+from holdfast.ports.ledger import Work
+from holdfast.store import Store
+from holdfast.store.operations import apply_work
+from holdfast.store.tables import audit, leases, operations, steps
+from holdfast.store.tidy import TidyStore
+
+DAY = timedelta(days=1)
+
+
+def put(store: Store, name: str, subject: str, status: str, ended: datetime) -> None:
+    """A row as it stands after it ended at that time; a finished step with it."""
+    row = Operation(name, "kind", subject, name, ended, ended)
+    with store.database.write() as conn:
+        apply_work(conn, subject, Work(add=(row,)), ended)
+        conn.execute(
+            sa.update(operations)
+            .where(operations.c.id == name)
+            .values(status=status, is_open=status in OPEN, updated_at=ended)
+        )
+        conn.execute(
+            sa.insert(steps).values(
+                operation_id=name, name="s", position=0, status=DONE, sentence="said"
+            )
+        )
+
+
+def add_lease(store: Store, lease_id: str) -> None:
+    now = store.database.now()
+    values = {"name": lease_id, "user_id": "ann", "project_id": "alpha", "status": "TERMINATED"}
+    times = {"start_date": now - 90 * DAY, "end_date": now - 80 * DAY, "created_at": now - 90 * DAY}
+    with store.database.write() as conn:
+        conn.execute(sa.insert(leases).values(id=lease_id, degraded=False, **values, **times))
+
+
+def names(store: Store) -> set[str]:
+    with store.database.read() as conn:
+        found = set(conn.execute(sa.select(operations.c.id)).scalars())
+        assert found == set(conn.execute(sa.select(steps.c.operation_id)).scalars())
+    return found
+
+
+def test_work_that_ended_long_ago_goes_and_that_of_living_leases_stays(store: Store) -> None:
+    now = store.database.now()
+    add_lease(store, "lives")
+    put(store, "old-done", "gone", DONE, now - 31 * DAY)
+    put(store, "old-error", "gone", ERROR, now - 31 * DAY)
+    put(store, "old-cancelled", "gone", CANCELLED, now - 31 * DAY)
+    put(store, "old-open", "gone", WAITING, now - 31 * DAY)
+    put(store, "fresh", "gone", DONE, now - 29 * DAY)
+    put(store, "of-a-lease", "lives", DONE, now - 31 * DAY)
+    tidy = TidyStore(store.database)
+    assert tidy.operations(now - 30 * DAY, 100) == 3
+    assert names(store) == {"old-open", "fresh", "of-a-lease"}
+    assert tidy.operations(now - 30 * DAY, 100) == 0
+
+
+def test_rows_go_in_portions(store: Store) -> None:
+    now = store.database.now()
+    for number in range(5):
+        put(store, f"w{number}", "gone", DONE, now - 31 * DAY)
+    tidy = TidyStore(store.database)
+    assert [tidy.operations(now - 30 * DAY, 2) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_old_sentences_go_oldest_first(store: Store) -> None:
+    now = store.database.now()
+    with store.database.write() as conn:
+        for days in (10, 400, 500, 364):
+            row = {"at": now - days * DAY, "subject": "l1", "actor": "ann", "sentence": str(days)}
+            conn.execute(sa.insert(audit).values(request_id="", **row))
+    tidy = TidyStore(store.database)
+    assert tidy.audit(now - 365 * DAY, 1) == 1
+    with store.database.read() as conn:
+        assert "500" not in set(conn.execute(sa.select(audit.c.sentence)).scalars())
+    assert tidy.audit(now - 365 * DAY, 100) == 1
+    with store.database.read() as conn:
+        assert set(conn.execute(sa.select(audit.c.sentence)).scalars()) == {"10", "364"}
