@@ -66,9 +66,9 @@ def enrol(client: Client, names: Sequence[str]) -> None:
         list(pool.map(lambda name: Client(client.url).hosts.create(name, {}), names))
 
 
-def spread(values: Sequence[float], unit: str = "s") -> str:
-    """p50, p95 and the worst."""
-    ordered = sorted(values)
+def spread(values: Sequence[float], unit: str = "s", per_unit: float = 1) -> str:
+    """p50, p95 and the worst; `per_unit` is what a value is multiplied by to be in that unit."""
+    ordered = sorted(value * per_unit for value in values)
     p95 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
     p50 = statistics.median(ordered)
     return f"p50 {p50:.2f} {unit}, p95 {p95:.2f} {unit}, last {ordered[-1]:.2f} {unit}"

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 import uuid
@@ -27,12 +26,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import mean
 
-import sqlalchemy as sa
 from lab.cloud import Lab, NotRunning
 from lab.place import PASSWORD
 from tests.e2e.deployment import write_config
 from tests.processes import Program, free_port, script
 
+from bench import _blazar
+from bench._blazar import Booking, Owner
 from bench.api_rate import CONNECTIONS, LEASES, rate
 from holdfast.model.lease import BEFORE_END, END, SEQUENCE, START, Lease, Reservation
 from holdfast.model.operation import Operation
@@ -55,19 +55,13 @@ class Read:
     floor: str = ""
 
 
-@dataclass(frozen=True)
-class Owner:
-    token: str
-    user: str
-    project: str
-
-
-def spans() -> Iterator[tuple[str, datetime, datetime, datetime]]:
-    """Names and times of the leases: start, before end, end."""
+def spans() -> Iterator[Booking]:
+    """The leases, one after the other."""
     first = datetime.now(UTC).replace(microsecond=0) + timedelta(days=10)
+    half = timedelta(minutes=30)
     for number in range(LEASES):
         start = first + timedelta(hours=2 * number)
-        yield f"listed-{number}", start, start + timedelta(minutes=30), start + timedelta(hours=1)
+        yield Booking(f"listed-{number}", start, start + half, start + 2 * half)
 
 
 # Holdfast
@@ -77,13 +71,12 @@ def fill_holdfast(url: str, owner: Owner) -> str:
     """Book the leases in an empty database; the id of one."""
     store = Store(url, SystemClock())
     migrations.sync(store.database)
-    for name, *times in spans():
-        start, before, end = times
+    for each in spans():
         id_ = str(uuid.uuid4())
         part = Reservation(str(uuid.uuid4()), "physical:host", spec={**SPEC, "before_end": ""})
-        lease = Lease(
-            id_, name, owner.user, owner.project, start, end, before, reservations=(part,)
-        )
+        times = (each.start, each.before_end, each.end)
+        dates = (each.start, each.end, each.before_end)
+        lease = Lease(id_, each.name, owner.user, owner.project, *dates, reservations=(part,))
         due = zip((START, BEFORE_END, END), times, strict=True)
         store.ledger.book(lease, Work(add=tuple(_work(id_, kind, at) for kind, at in due)))
     store.close()
@@ -154,49 +147,9 @@ def _ours(name: str, port: int, one: str) -> Read:
 
 def blazar(lab: Lab, owner: Owner) -> Read:
     """Start it in the lab, unless it runs, with the leases as rows of its database."""
-    command = [sys.executable, "-m", "lab", "peer", "blazar"]
-    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    one = fill_blazar(lab.place.database_url("blazar"), owner)
-    leases = f"{said.split()[-1]}/leases"  # the last line is its address
+    leases = f"{_blazar.start(lab)}/leases"
+    one = _blazar.fill(lab, owner, spans())
     return Read("Blazar", f"{leases}/{one}", leases)
-
-
-def fill_blazar(url: str, owner: Owner) -> str:
-    """Put the leases where its own planning would; the id of one."""
-    engine = sa.create_engine(url)
-    names = ("leases", "reservations", "computehost_reservations", "events")
-    with engine.begin() as conn:
-        tables = sa.MetaData()
-        tables.reflect(conn, only=names)
-        lease, reservation, host_reservation, event = (tables.tables[name] for name in names)
-        if conn.execute(sa.select(lease.c.id).where(~lease.c.name.like("listed-%"))).first():
-            raise SystemExit("Blazar in the lab has leases of its own: delete them first")
-        theirs = reservation.c.id == host_reservation.c.reservation_id
-        conn.execute(sa.delete(host_reservation).where(sa.exists().where(theirs)))
-        for table in (reservation, event, lease):
-            conn.execute(sa.delete(table))
-        for name, *times in spans():
-            start, _, end = (at.replace(tzinfo=None) for at in times)
-            ids = [str(uuid.uuid4()) for _ in range(3)]
-            known = {"created_at": datetime.now(UTC).replace(tzinfo=None)}
-            who = {"user_id": owner.user, "project_id": owner.project, "trust_id": "0" * 32}
-            when = {"start_date": start, "end_date": end, "status": "PENDING", "degraded": False}
-            row = {"id": ids[0], "name": name, **who, **when}
-            conn.execute(sa.insert(lease).values(**row, **known))
-            row = {"id": ids[1], "lease_id": ids[0], "resource_id": ids[2], "status": "pending"}
-            fine = {"missing_resources": False, "resources_changed": False}
-            kind = {"resource_type": "physical:host"}
-            conn.execute(sa.insert(reservation).values(**row, **kind, **fine, **known))
-            row = {"id": ids[2], "reservation_id": ids[1], "count_range": "1-1"}
-            wishes = {"resource_properties": "", "hypervisor_properties": "", "before_end": ""}
-            conn.execute(sa.insert(host_reservation).values(**row, **wishes, **known))
-            types = ("start_lease", "before_end_lease", "end_lease")
-            for type_, at in zip(types, times, strict=True):
-                row = {"id": str(uuid.uuid4()), "lease_id": ids[0], "event_type": type_}
-                due = {"time": at.replace(tzinfo=None), "status": "UNDONE"}
-                conn.execute(sa.insert(event).values(**row, **due, **known))
-    engine.dispose()
-    return ids[0]
 
 
 # measure
@@ -232,8 +185,7 @@ def main() -> None:
     except NotRunning as error:  # the other figures do not need it
         print(f"  left out: {error}")
         return
-    session = lab.connect().session
-    owner = Owner(session.get_token(), session.get_user_id(), session.get_project_id())
+    owner = Owner.of(lab)
     database_url = lab.new_database("bench_api_keystone")
     try:
         peer = blazar(lab, owner)

@@ -13,6 +13,12 @@ Sections = Mapping[str, Mapping[str, Value]]
 
 OUR_FILTER = "holdfast.nova.filter.HoldfastFilter"
 OUR_FILTER_FILE = ROOT / "src" / "holdfast" / "nova" / "filter.py"
+# before Nova's application, in both pipelines: a server create may ask for a lease
+OUR_PIPE = """
+[filter:holdfast]
+paste.filter_factory = holdfast.nova.api:filter_factory
+"""
+OUR_REGION = "house"  # where tests register the Holdfast that they run
 FILTERS = (
     "ComputeFilter",
     "ComputeCapabilitiesFilter",
@@ -64,6 +70,7 @@ def write_all(place: Place) -> None:
         "glance/glance-api.conf": glance(place),
         "neutron/neutron.conf": neutron(place),
         "nova/nova.conf": nova(place),
+        "nova/nova-api.conf": {"holdfast": {"region_name": OUR_REGION}},
         "nova-cell0.conf": {"database": {"connection": place.database_url("nova_cell0")}},
     }
     for number, host in enumerate(COMPUTES, 1):
@@ -72,6 +79,8 @@ def write_all(place: Place) -> None:
         file = place.etc / name
         file.parent.mkdir(parents=True, exist_ok=True)
         write(file, ini(sections))
+    if (place.venv / "etc").exists():
+        copy_pastes(place)
 
 
 def copy_pastes(place: Place) -> None:
@@ -82,6 +91,9 @@ def copy_pastes(place: Place) -> None:
         ("glance", "glance-api-paste.ini"),
     ):
         shutil.copy(place.venv / "etc" / service / name, place.etc / service / name)
+    paste = place.etc / "nova" / "api-paste.ini"
+    app = " osapi_compute_app_v21"
+    write(paste, paste.read_text().replace(app + "\n", f" holdfast{app}\n") + OUR_PIPE)
 
 
 def login(place: Place, user: str) -> dict[str, Value]:

@@ -13,6 +13,8 @@ from lab.part import Part, Recipe
 from lab.place import COMPUTES, ROOT, Place
 from lab.servers import LabMariaDB, LabRabbitMQ
 
+# what Nova loads of ours
+OUR_FILES = tuple(sorted(OUR_FILTER_FILE.parent.glob("*.py")))
 # name, WSGI module, the variable that names its folder of configuration, its file, threads
 APIS = (
     ("keystone", "keystone.wsgi.api", "OS_KEYSTONE_CONFIG_DIR", "keystone.conf", 6),
@@ -35,10 +37,16 @@ def recipes(place: Place) -> Iterator[Recipe]:
     yield from rabbitmq(broker)
     for name, module, variable, file, threads in APIS:
         folder = place.etc / name.removesuffix("-api")
-        extra = {"OS_NEUTRON_CONFIG_FILES": file} if name == "neutron" else {}
-        env = {variable: str(folder), **extra}
+        env = {variable: str(folder)}
+        files = (folder / file,)
+        if name == "neutron":
+            env["OS_NEUTRON_CONFIG_FILES"] = file
+        if name == "nova-api":
+            read = ("api-paste.ini", file, "nova-api.conf")
+            env |= {"OS_NOVA_CONFIG_FILES": ";".join(read), "PYTHONPATH": str(ROOT / "src")}
+            files = (*(folder / one for one in read), *OUR_FILES)
         words = ("--module", f"{module}:application", "--threads", str(threads))
-        yield wsgi(place, name, words, env, folder / file)
+        yield wsgi(place, name, words, env, *files)
     for name in ("nova-conductor", "nova-scheduler"):
         yield nova(place, name, name, name.removeprefix("nova-"), broker)
     for number, host in enumerate(COMPUTES, 1):
@@ -92,7 +100,7 @@ def environment(place: Place) -> dict[str, str]:
 
 
 def wsgi(
-    place: Place, name: str, words: tuple[str, ...], env: dict[str, str], config: Path
+    place: Place, name: str, words: tuple[str, ...], env: dict[str, str], *files: Path
 ) -> Recipe:
     """An API under uWSGI."""
     port = place.ports[name]
@@ -106,7 +114,7 @@ def wsgi(
         ),
         env=environment(place) | env,
         ready=serves(f"http://127.0.0.1:{port}/"),
-        files=(server, config),
+        files=(server, *files),
         port=port,
     )
 
@@ -130,7 +138,7 @@ def nova(
     env = environment(place)
     if program == "nova-scheduler":
         env["PYTHONPATH"] = str(ROOT / "src")
-        files += tuple(sorted(OUR_FILTER_FILE.parent.glob("*.py")))
+        files += OUR_FILES
     return Recipe(
         name=name,
         command=(place.program(program), *words),

@@ -25,17 +25,25 @@ from holdfast.api import app, health
 from holdfast.api.ask import Route, Services
 from holdfast.api.auth import is_loopback
 from holdfast.api.metrics import Metrics
+from holdfast.api.reservation_v1 import lease_view
 from holdfast.daemon import BadSetup
+from holdfast.drivers.sinks import connect as connect_sinks
+from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.manager import Manager
-from holdfast.reserve import due, hosts
+from holdfast.reserve import due, enforce, hosts, refresh, servers
+from holdfast.reserve.announce import Announcer
 from holdfast.reserve.commands import Commands
 from holdfast.reserve.due import Desk
+from holdfast.reserve.enforce import Enforcement
+from holdfast.reserve.floatingips import FloatingIps
 from holdfast.reserve.hosts import Hosts
 from holdfast.reserve.leases import Leases
 from holdfast.reserve.resource import Resource
 from holdfast.store import Store
+from holdfast.work import tidy
+from holdfast.work.kind import never_ending
 from holdfast.work.loop import Loop
 from holdfast.work.runner import Runner
 
@@ -88,6 +96,21 @@ def resources() -> Mapping[str, Resource]:
     return {item.obj.type: item.obj for item in found}
 
 
+def announcer(core: Core) -> Announcer:
+    try:
+        sinks = connect_sinks(core.conf, core.clock)
+    except DriverError as error:
+        raise BadSetup(error.message) from error
+    return Announcer(sinks, lease_view.view, core.conf.lease_notifications, core.clock)
+
+
+def enforcement(core: Core) -> Enforcement:
+    try:
+        return enforce.load(core.conf, lambda: core.store.ledger.stock().hosts)
+    except DriverError as error:
+        raise BadSetup(error.message) from error
+
+
 class ManagerPart:
     """Commands and durable work. Several may run side by side on one database."""
 
@@ -98,6 +121,7 @@ class ManagerPart:
         self.cloud = cloud
         self._calls = ThreadPoolExecutor(conf.cloud.parallel_calls, thread_name_prefix="call")
         ledger, operations = core.store.ledger, core.store.operations
+        self._announcer = announcer(core)
         desk = Desk(
             ledger=ledger,
             cloud=cloud,
@@ -105,10 +129,21 @@ class ManagerPart:
             resources=resources(),
             settings=conf.reservation,
             freepool=conf.cloud.freepool,
+            announcer=self._announcer,
+            enforcement=enforcement(core),
         )
+        leases = Leases(desk, core.clock, new_id)
         self.runner = Runner(
             operations,
-            {**due.kinds(desk), **hosts.kinds(desk)},
+            {
+                **due.kinds(desk),
+                **hosts.kinds(desk),
+                **desk.announcer.kinds(),
+                **desk.enforcement.kinds(),
+                **refresh.kinds(desk, conf.reservation),
+                **servers.kinds(desk, conf.reservation, leases.create),
+                **tidy.kinds(core.store.tidy, conf.manager),
+            },
             core.clock,
             owner=self.name,
             patience=conf.manager,
@@ -118,8 +153,9 @@ class ManagerPart:
         )
         self.loop = Loop(operations, self.runner, core.clock, conf.manager)
         self.commands = Commands(
-            Leases(desk, core.clock, new_id),
+            leases,
             Hosts(desk, new_id, conf.region),
+            FloatingIps(ledger, cloud),
             operations,
             core.clock,
             name=self.name,
@@ -127,11 +163,13 @@ class ManagerPart:
             patience_s=lambda: min(10.0, conf.rpc_timeout * 0.7),
         )
         self._serve_rpc = serve_rpc
+        self._stopped = threading.Event()
         self._rpc: Any = None
 
     def start(self) -> None:
         # Many threads that mostly wait: one that holds a lock must not wait 5 ms for its turn.
         sys.setswitchinterval(0.0005)
+        threading.Thread(target=self._ready, name="ready", daemon=True).start()
         self.loop.start()
         if self._serve_rpc:
             rabbit = _rabbit()
@@ -140,10 +178,29 @@ class ManagerPart:
             self._rpc.start()
         LOG.info("manager %s started", self.name)
 
+    def _ready(self) -> None:
+        """What can wait for the database without keeping anybody waiting."""
+        store = self._core.store
+        while not self._stopped.is_set():
+            try:
+                now = store.database.now()
+                for chore in (refresh.REFRESH, servers.SWEEP, tidy.TIDY):
+                    store.operations.ensure(never_ending(chore, now))
+                began = self._core.clock.monotonic()
+                count = len(store.ledger.stock().hosts)
+                took = self._core.clock.monotonic() - began
+                LOG.info("%s hosts and their leases read in %.1f s", count, took)
+                return
+            except HoldfastError as error:
+                LOG.warning("getting ready: %s", error.message)
+                self._core.clock.wait(self._stopped, 1.0)
+
     def stop(self) -> None:
+        self._stopped.set()
         if self._rpc is not None:
             self._rpc.stop()
         self.loop.stop()
+        self._announcer.close()
         self._calls.shutdown(wait=True)
         self.cloud.close()
         LOG.info("manager %s stopped", self.name)

@@ -43,10 +43,13 @@ def test_no_get_and_no_head_changes_anything(house: House) -> None:
     lease_id = house.lease()["id"]
     before, world = house.dump(), house.services.sim().world() | {"time": ""}
     names = {"lease_id": lease_id, "host_id": "1", "code": "holdfast.internal"}
+    names["floatingip_id"] = house.core.store.ledger.floatingips()[0].id
+    asked = {"reservation": '{"resource_type": "physical:host", "min": 1, "max": 1}'}
     for route in table(house.core.metrics):
         if route.method == "GET":
             path = re.sub(r"{(\w+)}", lambda found: names[found[1]], route.path)
+            params = {**asked, "duration_s": 60} if path.endswith("/availability") else None
             for method in ("GET", "HEAD", "OPTIONS"):
-                assert house.call(method, path).status_code in (200, 300), path
+                assert house.call(method, path, params=params).status_code in (200, 300), path
     assert house.dump() == before
     assert house.services.sim().world() | {"time": ""} == world

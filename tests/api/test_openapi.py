@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from typing import Any
+from urllib.parse import urlencode
 
 import jsonschema
 import pytest
@@ -29,6 +30,9 @@ MEDIA = {
         "additionalProperties": False,
     },
 }
+HOSTS_4 = '{"resource_type":"physical:host","min":4,"max":4}'
+FITS = urlencode({"reservation": HOSTS_4, "duration_s": 60})
+TOO_MANY = urlencode({"reservation": HOSTS_4.replace("4", "9"), "duration_s": 60})
 #: The parts of the OpenAPI 3.1 specification that we use.
 SPECIFICATION: dict[str, Any] = {
     "type": "object",
@@ -133,6 +137,8 @@ def test_every_route_of_ours_is_documented_as_it_is(document: dict[str, Any], ro
     paths = {("path", name) for name in re.findall(r"{(\w+)}", route.path)}
     assert said == paths | {("query", name) for name in route.query or {}}
     assert ("requestBody" in operation) == (route.schema is not None)
+    needed = {p["name"] for p in operation.get("parameters", []) if p["required"]}
+    assert needed == {name for _, name in paths} | set(route.needs)
 
 
 def test_answers_keep_the_schemas_that_the_document_gives_them(house: House) -> None:
@@ -152,12 +158,15 @@ def test_answers_keep_the_schemas_that_the_document_gives_them(house: House) -> 
         ("get", f"{OWN}/sim", f"{OWN}/sim", None),
         ("put", f"{OWN}/sim/settings", f"{OWN}/sim/settings", {"latency_s": 0.0}),
         ("post", f"{OWN}/sim/hosts/{{name}}/fail", f"{OWN}/sim/hosts/cmp-6/fail", {}),
+        ("get", f"{OWN}/availability", f"{OWN}/availability?{FITS}", None),
+        ("get", f"{OWN}/availability", f"{OWN}/availability?{TOO_MANY}", None),
         ("get", OWN, OWN, None),
         ("get", f"{OWN}/openapi.json", f"{OWN}/openapi.json", None),
     ]
     house.lease()
     for method, template, path, body in asked:
-        answer = house.call(method.upper(), path, json=body)
+        address, _, query = path.partition("?")
+        answer = house.call(method.upper(), address, json=body, query_string=query)
         said = document["paths"][template][method]["responses"][str(answer.status_code)]
         jsonschema.validate(answer.json, said["content"]["application/json"]["schema"])
 

@@ -14,7 +14,7 @@ from holdfast.api.policies import RULES
 from holdfast.api.routes import table
 from holdfast.model.errors import Unavailable
 from tests.api.conftest import Build
-from tests.api.house import HOSTS, LEASES, OWN, PEOPLE, House, lease_body
+from tests.api.house import ADDRESSES, HOSTS, LEASES, NETWORK, OWN, PEOPLE, House, lease_body
 
 ROUTES = table(None)  # type: ignore[arg-type]  # only what the table says is looked at
 GUARDED = [route for route in ROUTES if route.rule is not None]
@@ -42,6 +42,11 @@ MAY = {
     "reservation:host:allocations": ADMINS,
     "reservation:property:list": READERS,
     "reservation:property:update": ADMINS,
+    "reservation:floatingip:list": READERS,
+    "reservation:floatingip:show": READERS,
+    "reservation:floatingip:create": ADMINS,
+    "reservation:floatingip:delete": ADMINS,
+    "holdfast:availability:show": READERS,
     "holdfast:observation:create": SERVICES,
     "holdfast:observation:list": SERVICES,
     "holdfast:operation:list": ADMINS,
@@ -61,8 +66,15 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", HOSTS): {"name": "cmp-5"},
     ("PUT", f"{HOSTS}/{{host_id}}"): {"colour": "red"},
     ("PATCH", f"{HOSTS}/properties/{{name}}"): {"private": True},
+    ("POST", ADDRESSES): {"floating_network_id": NETWORK, "floating_ip_address": "203.0.113.8"},
     ("POST", f"{OWN}/observations"): SEEN,
     ("PUT", f"{OWN}/sim/settings"): {"latency_s": 0},
+}
+QUERIES = {
+    f"{OWN}/availability": {
+        "reservation": '{"resource_type": "physical:host", "min": 1, "max": 1}',
+        "duration_s": "3600",
+    }
 }
 NAMES = {"host_id": "2", "ref": "web-1", "code": "holdfast.internal"}
 
@@ -93,10 +105,11 @@ def test_every_rule_is_for_tokens_of_a_project() -> None:
     assert {tuple(rule.scope_types or ()) for rule in documented} == {("project",)}
 
 
-def address(route: Route, lease_id: str) -> str:
+def address(house: House, route: Route, lease_id: str) -> str:
     names = {
         **NAMES,
         "lease_id": lease_id,
+        "floatingip_id": house.core.store.ledger.floatingips()[0].id,
         "name": "gpu" if "properties" in route.path else "cmp-6",
     }
     return re.sub(r"{(\w+)}", lambda found: names[found[1]], route.path)
@@ -107,20 +120,21 @@ def test_each_persona_may_do_what_its_roles_allow_and_nothing_else(
     build: Build, guarded: House, route: Route
 ) -> None:
     lease_id = guarded.lease("member")["id"]
-    path, body = address(route, lease_id), BODIES.get((route.method, route.path))
+    path, body = address(guarded, route, lease_id), BODIES.get((route.method, route.path))
+    asked: dict[str, Any] = {"json": body, "params": QUERIES.get(route.path)}
     before = guarded.dump()
     refused = set(PEOPLE) - MAY[str(route.rule)]
     for user in sorted(refused):
-        answer = guarded.call(route.method, path, user, json=body)
+        answer = guarded.call(route.method, path, user, **asked)
         assert answer.status_code == 403, (user, answer.text)
-    assert guarded.call(route.method, path, json=body).status_code == 401
+    assert guarded.call(route.method, path, **asked).status_code == 401
     if "{lease_id}" in path or lease_id in path:
-        assert guarded.call(route.method, path, "other", json=body).status_code == 404
+        assert guarded.call(route.method, path, "other", **asked).status_code == 404
     assert guarded.dump() == before
     # those who may: weakest first, writes once each
     allowed = [u for u in ("reader", "member", "service", "admin") if u in MAY[str(route.rule)]]
     for user in allowed[: 1 if route.method in ("POST", "DELETE") else None]:
-        answer = guarded.call(route.method, path, user, json=body)
+        answer = guarded.call(route.method, path, user, **asked)
         assert answer.status_code == route.status, (user, answer.text)
 
 

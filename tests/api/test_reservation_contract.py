@@ -104,7 +104,7 @@ def test_version_document_is_a_300_with_links_that_end_in_v1(shared: House, path
     assert version["id"] == "v1.0"
     assert version["status"] == "CURRENT"
     assert version["links"] == [{"href": "http://127.0.0.1:8780/reservation/v1", "rel": "self"}]
-    assert (version["min_version"], version["max_version"]) == ("1.0", "1.0")
+    assert (version["min_version"], version["max_version"]) == ("1.0", "1.1")
 
 
 def test_instance_ha_version_documents_name_their_range(shared: House) -> None:
@@ -115,11 +115,20 @@ def test_instance_ha_version_documents_name_their_range(shared: House) -> None:
     assert "media-types" in one.json["version"]
 
 
-@pytest.mark.parametrize("asked", [None, "reservation 1.0", "reservation latest", "compute 2.90"])
-def test_answers_carry_the_version_and_vary(shared: House, asked: str | None) -> None:
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        (None, "1.0"),
+        ("reservation 1.0", "1.0"),
+        ("compute 2.90", "1.0"),
+        ("reservation 1.1", "1.1"),
+        ("reservation latest", "1.1"),
+    ],
+)
+def test_answers_carry_the_version_and_vary(shared: House, asked: str | None, given: str) -> None:
     answer = shared.call("GET", LEASES, headers={VERSION: asked} if asked else {})
     assert answer.status_code == 200
-    assert answer.headers[VERSION] == "reservation 1.0"
+    assert answer.headers[VERSION] == f"reservation {given}"
     assert VERSION in answer.headers["Vary"]
 
 

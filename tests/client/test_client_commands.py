@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from test_client_fake import HOSTS, LEASES, Fake, Ran, Run, clean_environment, runner
@@ -54,6 +55,22 @@ def holdfast(
         "sim set latency_s=NaN",
         "sim set latency_s=1e999",
         "operation list --status odd",
+        "lease create x --reservation vcpus=2",
+        "lease create x --reservation virtual:instance,vcpus",
+        "lease create x --reservation virtual:instance,amount=1,amount=2",
+        "lease create x --reservation {",
+        "lease create x --wait --dry-run",
+        "lease list --status odd",
+        "lease list --limit 0",
+        "lease list --end-before soon",
+        "availability --hosts 1",
+        "availability --hosts 1 --for 8h --end +1d",
+        "availability --hosts 1 --end +1d --limit 3",
+        "availability --hosts 1 --for 8h --reservation virtual:instance,amount=1",
+        "host unset cmp-1",
+        "host property set gpu",
+        "host property set gpu --private --public",
+        "floatingip create net",
         "leese list",
     ],
 )
@@ -99,6 +116,102 @@ def test_host_allocation_list_names_hosts_and_filters_by_lease(fake: Fake, holdf
         ("cmp-1", "r1")
     ]
     assert fake.asked[1]["query"] == f"lease_id={UUID}"
+
+
+def test_host_unset_takes_capabilities_away(fake: Fake, holdfast: Run) -> None:
+    host = {"id": "1", "hypervisor_hostname": "cmp-1"}
+    fake.says(f"GET {HOSTS}", (200, {"hosts": [host]}))
+    fake.says(f"PUT {HOSTS}/1", (200, {"host": host}))
+    ran = holdfast("host", "unset", "cmp-1", "old", "older")
+    assert ran.code == 0, ran.err
+    assert fake.asked[-1]["body"] == {"old": None, "older": None}
+
+
+def test_host_properties_are_listed_and_hidden(fake: Fake, holdfast: Run) -> None:
+    known = [{"property": "gpu", "private": False, "values": ["a100", "h100"]}]
+    fake.says(f"GET {HOSTS}/properties", (200, {"resource_properties": known}))
+    changed = {"id": "1", "property_name": "gpu", "private": True}
+    fake.says(f"PATCH {HOSTS}/properties/gpu", (200, {"resource_property": changed}))
+    ran = holdfast("host", "property", "list", "--detail", "--all")
+    assert "a100" in ran.out and "h100" in ran.out
+    assert fake.asked[-1]["query"] == "detail=True&all=True"
+    assert "a100" not in holdfast("host", "property", "list").out
+    assert fake.asked[-1]["query"] == ""
+    assert holdfast("host", "property", "set", "gpu", "--private").code == 0
+    assert fake.asked[-1]["body"] == {"private": True}
+    assert holdfast("host", "property", "set", "gpu", "--public").code == 0
+    assert fake.asked[-1]["body"] == {"private": False}
+
+
+def test_floating_ips_go_by_their_address(fake: Fake, holdfast: Run) -> None:
+    where = "/reservation/v1/floatingips"
+    address = {"id": UUID, "floating_ip_address": "203.0.113.17", "floating_network_id": "net"}
+    fake.says(f"GET {where}", (200, {"floatingips": [address]}))
+    fake.says(f"POST {where}", (201, {"floatingip": address}))
+    fake.says(f"DELETE {where}/{UUID}", (204, None))
+    assert "203.0.113.17" in holdfast("floatingip", "list").out
+    assert UUID in holdfast("floatingip", "show", "203.0.113.17").out
+    assert holdfast("floatingip", "create", "net", "203.0.113.17").code == 0
+    assert fake.asked[-1]["body"] == {
+        "floating_network_id": "net",
+        "floating_ip_address": "203.0.113.17",
+    }
+    ran = holdfast("floatingip", "delete", "203.0.113.17", "203.0.113.99")
+    assert ran.code == 1
+    assert ran.err.splitlines() == [
+        f"floating IP 203.0.113.17 ({UUID}) deleted",
+        "203.0.113.99: there is no floating IP '203.0.113.99': `holdfast floatingip list` shows"
+        " them",
+    ]
+
+
+AVAILABILITY = "/holdfast/v1/availability"
+
+
+def asked_for(fake: Fake) -> dict[str, str]:
+    """The last query, with its reservation parsed."""
+    query = dict(parse_qsl(fake.asked[-1]["query"]))
+    return query | {"reservation": json.loads(query["reservation"])}
+
+
+def test_availability_shows_the_first_windows(fake: Fake, holdfast: Run) -> None:
+    window = {
+        "start_date": "2027-02-01T08:00:00+00:00",
+        "end_date": "2027-02-01T16:00:00+00:00",
+        "amount": 3,
+    }
+    found = {"fits": True, "amount": 3, "windows": [window], "why_not": None}
+    fake.says(f"GET {AVAILABILITY}", (200, {"availability": found}))
+    asked = "availability --min 2 --max 4 --for 8h --from +1h --until +7d"
+    ran = holdfast(*asked.split())
+    assert ran.code == 0, ran.err
+    assert "| 2027-02-01 08:00:00 | 2027-02-01 16:00:00 | 3 " in " ".join(ran.out.split())
+    assert asked_for(fake) == {
+        "reservation": {
+            "resource_type": "physical:host",
+            "min": 2,
+            "max": 4,
+            "hypervisor_properties": "",
+            "resource_properties": "",
+        },
+        "duration_s": "28800",
+        "from": "2027-01-31 13:00:07",
+        "until": "2027-02-07 12:00:07",
+    }
+
+
+def test_availability_of_a_window_ends_with_1_and_says_why_not(fake: Fake, holdfast: Run) -> None:
+    why = {"message": "Not enough hosts available: 3 of 4 are held until Monday"}
+    found = {"fits": False, "amount": 0, "windows": [], "why_not": why}
+    fake.says(f"GET {AVAILABILITY}", (200, {"availability": found}))
+    slots = "virtual:instance,vcpus=2,amount=3"
+    ran = holdfast("availability", "--end", "+2h", "--reservation", slots)
+    assert (ran.code, ran.err) == (1, f"{why['message']}\n")
+    assert asked_for(fake) == {
+        "reservation": {"resource_type": "virtual:instance", "vcpus": 2, "amount": 3},
+        "start_date": "now",
+        "end_date": "2027-01-31 14:00:07",
+    }
 
 
 def test_sim_commands_show_change_and_break_the_cloud(fake: Fake, holdfast: Run) -> None:
@@ -181,7 +294,7 @@ def test_the_password_comes_from_a_file(fake: Fake, holdfast: Run, tmp_path: Any
 def test_every_command_of_ours_teaches_by_example(holdfast: Run) -> None:
     entries = importlib.metadata.entry_points(group="holdfast.commands")
     ours = [e.name for e in entries if e.value.startswith("holdfast.client.")]
-    assert len(ours) == 17
+    assert len(ours) == 25
     for name in ours:
         ran = holdfast(*name.split(), "--help")
         assert ran.code == 0

@@ -4,11 +4,12 @@
 import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from test_client_fake import LEASES, Fake, Run, clean_environment, runner
 
-from holdfast.client import clock
+from holdfast.client import Client, Conflict, clock
 
 UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
 
@@ -127,6 +128,95 @@ def test_lease_list_shows_a_table_or_json(fake: Fake, holdfast: Run) -> None:
     assert first["hosts"] == "1-2"
 
 
+def test_lease_create_reserves_other_things_than_hosts(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"POST {LEASES}", (201, {"lease": lease()}))
+    slots = 'virtual:instance,vcpus=2,affinity=false,resource_properties=["==","$a",1]'
+    ran = holdfast(
+        "lease", "create", "web",
+        "--reservation", slots,
+        "--reservation", "flavor:instance,flavor_id=42,amount=1,affinity=None",
+        "--reservation", 'virtual:floatingip,network_id=n,required_floatingips=["203.0.113.7"]',
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert fake.asked[0]["body"]["reservations"] == [
+        {
+            "resource_type": "virtual:instance",
+            "vcpus": 2,
+            "affinity": False,
+            "resource_properties": '["==","$a",1]',
+        },
+        {"resource_type": "flavor:instance", "flavor_id": "42", "amount": 1, "affinity": "None"},
+        {
+            "resource_type": "virtual:floatingip",
+            "network_id": "n",
+            "required_floatingips": ["203.0.113.7"],
+        },
+    ]
+    assert "dry_run" not in fake.asked[0]["body"]
+    assert holdfast("lease", "create", "both", "--hosts", "2", "--reservation", "a:b").code == 0
+    types = [each["resource_type"] for each in fake.asked[1]["body"]["reservations"]]
+    assert types == ["physical:host", "a:b"]
+    whole = '{"resource_type": "physical:host", "min": 1, "max": 1}'
+    assert holdfast("lease", "create", "raw", "--reservation", whole).code == 0
+    assert fake.asked[2]["body"]["reservations"] == [json.loads(whole)]
+
+
+def test_lease_create_shows_what_a_dry_run_would_get(fake: Fake, holdfast: Run) -> None:
+    got = {
+        "resource_type": "virtual:instance",
+        "status": "pending",
+        **{"vcpus": 2, "memory_mb": 4096, "disk_gb": 20, "amount": 3},
+        "hosts": [
+            {"id": "1", "name": "cmp-1", "slots": 2},
+            {"id": "2", "name": "cmp-2", "slots": 1},
+        ],
+    }
+    fake.says(f"POST {LEASES}", (200, {"lease": lease(reservations=[got]), "dry_run": True}))
+    ran = holdfast("lease", "create", "training", "--dry-run")
+    assert ran.code == 0, ran.err
+    assert fake.asked[0]["body"]["dry_run"] is True
+    said = (
+        "virtual:instance, pending, 3 of 2 vCPU 4096 MB 20 GB, on cmp-1 (2 slots), cmp-2 (1 slot)"
+    )
+    assert said in ran.out
+
+
+def test_a_refusal_keeps_its_parts_for_programs(fake: Fake) -> None:
+    details = {"earliest": {"start_date": "s", "end_date": "e"}, "obstacles": [], "conditions": []}
+    said = {"error_code": 409, "error_message": "no", "error_name": 409, "details": details}
+    fake.says(f"POST {LEASES}", (409, said))
+    with pytest.raises(Conflict) as refused:
+        Client(fake.url).leases.create("x", end_date="2027-01-31 18:00")
+    assert refused.value.details == details
+
+
+def test_lease_list_asks_for_what_is_meant(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"GET {LEASES}", (200, {"leases": [lease()], "leases_links": [{"rel": "next"}]}))
+    options = "--status ACTIVE --end-before +1d --sort end_date:desc --limit 5 --project p1"
+    assert holdfast("lease", "list", *options.split()).code == 0
+    assert dict(parse_qsl(fake.asked[0]["query"])) == {
+        "status": "ACTIVE",
+        "end_before": "2027-02-01 12:00:07",
+        "sort": "end_date:desc",
+        "limit": "5",
+        "project_id": "p1",
+    }
+    assert len(fake.asked) == 1
+    assert fake.asked[0]["headers"]["OpenStack-API-Version"] == "reservation 1.1"
+
+
+def test_a_list_without_a_limit_follows_the_pages_to_the_end(fake: Fake) -> None:
+    more = [{"rel": "next", "href": "http://elsewhere.example/unreachable"}]
+    fake.says(
+        f"GET {LEASES}",
+        (200, {"leases": [{"id": "a"}, {"id": "b"}], "leases_links": more}),
+        (200, {"leases": [{"id": "c"}]}),
+    )
+    found = Client(fake.url).leases.list(status="ACTIVE")
+    assert [each["id"] for each in found] == ["a", "b", "c"]
+    assert [each["query"] for each in fake.asked] == ["status=ACTIVE", "status=ACTIVE&marker=b"]
+
+
 @pytest.mark.parametrize(
     ("options", "sent"),
     [
@@ -134,6 +224,11 @@ def test_lease_list_shows_a_table_or_json(fake: Fake, holdfast: Run) -> None:
         ("--shorten 30m", {"end_date": "2027-01-31 19:30"}),
         ("--end now --name new", {"end_date": "now", "name": "new"}),
         ("--end +1h", {"end_date": "2027-01-31 13:00:07"}),
+        ("--reservation max=3", {"reservations": [{"id": "r1", "max": 3}]}),
+        (
+            "--reservation r1,min=2,max=3 --dry-run",
+            {"reservations": [{"id": "r1", "min": 2, "max": 3}], "dry_run": True},
+        ),
         (
             "--start 2027-02-01T00:00 --end +1h",
             {"start_date": "2027-02-01 00:00", "end_date": "2027-02-01 01:00"},

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server on loopback that is Keystone and Nova at once and does what it is told: hang, cut,
-trickle, refuse. The real ones do that too, but not on request."""
+"""A server on loopback that is Keystone, Nova and Placement at once and does what it is told: hang,
+cut, trickle, refuse. The real ones do that too, but not on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Act = Callable[["Handler"], None]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Keystone at /v3, Nova at /v2.1; whatever `acts` holds for a request comes first."""
+    """Keystone at /v3, Nova at /v2.1, Placement at /placement; whatever `acts` holds for a request
+    comes first."""
 
     protocol_version = "HTTP/1.1"
     server: Stub
@@ -39,6 +40,10 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path in ("/v2.1", "/v2.1/"):
             extra = {"version": "2.80", "min_version": "2.1"}
             self.say(200, {"version": {**version("v2.1", root + "/v2.1"), **extra}})
+        elif self.path in ("/placement", "/placement/"):
+            extra = {"max_version": "1.39", "min_version": "1.0"}
+            found = {**version("v1.0", root + "/placement"), **extra}
+            self.say(200, {"versions": [found]})
         else:
             self.say(200, {"fine": True})
 
@@ -91,7 +96,11 @@ def token(root: str) -> dict[str, Any]:
         "user": {"id": "u", "name": "u", "domain": {"id": "d", "name": "d"}},
         "project": {"id": "p", "name": "p", "domain": {"id": "d", "name": "d"}},
         "roles": [{"id": "r", "name": "admin"}],
-        "catalog": [service("compute", root + "/v2.1"), service("identity", root + "/v3")],
+        "catalog": [
+            service("compute", root + "/v2.1"),
+            service("identity", root + "/v3"),
+            service("placement", root + "/placement"),
+        ],
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.model.errors import Conflict
+from holdfast.model.errors import Conflict, NotFound
 from holdfast.ports.cloud import Address
 from tests.cloud.worlds import World
 
@@ -71,3 +71,17 @@ def test_an_address_that_is_gone_can_be_deleted(world: World, tags: list[str]) -
     for _ in range(2):
         world.cloud.addresses.delete(made.id)
     assert listed(world) == []
+
+
+def test_the_subnets_of_a_network_say_what_the_cloud_hands_out_itself(world: World) -> None:
+    (subnet,) = world.cloud.addresses.subnets(world.network)
+    assert subnet.network_id == world.network
+    assert (subnet.cidr, subnet.gateway) == ("203.0.113.0/24", "203.0.113.1")
+    assert subnet.pools == (("203.0.113.2", "203.0.113.254"),)
+    assert subnet.id
+
+
+@pytest.mark.parametrize("nobody", ["4ab11c5e-7bb4-4f0e-8b52-000000000000", "no such/network?"])
+def test_a_network_that_is_not_there_is_not_found(world: World, nobody: str) -> None:
+    with pytest.raises(NotFound):
+        world.cloud.addresses.subnets(nobody)

@@ -2,6 +2,7 @@
 """The Hosts port, in every world."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,8 @@ def test_a_host_is_found_by_short_name_full_name_and_uuid(world: World) -> None:
     listed = {host.service_host: host for host in world.cloud.hosts.list()}
     mine = listed[world.hosts[0]]
     for name in (mine.service_host, f"{mine.service_host.upper()}.example.org.", mine.uuid):
-        assert world.cloud.hosts.find(name) == mine
+        found = world.cloud.hosts.find(name)
+        assert replace(found, inventories={}, traits=frozenset()) == mine
     with pytest.raises(NotFound, match="nobody"):
         world.cloud.hosts.find("nobody")
     with pytest.raises(NotFound):
@@ -27,3 +29,27 @@ def test_a_host_tells_its_size_and_whether_it_is_up(world: World) -> None:
     assert host.state == "up"
     world.cloud.services.force_down(host.service_host)
     assert world.cloud.hosts.find(world.hosts[0]).state == "down"
+
+
+def test_a_host_that_is_found_tells_what_placement_has_of_it(world: World) -> None:
+    host = world.cloud.hosts.find(world.hosts[0])
+    sizes = {"VCPU": host.vcpus, "MEMORY_MB": host.memory_mb, "DISK_GB": host.local_gb}
+    for resource_class, total in sizes.items():
+        inventory = host.inventories[resource_class]
+        assert inventory.total == total
+        assert 0 <= inventory.reserved < total
+        assert inventory.ratio > 0
+        assert inventory.most == total
+    assert all(trait.isupper() for trait in host.traits)
+
+
+def test_slots_of_ours_are_no_part_of_what_a_host_has(world: World) -> None:
+    before = world.cloud.hosts.find(world.hosts[0])
+    slots, name = world.cloud.slots, "CUSTOM_NOT_THE_HOSTS_OWN"
+    read = slots.inventory(world.hosts[0], name)
+    written = slots.set_inventory(world.hosts[0], name, 3, read.generation)
+    try:
+        assert world.cloud.hosts.find(world.hosts[0]) == before
+    finally:
+        slots.set_inventory(world.hosts[0], name, 0, written.generation)
+        slots.drop_class(name)

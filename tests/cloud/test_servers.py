@@ -2,6 +2,7 @@
 """The Servers port, in every world."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -26,6 +27,17 @@ def test_servers_are_listed_by_host_and_project(world: World) -> None:
     assert servers.list(host=world.hosts[1], project_id=world.projects[0]) == []
     with pytest.raises(NotFound):
         servers.list(host="nobody")
+
+
+def test_a_server_tells_who_made_it_and_when(world: World) -> None:
+    before = datetime.now(UTC)
+    made = world.boot(host=world.hosts[0])
+    assert made.user_id == world.user
+    assert made.created_at is not None
+    assert abs(made.created_at - before) < timedelta(seconds=30)
+    world.cloud.servers.stop(made.id)
+    stopped = settled(world, made, "SHUTOFF")
+    assert (stopped.user_id, stopped.created_at) == (made.user_id, made.created_at)
 
 
 def test_an_action_needs_the_right_state_and_says_so(world: World) -> None:

@@ -39,6 +39,8 @@ class World(Protocol):
     projects: tuple[str, str]
     #: The id of a network that floating addresses come from, 203.0.113.0/24.
     network: str
+    #: The id of the user who boots.
+    user: str
 
     def name(self, word: str) -> str:
         """A name that nobody else uses; whatever has one is gone after the test."""
@@ -102,6 +104,7 @@ class SimWorld:
     hosts = ("cmp-1", "cmp-2")
     projects = ("red", "blue")
     network = "public"
+    user = "rosa"
 
     def __init__(self, folder: Path) -> None:
         self._path = str(folder / "cloud.db")
@@ -113,6 +116,8 @@ class SimWorld:
         )
         for host in (*self.hosts, "cmp-3"):
             self.sim.add_host(host, vcpus=8, memory_mb=16384, local_gb=100)
+        whole = (("203.0.113.2", "203.0.113.254"),)
+        self.sim.add_subnet(self.network, "203.0.113.0/24", "203.0.113.1", whole)
         self.sim.change(action_s=PACE_S, delete_s=PACE_S, service_down_s=60)
 
     def close(self) -> None:
@@ -143,6 +148,7 @@ class SimWorld:
             1,
             flavor or "small",
             hints,
+            self.user,
         )
 
     @contextlib.contextmanager
@@ -180,6 +186,7 @@ class NovaWorld:
         ids = [str(user.current_project_id) for user in self._users.values()]
         self.projects = (ids[0], ids[1])
         self.network = lab.external_network
+        self.user = str(self._users["admin"].current_user_id)
         self.cloud: Cloud = self.hasty(30.0)
 
     def _made(self) -> tuple[str, str]:

@@ -7,7 +7,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from holdfast.client import Client
+import pytest
+
+from holdfast.client import Client, Conflict
 from tests.e2e.deployment import all_in_one, host_lease, separate, soon, wire_date
 from tests.processes import eventually
 from tests.servers import PostgreSQL, RabbitMQ
@@ -105,7 +107,21 @@ def test_two_apis_two_managers_and_kill_9_between_start_and_end(
         assert filled == {"freepool", "holdfast"}
 
         # and the one that is left goes on taking commands
-        one.leases.create("after", end_date=wire_date(soon(600)), reservations=[host_lease(1, 1)])
+        end_date = wire_date(soon(600))
+        one.leases.create("after", end_date=end_date, reservations=[host_lease(1, 1)])
+        # what is only asked goes through the broker too, and so does why not
+        dry = two.leases.create(
+            "dry", end_date=end_date, reservations=[host_lease(2, 2)], dry_run=True
+        )
+        assert len(dry["reservations"][0]["hosts"]) == 2
+        assert two.availability.first(host_lease(4, 4), duration_s=60)["windows"]
+        with pytest.raises(Conflict) as refused:
+            one.leases.create("too-many", end_date=end_date, reservations=[host_lease(4, 4)])
+        assert {"obstacles", "earliest"} <= refused.value.details.keys()
+        assert [lease["name"] for lease in one.leases.list(sort="name")] == [
+            "after",
+            "killed-in-between",
+        ]
         for program in [*deployment.apis, deployment.managers[1]]:
             assert program.terminate(15) == 0
 

@@ -95,6 +95,23 @@ def test_an_expression_names_its_keys() -> None:
     assert both().matches({})
 
 
+def test_an_expression_says_what_it_asks_for_and_what_must_all_be_so() -> None:
+    tree = ["and", [">=", "$vcpus", 8], ["and", ["not", ["in", "$rack", "a", "b"]]]]
+    found = parse(json.dumps(["and", *tree[1:], ["or", ["==", "$a", "1"], ["<", "$b", "2"]]]))
+    assert [part.text for part in found.parts] == [
+        "vcpus >= 8",
+        "not (rack in a, b)",
+        "a == 1 or b < 2",
+    ]
+    assert found.text == "vcpus >= 8 and not (rack in a, b) and (a == 1 or b < 2)"
+    assert [sorted(part.keys) for part in found.parts] == [["vcpus"], ["rack"], ["a", "b"]]
+    facts = {"vcpus": 8, "rack": "c", "a": 1}
+    assert found.matches(facts) and all(part.matches(facts) for part in found.parts)
+    assert [part.matches({"vcpus": 9}) for part in found.parts] == [True, True, False]
+    assert parse("").parts == ()
+    assert [part.text for part in both(found, parse('["==", "$c", "x"]')).parts][-1] == "c == x"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -197,7 +214,7 @@ def _answered(text: str, facts: dict[str, Any]) -> None:
         found = parse(text)
     except InvalidInput:
         return
-    assert found.matches(facts) in (True, False)
+    assert found.matches(facts) is all(part.matches(facts) for part in found.parts)
 
 
 @settings(max_examples=300, deadline=None)

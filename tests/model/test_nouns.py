@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts, leases, state machines and errors: the rules of the nouns themselves."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from holdfast.model import errors, moves
 from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError, IllegalMove
-from holdfast.model.host import RESERVED_NAMES, Host, normalise, same, short
+from holdfast.model.host import AMOUNTS, RESERVED_NAMES, Host, Inventory, normalise, same, short
 from holdfast.model.lease import SEQUENCE, Allocation, Lease, Reservation
 from holdfast.model.operation import OPEN
 
@@ -46,7 +47,18 @@ def test_a_capability_never_hides_a_column() -> None:
     assert host.facts()["vcpus"] == 8
     assert host.facts()["gpu"] == "x"
     assert {"vcpus", "reservable", "created_at"} <= RESERVED_NAMES
-    assert host.facts().keys() - {"gpu"} <= RESERVED_NAMES
+    assert host.facts().keys() - {"gpu", *AMOUNTS} <= RESERVED_NAMES
+
+
+def test_what_a_host_has_for_servers_is_counted_as_placement_does_where_that_is_known() -> None:
+    host = Host(1, "u", "n", "h", "s", vcpus=8, memory_mb=100, local_gb=7)
+    assert [host.fact(name) for name in AMOUNTS] == [8, 100, 7]
+    known = {"VCPU": Inventory(6, 1, 16.0), "PCPU": Inventory(2), "MEMORY_MB": Inventory(90, 99)}
+    host = replace(host, inventories=known, capabilities={"cpu_cores": "many"})
+    assert [host.amount(name) for name in AMOUNTS] == [7, 0, 7]
+    assert host.fact("cpu_cores") == "many"
+    assert host.fact("moon") is None
+    assert all(host.fact(name) == value for name, value in host.facts().items())
 
 
 # state machines

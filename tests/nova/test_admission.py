@@ -21,6 +21,7 @@ RED = Pool("r1", {names.OWNER: "red"})
 RACK = Pool("rack-7", {"rack": "7"})
 SLOTS = Pool("c1", {names.OWNER: "red", names.SLOTS: "c1", "filter_tenant_id": "red"})
 OLD = Pool("b1", {names.OWNER: "red", names.ZONE: "blazar_b1"})
+LEASED = Pool("s1", {names.OWNER: "red", names.SERVER: "web"})
 
 
 def closed(pool: Pool) -> Pool:
@@ -33,10 +34,11 @@ def may(
     hint: Any = None,
     specs: dict[str, str] | None = None,
     options: Options | None = None,
+    server: str | None = None,
 ) -> bool:
     hints = {} if hint is None else {"reservation": hint}
     options = options or Options()
-    return refusal(ask(project, hints, specs, options), pools, options) is None
+    return refusal(ask(project, hints, specs, options, server), pools, options) is None
 
 
 def test_the_owner_with_the_hint_gets_its_host() -> None:
@@ -197,6 +199,59 @@ def test_a_preemptible_pool_of_its_own_takes_only_preemptible_servers() -> None:
     assert not may(spot, options=options)
 
 
+def test_a_leased_server_gets_onto_the_host_that_keeps_room_for_it() -> None:
+    assert may(LEASED, server="web")
+    assert may(FREE, LEASED, RACK, server="web")
+    assert may(LEASED, SLOTS, server="web")
+    assert may(Pool("s2", {names.OWNER: "red", names.SERVER: "db"}), LEASED, server="web")
+    kept = Pool("holdfast", {names.KEPT: "yes"})
+    assert may(kept, FREE, LEASED, server="web", hint=["r1"])  # it may have been made with a hint
+    assert may(LEASED, server="web", specs=PREEMPTIBLE, options=ALLOWED)
+
+
+def test_nobody_else_gets_onto_the_host_that_keeps_room_for_a_server() -> None:
+    assert not may(LEASED)
+    assert not may(FREE, LEASED)
+    assert not may(FREE, LEASED, server="db")
+    assert not may(LEASED, server="")
+    assert not may(Pool("s1", {names.OWNER: "red", names.SERVER: ""}), server="")
+    assert not may(LEASED, server="web", project="blue")
+    assert not may(LEASED, server="web", project=None)
+    assert not may(LEASED, hint=["s1"])
+    assert not may(LEASED, specs=flavor_of("s1"))
+    assert not may(FREE, LEASED, specs=PREEMPTIBLE, options=ALLOWED)
+
+
+def test_room_for_a_server_is_no_room_once_its_lease_ends_or_the_host_is_somebodys() -> None:
+    assert not may(closed(LEASED), server="web")
+    assert not may(FREE, closed(LEASED), server="web")
+    assert not may(LEASED, Pool("r2", {names.OWNER: "blue"}), server="web")
+    assert not may(LEASED, RED, server="web")  # its end would delete the server
+    assert not may(LEASED, OLD, server="web")
+
+
+def test_a_pool_is_a_servers_only_if_a_project_owns_it() -> None:
+    assert kind(Pool("s1", {names.SERVER: "web"})) is Kind.OTHER
+    assert not may(FREE, Pool("s1", {names.SERVER: "web"}), server="web")
+    assert kind(Pool("freepool", LEASED.metadata)) is Kind.SHARED
+    assert kind(Pool("s1", {**LEASED.metadata, names.ZONE: "blazar_s1"})) is Kind.HOST
+
+
+def test_room_for_a_server_is_in_nobodys_way() -> None:
+    assert may(LEASED, SLOTS, FREE, specs=flavor_of("c1"))
+    assert may(LEASED, RED, hint=["r1"])
+    assert may(LEASED, RED, hint=["r1"], server="web")
+
+
+def test_a_leased_server_goes_where_it_might_go_unleased() -> None:
+    assert may(server="web")
+    assert may(RACK, server="web")
+    assert may(RED, server="web", hint=["r1"])
+    assert may(FREE, SLOTS, server="web", specs=flavor_of("c1"))
+    assert not may(FREE, server="web")
+    assert not may(RED, server="web")
+
+
 # whatever comes
 
 IDS = st.sampled_from(["r1", "r2", "freepool", "rack", "spot"])
@@ -207,6 +262,7 @@ VALUES = {
     names.ZONE: st.sampled_from(["blazar_r1", "nova", ""]),
     names.SLOTS: IDS,
     names.KEPT: st.just("yes"),
+    names.SERVER: st.sampled_from(["web", "db", ""]),
     "red": st.sampled_from(["blazar:tenant", ""]),
 }
 POOLS = st.lists(
@@ -220,6 +276,7 @@ REQUESTS = st.builds(
     hinted=st.none() | st.frozensets(IDS, max_size=2),
     slots_of=st.none() | IDS,
     preemptible=st.booleans(),
+    server=st.sampled_from([None, "", "web", "db"]),
 )
 OPTIONS = st.builds(
     Options,
@@ -243,11 +300,34 @@ def test_only_the_owner_with_the_hint_ever_gets_onto_a_reserved_host(
         assert all(lets_in(pool, request.project) for pool in reserved)
 
 
+def room_for(request: Request, pools: list[Pool], options: Options) -> bool:
+    """Whether the host keeps room for the server that asks, and is nobody's as a whole."""
+    kinds = {pool.name: kind(pool, options) for pool in pools}
+    return Kind.HOST not in kinds.values() and any(
+        kinds[pool.name] is Kind.SERVER
+        and request.server
+        and pool.metadata[names.SERVER] == request.server
+        and lets_in(pool, request.project)
+        for pool in pools
+    )
+
+
+@given(REQUESTS, POOLS, OPTIONS)
+def test_room_for_a_server_opens_its_host_to_that_server_and_changes_nothing_else(
+    request: Request, pools: list[Pool], options: Options
+) -> None:
+    unleased = dataclasses.replace(request, server=None)
+    expected = room_for(request, pools, options) or refusal(unleased, pools, options) is None
+    assert (refusal(request, pools, options) is None) == expected
+
+
 @given(REQUESTS, POOLS, OPTIONS)
 def test_whoever_names_a_reservation_gets_only_its_hosts(
     request: Request, pools: list[Pool], options: Options
 ) -> None:
     wanted = request.slots_of or request.hinted
+    if room_for(request, pools, options):
+        return
     if wanted and refusal(request, pools, options) is None:
         named = {request.slots_of} if request.slots_of else request.hinted or frozenset()
         kinds = Kind.SLOTS if request.slots_of else Kind.HOST
@@ -261,7 +341,8 @@ def test_only_reservations_and_preemptible_servers_get_onto_kept_hosts(
     kept = any(kind(pool, options) is not Kind.OTHER for pool in pools)
     if kept and refusal(request, pools, options) is None:
         named = request.hinted is not None or request.slots_of is not None
-        assert named or (request.preemptible and options.allow_preemptibles)
+        preemptible = request.preemptible and options.allow_preemptibles
+        assert named or preemptible or room_for(request, pools, options)
 
 
 @given(REQUESTS, POOLS, OPTIONS, st.randoms(use_true_random=False))

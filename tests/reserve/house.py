@@ -10,7 +10,9 @@ made to die, or not to hear an answer, at any point where it changes the world (
 """
 
 import contextlib
+import re
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
@@ -33,9 +35,15 @@ from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 from holdfast.reserve import due, hosts
 from holdfast.reserve.commands import Commands
 from holdfast.reserve.due import Desk
+from holdfast.reserve.floatingips import FloatingIps
 from holdfast.reserve.hosts import Hosts
 from holdfast.reserve.leases import Leases
+from holdfast.reserve.resource import Resource
+from holdfast.reserve.resources.flavor import FlavorResource
+from holdfast.reserve.resources.floatingip import FloatingIpResource
 from holdfast.reserve.resources.host import HostResource
+from holdfast.reserve.resources.instance import InstanceResource
+from holdfast.reserve.resources.server import ServerResource
 from holdfast.store import Store, migrations
 from holdfast.work.loop import Loop
 from holdfast.work.runner import Ended, Runner
@@ -45,6 +53,13 @@ ANN = Caller("ann", "alpha", ("member",))
 BOB = Caller("bob", "beta", ("member",))
 ADMIN = Caller("root", "admin", ("admin",), is_admin=True)
 CLAIM_S = 30.0
+RESOURCES: tuple[Resource, ...] = (
+    HostResource(),
+    InstanceResource(),
+    FlavorResource(),
+    FloatingIpResource(),
+    ServerResource(),
+)
 
 
 class Killed(BaseException):
@@ -69,10 +84,14 @@ class Points:
 
     `kill` dies there; `lose` lets the change happen and the answer get lost. To die just before a
     change leaves the same world as to die just after the one before it, so only the first counts.
+    With `statements`, each answer of the database is a point too: after a lost one the transaction
+    is undone, and the manager goes on with what it remembers. Only what is `armed` counts.
     """
 
     at: int = 0
     how: str = "kill"
+    statements: bool = False
+    armed: bool = True
     passed: list[str] = field(default_factory=list)
 
     def before(self, what: str) -> None:
@@ -83,11 +102,15 @@ class Points:
         self._reach(f"after {what}")
 
     def _reach(self, what: str) -> None:
+        if not self.armed:
+            return
         self.passed.append(what)
         if len(self.passed) != self.at:
             return
         if self.how == "kill":
             raise Killed(self.where)
+        if what.startswith("after sql "):
+            raise sqlite3.OperationalError(f"no answer {what}")
         if "commit" in what:
             raise Unavailable(f"no answer {what}")
         raise DriverError("test", f"no answer {what}", retryable=True)
@@ -98,7 +121,7 @@ class Points:
         return f"{self.how} at point {self.at}: {trail}"
 
 
-_LOOKS = {"find", "list", "show", "images", "inventory", "groups", "migrations"}
+_LOOKS = {"find", "list", "show", "images", "inventory", "groups", "migrations", "subnets"}
 
 
 class _Watched:
@@ -130,7 +153,11 @@ class Manager:
     def __init__(self, house: "House", name: str, points: Points | None = None) -> None:
         self.house, self.name = house, name
         self.store = open_store(house.path, house.clock)
-        self.cloud: Any = SimCloud(str(house.path / "cloud.db"), house.clock)
+        # A number of its own, so that a story is the same when it is told again.
+        self.cloud: Any = SimCloud(
+            str(house.path / "cloud.db"), house.clock, seed=len(house._managers)
+        )
+        self._unlisten: list[Callable[[], None]] = []
         if points is not None:
             self._watch(points)
         self.ended: list[Ended] = []
@@ -138,7 +165,7 @@ class Manager:
             ledger=self.store.ledger,
             cloud=self.cloud,
             calls=Inline(),
-            resources={HostResource.type: HostResource()},
+            resources={one.type: one for one in RESOURCES},
             settings=house.settings,
         )
         self.runner = Runner(
@@ -155,6 +182,7 @@ class Manager:
         self.commands = Commands(
             Leases(desk, house.clock, house.new_id),
             Hosts(desk, house.new_id, "here"),
+            FloatingIps(self.store.ledger, self.cloud),
             self.store.operations,
             house.clock,
             name=name,
@@ -184,12 +212,16 @@ class Manager:
 
     def die(self) -> None:
         """Give back the file handles; nothing else is tidied up."""
+        while self._unlisten:
+            self._unlisten.pop()()
         self.store.close()
         self.cloud.close()
 
     def _watch(self, points: Points) -> None:
         self.cloud = _Watched(self.cloud, points)
         database: Any = self.store.database
+        if points.statements:
+            self._watch_statements(points, database.engine)
         whole = database.write
 
         @contextlib.contextmanager
@@ -200,6 +232,29 @@ class Manager:
             points.after("commit")
 
         database.write = write
+
+    def _watch_statements(self, points: Points, engine: Engine) -> None:
+        """Managers of one house share an engine, so a statement is whose turn it is."""
+
+        def answered(conn: Any, cursor: Any, statement: str, *_more: Any) -> None:
+            said = _STATEMENT.match(statement)
+            if not said or self.house.m is not self:
+                return
+            try:
+                points.after(f"sql {said[1]} {said[2] or said[3]}")
+            except BaseException:
+                cursor.close()
+                conn.connection.dbapi_connection.rollback()  # as a database does for the dead
+                raise
+
+        event.listen(engine, "after_cursor_execute", answered)
+        self._unlisten.append(lambda: event.remove(engine, "after_cursor_execute", answered))
+
+
+_STATEMENT = re.compile(
+    r"\s*(?=(\w+))(?:UPDATE\s+(\w+)|(?:SELECT|INSERT|DELETE)\b.*?\b(?:FROM|INTO)\s+(\w+))",
+    re.DOTALL,
+)
 
 
 class House:
@@ -212,6 +267,8 @@ class House:
             prepare_s=60.0,
             before_end="",
             preemptibles=False,
+            server_on_end=["stop"],
+            server_start_patience_s=120.0,
             retry_first_s=0.5,
             retry_most_s=15.0,
             poll_interval_s=1e6,  # so that only due rows end a sleep
@@ -347,11 +404,16 @@ class House:
             pool, host = effect.subject.split("/")
             pools = inside.setdefault(host, set())
             (pools.add if effect.call == "pools.add_host" else pools.remove)(pool)
-            assert pools, f"{host} was in no pool after {effect}"
+            assert pools or pool == KEPT_POOL, f"{host} was in no pool after {effect}"
 
-    def check_combination(self, lease_id: str) -> None:
-        """Lease, reservations and events fit together as section 2.1 has it."""
+    def check_combination(self, lease_id: str, *, claimed: bool = False) -> None:
+        """Lease, reservations and events fit together as section 2.1 has it. An event is in
+        progress from the moment somebody has `claimed` it, its lease a moment later."""
         lease, events = self.lease(lease_id), self.events(lease_id)
+        if claimed and (lease.status, events["start_lease"]) == ("PENDING", "IN_PROGRESS"):
+            events["start_lease"] = "UNDONE"
+        if claimed and (lease.status, events["end_lease"]) == ("ACTIVE", "IN_PROGRESS"):
+            events["end_lease"] = "UNDONE"
         reservations, starts, ends = COMBINATIONS[lease.status]
         seen = {r.status for r in lease.reservations}
         what = (lease.status, seen, events)
@@ -380,6 +442,7 @@ COMBINATIONS = {
     "TERMINATING": ("active deleted error", "DONE ERROR", "IN_PROGRESS"),
     "TERMINATED": ("deleted", "DONE", "DONE"),
     "ERROR": ("error", "DONE ERROR", "UNDONE ERROR"),
+    "DELETING": ("pending active deleted error", "UNDONE DONE ERROR", "UNDONE DONE ERROR"),
 }
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.host import Inventory
 from holdfast.model.lease import Lease
 from holdfast.ports.cloud import CloudHost
 from holdfast.ports.ledger import Work
@@ -64,3 +66,23 @@ def test_a_host_whose_name_is_a_number_is_not_the_host_of_that_id(store: Store) 
     first = store.ledger.enrol(cloud_host("a"), "", {}, Work())
     other = store.ledger.enrol(cloud_host(str(first.id)), "", {}, Work())
     assert other.id != first.id
+
+
+def test_a_host_is_written_anew_when_the_cloud_says_something_new_of_it(store: Store) -> None:
+    cores = Inventory(4, reserved=1, ratio=1.1, most=4)
+    first = replace(cloud_host("a"), inventories={"VCPU": cores}, traits=frozenset({"X", "Y"}))
+    made = store.ledger.enrol(first, "", {}, Work())
+    assert not store.ledger.refresh(made.id, first)
+    assert store.ledger.host("a") == made
+    changes = (
+        replace(first, traits=frozenset({"X"})),
+        replace(first, inventories={"VCPU": replace(cores, ratio=1.2)}),
+        replace(first, zone="az-2"),
+    )
+    for number, change in enumerate(changes, 1):
+        assert store.ledger.refresh(made.id, change)
+        after = store.ledger.host("a")
+        assert after.generation == made.generation + number
+        assert (after.inventories, after.traits) == (change.inventories, change.traits)
+    store.ledger.withdraw(made.id, Work())
+    assert not store.ledger.refresh(made.id, first)

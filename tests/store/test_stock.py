@@ -167,3 +167,4 @@ def test_one_thing_has_one_owner_at_a_time(store: Store) -> None:
         store.ledger.book(of(1.5, 2.5), Work())
     keys = ["server:1", "x"]
     assert store.ledger.busy_things(keys, window(1, 1.5), besides="") == {"server:1"}
+    assert store.ledger.known_things(keys) == {"server:1"}

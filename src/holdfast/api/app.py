@@ -56,7 +56,9 @@ class _Endpoint:
 
     def _responder(self, route: Route) -> Callable[..., None]:
         schema = None if route.schema is None else body.Schema(route.schema)
-        query = None if route.query is None else body.Schema(body.query_schema(route.query))
+        query = None
+        if route.query is not None:
+            query = body.Schema(body.query_schema(route.query, route.needs))
 
         def respond(req: falcon.Request, resp: falcon.Response, **params: str) -> None:
             reply = route.handler(self._ask(req, params, schema, query))

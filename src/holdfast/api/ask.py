@@ -2,7 +2,7 @@
 """What a handler gets (`Ask`), what it gives back (`Reply`), and what a route is."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,8 @@ class Services:
     new_id: Callable[[], str]
     loop_age_s: Callable[[], float] | None = None  # None: no loop in this process
     sim: Callable[[], Any] | None = None  # the drivers.cloud.sim.Simulator, where the cloud is one
-    lease_texts: Rendered = field(default_factory=Rendered)  # of the reservation contract
+    lease_texts: Rendered = field(default_factory=Rendered)  # of the reservation contract, 1.0
+    whole_lease_texts: Rendered = field(default_factory=Rendered)  # and from 1.1 on
 
 
 @dataclass(frozen=True)
@@ -71,5 +72,6 @@ class Route:
     summary: str
     schema: Mapping[str, Any] | None = None  # of the request body
     query: Mapping[str, Any] | None = None  # schema by parameter; None: not looked at
+    needs: Sequence[str] = ()  # parameters of the query that must be there
     reply: Mapping[str, Any] | None = None  # of the answer, for the OpenAPI document
     status: int = 200

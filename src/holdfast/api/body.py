@@ -7,7 +7,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import falcon
@@ -44,16 +44,27 @@ def read(req: falcon.Request, limit: int) -> Any:
     if not data.strip():
         return {}
     try:
-        value = json.loads(
-            data,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-            object_pairs_hook=_distinct,
-        )
+        value = _loads(data)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"Malformed request body: not JSON: {_short(error)}") from None
     clean(value, "")
     return value
+
+
+def parse(text: str, where: str) -> Any:
+    """JSON that a parameter holds, as strictly as if it were the body."""
+    try:
+        value = _loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{where}: not JSON: {_short(error)}") from None
+    clean(value, where)
+    return value
+
+
+def _loads(data: str | bytes) -> Any:
+    return json.loads(
+        data, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_distinct
+    )
 
 
 def drain(req: falcon.Request, limit: int) -> None:
@@ -150,8 +161,13 @@ class Schema:
         )
 
 
-def query_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": False, "properties": dict(parameters)}
+def query_schema(parameters: Mapping[str, Any], needs: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(needs),
+        "properties": dict(parameters),
+    }
 
 
 def _sentence(error: jsonschema.ValidationError) -> str:

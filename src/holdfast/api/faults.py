@@ -2,9 +2,11 @@
 """Errors on the wire, in the shape of the contract whose path was asked for.
 
 /reservation   {"error_code", "error_message", "error_name"}, or {"error", "error_message"} when
-               refused before any field was looked at: no such path, version, not JSON
+               refused before any field was looked at: no such path, version, not JSON;
+               from 1.1 on also "details" where there are some
 /instance-ha   {"<faultName>": {"code", "message"}}
-others         {"errors": [{"request_id", "code", "status", "title", "detail", "links"}]}
+others         {"errors": [{"request_id", "code", "status", "title", "detail", "links"}]},
+               each with "details" where there are some
 """
 
 import json
@@ -15,6 +17,7 @@ import falcon
 
 from holdfast.api import body, microversions
 from holdfast.model.errors import (
+    Conflict,
     DriverError,
     HoldfastError,
     InvalidInput,
@@ -106,7 +109,7 @@ def _unforeseen(req: falcon.Request, resp: falcon.Response, error: Any, _params:
 def _write(req: falcon.Request, resp: falcon.Response, error: HoldfastError) -> None:
     resp.status = falcon.code_to_http_status(error.status)
     resp.content_type = "application/json"
-    resp.data = json.dumps(body_for(req, error)).encode()
+    resp.data = json.dumps(body_for(req, error), default=str).encode()
 
 
 def body_for(req: falcon.Request, error: HoldfastError) -> dict[str, Any]:
@@ -115,7 +118,9 @@ def body_for(req: falcon.Request, error: HoldfastError) -> dict[str, Any]:
         if isinstance(error, _BEFORE):
             return {"error": status, "error_message": message}
         name: int | str = "INTERNAL_SERVER_ERROR" if status == 500 else status
-        return {"error_code": status, "error_message": message, "error_name": name}
+        said = {"error_code": status, "error_message": message, "error_name": name}
+        later = getattr(req.context, "microversion", (1, 0)) >= (1, 1)
+        return said | _details(error) if later else said
     if req.path.startswith("/instance-ha"):
         return {_FAULTS.get(status, "masakariFault"): {"code": status, "message": message}}
     fault = {
@@ -126,4 +131,9 @@ def body_for(req: falcon.Request, error: HoldfastError) -> dict[str, Any]:
         "detail": message,
         "links": [{"rel": "help", "href": f"/holdfast/v1/errors/{error.code}"}],
     }
-    return {"errors": [fault]}
+    return {"errors": [fault | _details(error)]}
+
+
+def _details(error: HoldfastError) -> dict[str, Any]:
+    """The parts of a refusal that programs can use: what was in the way, what would fit."""
+    return {"details": error.details} if isinstance(error, Conflict) and error.details else {}

@@ -31,6 +31,7 @@ def _rule(name: str, check: str, what: str, *operations: str) -> policy.Document
 
 _LEASES = "/reservation/v1/leases"
 _HOSTS = "/reservation/v1/os-hosts"
+_ADDRESSES = "/reservation/v1/floatingips"
 
 RULES = [
     policy.RuleDefault("context_is_admin", ADMIN, "Who sees the objects of every project."),
@@ -57,6 +58,26 @@ RULES = [
         ADMIN,
         "Make a property private or public",
         f"PATCH {_HOSTS}/properties/{{name}}",
+    ),
+    _rule("reservation:floatingip:list", READER, "List floating IPs", f"GET {_ADDRESSES}"),
+    _rule(
+        "reservation:floatingip:show",
+        READER,
+        "Show a floating IP",
+        f"GET {_ADDRESSES}/{{floatingip_id}}",
+    ),
+    _rule("reservation:floatingip:create", ADMIN, "Enrol a floating IP", f"POST {_ADDRESSES}"),
+    _rule(
+        "reservation:floatingip:delete",
+        ADMIN,
+        "Withdraw a floating IP",
+        f"DELETE {_ADDRESSES}/{{floatingip_id}}",
+    ),
+    _rule(
+        "holdfast:availability:show",
+        READER,
+        "Ask what could be had, and when",
+        "GET /holdfast/v1/availability",
     ),
     _rule(
         "holdfast:observation:create",

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from holdfast import console
 from holdfast.api import health, versions
 from holdfast.api.ask import Ask, Reply, Route
-from holdfast.api.holdfast_v1 import errors, observations, openapi, operations, sim
+from holdfast.api.holdfast_v1 import availability, errors, observations, openapi, operations, sim
 from holdfast.api.holdfast_v1.openapi import many, one
 from holdfast.api.metrics import Metrics
-from holdfast.api.reservation_v1 import hosts, leases
+from holdfast.api.reservation_v1 import floatingips, hosts, leases
 
 R, H = "/reservation/v1", "/holdfast/v1"
 
@@ -50,8 +50,19 @@ ROUTES: Sequence[Route] = (
           "Withdraw a host", status=204),
     Route("GET", f"{R}/os-hosts/{{host_id}}/allocation", hosts.allocation,
           "reservation:host:allocations", "Who holds one host when"),
+    Route("GET", f"{R}/floatingips", floatingips.index, "reservation:floatingip:list",
+          "List floating IPs"),
+    Route("POST", f"{R}/floatingips", floatingips.create, "reservation:floatingip:create",
+          "Enrol a floating IP", schema=floatingips.ENROL, status=201),
+    Route("GET", f"{R}/floatingips/{{floatingip_id}}", floatingips.show,
+          "reservation:floatingip:show", "Show a floating IP"),
+    Route("DELETE", f"{R}/floatingips/{{floatingip_id}}", floatingips.delete,
+          "reservation:floatingip:delete", "Withdraw a floating IP", status=204),
 
     # our own
+    Route("GET", f"{H}/availability", availability.show, "holdfast:availability:show",
+          "What could be had, and when", query=availability.QUERY, needs=["reservation"],
+          reply=one("availability", availability.VIEW)),
     Route("POST", f"{H}/observations", observations.create, "holdfast:observation:create",
           "Report what a monitor saw", schema=observations.SCHEMA, status=202,
           reply=one("observation", observations.VIEW)),

@@ -10,7 +10,9 @@ import os
 from typing import Any
 
 from holdfast.client.access import Access, find, url_from
+from holdfast.client.availability import Availability
 from holdfast.client.errors import Unauthorized
+from holdfast.client.floatingips import FloatingIps
 from holdfast.client.hosts import Hosts
 from holdfast.client.keystone import Session
 from holdfast.client.leases import Leases
@@ -48,6 +50,8 @@ class Client:
         )
         self.leases = Leases(self._wire)
         self.hosts = Hosts(self._wire)
+        self.floatingips = FloatingIps(self._wire)
+        self.availability = Availability(self._wire)
         self.operations = Operations(self._wire)
         self.sim = Sim(self._wire)
 

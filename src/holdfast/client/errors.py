@@ -43,6 +43,14 @@ class ClientError(Exception):
         self.code = code
         self.body = body
 
+    @property
+    def details(self) -> dict[str, Any]:
+        """The parts of a refusal: conditions, obstacles, the earliest window that would fit."""
+        body = self.body if isinstance(self.body, dict) else {}
+        first = next(iter(body.get("errors") or ()), body)
+        found = first.get("details") if isinstance(first, dict) else None
+        return found if isinstance(found, dict) else {}
+
     def __str__(self) -> str:
         said = " ".join(self.message.split())
         if not self.advice or self.advice in said:

@@ -9,6 +9,8 @@ from holdfast.client.refs import UUID, only
 from holdfast.client.wire import Wire, path
 
 _PREFIX = "/reservation/v1/leases"
+#: Says which hosts a lease got, and lists with filters and pages.
+_VERSION = "reservation 1.1"
 
 Lease = dict[str, Any]
 
@@ -19,12 +21,28 @@ class Leases:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def list(self) -> builtins.list[Lease]:
-        leases: list[Lease] = self._wire.call("GET", _PREFIX, key="leases")
-        return leases
+    def list(self, *, limit: int | None = None, **which: str | None) -> builtins.list[Lease]:
+        """All, page by page, or at most `limit`.
+
+        `which`: status, name, resource_type, project_id (administrators), start_after,
+        start_before, end_after, end_before, sort ("end_date:desc"), marker (the id of the lease
+        to begin after).
+        """
+        found: list[Lease] = []
+        while True:
+            # requests leaves out what is None
+            page = self._call("GET", _PREFIX, query={**which, "limit": limit})
+            leases: list[Lease] = self._wire.under("leases", page)
+            found += leases
+            if limit is not None or not leases or not page.get("leases_links"):
+                return found
+            which["marker"] = leases[-1]["id"]
+
+    def _call(self, method: str, where: str, **more: Any) -> Any:
+        return self._wire.call(method, where, version=_VERSION, **more)
 
     def show(self, lease_id: str) -> Lease:
-        lease: Lease = self._wire.call("GET", _PREFIX + path(lease_id), key="lease")
+        lease: Lease = self._call("GET", _PREFIX + path(lease_id), key="lease")
         return lease
 
     def create(
@@ -36,9 +54,11 @@ class Leases:
         reservations: Sequence[Mapping[str, Any]] = (),
         before_end_date: str | None = None,
         events: Sequence[Mapping[str, Any]] = (),
+        dry_run: bool = False,
     ) -> Lease:
-        """Dates are "YYYY-MM-DD HH:MM[:SS]" in UTC, or "now"."""
-        body = {
+        """Dates are "YYYY-MM-DD HH:MM[:SS]" in UTC, or "now". With `dry_run`, the lease as it
+        would be: nothing is booked."""
+        body: dict[str, Any] = {
             "name": name,
             "start_date": start_date,
             "end_date": end_date,
@@ -46,13 +66,16 @@ class Leases:
             "reservations": [dict(each) for each in reservations],
             "events": [dict(each) for each in events],
         }
-        lease: Lease = self._wire.call("POST", _PREFIX, body=body, key="lease")
+        if dry_run:
+            body["dry_run"] = True
+        lease: Lease = self._call("POST", _PREFIX, body=body, key="lease")
         return lease
 
     def update(self, lease_id: str, **changes: Any) -> Lease:
-        """Change name, start_date, end_date, before_end_date or reservations."""
+        """Change name, start_date, end_date, before_end_date or reservations; dry_run=True only
+        tells what the lease would be."""
         where = _PREFIX + path(lease_id)
-        lease: Lease = self._wire.call("PUT", where, body=changes, key="lease")
+        lease: Lease = self._call("PUT", where, body=changes, key="lease")
         return lease
 
     def delete(self, lease_id: str) -> None:
@@ -62,6 +85,6 @@ class Leases:
         """The lease of that id, or the only one of that name."""
         if UUID.fullmatch(ref):
             return self.show(ref)
-        found = [lease for lease in self.list() if lease["name"] == ref]
+        found = [lease for lease in self.list(name=ref) if lease["name"] == ref]
         missing = f"there is no lease {ref!r} that you may see: `holdfast lease list` shows them"
         return only("lease", ref, found, missing)

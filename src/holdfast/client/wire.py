@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 2.0
 READS = ("GET", "HEAD")
+VERSION = "OpenStack-API-Version"
 USER_AGENT = f"holdfast/{__version__}"
 
 
@@ -72,14 +73,16 @@ class Wire:
         query: Mapping[str, Any] | None = None,
         key: str | None = None,
         retries: int | None = None,
+        version: str | None = None,
     ) -> Any:
-        """The answer's JSON ({} if it has none), or only what is under `key`."""
+        """The answer's JSON ({} if it has none), or only what is under `key`; of the `version` of
+        a contract that is asked for, as "reservation 1.1"."""
         left = self.retries if retries is None else retries
         left = left if method in READS else 0
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                return self._under(key, self._once(method, where, body, query))
+                return self.under(key, self._once(method, where, body, query, version))
             except (errors.NotReachable, errors.Unavailable) as error:
                 if left <= 0 or (isinstance(error, errors.NotReachable) and error.timed_out):
                     raise
@@ -93,8 +96,9 @@ class Wire:
         where: str,
         body: Mapping[str, Any] | None,
         query: Mapping[str, Any] | None,
+        version: str | None,
     ) -> Any:
-        answer = self._send(method, self.url + where, body, query)
+        answer = self._send(method, self.url + where, body, query, version)
         status, headers = int(answer.status_code), answer.headers
         try:
             said = answer.json() if answer.content else {}
@@ -109,7 +113,8 @@ class Wire:
             raise self._stranger("in JSON")
         return said
 
-    def _under(self, key: str | None, said: Any) -> Any:
+    def under(self, key: str | None, said: Any) -> Any:
+        """What an answer has under `key`."""
         if key is None:
             return said
         if not isinstance(said, dict) or key not in said:
@@ -132,9 +137,10 @@ class Wire:
         url: str,
         body: Mapping[str, Any] | None,
         query: Mapping[str, Any] | None,
+        version: str | None,
     ) -> Any:
         options: dict[str, Any] = {
-            "headers": dict(self._headers),
+            "headers": {**self._headers, **({VERSION: version} if version else {})},
             "params": query or None,
             "timeout": self.timeout_s,
             **self._options,

@@ -30,6 +30,21 @@ OPTS = [
         mutable=True,
         help="Longest back-off after a failure.",
     ),
+    cfg.IntOpt(
+        "keep_operations_days",
+        default=30,
+        min=0,
+        mutable=True,
+        help="Days that work which has ended can be looked at; that of a lease as long as the lease"
+        " exists. 0: for ever.",
+    ),
+    cfg.IntOpt(
+        "keep_audit_days",
+        default=365,
+        min=0,
+        mutable=True,
+        help="Days that the audit keeps a decision; 0: for ever.",
+    ),
     cfg.HostAddressOpt(
         "health_host", default="127.0.0.1", help="Where holdfast-manager serves /livez and others."
     ),

@@ -52,7 +52,7 @@ _COLUMNS = {
     "rack": "rack",
 }
 #: What is left for servers: resource classes, and the column to go by when they are not known.
-_AMOUNTS: Mapping[str, tuple[tuple[str, ...], str]] = {
+AMOUNTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "cpu_cores": (("VCPU", "PCPU"), "vcpus"),
     "free_ram_mb": (("MEMORY_MB",), "memory_mb"),
     "free_disk_gb": (("DISK_GB",), "local_gb"),
@@ -98,11 +98,11 @@ class Host:
             found: Fact = getattr(self, column)
             return found
         extra = self.capabilities.get(name)
-        return extra if extra is not None or name not in _AMOUNTS else self.amount(name)
+        return extra if extra is not None or name not in AMOUNTS else self.amount(name)
 
     def amount(self, name: str) -> int:
         """How much of it servers can have: as Placement counts it when that is known."""
-        classes, column = _AMOUNTS[name]
+        classes, column = AMOUNTS[name]
         known = [self.inventories[one] for one in classes if one in self.inventories]
         if not known:
             return int(getattr(self, column))
@@ -110,7 +110,7 @@ class Host:
 
     def facts(self) -> dict[str, Fact]:
         """What property expressions may ask about: columns and extra capabilities."""
-        amounts = {name: self.amount(name) for name in _AMOUNTS}
+        amounts = {name: self.amount(name) for name in AMOUNTS}
         columns = {name: getattr(self, column) for name, column in _COLUMNS.items()}
         return {**amounts, **self.capabilities, **columns}
 

@@ -3,12 +3,14 @@
 
 The rules, first match wins:
 
-1. A flavor of a capacity reservation: only hosts in that reservation's pool, of its project, open,
+1. A leased server: also hosts in the pool that names it, of its project, open, and not reserved as
+   a whole. For any other host, the rules below.
+2. A flavor of a capacity reservation: only hosts in that reservation's pool, of its project, open,
    and not reserved as a whole.
-2. A reservation hint: only hosts in a pool it names; every host reservation the host is in must be
+3. A reservation hint: only hosts in a pool it names; every host reservation the host is in must be
    named, of the request's project, and open. A hint never opens any other host.
-3. A preemptible flavor, where allowed: only hosts of the preemptible pool that nobody has reserved.
-4. Everything else: only hosts that are in no pool of ours.
+4. A preemptible flavor, where allowed: only hosts of the preemptible pool that nobody has reserved.
+5. Everything else: only hosts that are in no pool of ours.
 
 >>> pool = Pool("r1", {names.OWNER: "red"})
 >>> refusal(ask("red", {"reservation": ["r1"]}, {}), [pool])
@@ -47,6 +49,7 @@ class Request:
     hinted: frozenset[str] | None = None  #: None: no hint; empty: a hint that names nothing
     slots_of: str | None = None  #: the capacity reservation whose flavor it uses
     preemptible: bool = False
+    server: str | None = None  #: the id of the server that looks for a host
 
     def __str__(self) -> str:
         if self.slots_of is not None:
@@ -67,6 +70,7 @@ class Pool:
 class Kind(enum.Enum):
     HOST = "whole hosts of a reservation"
     SLOTS = "slots of a capacity reservation"
+    SERVER = "room for one leased server"
     SHARED = "kept for reservations, or for preemptible servers"
     OTHER = "not ours"
 
@@ -76,6 +80,7 @@ def ask(
     hints: Mapping[str, Any] | None,
     extra_specs: Mapping[str, str] | None,
     options: Options = DEFAULTS,
+    server: str | None = None,
 ) -> Request:
     """The request, from what Nova carries; users type hints, so anything may be in them."""
     specs = extra_specs or {}
@@ -85,6 +90,7 @@ def ask(
         hinted=None if hint is _ABSENT else _ids(hint),
         slots_of=specs.get(names.SLOTS_SPEC),
         preemptible=is_preemptible(specs, options.preemptible_spec),
+        server=server,
     )
 
 
@@ -95,6 +101,8 @@ def is_preemptible(extra_specs: Mapping[str, str], spec: str = names.PREEMPTIBLE
 
 def refusal(request: Request, pools: Sequence[Pool], options: Options = DEFAULTS) -> str | None:
     """Why a host in these pools is not for this request; None when it is."""
+    if request.server and _leased(request, pools, options):
+        return None
     if request.slots_of is not None:
         return _slots(request, pools, options)
     if request.hinted is not None:
@@ -111,6 +119,8 @@ def kind(pool: Pool, options: Options = DEFAULTS) -> Kind:
         return Kind.HOST
     if names.OWNER not in pool.metadata:
         return Kind.OTHER
+    if names.SERVER in pool.metadata:
+        return Kind.SERVER
     return Kind.SLOTS if names.SLOTS in pool.metadata else Kind.HOST
 
 
@@ -126,6 +136,19 @@ def _ids(hint: object) -> frozenset[str]:
 def _could_be(text: str) -> bool:
     """Nova takes no other text as the name of an aggregate, and none else belongs into a log."""
     return len(text) <= 255 and text.isprintable()
+
+
+def _leased(request: Request, pools: Sequence[Pool], options: Options) -> bool:
+    """Whether the host keeps room for this very server, and nobody has the whole of it."""
+    kinds = [(kind(pool, options), pool) for pool in pools]
+    if any(what is Kind.HOST for what, _ in kinds):
+        return False
+    return any(
+        what is Kind.SERVER
+        and pool.metadata[names.SERVER] == request.server
+        and _shut(pool, request) is None
+        for what, pool in kinds
+    )
 
 
 def _slots(request: Request, pools: Sequence[Pool], options: Options) -> str | None:
@@ -154,7 +177,7 @@ def _hinted(
 
 def _preemptible(pools: Sequence[Pool], options: Options) -> str | None:
     for pool in pools:
-        if kind(pool, options) in (Kind.HOST, Kind.SLOTS):
+        if kind(pool, options) in (Kind.HOST, Kind.SLOTS, Kind.SERVER):
             return f"reserved: pool {pool.name}"
     if all(pool.name != options.preemptible_pool for pool in pools):
         return f"preemptible servers go to pool {options.preemptible_pool} only"

@@ -31,7 +31,8 @@ options.register(CONF)
 class HoldfastFilter(filters.BaseHostFilter):  # type: ignore[misc]  # Nova has no annotations
     """Passes a host if the reservations of its aggregates allow the request."""
 
-    # Aggregates, project and hint are the same for all servers of a request.
+    # Aggregates, project and hint are the same for all servers of a request; one that is leased
+    # comes alone.
     run_filter_once_per_request = True
 
     # A rebuild stays on its host with a new image: nobody comes, so nobody is asked.
@@ -69,6 +70,7 @@ def _request(spec: Any, chosen: Options) -> Request:
         hints=spec.scheduler_hints if "scheduler_hints" in spec else None,
         extra_specs=spec.flavor.extra_specs if "extra_specs" in spec.flavor else None,
         options=chosen,
+        server=spec.instance_uuid if "instance_uuid" in spec else None,
     )
 
 

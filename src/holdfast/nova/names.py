@@ -7,6 +7,15 @@ They are Blazar's wherever Blazar has one, so that its leases, filter and users'
 #: Scheduler hint of a request: the reservations whose hosts it wants.
 HINT = "reservation"
 
+#: Scheduler hint of a request: the lease that the new server itself is to get.
+LEASE_HINT = "lease_params"
+
+#: Metadata of a server: the lease it is to get, until it has one.
+WISH = "holdfast:lease"
+
+#: The resource type of a lease on one server.
+SERVER_LEASE = "virtual:server"
+
 #: The pool of hosts that can be reserved, unless configured otherwise.
 FREEPOOL = "freepool"
 
@@ -29,6 +38,10 @@ SLOTS = "reservation"
 
 #: Extra spec of the flavor of a capacity reservation: the reservation's id.
 SLOTS_SPEC = "aggregate_instance_extra_specs:reservation"
+
+#: Metadata of the pool of a leased server: the server's id. The pool's host keeps room for it, and
+#: stays in the free pool.
+SERVER = "holdfast:server"
 
 #: Extra spec of flavors whose servers give way when their host is reserved, if configured so.
 PREEMPTIBLE_SPEC = "blazar:preemptible"

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[holdfast] in nova.conf: the filter's few options. Lines written for BlazarFilter still count."""
+"""[holdfast] in nova.conf: the scheduler filter's few options, and those of nova-api's.
+
+Lines written for BlazarFilter still count.
+"""
 
 from __future__ import annotations
 
-from oslo_config import cfg
+from dataclasses import dataclass
+from datetime import timedelta
+
+from oslo_config import cfg, types
 
 from holdfast.nova import names
 from holdfast.nova.admission import Options
@@ -42,10 +48,90 @@ OPTS = [
     ),
 ]
 
+#: Of the filter in nova-api's pipeline (`holdfast.nova.api`).
+API_OPTS = [
+    cfg.StrOpt(
+        "endpoint",
+        default="",
+        mutable=True,
+        help="Where nova-api finds Holdfast's reservation API (http://holdfast:8780/reservation/v1);"
+        " empty: in the catalog of each request's token, service type `reservation`.",
+    ),
+    cfg.StrOpt(
+        "region_name",
+        default="",
+        mutable=True,
+        help="Region of the catalog's endpoint; needed where the catalog has several.",
+    ),
+    cfg.StrOpt(
+        "interface",
+        default="internal",
+        choices=["internal", "public", "admin"],
+        mutable=True,
+        help="Which of the catalog's endpoints.",
+    ),
+    cfg.StrOpt(
+        "cafile", default="", mutable=True, help="CA certificates to check Holdfast's against."
+    ),
+    cfg.FloatOpt(
+        "connect_timeout_s",
+        default=2.0,
+        min=0.1,
+        max=10.0,
+        mutable=True,
+        help="Seconds to wait for a connection to Holdfast.",
+    ),
+    cfg.FloatOpt(
+        "timeout_s",
+        default=10.0,
+        min=0.1,
+        max=20.0,
+        mutable=True,
+        help="Seconds to wait for an answer of Holdfast.",
+    ),
+    cfg.BoolOpt(
+        "lease_every_server",
+        default=False,
+        mutable=True,
+        help="Give a lease to every new server that asks for none and is not inside a reservation.",
+    ),
+    cfg.IntOpt(
+        "default_lease_days",
+        default=30,
+        min=1,
+        max=3650,
+        mutable=True,
+        help="How long such a lease is, and one whose hint names no end if lease_every_server is"
+        " set. It starts at once.",
+    ),
+    cfg.ListOpt(
+        "default_on_end",
+        default=[],
+        item_type=types.String(choices=["snapshot", "stop", "suspend", "shelve", "delete"]),
+        mutable=True,
+        help="What happens to the server at the end of such a lease, one after the other; empty:"
+        " what Holdfast's configuration says.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class LeaseOptions:
+    """What nova-api's filter is told by its operator."""
+
+    endpoint: str = ""
+    region: str = ""
+    interface: str = "internal"
+    cafile: str = ""
+    timeouts: tuple[float, float] = (2.0, 10.0)  #: to connect, to answer; seconds
+    every_server: bool = False
+    length: timedelta = timedelta(days=30)
+    on_end: str = ""
+
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Make the options known; again is harmless."""
-    conf.register_opts(OPTS, group=GROUP)
+    conf.register_opts([*OPTS, *API_OPTS], group=GROUP)
 
 
 def read(conf: cfg.ConfigOpts) -> Options:
@@ -59,6 +145,21 @@ def read(conf: cfg.ConfigOpts) -> Options:
     )
 
 
+def read_leases(conf: cfg.ConfigOpts) -> LeaseOptions:
+    """The values of this moment, for nova-api."""
+    group = conf[GROUP]
+    return LeaseOptions(
+        endpoint=group.endpoint,
+        region=group.region_name,
+        interface=group.interface,
+        cafile=group.cafile,
+        timeouts=(group.connect_timeout_s, group.timeout_s),
+        every_server=group.lease_every_server,
+        length=timedelta(days=group.default_lease_days),
+        on_end=",".join(group.default_on_end),
+    )
+
+
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """For Nova's sample configuration (oslo-config-generator --namespace holdfast.nova)."""
-    return [(GROUP, list(OPTS))]
+    return [(GROUP, [*OPTS, *API_OPTS])]

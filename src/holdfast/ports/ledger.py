@@ -70,6 +70,10 @@ class Ledger(Protocol):
         """Write the step from old to new; under a claim, only while it is ours."""
         ...
 
+    def foresee(self, old: Lease | None, new: Lease, limits: Limits) -> None:
+        """QuotaExceeded if writing that step would be more than the project may have."""
+        ...
+
     def erase(self, lease: Lease, *, claim: Claim, say: str, work: Work | None = None) -> None:
         """Remove a lease and all it held; its story stays in the audit."""
         ...
@@ -105,6 +109,10 @@ class Ledger(Protocol):
         """Who holds these hosts in the window, the first to give one back first."""
         ...
 
+    def late_hosts(self) -> set[int]:
+        """Hosts of leases whose end or deletion is due and not done."""
+        ...
+
     def not_given_back(
         self, ids: Collection[int], *, besides: str, whole: bool = False
     ) -> Collection[str]:
@@ -115,14 +123,6 @@ class Ledger(Protocol):
     def enrol(
         self, host: CloudHost, region: str, extras: Mapping[str, str], work: Work
     ) -> Host: ...
-
-    def enrolled(self) -> Sequence[Host]:
-        """All enrolled hosts, reservable or not."""
-        ...
-
-    def refresh(self, host_id: int, host: CloudHost) -> bool:
-        """Write what the cloud says of a host now; whether anything of it is new."""
-        ...
 
     def refresh(self, host_id: int, host: CloudHost) -> bool:
         """Write what the cloud says of an enrolled host now; whether anything of it is new."""

@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from holdfast.model.caller import Caller
+from holdfast.model.errors import HoldfastError
+from holdfast.model.lease import Lease, Window
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class NewReservation:
 
 @dataclass(frozen=True)
 class NewLease:
-    """`start` None means now, `end` None too (an update's "end it now")."""
+    """`start` None means now, `end` None too (an update's "end it now"). With `dry_run` it is
+    planned and nothing is booked."""
 
     id: str
     name: str
@@ -30,6 +33,7 @@ class NewLease:
     end: datetime | None
     before_end: datetime | None = None
     reservations: tuple[NewReservation, ...] = ()
+    dry_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,58 @@ class LeaseChange:
     end_now: bool = False
     before_end: datetime | None = None
     reservations: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a dry run found: the lease as it would be, with what it would hold."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True)
+class AvailabilityQuery:
+    """What could I get, and when? Either from `start` to `end`, or for the first windows of
+    `length_s` that begin from `start` on and not after `until`. `start` None means now.
+    """
+
+    reservation: NewReservation
+    start: datetime | None = None
+    end: datetime | None = None
+    length_s: int | None = None
+    until: datetime | None = None
+    limit: int = 5
+
+
+@dataclass(frozen=True)
+class Available:
+    """For that window, that many: hosts, slots or addresses."""
+
+    window: Window
+    amount: int
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why not, as the same create would be told: the sentence and its parts."""
+
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: HoldfastError) -> "Refusal":
+        return cls(error.message, error.details)
+
+
+@dataclass(frozen=True)
+class Availability:
+    """`amount` is the most that one of the windows has, 0 where there is none."""
+
+    fits: bool
+    amount: int = 0
+    windows: tuple[Available, ...] = ()
+    refusal: Refusal | None = None
 
 
 class Manager(Protocol):
@@ -50,11 +106,25 @@ class Manager(Protocol):
         """The answering manager's name."""
         ...
 
-    def create_lease(self, caller: Caller, lease: NewLease) -> None: ...
+    def create_lease(self, caller: Caller, lease: NewLease) -> Preview | None:
+        """A preview if it is a dry run."""
+        ...
 
-    def update_lease(self, caller: Caller, lease_id: str, change: LeaseChange) -> None: ...
+    def update_lease(self, caller: Caller, lease_id: str, change: LeaseChange) -> Preview | None:
+        """A preview if it is a dry run."""
+        ...
 
     def delete_lease(self, caller: Caller, lease_id: str) -> None: ...
+
+    def replace_host(
+        self, caller: Caller, lease_id: str, reservation_id: str, host_id: int
+    ) -> None:
+        """Something else instead of that host, for a reservation that has not started."""
+        ...
+
+    def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
+        """What could be had and when, without trying."""
+        ...
 
     def enrol_host(self, caller: Caller, name: str, capabilities: Mapping[str, str]) -> int:
         """The new host's id."""
@@ -67,3 +137,9 @@ class Manager(Protocol):
     def withdraw_host(self, caller: Caller, host_id: int) -> None: ...
 
     def set_property(self, caller: Caller, name: str, private: bool) -> None: ...
+
+    def enrol_floatingip(self, caller: Caller, network_id: str, address: str) -> str:
+        """The new floating IP's id."""
+        ...
+
+    def withdraw_floatingip(self, caller: Caller, floatingip_id: str) -> None: ...

@@ -15,6 +15,10 @@ class Operations(Protocol):
 
     def by_key(self, key: str) -> Operation: ...
 
+    def ensure(self, operation: Operation) -> None:
+        """See to it that work of that key is open; what is open already is left alone."""
+        ...
+
     def claim_due(
         self, owner: str, limit: int, ttl: timedelta, kinds: Collection[str]
     ) -> Sequence[Operation]:

@@ -5,6 +5,7 @@ A draft is planned on the stock in memory. A refusal is made sure of by a second
 before anybody hears of it, and then says what was in the way and when it would fit.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,6 +24,9 @@ from holdfast.reserve.resource import Opening, Resource, Wish
 
 #: How far ahead a refusal looks for a window that would fit.
 AHEAD = timedelta(days=90)
+
+#: A lease that starts within that time takes what is there now.
+SOON = timedelta(minutes=5)
 
 #: A resource type with the spec that it made of a request.
 Asked = tuple[Resource, dict[str, Any]]
@@ -199,13 +203,25 @@ class Drafts:
         except NotEnoughHosts:
             return draft(_Look(self._desk.ledger.stock(sure=True), sure=True))
 
-    def _plan(self, resource: Resource, wish: Wish, look: _Look) -> tuple[Any, ...]:
+    def _plan(self, resource: Resource, wish: Wish, look: _Look) -> tuple[Allocation, ...]:
+        late = self._late(wish)
+        if late:
+            with contextlib.suppress(NotEnoughHosts):  # then rather one that may be late than none
+                return resource.plan(wish, look.stock.less(late), self._desk.ledger)
         try:
             return resource.plan(wish, look.stock, self._desk.ledger)
         except NotEnoughHosts as refused:
             if not look.sure:
                 raise
             raise self._explained(refused, resource, wish, look.stock) from None
+
+    def _late(self, wish: Wish) -> set[int]:
+        """Hosts that are free by the book and have not been given back: who starts soon would have
+        to wait for them, and nobody knows for how long."""
+        ledger = self._desk.ledger
+        if wish.held.start > ledger.now() + SOON:
+            return set()
+        return ledger.late_hosts() - {a.host_id for a in wish.kept if a.host_id is not None}
 
     def _explained(
         self, refused: NotEnoughHosts, resource: Resource, wish: Wish, stock: Stock

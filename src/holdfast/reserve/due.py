@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from holdfast.model.caller import Caller
 from holdfast.model.errors import NotFound
 from holdfast.model.lease import (
     APPLY,
@@ -27,7 +26,9 @@ from holdfast.model.lease import (
 from holdfast.model.operation import Operation
 from holdfast.nova.names import CLOSED, OPEN
 from holdfast.ports.cloud import Cloud, Pool, Server
-from holdfast.ports.ledger import Ledger, Limits, Work
+from holdfast.ports.ledger import Ledger, Work
+from holdfast.reserve.announce import Announcer
+from holdfast.reserve.enforce import Enforcement
 from holdfast.reserve.pools import KnownPools
 from holdfast.reserve.resource import Effect, Hands, Options, Resource
 from holdfast.work.guarded import guarded
@@ -49,47 +50,6 @@ class Settings(Options, Protocol):
     prepare_s: float
 
 
-class Announcer(Protocol):
-    """Says what happens to leases to who wants to hear it (`reserve/announce.py`)."""
-
-    def work(self, event_type: str, lease: Lease, now: datetime) -> tuple[Operation, ...]:
-        """The durable work that will say it, for the transaction in which it happens."""
-        ...
-
-
-class Enforcement(Protocol):
-    """What leases may not be, beyond what is possible (`reserve/enforce.py`)."""
-
-    def check_create(self, caller: Caller, lease: Lease) -> None: ...
-
-    def check_update(self, caller: Caller, old: Lease, new: Lease) -> None: ...
-
-    def limits(self, project_id: str) -> Limits | None: ...
-
-    def end_work(self, lease: Lease, now: datetime) -> tuple[Operation, ...]: ...
-
-
-class Silent:
-    """Nobody wants to hear."""
-
-    def work(self, event_type: str, lease: Lease, now: datetime) -> tuple[Operation, ...]:
-        return ()
-
-
-class Lenient:
-    """Everything that is possible is allowed."""
-
-    def check_create(self, caller: Caller, lease: Lease) -> None: ...
-
-    def check_update(self, caller: Caller, old: Lease, new: Lease) -> None: ...
-
-    def limits(self, project_id: str) -> Limits | None:
-        return None
-
-    def end_work(self, lease: Lease, now: datetime) -> tuple[Operation, ...]:
-        return ()
-
-
 @dataclass(frozen=True)
 class Desk:
     """What every kind of lease work has at hand."""
@@ -100,8 +60,8 @@ class Desk:
     resources: Mapping[str, Resource]
     settings: Settings
     freepool: str = "freepool"
-    announcer: Announcer = field(default_factory=Silent)
-    enforcement: Enforcement = field(default_factory=Lenient)
+    announcer: Announcer = field(default_factory=Announcer)
+    enforcement: Enforcement = field(default_factory=Enforcement)
     known: KnownPools = field(default_factory=KnownPools)
 
     def hands(self, run: Run) -> Hands:
@@ -149,17 +109,12 @@ class _LeaseWork:
         self, run: Run, new: Lease, say: str, work: Work | None = None, event: str = ""
     ) -> None:
         """Write it, and in the same breath the work that tells of it."""
-        old, work = self.lease(run), work or Work()
-        if new.degraded != old.degraded:
-            work = self.told(work, "lease.degraded" if new.degraded else "lease.healed", new)
+        old, now = self.lease(run), self.desk.ledger.now()
+        told = self.desk.announcer.health(old, new, now)
         if event:
-            work = self.told(work, event, new)
+            told += self.desk.announcer.work(event, new, now)
+        work = _with(work or Work(), *told)
         run.memo["lease"] = self.desk.ledger.save(old, new, claim=run.claim, say=say, work=work)
-
-    def told(self, work: Work, event: str, lease: Lease) -> Work:
-        later = replace(lease, version=lease.version + 1)
-        said = self.desk.announcer.work(event, later, self.desk.ledger.now())
-        return replace(work, add=(*work.add, *said))
 
     def telling(self, run: Run) -> Work:
         """The pools of the lease changed: what says so again, later."""
@@ -207,9 +162,9 @@ class _LeaseWork:
             said = f"lease {old.name} is {new.status}"
             if new != old:
                 work, event = (self.telling(run), _event(self.name)) if tell else (None, "")
-                if new.status == "TERMINATED" and work:
-                    ended = self.desk.enforcement.end_work(new, self.desk.ledger.now())
-                    work = replace(work, add=(*work.add, *ended))
+                if work and self.name == END:
+                    ended = self.desk.enforcement.end_work(old, self.desk.ledger.now())
+                    work = _with(work, *ended)
                 self.save(run, new, said if say else "", work, event)
             return said
 
@@ -306,10 +261,11 @@ class LeaseBeforeEnd(_Aside):
         return (*super().steps(), Step("tell", self.tell))
 
     def tell(self, run: Run) -> str:
-        lease = self.lease(run)
-        if not self.told(Work(), _event(self.name), lease).add:
+        lease, now = self.lease(run), self.desk.ledger.now()
+        told = self.desk.announcer.work(_event(self.name), lease, now)
+        if not told:
             return "nobody wants to hear of it"
-        self.save(run, lease, "", event=_event(self.name))
+        self.save(run, lease, "", Work(put=told))  # a second try finds the first one's rows
         return "those who want to hear of it will"
 
 
@@ -343,11 +299,9 @@ class LeaseDelete(_LeaseWork):
             lease = self.lease(run)
         except NotFound:
             return "the lease is gone"
-        said = f"lease {lease.name} deleted"
-        work = self.told(self.telling(run), "lease.delete", lease)
-        if any(r.status != "deleted" for r in lease.reservations):  # it has not ended before
-            ended = self.desk.enforcement.end_work(lease, self.desk.ledger.now())
-            work = replace(work, add=(*work.add, *ended))
+        said, now = f"lease {lease.name} deleted", self.desk.ledger.now()
+        told = self.desk.announcer.work("lease.delete", lease, now)
+        work = _with(self.telling(run), *told, *self.desk.enforcement.end_work(lease, now))
         self.desk.ledger.erase(lease, claim=run.claim, say=said, work=work)
         return said
 
@@ -418,6 +372,10 @@ def tell_again(
         next_try_at=first,
         payload={"pools": list(pools), "over": over},
     )
+
+
+def _with(work: Work, *more: Operation) -> Work:
+    return replace(work, add=(*work.add, *more))
 
 
 def _event(kind: str) -> str:

@@ -136,7 +136,7 @@ class Leases:
         lease = self._drafts.new(caller, wanted, asked, order)
         self._desk.enforcement.check_create(caller, lease)
         if wanted.dry_run:
-            return Preview(self._named(lease))
+            return self._preview(None, lease)
         due = rules.events(lease.start, lease.end, lease.before_end)
         now = self._desk.ledger.now()
         if any(resource.arranges for resource, _ in asked):
@@ -171,17 +171,14 @@ class Leases:
         if new != old:
             self._desk.enforcement.check_update(caller, old, new)
         if change.dry_run:
-            return Preview(self._named(new))
+            return self._preview(old, new)
         if new != old:
             self._save(old, new, self._changed_work(old, new), f"lease {new.name} updated")
         return None
 
     def _save(self, old: Lease, new: Lease, work: Work, say: str) -> None:
         now = self._desk.ledger.now()
-        told = self._desk.announcer.work("lease.update", replace(new, version=old.version + 1), now)
-        if old.before_end and new.before_end and old.before_end <= now < new.before_end:
-            stopped = "lease.event.before_end_lease.stop"
-            told += self._desk.announcer.work(stopped, replace(new, version=old.version + 1), now)
+        told = self._desk.announcer.changed(old, new, now)
         limits = self._desk.enforcement.limits(new.project_id)
         work = replace(work, add=(*work.add, *told))
         self._desk.ledger.save(old, new, work=work, say=say, limits=limits)
@@ -229,6 +226,12 @@ class Leases:
         if not caller.may_see(lease.project_id):
             raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
         return lease
+
+    def _preview(self, old: Lease | None, new: Lease) -> Preview:
+        limits = self._desk.enforcement.limits(new.project_id)
+        if limits is not None:
+            self._desk.ledger.foresee(old, new, limits)
+        return Preview(self._named(new))
 
     def _named(self, lease: Lease) -> Lease:
         """With the names of its hosts, which a plan does not need and a person does."""

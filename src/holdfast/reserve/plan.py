@@ -1,26 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Picks hosts for a request, or says why none fit. Values in, values out; booking is elsewhere."""
+"""Picks hosts for a request, or says why none fit. Values in, values out; booking is elsewhere.
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+Of the hosts that match and are free in the window, those are taken that leave the fewest fragments
+of time: where the lease closes a gap, touches what is before or after it, or comes close. In a
+large house not every host is looked at: some more than are wanted are enough to choose from.
+"""
 
-from holdfast.model.expression import Expression
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
 from holdfast.model.host import Host
+from holdfast.model.stock import Stock
+from holdfast.model.timeline import FOREVER
+from holdfast.reserve.conditions import Condition, matches
 
 #: Which of two hosts that are as good is taken first: the smaller number. By id, unless rivals who
 #: plan at the same moment would then all want the same one.
 Order = Callable[[int], float]
+BY_ID: Order = float
+
+#: Up to so many matching hosts, all of them are looked at.
+FEW = 500
+#: How many hosts in the way a refusal names.
+MOST_BUSY = 200
 
 
 @dataclass(frozen=True)
 class HostRequest:
-    """How many hosts (at least `low`, at best `high`) of which kind."""
+    """How many hosts (at least `low`, at best `high`) of which kind, from when until when."""
 
     low: int
     high: int
-    where: Expression
+    start: float
+    end: float
+    conditions: tuple[Condition, ...] = ()
     keep: tuple[int, ...] = ()  # hosts held already: preferred
     must_keep: bool = False  # an active reservation never loses a host
+    spread: str = ""  # "rack" or "zone": over as many as possible
+    pack: str = ""  # into as few as possible
+    now: float = -FOREVER  # time before that is nobody's any more
 
 
 @dataclass(frozen=True)
@@ -30,28 +50,211 @@ class Choice:
 
 @dataclass(frozen=True)
 class Refusal:
+    """Why not: the sentence, and what it is made of."""
+
     sentence: str
+    conditions: tuple[tuple[str, int], ...] = ()  # what was asked for, how many hosts it removed
+    matching: int = 0
+    free: int = 0
+    busy: tuple[int, ...] = field(default=(), compare=False)  # in the way, the first to go first
 
 
-def choose(
-    request: HostRequest,
-    hosts: Sequence[tuple[Host, bool]],
-    taken: Collection[int] = (),
-    order: Order = float,
-) -> Choice | Refusal:
-    """Pick hosts: kept ones first, then by `order`. `taken` are spoken for in this very plan."""
-    matching = [(host, free) for host, free in hosts if request.where.matches(host.facts())]
-    usable = {h.id for h, free in matching if free and h.id not in taken}
-    kept = [i for i in request.keep if i in usable]
+@dataclass(frozen=True)
+class _Candidate:
+    host: Host
+    rest: tuple[float, float]  # what is left of the gap it would lie in; smaller is better
+
+
+def choose(request: HostRequest, stock: Stock, order: Order = BY_ID) -> Choice | Refusal:
+    """Pick hosts: kept ones first, then what fits best in time, then by `order`."""
+    kept = [host_id for host_id in request.keep if _can_stay(request, stock, host_id)]
     if request.must_keep and len(kept) < len(request.keep):
-        lost = [h.name for h, _ in matching if h.id in request.keep and h.id not in kept]
-        named = ", ".join(lost) or "one of its hosts"
-        return Refusal(f"the lease is active and {named} cannot stay with it in that window")
+        return _cannot_stay(request, stock, kept)
     wanted = max(request.high, len(kept)) if request.must_keep else request.high
-    chosen = (kept + sorted(usable.difference(kept), key=order))[:wanted]
-    if len(chosen) >= request.low:
-        return Choice(tuple(chosen))
-    return Refusal(
-        f"{request.low} asked for; of {len(hosts)} hosts {len(matching)} match"
-        f" and {len(usable)} of those are free in the window"
+    kept = kept[:wanted]
+    more = wanted - len(kept)
+    hosts = matching(request, stock)
+    found = list(_candidates(request, hosts, stock, set(kept), more, order)) if more else []
+    if len(kept) + len(found) < request.low:
+        return _too_few(request, hosts, stock, len(kept) + len(found))
+    chosen = _chosen(request, [stock.hosts[i] for i in kept], _ranked(found, more, order), more)
+    return Choice((*kept, *(host.id for host in chosen)))
+
+
+def matching(request: HostRequest, stock: Stock) -> Sequence[Host]:
+    """The hosts that match, remembered by what was asked for."""
+    wanted = request.conditions
+    return stock.matching(wanted, lambda host: matches(host, wanted))
+
+
+# look
+
+
+def _can_stay(request: HostRequest, stock: Stock, host_id: int) -> bool:
+    host = stock.hosts.get(host_id)
+    return (
+        host is not None
+        and matches(host, request.conditions)
+        and stock.line(host_id).is_free(request.start, request.end)
     )
+
+
+def _candidates(
+    request: HostRequest,
+    hosts: Sequence[Host],
+    stock: Stock,
+    besides: set[int],
+    more: int,
+    order: Order,
+) -> Iterator[_Candidate]:
+    """Free hosts: all of a few; of many, until there are enough to choose from."""
+    everything = len(hosts) <= FEW or request.spread or request.pack
+    enough = len(hosts) if everything else 4 * more + 64
+    perfect = 0
+    for host in _from(hosts, order):
+        gap = stock.line(host.id).gap(request.start, request.end)
+        if gap is None or host.id in besides:
+            continue
+        rest = _rest(request, gap)
+        yield _Candidate(host, rest)
+        enough -= 1
+        perfect += not any(rest)
+        if enough <= 0 or (perfect >= more and not everything):
+            return
+
+
+def _from(hosts: Sequence[Host], order: Order) -> Iterator[Host]:
+    """All hosts, beginning somewhere that rivals would not."""
+    begin = 0
+    if order is not BY_ID and hosts:
+        begin = int(abs(order(hosts[0].id)) * 1_000_003) % len(hosts)
+    yield from hosts[begin:]
+    yield from hosts[:begin]
+
+
+def _rest(request: HostRequest, gap: tuple[float, float]) -> tuple[float, float]:
+    """What a lease here leaves unused of the gap, less is better: on the side where it is closer to
+    what is held, then on both. Of traces of requests this refuses the least (bench/plan_scale)."""
+    before, after = gap
+    left = request.start - max(before, min(request.now, request.start))
+    right = after - request.end
+    return min(left, right), left + right
+
+
+# choose
+
+
+def _ranked(found: Sequence[_Candidate], more: int, order: Order) -> list[Host]:
+    """The best first. With rivals about, what is good enough is taken in no order they would."""
+    by_rest = sorted(found, key=lambda one: (one.rest, one.host.id))
+    if order is not BY_ID:
+        good = by_rest[: 4 * more + 64]
+        by_rest[: len(good)] = sorted(good, key=lambda one: order(one.host.id))
+    return [one.host for one in by_rest]
+
+
+def _chosen(
+    request: HostRequest, kept: Sequence[Host], ranked: Sequence[Host], more: int
+) -> Sequence[Host]:
+    if request.spread:
+        return _spread(kept, ranked, more, request.spread)
+    if request.pack:
+        return _packed(kept, ranked, more, request.pack)
+    return ranked[:more]
+
+
+def _label(host: Host, by: str) -> str:
+    return host.rack if by == "rack" else host.zone
+
+
+def _spread(kept: Sequence[Host], ranked: Sequence[Host], more: int, by: str) -> list[Host]:
+    """Each from the group that has the fewest so far; hosts without a label are one group."""
+    used = Counter(_label(host, by) for host in kept)
+    groups: dict[str, list[Host]] = {}
+    for host in ranked:
+        groups.setdefault(_label(host, by), []).append(host)
+    turns = [(used[label], rank, label, 0) for rank, label in enumerate(groups)]
+    heapq.heapify(turns)
+    chosen: list[Host] = []
+    while turns and len(chosen) < more:
+        taken, rank, label, position = heapq.heappop(turns)
+        chosen.append(groups[label][position])
+        if position + 1 < len(groups[label]):
+            heapq.heappush(turns, (taken + 1, rank, label, position + 1))
+    return chosen
+
+
+def _packed(kept: Sequence[Host], ranked: Sequence[Host], more: int, by: str) -> list[Host]:
+    """Groups in use first, then whole groups, the last one no larger than need be."""
+    used = {_label(host, by) for host in kept} - {""}
+    groups: dict[str, list[Host]] = {}
+    for host in ranked:  # of a host without a label nobody knows what it is near to
+        groups.setdefault(_label(host, by) or f"\n{host.id}", []).append(host)
+    chosen: list[Host] = []
+    while groups and len(chosen) < more:
+        label = _next_group(groups, used, more - len(chosen))
+        chosen += groups.pop(label)[: more - len(chosen)]
+    return chosen
+
+
+def _next_group(groups: dict[str, list[Host]], used: set[str], more: int) -> str:
+    open_ones = [label for label in groups if label in used] or list(groups)
+    large = [label for label in open_ones if len(groups[label]) >= more]
+    if large:
+        return min(large, key=lambda label: len(groups[label]))
+    return max(open_ones, key=lambda label: len(groups[label]))
+
+
+# refuse
+
+
+def _cannot_stay(request: HostRequest, stock: Stock, kept: Sequence[int]) -> Refusal:
+    lost = [host_id for host_id in request.keep if host_id not in kept]
+    named = ", ".join(stock.hosts[i].name for i in lost if i in stock.hosts) or "one of its hosts"
+    sentence = f"the lease is active and {named} cannot stay with it in that window"
+    return Refusal(sentence, busy=tuple(lost[:MOST_BUSY]))
+
+
+def _too_few(request: HostRequest, hosts: Sequence[Host], stock: Stock, free: int) -> Refusal:
+    removed = _removed(request, stock)
+    said = ", ".join(f"{text} removed {count}" for text, count in removed if count)
+    lacking = _lacking(request, stock)
+    return Refusal(
+        f"{request.low} asked for; of {len(stock.hosts)} hosts {len(hosts)} match"
+        f"{f' ({said})' if said else ''}"
+        f" and {free} of those {'is' if free == 1 else 'are'} free in the window"
+        f"{f'; no host has {lacking}' if lacking else ''}",
+        conditions=removed,
+        matching=len(hosts),
+        free=free,
+        busy=_in_the_way(request, hosts, stock),
+    )
+
+
+def _removed(request: HostRequest, stock: Stock) -> tuple[tuple[str, int], ...]:
+    """How many hosts each condition removed of those that the ones before it had left."""
+    counts = [0] * len(request.conditions)
+    for host in stock.hosts.values() if counts else ():
+        for position, condition in enumerate(request.conditions):
+            if not condition.test(host):
+                counts[position] += 1
+                break
+    return tuple((c.text, count) for c, count in zip(request.conditions, counts, strict=True))
+
+
+def _lacking(request: HostRequest, stock: Stock) -> str:
+    """The first property asked for that not one host has; most likely it is misspelt."""
+    keys = sorted({key.split(":", 1)[0] for c in request.conditions for key in c.keys})
+    for key in keys:
+        if all(host.fact(key) is None for host in stock.hosts.values()):
+            return key
+    return ""
+
+
+def _in_the_way(request: HostRequest, hosts: Sequence[Host], stock: Stock) -> tuple[int, ...]:
+    busy: list[tuple[float, int]] = []
+    for host in hosts:
+        until = stock.line(host.id).busy_until(request.start, request.end)
+        if until is not None:
+            busy.append((until, host.id))
+    return tuple(host_id for _until, host_id in heapq.nsmallest(MOST_BUSY, busy))

@@ -94,7 +94,7 @@ class RemoteManager:
                 "no manager can be reached: the message broker is away. Nothing was changed;"
                 " try again in a moment"
             ) from error
-        return wire.unpack_answer(answer)
+        return wire.unpack_answer(name, answer)
 
     def _within(self, timeout: float, call: Callable[[], Any]) -> Any:
         """oslo.messaging waits for ever for a broker it has never reached; we do not."""
@@ -174,7 +174,7 @@ class _Endpoint:
                 return wire.pack_error(Unavailable("too late"))
             args = wire.unpack(name, message["args"])
             _adopt(args.get("caller"))
-            return {"ok": getattr(self._manager, name)(**args)}
+            return wire.pack_answer(name, getattr(self._manager, name)(**args))
         except HoldfastError as error:
             LOG.info("%s: %s", name, error.message)
             return wire.pack_error(error)

@@ -2,11 +2,12 @@
 """Typed commands to JSON and back, driven by the signatures of the Manager interface alone.
 
 Requests are `{"v": 1, "name": …, "deadline": …, "args": {…}}`, answers `{"ok": …}` or
-`{"error": {"code", "message"}}`. Unknown keys are ignored on both sides, so that neighbouring
-versions can talk.
+`{"error": {"code", "message", "details"}}`. Unknown keys are ignored on both sides, so that
+neighbouring versions can talk.
 """
 
 import inspect
+import json
 import typing
 from collections.abc import Mapping
 from datetime import datetime
@@ -58,18 +59,31 @@ def unpack(method: str, args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def pack_answer(method: str, result: Any) -> dict[str, Any]:
+    return {"ok": _converter.unstructure(result, _hints(method)["return"])}
+
+
 def pack_error(error: Exception) -> dict[str, Any]:
-    if isinstance(error, HoldfastError):
-        return {"error": {"code": error.code, "message": error.message}}
-    return {"error": {"code": HoldfastError.code, "message": "the manager met a defect of ours"}}
+    if not isinstance(error, HoldfastError):
+        message = "the manager met a defect of ours"
+        return {"error": {"code": HoldfastError.code, "message": message}}
+    details = json.loads(json.dumps(error.details, default=str))
+    return {"error": {"code": error.code, "message": error.message, "details": details}}
 
 
-def unpack_answer(answer: Mapping[str, Any]) -> Any:
+def unpack_answer(method: str, answer: Mapping[str, Any]) -> Any:
     """The result, or the error the manager raised, raised again."""
     error = answer.get("error")
     if error is None:
-        return answer.get("ok")
+        return _result(method, answer.get("ok"))
     cls = by_code().get(error["code"], HoldfastError)
     if cls.code == "holdfast.driver.failed":
-        raise Unavailable(error["message"])
-    raise cls(error["message"])
+        cls = Unavailable
+    raised = cls(error["message"])
+    raised.details = dict(error.get("details") or {})
+    raise raised
+
+
+def _result(method: str, value: Any) -> Any:
+    """None is what a manager of an older version answers where this one has more to say."""
+    return None if value is None else _converter.structure(value, _hints(method)["return"])

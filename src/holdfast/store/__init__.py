@@ -9,6 +9,7 @@ from holdfast.store.leases import LeaseStore
 from holdfast.store.observations import ObservationStore
 from holdfast.store.operations import OperationStore
 from holdfast.store.stock import StockKeeper
+from holdfast.store.tidy import TidyStore
 
 
 class SqlLedger(LeaseStore, HostStore, FloatingIpStore):
@@ -27,6 +28,7 @@ class Store:
         self.ledger = SqlLedger(self.database)
         self.operations = OperationStore(self.database)
         self.observations = ObservationStore(self.database)
+        self.tidy = TidyStore(self.database)
 
     def close(self) -> None:
         self.database.close()

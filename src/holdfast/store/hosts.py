@@ -2,7 +2,7 @@
 """Hosts in the database: rows, capabilities, properties, and who holds them when."""
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from holdfast.model.errors import Conflict, HostInUse, NotFound
 from holdfast.model.host import Host
-from holdfast.model.lease import Window
+from holdfast.model.lease import DELETE, END, Window
 from holdfast.model.operation import Claim
 from holdfast.model.stock import Stock
 from holdfast.ports.cloud import CloudHost
@@ -27,6 +27,7 @@ from holdfast.store.tables import (
     host_capabilities,
     hosts,
     leases,
+    operations,
     properties,
     reservations,
     things,
@@ -103,6 +104,12 @@ class HostStore:
             else Obstacle(row.until, row.hosts)
             for row in found[:most]
         ]
+
+    def late_hosts(self) -> set[int]:
+        with self._db.read() as conn:
+            now = self._db.now(conn)
+            bound = {"now": now, "soon": now + _LOOKED_AT_WITHIN}
+            return set(conn.execute(_LATE, bound).scalars())
 
     def not_given_back(
         self, ids: Collection[int], *, besides: str, whole: bool = False
@@ -296,6 +303,21 @@ _NOT_GIVEN_BACK = (
     )
 )
 _NOT_GIVEN_BACK_WHOLE = _NOT_GIVEN_BACK.where(allocations.c.slots.is_(None))
+
+#: Work that is due is looked at again this soon, at the latest; by that an index finds it.
+_LOOKED_AT_WITHIN = timedelta(hours=1)
+_LATE = (
+    sa.select(allocations.c.host_id)
+    .join(reservations, reservations.c.id == allocations.c.reservation_id)
+    .join(operations, operations.c.subject == reservations.c.lease_id)
+    .where(
+        operations.c.is_open.is_(True),
+        operations.c.kind.in_([END, DELETE]),
+        operations.c.next_try_at <= sa.bindparam("soon"),
+        operations.c.due_at <= sa.bindparam("now"),
+        allocations.c.host_id.is_not(None),
+    )
+)
 
 _BUSY_THINGS = (
     sa.select(allocations.c.thing)

@@ -100,7 +100,7 @@ class LeaseStore:
                 )
             _rewrite_allocations(conn, {}, lease)
             if limits is not None:
-                quotas.check(conn, lease.project_id, limits, now)
+                quotas.check(conn, lease.project_id, limits, now, new=lease)
             apply_work(conn, lease.id, work, now)
             audit.write(conn, now, lease.id, lease.project_id, f"lease {lease.name} booked")
 
@@ -141,6 +141,10 @@ class LeaseStore:
             if say:
                 audit.write(conn, now, new.id, new.project_id, say)
         return replace(new, version=old.version + 1, updated_at=now)
+
+    def foresee(self, old: Lease | None, new: Lease, limits: Limits) -> None:
+        with self._db.read() as conn:
+            quotas.foresee(conn, limits, self._db.now(conn), old=old, new=new)
 
     def erase(self, lease: Lease, *, claim: Claim, say: str, work: Work | None = None) -> None:
         with self._db.write() as conn:

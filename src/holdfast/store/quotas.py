@@ -51,9 +51,32 @@ def check(
     the lease, the hosts and the things, before those of the work.
     """
     _take(conn, project_id)
-    has = figures(conn, project_id, now)
+    has = figures(conn, project_id, now, hosts=_counts_hosts(limits))
     before = of_lease(old, now) if old else Figures()
-    after = of_lease(new, now) if new else None
+    _judge(project_id, limits, has, before, of_lease(new, now) if new else None)
+
+
+def foresee(
+    conn: Connection, limits: Limits, now: datetime, *, old: Lease | None, new: Lease
+) -> None:
+    """The same before anything is written: what a dry run can know."""
+    has = figures(conn, new.project_id, now, hosts=_counts_hosts(limits))
+    before, after = of_lease(old, now) if old else Figures(), of_lease(new, now)
+    would = Figures(
+        has.leases - before.leases + after.leases,
+        has.hosts - before.hosts + after.hosts,
+        has.host_hours - before.host_hours + after.host_hours,
+    )
+    _judge(new.project_id, limits, would, before, after)
+
+
+def _counts_hosts(limits: Limits) -> bool:
+    return (limits.hosts, limits.host_hours) != (None, None)
+
+
+def _judge(
+    project_id: str, limits: Limits, has: Figures, before: Figures, after: Figures | None
+) -> None:
     for name, what in _WORDS.items():
         most, count = getattr(limits, name), getattr(has, name)
         grows = after is None or getattr(after, name) > getattr(before, name)
@@ -68,11 +91,11 @@ def check(
             )
 
 
-def figures(conn: Connection, project_id: str, now: datetime) -> Figures:
-    """What the project has at this moment, by this transaction."""
+def figures(conn: Connection, project_id: str, now: datetime, *, hosts: bool = True) -> Figures:
+    """What the project has at this moment, by this transaction; without `hosts` leases only."""
     bound = {"project": project_id, "now": now}
     count = conn.execute(_LEASES, bound).scalar_one()
-    rows = conn.execute(_HOSTS, bound).all()
+    rows = conn.execute(_HOSTS, bound).all() if hosts else ()
     return Figures(
         leases=count,
         hosts=sum(row.hosts for row in rows),

@@ -5,6 +5,7 @@ A step looks before it acts, so that running it twice does what running it once 
 sentence that tells what it did, or raises NotYet when the world needs more time.
 """
 
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -54,3 +55,19 @@ class Kind(Protocol):
     def failed(self, run: Run, why: str) -> None:
         """Write down that the work failed for good; the operation itself is closed after."""
         ...
+
+
+_NAMES = uuid.UUID("0d5c5a52-7a53-4b39-8f57-3c2b1c1f6f0a")
+
+
+def never_ending(kind: str, now: datetime) -> Operation:
+    """The one row of a chore: work that puts itself off (NotYet) for ever, so that of all managers
+    one does it at a time."""
+    return Operation(
+        id=str(uuid.uuid5(_NAMES, kind)),
+        kind=kind,
+        subject=kind,
+        key=kind,
+        due_at=now,
+        next_try_at=now,
+    )

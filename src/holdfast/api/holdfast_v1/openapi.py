@@ -23,6 +23,7 @@ _ERROR = {
                     "status": {"type": "integer"},
                     "title": {"type": "string"},
                     "detail": {"type": "string"},
+                    "details": {"type": "object"},
                     "links": {"type": "array", "items": {"type": "object"}},
                 },
             },
@@ -66,7 +67,7 @@ def _operation(route: Route) -> dict[str, Any]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", route.path)
     ] + [
-        {"name": name, "in": "query", "required": False, "schema": schema}
+        {"name": name, "in": "query", "required": name in route.needs, "schema": schema}
         for name, schema in (route.query or {}).items()
     ]
     if parameters:

@@ -3,21 +3,32 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
+from urllib.parse import urlencode
 
+from holdfast.api import body as bodies
 from holdfast.api.ask import Ask, Reply
-from holdfast.api.reservation_v1.dates import NOW, lease_date, parse, stamp
-from holdfast.model.errors import InvalidInput, NotFound, Unavailable
-from holdfast.model.lease import END, EVENT_TYPES, START, Event, Lease, Reservation
+from holdfast.api.rendered import Missing
+from holdfast.api.reservation_v1.dates import NOW, parse
+from holdfast.api.reservation_v1.lease_view import Addresses, holds_addresses, view
+from holdfast.model import moves
+from holdfast.model.errors import Forbidden, InvalidInput, NotFound, Unavailable
+from holdfast.model.lease import Lease
 from holdfast.model.operation import RETRYING, RUNNING
-from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
-from holdfast.store.leases import Seen
+from holdfast.ports.manager import LeaseChange, NewLease, NewReservation, Preview
+from holdfast.store.lease_list import SORTS, Listing
+from holdfast.store.leases import Seen, Stamp
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": 80}
 _DATE = {"type": "string", "maxLength": 64}
 _EVENTS = {"type": ["array", "null"], "maxItems": 100, "items": {"type": "object"}}
+_DRY_RUN = {"type": "boolean"}
+#: From this version on, owners see what they hold, and lists can be narrowed, sorted and paged.
+_LATER = (1, 1)
+MOST_LISTED = 1000
 
 CREATE = {
     "type": "object",
@@ -29,6 +40,7 @@ CREATE = {
         "end_date": _DATE,
         "before_end_date": {"type": ["string", "null"], "maxLength": 64},
         "events": _EVENTS,
+        "dry_run": _DRY_RUN,
         "reservations": {
             "type": "array",
             "maxItems": 100,
@@ -49,6 +61,7 @@ UPDATE = {
         "start_date": _DATE,
         "end_date": _DATE,
         "before_end_date": {"type": ["string", "null"], "maxLength": 64},
+        "dry_run": _DRY_RUN,
         "reservations": {
             "type": "array",
             "maxItems": 100,
@@ -62,8 +75,32 @@ UPDATE = {
 }
 
 
+_DATES = ("start_after", "start_before", "end_after", "end_before")
+QUERY: dict[str, Any] = {
+    "status": {"type": "string", "enum": sorted(moves.LEASE)},
+    "name": _NAME,
+    "resource_type": {"type": "string", "minLength": 1, "maxLength": 66},
+    "project_id": {"type": "string", "minLength": 1, "maxLength": 64},
+    **dict.fromkeys(_DATES, _DATE),
+    "sort": {"type": "string", "enum": [f"{k}{d}" for k in SORTS for d in ("", ":asc", ":desc")]},
+    "limit": {"type": "integer", "minimum": 1, "maximum": MOST_LISTED},
+    "marker": {"type": "string", "minLength": 1, "maxLength": 36},
+}
+_QUERY = bodies.Schema(bodies.query_schema(QUERY))
+
+
 def index(ask: Ask) -> Reply:
-    return Reply(b'{"leases": [%s]}' % b", ".join(_texts(ask)))
+    """The contract knows no filters and takes any; those of 1.1 are meant, so all are checked."""
+    if ask.microversion < _LATER:
+        return Reply(b'{"leases": [%s]}' % b", ".join(_texts(ask)))
+    query = _QUERY.query(ask.query)
+    texts, following = _page(ask, _asked_project(ask, query), _listing(ask, query))
+    leases = b'"leases": [%s]' % b", ".join(texts)
+    if following is None:
+        return Reply(b"{%s}" % leases)
+    more = urlencode({**ask.query, "marker": following})
+    link = {"rel": "next", "href": f"{ask.base_url}/reservation/v1/leases?{more}"}
+    return Reply(b'{%s, "leases_links": %s}' % (leases, json.dumps([link]).encode()))
 
 
 def show(ask: Ask) -> Reply:
@@ -78,8 +115,11 @@ def create(ask: Ask) -> Reply:
         start=parse(body["start_date"], "start_date"),
         end=parse(body["end_date"], "end_date"),
         before_end=_optional(body, "before_end_date"),
-        reservations=tuple(_reservation(r) for r in body.get("reservations", [])),
+        reservations=tuple(new_reservation(r) for r in body.get("reservations", [])),
+        dry_run=body.get("dry_run", False),
     )
+    if wanted.dry_run:
+        return _previewed(ask, ask.services.manager.create_lease(ask.caller, wanted))
     try:
         ask.services.manager.create_lease(ask.caller, wanted)
     except Unavailable:  # the answer may have got lost, not the lease: its id is ours, so look
@@ -100,8 +140,11 @@ def update(ask: Ask) -> Reply:
         end_now=body.get("end_date") == NOW,
         before_end=_optional(body, "before_end_date"),
         reservations={r["id"]: {k: v for k, v in r.items() if k != "id"} for r in changes},
+        dry_run=body.get("dry_run", False),
     )
-    ask.services.manager.update_lease(ask.caller, lease_id, change)
+    preview = ask.services.manager.update_lease(ask.caller, lease_id, change)
+    if change.dry_run:
+        return _previewed(ask, preview)
     return _shown(ask, lease_id)
 
 
@@ -112,7 +155,7 @@ def delete(ask: Ask) -> Reply:
     return Reply(status=204)
 
 
-def _reservation(body: Mapping[str, Any]) -> NewReservation:
+def new_reservation(body: Mapping[str, Any]) -> NewReservation:
     return NewReservation(
         resource_type=body["resource_type"],
         spec={key: value for key, value in body.items() if key != "resource_type"},
@@ -155,14 +198,71 @@ def _not_found(lease_id: str) -> NotFound:
 
 def _texts(ask: Ask, lease_id: str | None = None) -> list[bytes]:
     """JSON of the leases that the caller may know of, or of one of them."""
-    services = ask.services
+    services, whole = ask.services, ask.microversion >= _LATER
+    look = partial(
+        services.store.ledger.stamped, lease_id=lease_id, project_id=_project(ask), holding=whole
+    )
+    texts = services.whole_lease_texts if whole else services.lease_texts
+    return texts.texts(look, _Writer(ask).write, _lasting)
 
-    def write(seen: Seen) -> bytes:
+
+class _Writer:
+    """Writes leases as the version asked for wants them."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._services = ask.services
+        self._whole = ask.microversion >= _LATER
+
+    def write(self, seen: Seen) -> bytes:
         lease, events = seen
-        return json.dumps(view(lease, events, services.clock.now())).encode()
+        addresses = self.addresses(lease) if self._whole else None
+        return json.dumps(view(lease, events, self._services.clock.now(), addresses)).encode()
 
-    look = partial(services.store.ledger.stamped, lease_id=lease_id, project_id=_project(ask))
-    return services.lease_texts.texts(look, write, _lasting)
+    def addresses(self, lease: Lease) -> Addresses:
+        """Of the floating IPs that the lease holds; read once, and only if one does."""
+        return self._enrolled if holds_addresses(lease) else {}
+
+    @cached_property
+    def _enrolled(self) -> Addresses:
+        return {one.id: one.address for one in self._services.store.ledger.floatingips()}
+
+
+def _page(ask: Ask, project_id: str | None, listing: Listing) -> tuple[list[bytes], str | None]:
+    """JSON of a page of leases, and the marker of the next page if there is one."""
+    limit = listing.limit or MOST_LISTED
+    one_more = replace(listing, limit=limit + 1)
+    following: list[str] = []
+
+    def look(missing: Missing) -> tuple[Sequence[Stamp], Mapping[str, Seen]]:
+        stamps, read = ask.services.store.ledger.stamped(
+            lambda found: missing(found[:limit]),
+            project_id=project_id,
+            listing=one_more,
+            holding=True,
+        )
+        following[:] = [stamps[limit - 1][0]] if len(stamps) > limit else []
+        return stamps[:limit], read
+
+    texts = ask.services.whole_lease_texts.texts(look, _Writer(ask).write, _lasting)
+    return texts, following[0] if following else None
+
+
+def _listing(ask: Ask, query: Mapping[str, Any]) -> Listing:
+    where = {name: query[name] for name in ("status", "name", "resource_type") if name in query}
+    where |= {
+        name: parse(query[name], name) or ask.services.clock.now()
+        for name in _DATES
+        if name in query
+    }
+    sort, _, direction = query.get("sort", "created_at").partition(":")
+    return Listing(where, sort, direction == "desc", query.get("marker"), query.get("limit"))
+
+
+def _asked_project(ask: Ask, query: Mapping[str, Any]) -> str | None:
+    own, asked = _project(ask), query.get("project_id")
+    if asked is not None and own not in (None, asked):
+        raise Forbidden("project_id: only an administrator lists the leases of other projects")
+    return own or asked
 
 
 def _lasting(seen: Seen) -> bool:
@@ -171,78 +271,13 @@ def _lasting(seen: Seen) -> bool:
     return not any(event.status in (RUNNING, RETRYING) for event in events)
 
 
-def view(lease: Lease, events: Sequence[Event], now: datetime) -> dict[str, Any]:
-    return {
-        "id": lease.id,
-        "name": lease.name,
-        "user_id": lease.user_id,
-        "project_id": lease.project_id,
-        "start_date": lease_date(lease.start),
-        "end_date": lease_date(lease.end),
-        "trust_id": None,
-        "status": lease.status,
-        "degraded": lease.degraded,
-        "created_at": stamp(lease.created_at),
-        "updated_at": stamp(lease.updated_at),
-        "reservations": [_reservation_view(lease, r) for r in lease.reservations],
-        "events": [_event_view(lease, event, now) for event in events],
-    }
-
-
-def _reservation_view(lease: Lease, reservation: Reservation) -> dict[str, Any]:
-    return {
-        "id": reservation.id,
-        "lease_id": lease.id,
-        "resource_id": reservation.id,
-        "resource_type": reservation.resource_type,
-        "status": reservation.status,
-        "missing_resources": reservation.missing_resources,
-        "resources_changed": reservation.resources_changed,
-        "created_at": stamp(reservation.created_at),
-        "updated_at": stamp(reservation.updated_at),
-        **reservation.spec,
-    }
-
-
-def _event_view(lease: Lease, event: Event, now: datetime) -> dict[str, Any]:
-    return {
-        "id": event.id,
-        "lease_id": lease.id,
-        "event_type": EVENT_TYPES[event.kind],
-        "time": lease_date(event.due_at),
-        "status": _event_status(lease, event, now),
-        "created_at": stamp(event.created_at),
-        "updated_at": stamp(event.updated_at),
-    }
-
-
-#: Start and end are what the lease says of them: both are written in one transaction with it,
-#: their rows of durable work a moment later.
-_FOLLOWS: Mapping[str, Mapping[str, str]] = {
-    START: {
-        "PENDING": "UNDONE",
-        "STARTING": "IN_PROGRESS",
-        "ACTIVE": "DONE",
-        "TERMINATING": "DONE",
-        "TERMINATED": "DONE",
-    },
-    END: {
-        "PENDING": "UNDONE",
-        "STARTING": "UNDONE",
-        "ACTIVE": "UNDONE",
-        "TERMINATING": "IN_PROGRESS",
-        "TERMINATED": "DONE",
-    },
-}
-
-
-def _event_status(lease: Lease, event: Event, now: datetime) -> str:
-    """What the owner may know; work prepared ahead of its time has not happened yet."""
-    if event.status == "error":
-        return "DONE" if event.kind == START and lease.status == "ACTIVE" else "ERROR"
-    follows = _FOLLOWS.get(event.kind, {}).get(lease.status)
-    if follows is not None:
-        return follows
-    if event.status in (RUNNING, RETRYING):
-        return "IN_PROGRESS" if event.due_at <= now else "UNDONE"
-    return "DONE" if event.status == "done" else "UNDONE"
+def _previewed(ask: Ask, preview: Preview | None) -> Reply:
+    """A lease as it would be, with the hosts it would get, whatever the version: who asks for a
+    dry run knows of them."""
+    if preview is None:
+        raise Unavailable(
+            "dry_run: the manager that answered knows none, being older: look what it did"
+        )
+    lease, now = preview.lease, ask.services.clock.now()
+    shown = view(lease, (), now, _Writer(ask).addresses(lease))
+    return Reply({"lease": shown, "dry_run": True})

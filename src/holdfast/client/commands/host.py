@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast host create | list | show | set | delete, and host allocation list"""
+"""holdfast host create | list | show | set | unset | delete, and what belongs to hosts: host
+allocation list, host property list | set"""
 
 import argparse
 from typing import Any
@@ -109,6 +110,25 @@ class Set(ShowCommand):
         return one(self.client.hosts.update(host["id"], extra))
 
 
+class Unset(ShowCommand):
+    """Take capabilities away from a host.
+
+    Not while a reservation rests on one of them.
+    """
+
+    example = "  holdfast host unset cmp-01 burn_in room"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", help="name, short or full, or id")
+        parser.add_argument("keys", nargs="+", metavar="key", help="a capability to take away")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        host = self.client.hosts.find(parsed_args.host)
+        return one(self.client.hosts.update(host["id"], dict.fromkeys(parsed_args.keys)))
+
+
 class Delete(Base):
     """Take hosts out of reservation; not while one is reserved or has servers."""
 
@@ -163,3 +183,41 @@ def _held(name: str | None, host_id: Any, reservation: dict[str, Any]) -> dict[s
         "host": name or str(host_id),
         "reservation_id": reservation["id"],
     }
+
+
+class PropertyList(ListCommand):
+    """List the capabilities that leases can ask for."""
+
+    example = """  holdfast host property list --detail
+  holdfast host property list --all"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--detail", action="store_true", help="with the values hosts have")
+        parser.add_argument(
+            "--all", action="store_true", help="private ones too; for administrators"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = parsed_args
+        columns = ("property", "private", "values") if args.detail else ("property",)
+        return rows(columns, self.client.hosts.properties(detail=args.detail, private=args.all))
+
+
+class PropertySet(ShowCommand):
+    """Hide a capability from ordinary users, or show it."""
+
+    example = "  holdfast host property set purchase_order --private"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", help="the capability")
+        who = parser.add_mutually_exclusive_group(required=True)
+        who.add_argument("--private", action="store_true", help="only administrators see it")
+        who.add_argument("--public", action="store_true", help="everybody sees it")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = parsed_args
+        return one(self.client.hosts.set_property(args.name, private=args.private))

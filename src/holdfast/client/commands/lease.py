@@ -3,90 +3,54 @@
 
 import argparse
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from holdfast.client import clock, dates, where
-from holdfast.client.commands import (
-    Base,
-    Lines,
-    ListCommand,
-    Moment,
-    ShowCommand,
-    Table,
-    one,
-    rows,
-    typed,
-)
+from holdfast.client import clock, dates, reservations
+from holdfast.client.commands import Base, ListCommand, ShowCommand, Table, asking, rows, typed
+from holdfast.client.commands.lease_lines import hosts_of, shown
 from holdfast.client.errors import NotReachable, Unavailable
+from holdfast.model import moves
 
 POLL_S = 0.5
 PATIENCE = 20  # polls in a row that may fail before waiting gives up
-DATES = """
-dates: now, +45s, +30m, +2h, +1d, 2027-01-31 18:00[:30] (UTC), 2027-01-31T18:00+01:00"""
-LONGEST_WHERE = 60
 
-_date = typed(dates.parse)
-_span = typed(dates.span)
-_condition = typed(where.check)
-
-
-@typed
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{text!r} is not a number of hosts: write 1 or more")
-    return int(text)
+_change = typed(partial(reservations.parse, head="id"))
 
 
 class Create(ShowCommand):
-    """Reserve hosts for a time.
+    """Reserve hosts, slots for servers, addresses or a server for a time.
 
     From the start of the lease to its end the hosts are yours alone. Ask for a number of
     hosts, or for at least --min and at most --max, and say with --where which ones will do.
+    Other things are asked for with --reservation. With --dry-run you see what you would get.
     """
 
     example = """  holdfast lease create training --hosts 2 --end +8h --where 'vcpus>=8' --wait
   holdfast lease create night --start '2027-01-31 18:00' --end +12h --min 1 --max 4 \\
-      --where 'rack in rack-b,rack-c' --where gpu=True --before-end snapshot"""
+      --where 'rack in rack-b,rack-c' --where gpu=True --before-end snapshot
+  holdfast lease create web --end +7d --dry-run \\
+      --reservation virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=3"""
 
     def get_epilog(self) -> str:
-        return super().get_epilog() + "\n" + DATES
+        return super().get_epilog() + "\n" + asking.RESERVATIONS + "\n" + asking.DATES
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add = parser.add_argument
         add("name", help="what to call the lease")
-        add("--start", type=_date, metavar="DATE", default=dates.NOW, help="default: now")
+        add("--start", type=asking.date, metavar="DATE", default=dates.NOW, help="default: now")
         add(
             "--end",
-            type=_date,
+            type=asking.date,
             metavar="DATE",
             default=dates.parse("+24h"),
             help="+2h counts from --start, so from now if that is not given; default: +24h",
         )
-        add("--hosts", type=_count, metavar="N", help="exactly N hosts; default: 1")
-        add("--min", type=_count, metavar="N", help="at least N hosts; without --max exactly N")
-        add("--max", type=_count, metavar="N", help="at most N hosts; without --min at least 1")
-        add(
-            "--where",
-            action="append",
-            default=[],
-            type=_condition,
-            metavar="CONDITION",
-            help="which hosts will do: 'vcpus>=8', gpu=True, 'rack!=rack-a', "
-            "'rack in rack-a,rack-b', "
-            "or a property expression in JSON; repeat it to demand more",
-        )
-        add(
-            "--hypervisor-properties",
-            action="append",
-            default=[],
-            type=_condition,
-            metavar="CONDITION",
-            help="the same, sent as hypervisor_properties",
-        )
+        asking.add_options(parser)
         add(
             "--before-end-date",
-            type=_date,
+            type=asking.date,
             metavar="DATE",
             help="when the end is announced; +2h counts from --start, or from now",
         )
@@ -95,14 +59,18 @@ class Create(ShowCommand):
             choices=["", "default", "snapshot"],
             help="what happens to the servers then",
         )
-        add("--wait", action="store_true", help="wait until it is active, or failed")
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument("--wait", action="store_true", help="wait until it is active, or failed")
+        how.add_argument(
+            "--dry-run", action="store_true", help="show what it would be; nothing is booked"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = parsed_args
         now = clock.now().replace(microsecond=0)
         announced = args.before_end_date
-        reservation = self._reservation(args)
+        wanted = asking.asked(self.parser, args)
         try:
             start = args.start.at(now)
             when = {
@@ -112,28 +80,12 @@ class Create(ShowCommand):
             }
         except ValueError as error:
             self.parser.error(str(error))
-        lease = self.client.leases.create(args.name, reservations=[reservation], **when)
+        lease = self.client.leases.create(
+            args.name, reservations=wanted, dry_run=args.dry_run, **when
+        )
         if args.wait:
             lease = self._wait(lease)
-        return _shown(lease)
-
-    def _reservation(self, args: argparse.Namespace) -> dict[str, Any]:
-        if args.hosts and (args.min or args.max):
-            self.parser.error("--hosts N already says --min N --max N: drop one of them")
-        low = args.hosts or args.min or 1
-        high = args.hosts or args.max or low
-        if low > high:
-            self.parser.error(f"--min {low} is more than --max {high}")
-        reservation = {
-            "resource_type": "physical:host",
-            "min": low,
-            "max": high,
-            "hypervisor_properties": where.expression(args.hypervisor_properties),
-            "resource_properties": where.expression(args.where),
-        }
-        if args.before_end is not None:
-            reservation["before_end"] = args.before_end
-        return reservation
+        return shown(lease)
 
     def _wait(self, lease: dict[str, Any]) -> dict[str, Any]:
         """Follow the lease until it is active, failed or over."""
@@ -163,19 +115,61 @@ class List(ListCommand):
     `hosts` is the number asked for, least and most.
     """
 
-    example = """  holdfast lease list --sort-column start_date
-  holdfast lease list -f json"""
+    example = """  holdfast lease list --status ACTIVE --sort end_date
+  holdfast lease list --resource-type physical:host --end-before +1d
+  holdfast lease list --limit 50 --marker 4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b -f json"""
+
+    def get_epilog(self) -> str:
+        return super().get_epilog() + "\n" + asking.DATES
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        statuses = sorted(moves.LEASE)
+        add("--status", choices=statuses, metavar="STATUS", help=f"one of {', '.join(statuses)}")
+        add("--name", help="only those of this name")
+        add("--project", metavar="ID", help="only of this project; for administrators")
+        add("--resource-type", metavar="TYPE", help="only with such a reservation")
+        for edge in ("start", "end"):
+            add(f"--{edge}-after", type=asking.date, metavar="DATE", help=f"{edge} then or later")
+            add(f"--{edge}-before", type=asking.date, metavar="DATE", help=f"{edge} before then")
+        add(
+            "--sort",
+            metavar="KEY[:desc]",
+            help="by name, start_date, end_date, created_at or status; default: created_at",
+        )
+        add("--limit", type=asking.count, metavar="N", help="at most N, up to 1000; default: all")
+        add("--marker", metavar="ID", help="begin after this lease: the last of the page before")
+        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        leases = self.client.leases.list()
+        args, now = parsed_args, clock.now().replace(microsecond=0)
+        try:
+            when = {
+                name: dates.on_wire(date.at(now))
+                for name in ("start_after", "start_before", "end_after", "end_before")
+                if (date := getattr(args, name)) is not None
+            }
+        except ValueError as error:
+            self.parser.error(str(error))
+        leases = self.client.leases.list(
+            limit=args.limit,
+            status=args.status,
+            name=args.name,
+            project_id=args.project,
+            resource_type=args.resource_type,
+            sort=args.sort,
+            marker=args.marker,
+            **when,
+        )
         for lease in leases:
-            lease["hosts"] = _hosts(lease)
+            lease["hosts"] = hosts_of(lease)
         columns = ("id", "name", "status", "degraded", "start_date", "end_date", "hosts")
         return rows(columns, leases)
 
 
 class Show(ShowCommand):
-    """Show one lease, with its reservations and events."""
+    """Show one lease, with its reservations, what they got, and its events."""
 
     example = "  holdfast lease show nightly-tests"
 
@@ -185,48 +179,65 @@ class Show(ShowCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        return _shown(self.client.leases.find(parsed_args.lease))
+        return shown(self.client.leases.find(parsed_args.lease))
 
 
 class Set(ShowCommand):
-    """Rename a lease, move it, make it longer or shorter."""
+    """Rename a lease, move it, make it longer or shorter, change what it reserves.
+
+    All of it happens, or nothing. With --dry-run you see what would become of it.
+    """
 
     example = """  holdfast lease set nightly-tests --extend 2h
-  holdfast lease set nightly-tests --end now"""
+  holdfast lease set nightly-tests --end now
+  holdfast lease set nightly-tests --reservation max=6 --dry-run"""
 
     def get_epilog(self) -> str:
-        return super().get_epilog() + "\n" + DATES
+        return super().get_epilog() + "\n" + asking.DATES
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("lease", help="name or id")
         parser.add_argument("--name", help="a new name")
-        parser.add_argument("--start", type=_date, metavar="DATE", help="a new start")
+        parser.add_argument("--start", type=asking.date, metavar="DATE", help="a new start")
         ends = parser.add_mutually_exclusive_group()
         ends.add_argument(
             "--end",
-            type=_date,
+            type=asking.date,
             metavar="DATE",
             help="a new end; +2h counts from --start, or from now",
         )
-        ends.add_argument("--extend", type=_span, metavar="2h", help="end that much later")
-        ends.add_argument("--shorten", type=_span, metavar="30m", help="end that much earlier")
+        ends.add_argument("--extend", type=asking.span, metavar="2h", help="end that much later")
+        ends.add_argument(
+            "--shorten", type=asking.span, metavar="30m", help="end that much earlier"
+        )
         parser.add_argument(
-            "--before-end-date", type=_date, metavar="DATE", help="when the end is announced"
+            "--before-end-date", type=asking.date, metavar="DATE", help="when the end is announced"
+        )
+        parser.add_argument(
+            "--reservation",
+            action="append",
+            default=[],
+            type=_change,
+            metavar="ID,KEY=VALUE,…",
+            help="what to change about a reservation; of a lease that has only one, without its id",
+        )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show what it would be; nothing is changed"
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         args = parsed_args
         asked = (args.start, args.end, args.extend, args.shorten, args.before_end_date)
-        if args.name is None and not any(asked):
+        if args.name is None and not any((*asked, args.reservation)):
             self.parser.error("nothing to change: give --name, --end, --extend, …")
         lease = self.client.leases.find(args.lease)
         try:
             changes = _changes(args, lease, clock.now().replace(microsecond=0))
         except ValueError as error:
             self.parser.error(str(error))
-        return _shown(self.client.leases.update(lease["id"], **changes))
+        return shown(self.client.leases.update(lease["id"], **changes))
 
 
 class Delete(Base):
@@ -267,50 +278,20 @@ def _changes(args: argparse.Namespace, lease: dict[str, Any], now: datetime) -> 
         changes["end_date"] = dates.on_wire(dates.later(end, -args.shorten))
     if args.before_end_date:
         changes["before_end_date"] = args.before_end_date.on_wire(origin)
+    if args.reservation:
+        changes["reservations"] = [_changed(each, lease) for each in args.reservation]
+    if args.dry_run:
+        changes["dry_run"] = True
     return changes
 
 
-class Reservations(Lines):
-    """physical:host, active, 1-4 hosts, where [">=", "$vcpus", "8"]"""
-
-    def line(self, value: Any) -> str:
-        words = [value.get("resource_type"), value.get("status")]
-        if count := _count_of(value):
-            words.append(f"{count} host" + "s" * (count != "1"))
-        for key in ("hypervisor_properties", "resource_properties"):
-            if asked := value.get(key):
-                words.append("where " + _cut(str(asked)))
-        words += [
-            key.replace("_", " ")
-            for key in ("missing_resources", "resources_changed")
-            if value.get(key)
-        ]
-        return ", ".join(word for word in words if word)
-
-
-class Events(Lines):
-    """start_lease 2027-01-31 18:00:00 DONE"""
-
-    def line(self, value: Any) -> str:
-        time = Moment(value.get("time")).human_readable()
-        return f"{value.get('event_type', '')} {time} {value.get('status', '')}"
-
-
-def _shown(lease: dict[str, Any]) -> Table:
-    return one(lease, reservations=Reservations, events=Events)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_WHERE else text[: LONGEST_WHERE - 1] + "…"
-
-
-def _hosts(lease: dict[str, Any]) -> str:
-    """How many hosts were asked for: "2", "1-4", "" for other resources."""
-    return " + ".join(filter(None, map(_count_of, lease.get("reservations", ()))))
-
-
-def _count_of(reservation: dict[str, Any]) -> str:
-    low, high = reservation.get("min"), reservation.get("max")
-    if low is None:
-        return ""
-    return f"{low}" if low == high else f"{low}-{high}"
+def _changed(change: dict[str, Any], lease: dict[str, Any]) -> dict[str, Any]:
+    """A change of a reservation, with the id of the one that is meant."""
+    ids = [str(each["id"]) for each in lease.get("reservations", ())]
+    if "id" not in change and len(ids) == 1:
+        return {"id": ids[0], **change}
+    if "id" not in change:
+        raise ValueError(
+            f"--reservation: say which one is meant: {', '.join(ids) or 'it has none'}"
+        )
+    return change

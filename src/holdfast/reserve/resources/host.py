@@ -7,25 +7,32 @@ it: it joins the new pool before it leaves the old one.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.model import expression
+from holdfast.model import expression, extra_specs
 from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
 from holdfast.model.host import normalise
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.model.stock import Stock
 from holdfast.ports.cloud import Server
 from holdfast.ports.ledger import Ledger
-from holdfast.reserve.plan import HostRequest, Order, Refusal, choose
+from holdfast.reserve.conditions import AMOUNTS, EXPRESSIONS, LABELS, conditions
+from holdfast.reserve.openings import openings
+from holdfast.reserve.plan import HostRequest, Refusal, choose
 from holdfast.reserve.pools import OWNER, shut
-from holdfast.reserve.resource import Hands
+from holdfast.reserve.resource import Effect, Hands, Opening, Quiet, Wish
 from holdfast.work.kind import NotYet
 
 MOST = 100_000
+MAX_LABEL = 255
+_MOST_AMOUNT = 10**9
+_MOST_CAPABILITIES = 100
 #: How soon to look again whether servers are gone.
 _LOOK_S = 0.5
 
 
-class HostResource:
+class HostResource(Quiet):
     type = "physical:host"
 
     # decide
@@ -43,75 +50,71 @@ class HostResource:
         before_end = spec.get("before_end") or ""
         if before_end not in ("", "default", "snapshot"):
             raise InvalidInput("Malformed parameter before_end: one of '', 'default', 'snapshot'")
-        texts = {name: _text(spec, name) for name in _EXPRESSIONS}
+        texts = {name: _text(spec, name) for name in EXPRESSIONS}
         for name, text in texts.items():
             expression.parse(text, name)
-        return {"min": low, "max": high, "before_end": before_end, **texts}
+        return {"min": low, "max": high, "before_end": before_end, **texts, **_beyond(spec)}
 
-    def plan(
-        self,
-        spec: Mapping[str, Any],
-        held: Window,
-        ledger: Ledger,
-        *,
-        lease: Lease | None = None,
-        reservation: Reservation | None = None,
-        taken: Collection[int] = (),
-        order: Order = float,
-    ) -> tuple[Allocation, ...]:
-        where = expression.both(*(expression.parse(spec[n], n) for n in _EXPRESSIONS))
-        request = HostRequest(
-            low=spec["min"],
-            high=spec["max"],
-            where=where,
-            keep=reservation.host_ids() if reservation else (),
-            must_keep=bool(reservation and reservation.status == "active"),
-        )
-        hosts = ledger.free_hosts(held, besides=lease.id if lease else None, keys=where.keys)
-        answer = choose(request, hosts, taken, order)
+    def plan(self, wish: Wish, stock: Stock, ledger: Ledger) -> tuple[Allocation, ...]:
+        answer = choose(_request(wish, ledger), stock, wish.order)
         if isinstance(answer, Refusal):
-            raise NotEnoughHosts(f"Not enough hosts available: {answer.sentence}")
-        return tuple(Allocation(host_id, held) for host_id in answer.host_ids)
+            raise NotEnoughHosts(
+                f"Not enough hosts available: {answer.sentence}",
+                conditions=[{"condition": c, "hosts": n} for c, n in answer.conditions],
+                matching=answer.matching,
+                free=answer.free,
+                busy=list(answer.busy),
+            )
+        return tuple(Allocation(host_id, wish.held) for host_id in answer.host_ids)
+
+    def openings(
+        self, wish: Wish, until: datetime, stock: Stock, ledger: Ledger, most: int
+    ) -> Sequence[Opening]:
+        if wish.is_active:
+            return ()  # it has begun: no other start can be had
+        found = openings(_request(wish, ledger), until.timestamp(), stock, most)
+        length = wish.held.end - wish.held.start
+        return [Opening(_window(wish, at, length), amount) for at, amount in found]
 
     # act
 
-    def prepare(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
+    def prepare(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         with hands.pool(reservation.id, {OWNER: lease.project_id}):
-            return f"pool {reservation.id} stands"
+            return Effect(f"pool {reservation.id} stands")
 
-    def start(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
+    def start(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         if hands.ledger.now() >= lease.end:  # its hosts may be somebody else's by now
-            return f"lease {lease.name} was over before it could start"
+            return Effect(f"lease {lease.name} was over before it could start")
         names = reservation.hosts()
         _wait_for_others(hands, lease, reservation)
         with hands.pool(reservation.id, {OWNER: lease.project_id}) as pool_id:
             hands.each(lambda name: hands.cloud.pools.add_host(pool_id, name), names)
         _make_way(hands, names)
-        return f"{', '.join(names) or 'no host'} joined pool {reservation.id}"
+        return Effect(f"{', '.join(names) or 'no host'} joined pool {reservation.id}")
 
-    def settle(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
+    def settle(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         if hands.ledger.now() >= lease.end:  # perhaps it never joined its pool; the end tidies up
-            return f"lease {lease.name} is over, its hosts need not leave {hands.freepool}"
+            return Effect(f"lease {lease.name} is over, its hosts need not leave {hands.freepool}")
         names = reservation.hosts()
         _make_way(hands, names)  # who was let in just before the host joined is there by now
         with hands.pool(hands.freepool) as pool_id:
             hands.each(lambda name: hands.cloud.pools.remove_host(pool_id, name), names)
-        return f"{', '.join(names) or 'no host'} left {hands.freepool}"
+        return Effect(f"{', '.join(names) or 'no host'} left {hands.freepool}")
 
-    def before_end(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
+    def before_end(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         action = reservation.spec.get("before_end") or ""
         if action == "default":
             action = hands.options.before_end
         if action != "snapshot":
-            return "nothing asked for before the end"
+            return Effect("nothing asked for before the end")
         servers = _servers(hands, reservation.hosts())
         hands.each(lambda server_id: _snapshot(hands, servers[server_id]), servers)
-        return f"{len(servers)} servers have their snapshot"
+        return Effect(f"{len(servers)} servers have their snapshot")
 
-    def end(self, hands: Hands, lease: Lease, reservation: Reservation) -> str:
+    def end(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         pool = hands.cloud.pools.find(reservation.id)
         if pool is None:
-            return f"pool {reservation.id} is gone"
+            return Effect(f"pool {reservation.id} is gone")
         shut(hands.cloud.pools, pool)
         _clear(hands, lease, pool.hosts)
         with hands.pool(hands.freepool) as free_id:
@@ -119,21 +122,69 @@ class HostResource:
         _clear(hands, lease, pool.hosts)  # also who was let in just before the door was shut
         hands.each(lambda name: hands.cloud.pools.remove_host(pool.id, name), pool.hosts)
         hands.known.forget(reservation.id)  # it is deleted when everybody has heard that it is shut
-        return f"{', '.join(pool.hosts) or 'no host'} back in {hands.freepool}"
+        return Effect(f"{', '.join(pool.hosts) or 'no host'} back in {hands.freepool}")
 
 
-_EXPRESSIONS = ("hypervisor_properties", "resource_properties")
-_KEYS = {"min", "max", "before_end", *_EXPRESSIONS}
+_GROUPS = ("spread", "pack")
+_KEYS = {"min", "max", "before_end", "capabilities", *EXPRESSIONS, *LABELS, *AMOUNTS, *_GROUPS}
 
 
-def _count(spec: Mapping[str, Any], name: str) -> int:
+def _request(wish: Wish, ledger: Ledger) -> HostRequest:
+    spec = wish.spec
+    return HostRequest(
+        low=spec["min"],
+        high=spec["max"],
+        start=wish.held.start.timestamp(),
+        end=wish.held.end.timestamp(),
+        conditions=conditions(spec),
+        keep=tuple(a.host_id for a in wish.kept if a.host_id is not None),
+        must_keep=wish.is_active,
+        spread=spec.get("spread") or "",
+        pack=spec.get("pack") or "",
+        now=ledger.now().timestamp(),
+    )
+
+
+def _window(wish: Wish, at: float, length: timedelta) -> Window:
+    start = wish.held.start + timedelta(seconds=at - wish.held.start.timestamp())
+    return Window(start, start + length)
+
+
+def _beyond(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What the contract does not know, only where it is asked for: old clients never see it."""
+    found: dict[str, Any] = {}
+    for name in LABELS:
+        found[name] = _text(spec, name).strip()
+        if len(found[name]) > MAX_LABEL:
+            raise InvalidInput(f"{name}: longer than {MAX_LABEL} characters")
+    for name in AMOUNTS:
+        found[name] = None if spec.get(name) in (None, "") else _count(spec, name, _MOST_AMOUNT)
+    found["capabilities"] = _capabilities(spec)
+    for name in _GROUPS:
+        found[name] = spec.get(name) or ""
+        if found[name] not in ("", "rack", "zone"):
+            raise InvalidInput(f"Malformed parameter {name}: one of 'rack', 'zone'")
+    if found["spread"] and found["pack"]:
+        raise InvalidInput("spread and pack contradict each other: leave one of them out")
+    return {name: value for name, value in found.items() if value}
+
+
+def _capabilities(spec: Mapping[str, Any]) -> dict[str, str]:
+    given = spec.get("capabilities")
+    found = dict(extra_specs.read(given)) if given is not None else {}
+    if len(found) > _MOST_CAPABILITIES:
+        raise InvalidInput(f"capabilities: more than {_MOST_CAPABILITIES} are asked for")
+    return found
+
+
+def _count(spec: Mapping[str, Any], name: str, most: int = MOST) -> int:
     value = spec[name]
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip()):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidInput(f"Malformed parameter {name}: a whole number is wanted")
-    if not 1 <= value <= MOST:
-        raise InvalidInput(f"{name}: {value} is not between 1 and {MOST}")
+    if not 1 <= value <= most:
+        raise InvalidInput(f"{name}: {value} is not between 1 and {most}")
     return value
 
 

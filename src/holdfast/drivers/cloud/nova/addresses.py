@@ -7,13 +7,14 @@ repeated `create` knows its own and completes it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from openstack import exceptions as sdk
 from openstack.connection import Connection
 
 from holdfast.drivers.cloud.nova.edge import Edge, answer, pages
 from holdfast.model.errors import Conflict
-from holdfast.ports.cloud import Address
+from holdfast.ports.cloud import Address, Subnet
 
 _PATH = "/floatingips"
 
@@ -53,6 +54,14 @@ class NovaAddresses:
                 answer(cloud.network.delete(f"{_PATH}/{address_id}"))
             except sdk.NotFoundException:
                 return
+
+    def subnets(self, network_id: str) -> Sequence[Subnet]:
+        with self._edge.call("addresses.subnets", network_id) as cloud:
+            # Of a network that is not there Neutron lists no subnets and says nothing.
+            path = f"/networks/{quote(network_id, safe='')}"
+            answer(cloud.network.get(path, params={"fields": "id"}))
+            found = _pages(cloud, "/subnets", "subnets", {"network_id": network_id})
+            return [_subnet(one) for one in found]
 
 
 def _own(cloud: Connection, wanted: Mapping[str, str]) -> Mapping[str, Any] | None:
@@ -104,4 +113,14 @@ def _address(body: Mapping[str, Any], servers: Mapping[str, str]) -> Address:
         project_id=body["project_id"],
         server_id=servers.get(body["port_id"] or ""),
         tags=tuple(body.get("tags") or ()),
+    )
+
+
+def _subnet(body: Mapping[str, Any]) -> Subnet:
+    return Subnet(
+        id=body["id"],
+        network_id=body["network_id"],
+        cidr=body["cidr"],
+        gateway=body["gateway_ip"],
+        pools=tuple((pool["start"], pool["end"]) for pool in body["allocation_pools"]),
     )

@@ -202,7 +202,7 @@ def _plugin(conf: cfg.ConfigOpts) -> Any:
 def _refusal(where: str, response: requests.Response, sentence: str) -> HoldfastError:
     status = response.status_code
     message = f"{where}: {sentence}"
-    if status == 404 and _spoken_by_a_service(response):
+    if status == 404 and spoken_by_a_service(response):
         return NotFound(message)
     if status == 404:  # a proxy without its service says 404 to everything
         return failed(f"{message} (404 from {response.url}, not by its service)", retryable=True)
@@ -213,7 +213,8 @@ def _refusal(where: str, response: requests.Response, sentence: str) -> Holdfast
     return failed(f"{message} ({status})", retryable=status >= 500 or status in PASSING)
 
 
-def _spoken_by_a_service(response: requests.Response) -> bool:
+def spoken_by_a_service(response: requests.Response) -> bool:
+    """Whether an error is a service's word; a proxy whose service is away has its own."""
     return "json" in response.headers.get("content-type", "")
 
 

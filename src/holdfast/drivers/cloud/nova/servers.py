@@ -7,6 +7,7 @@ stop users, not us: we are admin.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from openstack.exceptions import NotFoundException
@@ -237,4 +238,6 @@ def _server(one: Mapping[str, Any]) -> Server:
         flavor=flavor["original_name"],
         preemptible=is_preemptible(flavor.get("extra_specs") or {}),  # hidden from some roles
         metadata=dict(one["metadata"]),
+        user_id=one["user_id"],
+        created_at=datetime.fromisoformat(one["created"]),
     )

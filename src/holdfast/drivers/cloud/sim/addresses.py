@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated side of the Addresses port: floating IPs."""
+"""The simulated side of the Addresses port: floating IPs, and the networks they come from."""
 
 import json
 import sqlite3
 from collections.abc import Sequence
 
 from holdfast.drivers.cloud.sim.wire import Wire
-from holdfast.model.errors import Conflict
-from holdfast.ports.cloud import Address
+from holdfast.drivers.cloud.sim.world import World
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.ports.cloud import Address, Subnet
 
 
 class SimAddresses:
@@ -43,6 +44,28 @@ class SimAddresses:
         with self._wire.call("addresses.delete", address_id) as world:
             world.run("DELETE FROM addresses WHERE id = ?", address_id)
 
+    def subnets(self, network_id: str) -> Sequence[Subnet]:
+        with self._wire.call("addresses.subnets") as world:
+            if world.one("SELECT id FROM networks WHERE id = ?", network_id) is None:
+                raise NotFound(f"simulated cloud: no network {network_id}")
+            rows = world.all(
+                "SELECT * FROM subnets WHERE network_id = ? ORDER BY rowid", network_id
+            )
+            return [_subnet(row) for row in rows]
+
+
+def add_subnet(
+    world: World, network_id: str, cidr: str, gateway: str | None, pools: Sequence[tuple[str, str]]
+) -> Subnet:
+    """A range of addresses more, in a network that is made if need be."""
+    world.run("INSERT OR IGNORE INTO networks VALUES (?)", network_id)
+    made = Subnet(world.new_id(), network_id, cidr, gateway, tuple(pools))
+    world.run(
+        "INSERT INTO subnets VALUES (?, ?, ?, ?, ?)",
+        *(made.id, network_id, cidr, gateway, json.dumps(made.pools)),
+    )
+    return made
+
 
 def _address(row: sqlite3.Row) -> Address:
     return Address(
@@ -52,4 +75,14 @@ def _address(row: sqlite3.Row) -> Address:
         project_id=row["project_id"],
         server_id=row["server_id"],
         tags=tuple(json.loads(row["tags"])),
+    )
+
+
+def _subnet(row: sqlite3.Row) -> Subnet:
+    return Subnet(
+        id=row["id"],
+        network_id=row["network_id"],
+        cidr=row["cidr"],
+        gateway=row["gateway"],
+        pools=tuple((first, last) for first, last in json.loads(row["pools"])),
     )

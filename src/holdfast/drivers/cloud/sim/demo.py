@@ -2,12 +2,12 @@
 """The demo world: three racks of eight hosts, two projects with forty servers.
 
 In each rack the first four hosts stay empty, to be enrolled for reservation; servers live on the
-other four.
+other four. The network `public` hands out its upper half; of the lower one addresses can be enrolled.
 """
 
 import json
 
-from holdfast.drivers.cloud.sim import flavors, hosts, pools
+from holdfast.drivers.cloud.sim import addresses, flavors, hosts, pools
 from holdfast.drivers.cloud.sim.placement import Order, boot
 from holdfast.drivers.cloud.sim.world import World
 from holdfast.nova.names import FREEPOOL
@@ -21,6 +21,10 @@ PROJECTS = ("demo", "research")
 
 #: (vCPUs, GiB of memory, GB of disk), by position in the rack.
 SIZES = ((32, 128, 2000), (48, 192, 3000), (64, 256, 4000), (64, 256, 2000))
+
+#: Where floating addresses come from.
+NETWORK, CIDR, GATEWAY = "public", "203.0.113.0/24", "203.0.113.1"
+POOLS = (("203.0.113.128", "203.0.113.254"),)
 
 #: What the servers are, in turn.
 FLAVORS = (
@@ -42,6 +46,7 @@ def seed(world: World) -> None:
         flavors.create(world, flavor)
     if world.one("SELECT id FROM pools WHERE name = ?", FREEPOOL) is None:
         pools.create(world, FREEPOOL, {})
+    addresses.add_subnet(world, NETWORK, CIDR, GATEWAY, POOLS)
     homes = [
         f"cmp-{PER_RACK * rack + place:02d}"
         for place in range(EMPTY_PER_RACK + 1, PER_RACK + 1)
@@ -91,4 +96,5 @@ def _order(number: int) -> Order:
         disk_gb=flavor.disk_gb,
         flavor=flavor.name,
         metadata={"role": role},
+        user_id=f"{PROJECTS[number % len(PROJECTS)]}-user",
     )

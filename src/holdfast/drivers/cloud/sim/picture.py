@@ -82,6 +82,7 @@ def _servers(world: World) -> list[dict[str, Any]]:
         off = "crashed" if row["crashed"] else "shutdown"
         pictures.append(
             dataclasses.asdict(server_of(row))
+            | {"created_at": moment(row["created_at"]).isoformat()}
             | {"running_on": running, "power_state": "running" if running else off}
         )
     return pictures

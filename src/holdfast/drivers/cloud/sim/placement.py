@@ -13,15 +13,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.drivers.cloud.sim import slots
+from holdfast.drivers.cloud.sim.hosts import inventories, traits
 from holdfast.drivers.cloud.sim.world import World
 from holdfast.model.errors import Conflict
+from holdfast.model.host import Inventory
 from holdfast.nova.admission import Pool, ask, refusal
 from holdfast.nova.names import HINT
 
+#: How a flavor names a trait that is `required`, or `forbidden`.
+TRAIT = "trait:"
 #: Hosts with what is taken of them; a server on its way counts at both ends.
 ROOM = """
     SELECT h.*, COUNT(s.id) AS servers,
            COALESCE(SUM(s.vcpus), 0) AS used_vcpus,
+           COALESCE(SUM(CASE WHEN (
+               SELECT json_extract(extra_specs, '$."hw:cpu_policy"') = 'dedicated' FROM flavors
+               WHERE id = s.flavor OR name = s.flavor) THEN s.vcpus END), 0) AS used_pcpus,
            COALESCE(SUM(s.memory_mb), 0) AS used_memory_mb,
            COALESCE(SUM(s.disk_gb), 0) AS used_disk_gb
     FROM hosts h LEFT JOIN servers s ON s.host_id = h.id OR s.dest_host_id = h.id
@@ -39,6 +46,8 @@ class Order:
     disk_gb: int
     flavor: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    user_id: str = ""
+    server_id: str | None = None  # of one that exists
 
 
 def order_of(server: sqlite3.Row) -> Order:
@@ -51,6 +60,8 @@ def order_of(server: sqlite3.Row) -> Order:
         disk_gb=server["disk_gb"],
         flavor=server["flavor"],
         metadata=json.loads(server["metadata"]),
+        user_id=server["user_id"],
+        server_id=server["id"],
     )
 
 
@@ -81,10 +92,11 @@ def boot(world: World, order: Order, host: str | None) -> str:
     server_id = world.new_id()
     world.run(
         "INSERT INTO servers (id, name, project_id, host_id, status, vcpus, memory_mb,"
-        " disk_gb, flavor, metadata) VALUES (?, ?, ?, ?, 'ACTIVE', ?, ?, ?, ?, ?)",
+        " disk_gb, flavor, metadata, user_id, created_at)"
+        " VALUES (?, ?, ?, ?, 'ACTIVE', ?, ?, ?, ?, ?, ?, ?)",
         *(server_id, order.name, order.project_id, host_id),
         *(order.vcpus, order.memory_mb, order.disk_gb, order.flavor),
-        json.dumps(dict(order.metadata)),
+        *(json.dumps(dict(order.metadata)), order.user_id, world.now),
     )
     world.run("INSERT INTO domains VALUES (?, ?)", server_id, host_id)
     return server_id
@@ -108,7 +120,8 @@ def _open_to(world: World, order: Order) -> set[int]:
     """Hosts whose pools let the order in, by the rule that Nova's scheduler asks."""
     named = order.metadata.get(HINT)
     hints = {} if named is None else {HINT: named}
-    request = ask(order.project_id, hints, slots.extra_specs(world, order.flavor))
+    specs = slots.extra_specs(world, order.flavor)
+    request = ask(order.project_id, hints, specs, server=order.server_id)
     pools: dict[int, list[Pool]] = {}
     for row in world.all("SELECT * FROM pools"):
         pool = Pool(row["name"], json.loads(row["metadata"]))
@@ -123,15 +136,45 @@ def _unfit(world: World, host: sqlite3.Row, order: Order) -> str | None:
         return "its service is down"
     if not host["enabled"]:
         return "its service is disabled"
+    specs = slots.extra_specs(world, order.flavor)
+    return (
+        _too_small(host, order, dedicated=specs.get("hw:cpu_policy") == "dedicated")
+        or _wrong_traits(host, specs)
+        or slots.missing(world, host, order.flavor)
+    )
+
+
+def _too_small(host: sqlite3.Row, order: Order, *, dedicated: bool) -> str | None:
+    """What the host has too little of; cores of its own a server gets from PCPU, not VCPU."""
+    shared = host["used_vcpus"] - host["used_pcpus"]
     wanted = {
-        "vCPUs": (host["vcpus"] - host["used_vcpus"], order.vcpus),
-        "MiB of memory": (host["memory_mb"] - host["used_memory_mb"], order.memory_mb),
-        "GB of disk": (host["local_gb"] - host["used_disk_gb"], order.disk_gb),
+        "PCPU" if dedicated else "VCPU": (
+            "dedicated cores" if dedicated else "vCPUs",
+            host["used_pcpus"] if dedicated else shared,
+            order.vcpus,
+        ),
+        "MEMORY_MB": ("MiB of memory", host["used_memory_mb"], order.memory_mb),
+        "DISK_GB": ("GB of disk", host["used_disk_gb"], order.disk_gb),
     }
-    for what, (free, need) in wanted.items():
+    have = inventories(host)
+    for resource_class, (what, used, need) in wanted.items():
+        inventory = have.get(resource_class, Inventory(0))
+        free = inventory.capacity - used
         if need > free:
             return f"{need} {what} wanted, {free} free"
-    return slots.missing(world, host, order.flavor)
+        if inventory.most is not None and need > inventory.most:
+            return f"{need} {what} wanted, one server may have {inventory.most}"
+    return None
+
+
+def _wrong_traits(host: sqlite3.Row, specs: Mapping[str, str]) -> str | None:
+    has = traits(host)
+    for key, word in specs.items():
+        trait = key.removeprefix(TRAIT)
+        if not key.startswith(TRAIT) or (trait in has) == (word == "required"):
+            continue
+        return f"{trait} is {word}"
+    return None
 
 
 def _no_host(order: Order, why: str) -> Conflict:

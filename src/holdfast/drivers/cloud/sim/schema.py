@@ -5,7 +5,7 @@ Two kinds of truth live side by side: what the cloud *says* (`servers.status`, t
 services in `hosts`) and what *is* (`hosts.powered`, `domains`). Times are seconds since the epoch.
 """
 
-VERSION = 1
+VERSION = 2
 
 STATEMENTS = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -21,6 +21,7 @@ STATEMENTS = (
         hypervisor_type TEXT NOT NULL, hypervisor_version INTEGER NOT NULL,
         cpu_info TEXT NOT NULL, zone TEXT NOT NULL, rack TEXT NOT NULL,
         vcpus INTEGER NOT NULL, memory_mb INTEGER NOT NULL, local_gb INTEGER NOT NULL,
+        inventories TEXT NOT NULL DEFAULT '{}', traits TEXT NOT NULL DEFAULT '[]',
         powered INTEGER NOT NULL DEFAULT 1, failed_at REAL, restarted_at REAL,
         enabled INTEGER NOT NULL DEFAULT 1, disabled_reason TEXT NOT NULL DEFAULT '',
         forced_down INTEGER NOT NULL DEFAULT 0,
@@ -39,6 +40,7 @@ STATEMENTS = (
         host_id INTEGER REFERENCES hosts (id), status TEXT NOT NULL,
         vcpus INTEGER NOT NULL, memory_mb INTEGER NOT NULL, disk_gb INTEGER NOT NULL,
         flavor TEXT NOT NULL, metadata TEXT NOT NULL,
+        user_id TEXT NOT NULL DEFAULT '', created_at REAL NOT NULL,
         locked INTEGER NOT NULL DEFAULT 0, locked_reason TEXT NOT NULL DEFAULT '',
         crashed INTEGER NOT NULL DEFAULT 0,
         task_state TEXT, finish_at REAL, next_status TEXT,
@@ -81,6 +83,10 @@ STATEMENTS = (
         project_id TEXT NOT NULL, tags TEXT NOT NULL,
         server_id TEXT REFERENCES servers (id) ON DELETE SET NULL,
         UNIQUE (network_id, address))""",
+    "CREATE TABLE networks (id TEXT PRIMARY KEY)",
+    """CREATE TABLE subnets (
+        id TEXT PRIMARY KEY, network_id TEXT NOT NULL REFERENCES networks (id),
+        cidr TEXT NOT NULL, gateway TEXT, pools TEXT NOT NULL)""",
     """CREATE TABLE volumes (
         id TEXT PRIMARY KEY, name TEXT NOT NULL, project_id TEXT NOT NULL,
         size_gb INTEGER NOT NULL)""",

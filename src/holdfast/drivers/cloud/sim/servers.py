@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.drivers.cloud.sim.placement import order_of, place
 from holdfast.drivers.cloud.sim.wire import Wire
-from holdfast.drivers.cloud.sim.world import SERVERS, World
+from holdfast.drivers.cloud.sim.world import SERVERS, World, moment
 from holdfast.model.errors import Conflict
 from holdfast.nova.admission import is_preemptible
 from holdfast.ports.cloud import Server
@@ -165,6 +165,8 @@ def server_of(row: sqlite3.Row) -> Server:
         flavor=row["flavor"],
         preemptible=is_preemptible(json.loads(row["extra_specs"] or "{}")),
         metadata=json.loads(row["metadata"]),
+        user_id=row["user_id"],
+        created_at=moment(row["created_at"]),
     )
 
 

@@ -6,19 +6,24 @@ true. It goes round the faults: its own calls never fail by chance, and none is 
 `calls()`. Its effects are recorded as `sim.…`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from holdfast.drivers.cloud.sim import demo, hosts, outage, picture
+from holdfast.drivers.cloud.sim import addresses, demo, hosts, outage, picture
 from holdfast.drivers.cloud.sim.file import File
 from holdfast.drivers.cloud.sim.placement import Order, boot
 from holdfast.drivers.cloud.sim.servers import server_of
 from holdfast.drivers.cloud.sim.settings import Settings
 from holdfast.drivers.cloud.sim.volumes import volume_of
 from holdfast.drivers.cloud.sim.world import Effect, World, moment, open_world
+from holdfast.model.errors import InvalidInput
+from holdfast.model.host import Inventory
 from holdfast.ports.clock import Clock
-from holdfast.ports.cloud import CloudHost, Server, Volume
+from holdfast.ports.cloud import CloudHost, Server, Subnet, Volume
+
+#: What of a host can become different without it being another host.
+CHANGEABLE = frozenset({"zone", "rack", "vcpus", "memory_mb", "local_gb", "inventories", "traits"})
 
 
 class Simulator:
@@ -87,6 +92,8 @@ class Simulator:
         vcpus: int = 32,
         memory_mb: int = 131072,
         local_gb: int = 2000,
+        inventories: Mapping[str, Inventory] | None = None,
+        traits: Iterable[str] = (),
     ) -> CloudHost:
         """A new host, switched on. Conflict if that name, short or full, exists."""
         host = CloudHost(
@@ -99,9 +106,19 @@ class Simulator:
             memory_mb=memory_mb,
             local_gb=local_gb,
             hypervisor_type="QEMU",
+            inventories=inventories or {},
+            traits=frozenset(traits),
         )
         with self._open("add_host", name) as world:
             return hosts.add(world, host)
+
+    def change_host(self, name: str, **values: Any) -> CloudHost:
+        """New sizes, zone, rack, inventories (all that are not by the sizes) or traits."""
+        unknown = values.keys() - CHANGEABLE
+        if unknown:
+            raise InvalidInput(f"host {name}: {', '.join(sorted(unknown))} cannot be changed")
+        with self._open("change_host", name) as world:
+            return hosts.change(world, name, values)
 
     def boot(
         self,
@@ -113,9 +130,11 @@ class Simulator:
         disk_gb: int,
         flavor: str = "",
         metadata: Mapping[str, str] | None = None,
+        user_id: str = "",
     ) -> Server:
         """A user's server, running. Conflict 'No valid host' if it does not fit."""
-        order = Order(*(name, project_id, vcpus, memory_mb, disk_gb), flavor, metadata or {})
+        size = (vcpus, memory_mb, disk_gb)
+        order = Order(name, project_id, *size, flavor, metadata or {}, user_id)
         with self._open("boot", name) as world:
             world.subject = boot(world, order, host)
             return server_of(world.server(world.subject))
@@ -135,6 +154,17 @@ class Simulator:
                 world.run("INSERT INTO attachments VALUES (?, ?)", volume_id, server["id"])
             rows = world.all("SELECT * FROM volumes WHERE id = ?", volume_id)
             return volume_of(world, rows[0])
+
+    def add_subnet(
+        self,
+        network_id: str,
+        cidr: str,
+        gateway: str | None,
+        pools: Sequence[tuple[str, str]],
+    ) -> Subnet:
+        """Addresses of a network, which is made if need be; the cloud hands out those of `pools`."""
+        with self._open("add_subnet", network_id) as world:
+            return addresses.add_subnet(world, network_id, cidr, gateway, pools)
 
     def seed_demo(self) -> None:
         """Make the demo world, once."""

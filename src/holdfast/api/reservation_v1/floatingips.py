@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/reservation/v1/floatingips: floating IPs that can be reserved."""
+
+from typing import Any
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.api.reservation_v1.dates import stamp
+from holdfast.model.floatingip import FloatingIp
+
+ENROL = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["floating_network_id", "floating_ip_address"],
+    "properties": {
+        "floating_network_id": {"type": "string", "minLength": 1, "maxLength": 36},
+        "floating_ip_address": {"type": "string", "minLength": 1, "maxLength": 64},
+    },
+}
+
+
+def index(ask: Ask) -> Reply:
+    found = ask.services.store.ledger.floatingips()
+    return Reply({"floatingips": [view(one) for one in found]})
+
+
+def show(ask: Ask) -> Reply:
+    return Reply({"floatingip": view(_floatingip(ask))})
+
+
+def create(ask: Ask) -> Reply:
+    made = ask.services.manager.enrol_floatingip(
+        ask.caller, ask.body["floating_network_id"], ask.body["floating_ip_address"]
+    )
+    return Reply({"floatingip": view(ask.services.store.ledger.floatingip(made))}, status=201)
+
+
+def delete(ask: Ask) -> Reply:
+    ask.services.manager.withdraw_floatingip(ask.caller, _floatingip(ask).id)
+    return Reply(status=204)
+
+
+def _floatingip(ask: Ask) -> FloatingIp:
+    return ask.services.store.ledger.floatingip(ask.path["floatingip_id"])
+
+
+def view(one: FloatingIp) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "floating_network_id": one.network_id,
+        "subnet_id": one.subnet_id,
+        "floating_ip_address": one.address,
+        "reservable": one.reservable,
+        "created_at": stamp(one.created_at),
+        "updated_at": stamp(one.updated_at),
+    }

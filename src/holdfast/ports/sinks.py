@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the news of leases goes: one small promise, kept by `drivers/sinks/`.
+
+A third party adds a sink with one class and one entry point. The factory is given the configuration
+and returns the sinks that it asks for, none when it asks for nothing:
+
+    [project.entry-points."holdfast.sinks"]
+    pager = "acme_pager:connect"
+
+    def connect(conf, clock):
+        return [Pager(url) for url in conf.acme_pager.urls]
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+#: Who speaks, and how loud: what readers of the reservation contract's news filter by.
+PUBLISHER = "blazar.lease"
+PRIORITY = "info"
+
+
+@dataclass(frozen=True)
+class LeaseNotice:
+    """One thing that happened to a lease. It may come twice, then with the same `message_id`."""
+
+    message_id: str
+    event_type: str
+    at: datetime
+    payload: Mapping[str, Any]
+
+
+class Sink(Protocol):
+    name: str  # at most 64 characters; what waits in the table of work is found again by it
+    timeout_s: float  # longest that `send` takes, one way or the other
+
+    def send(self, notice: LeaseNotice) -> None:
+        """Hand it over for good; DriverError, retryable when a later try may succeed."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Old rows that nobody will ask for any more."""
+
+from datetime import datetime
+from typing import Protocol
+
+
+class Tidy(Protocol):
+    def now(self) -> datetime: ...
+
+    def operations(self, before: datetime, most: int) -> int:
+        """Remove up to `most` operations that ended before that moment, but none of a lease that
+        still exists; how many were removed."""
+        ...
+
+    def audit(self, before: datetime, most: int) -> int:
+        """Remove up to `most` sentences of the audit older than that; how many were removed."""
+        ...

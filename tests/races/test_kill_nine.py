@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 of real managers in the middle of their work, a few dozen times, and nobody helps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from holdfast.drivers.cloud.sim import Simulator
+from holdfast.ports.clock import SystemClock
+from holdfast.store import Store, migrations
+from tests.processes import Program, eventually
+from tests.races.audit import Audit
+from tests.races.victim import CAPACITY, HOSTS, NETWORK
+
+KILLS = int(os.environ.get("KILLS", "24"))
+SEED = int(os.environ.get("RACES_SEED", "0")) or int.from_bytes(os.urandom(3), "big")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'x.db'}"
+        return
+    server = request.getfixturevalue("postgresql")
+    made = server.new_database()
+    yield made
+    server.drop_database(made)
+
+
+def program(folder: Path, url: str) -> Program:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.races.victim", folder, url, str(KILLS), str(SEED)]
+    return Program(command, folder, env={"PYTHONPATH": str(root)}, name="victims")
+
+
+@pytest.mark.timeout(300)
+def test_managers_killed_dozens_of_times_lose_double_and_leave_nothing(
+    url: str, tmp_path: Path
+) -> None:
+    print(f"RACES_SEED={SEED}")
+    with contextlib.closing(build(tmp_path, url)) as world:
+        with program(tmp_path, url) as victims:
+            enough = tmp_path / "enough"
+            victims.wait_until(enough.exists, 200)
+            # from now on the last two only work, nobody asks for anything any more
+            assert Audit(url, CAPACITY).findings() == []
+            eventually(lambda: all_over(url), 60, 0.2)
+            enough.unlink()
+        said = Counter(victims.log.read_text().split())
+        print({word: said[word] for word in ("killed", "booked", "prolonged", "deleted")})
+        assert said["killed"] == KILLS
+        assert said["booked"] > KILLS
+        assert said["defect"] == said["Traceback"] == 0, victims.tail()
+        check_world(world)
+
+
+def build(folder: Path, url: str) -> Simulator:
+    world = Simulator(str(folder / "sim.db"), SystemClock())
+    for name in HOSTS:
+        world.add_host(name)
+    world.add_subnet(NETWORK, "192.0.2.0/24", "192.0.2.1", ())
+    store = Store(url, SystemClock())
+    migrations.sync(store.database)
+    store.close()
+    return world
+
+
+def all_over(url: str) -> bool:
+    """Every lease is terminated, in full, and no work of theirs is open."""
+    engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+    with engine.connect() as conn:
+        leases = {row[0] for row in conn.execute(sa.text("SELECT status FROM leases"))}
+        reservations = {row[0] for row in conn.execute(sa.text("SELECT status FROM reservations"))}
+        open_work = conn.execute(
+            sa.text(
+                "SELECT key, sentence FROM operations WHERE is_open AND"
+                " (kind LIKE 'lease!_%' ESCAPE '!' OR kind IN ('host_enrol', 'host_withdraw'))"
+            )
+        ).fetchall()
+    assert leases <= {"TERMINATED"}, leases
+    assert reservations <= {"deleted"}, reservations
+    assert not open_work, open_work
+    return True
+
+
+def check_world(world: Simulator) -> None:
+    """All hosts free, no server left, nothing happened twice."""
+    seen = world.world()
+    pools = {pool["name"]: set(pool["hosts"]) for pool in seen["pools"]}
+    taken = {name: hosts for name, hosts in pools.items() if hosts}
+    assert taken == {"freepool": set(HOSTS), "holdfast": set(HOSTS)}
+    assert seen["servers"] == []
+    for call in ("pools.create", "addresses.create", "flavors.create", "flavors.delete"):
+        happened = Counter(effect.subject for effect in world.effects(call=call))
+        again = {one: n for one, n in happened.items() if n > 1 and call != "addresses.create"}
+        assert not again, f"{call} happened more than once: {again}"
+    made, gone = (len(world.effects(call=f"addresses.{verb}")) for verb in ("create", "delete"))
+    assert made == gone, "an address is left behind"
+    made, gone = (len(world.effects(call=f"flavors.{verb}")) for verb in ("create", "delete"))
+    assert made == gone, "a flavor is left behind"

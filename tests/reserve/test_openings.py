@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a request could be had, against trying every minute."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.model.host import Host
+from holdfast.model.stock import Stock
+from holdfast.model.timeline import Hold, Line
+from holdfast.reserve import openings as module
+from holdfast.reserve.openings import MINUTE_S, openings
+from holdfast.reserve.plan import Choice, HostRequest, choose
+
+M = MINUTE_S
+
+
+def stock(*lines: list[tuple[float, float]]) -> Stock:
+    """Hosts 1, 2, … and when they are held, in minutes."""
+    hosts = {n: Host(n, f"u{n}", f"h{n}", f"h{n}", f"h{n}") for n in range(1, len(lines) + 1)}
+    return Stock(
+        hosts,
+        {n: Line(Hold(a * M, b * M) for a, b in spans) for n, spans in enumerate(lines, start=1)},
+    )
+
+
+def request(low: int, high: int, minutes: float, since: float = 0.0) -> HostRequest:
+    return HostRequest(low, high, since * M, (since + minutes) * M, now=since * M)
+
+
+def found(wanted: HostRequest, house: Stock, until: float = 100, most: int = 9) -> list[Any]:
+    return [(at / M, amount) for at, amount in openings(wanted, until * M, house, most)]
+
+
+def test_what_is_free_can_be_had_at_once() -> None:
+    assert found(request(1, 2, 10), stock([], [])) == [(0, 2)]
+
+
+def test_each_gap_that_is_long_enough_is_offered_once() -> None:
+    house = stock([(0, 10), (15, 20), (30, 40), (45, 60)])
+    assert found(request(1, 1, 5), house) == [(10, 1), (20, 1), (40, 1), (60, 1)]
+    assert found(request(1, 1, 10), house) == [(20, 1), (60, 1)]
+    assert found(request(1, 1, 11), house) == [(60, 1)]
+    assert found(request(1, 1, 10), house, until=59) == [(20, 1)]
+    assert found(request(1, 1, 5), house, most=2) == [(10, 1), (20, 1)]
+
+
+def test_enough_hosts_must_be_free_for_the_whole_length_at_once() -> None:
+    house = stock([(0, 10), (20, 30)], [(12, 18)], [(0, 25)])
+    assert found(request(2, 2, 6), house) == [(25, 2)]
+    assert found(request(3, 3, 5), house) == [(30, 3)]
+
+
+def test_more_hosts_are_worth_an_offer_when_all_or_twice_as_many_are_there() -> None:
+    house = stock([], [(0, 5)], [(0, 10)], [(0, 15)], [(0, 20)])
+    assert found(request(1, 5, 10), house) == [(0, 1), (5, 2), (15, 4), (20, 5)]
+
+
+def test_starts_are_on_whole_minutes_but_for_the_one_asked_for() -> None:
+    house = stock([(0, 10.5)])
+    assert found(request(1, 1, 5), house) == [(11, 1)]
+    assert found(request(1, 1, 5, since=10.75), house) == [(10.75, 1)]
+    assert found(request(1, 1, 5), stock([(0, 10.5), (15.8, 20)])) == [(20, 1)]
+
+
+def test_a_house_that_is_too_small_has_no_openings() -> None:
+    assert found(request(3, 3, 5), stock([], [])) == []
+
+
+_SPANS = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 12)).map(lambda one: (one[0], sum(one))),
+    max_size=5,
+)
+_LINES = st.lists(_SPANS, max_size=6)
+
+
+def by_brute_force(wanted: HostRequest, house: Stock, until: int) -> list[tuple[float, int]]:
+    """Every minute tried by the planner itself."""
+    length, offers, best, was = wanted.end - wanted.start, [], 0, False
+    for minute in range(int(wanted.start // M), until + 1):
+        start = minute * M
+        answer = choose(HostRequest(1, wanted.high, start, start + length), house)
+        amount = len(answer.host_ids) if isinstance(answer, Choice) else 0
+        enough = amount >= wanted.low
+        if enough and (not was or (amount > best and amount >= min(wanted.high, 2 * best))):
+            offers.append((float(minute), amount))
+            best = max(best, amount)
+        was = enough
+    return offers
+
+
+@pytest.mark.parametrize("stretch", [3.0, 6 * 60.0])
+@settings(deadline=None, max_examples=80)
+@given(
+    lines=_LINES,
+    low=st.integers(1, 3),
+    more=st.integers(0, 3),
+    minutes=st.integers(1, 12),
+    since=st.integers(0, 20),
+    until=st.integers(20, 70),
+)
+def test_openings_are_those_that_trying_every_minute_finds(
+    stretch: float,
+    lines: list[list[tuple[float, float]]],
+    low: int,
+    more: int,
+    minutes: int,
+    since: int,
+    until: int,
+) -> None:
+    house, wanted = stock(*lines), request(low, low + more, minutes, since)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "STRETCH_S", stretch * M)
+        assert found(wanted, house, until, 100) == by_brute_force(wanted, house, until)
+
+
+@settings(deadline=None, max_examples=60)
+@given(lines=_LINES, low=st.integers(1, 3), more=st.integers(0, 3), minutes=st.integers(1, 12))
+def test_with_very_many_holds_the_first_opening_is_the_same(
+    lines: list[list[tuple[float, float]]], low: int, more: int, minutes: int
+) -> None:
+    house, wanted = stock(*lines), request(low, low + more, minutes)
+    exact = found(wanted, house)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ALL", 0)
+        assert found(wanted, house)[:1] == exact[:1]

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tidying up is work like any other: one row, done by one manager, again every hour."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from holdfast.ports.ledger import Work
+from holdfast.store.tidy import TidyStore
+from holdfast.work import tidy as tidying
+from holdfast.work.kind import never_ending
+from holdfast.work.tidy import TIDY, TidyUp
+from tests.work.conftest import Shop, Toy
+
+
+def keeps(operations: int = 30, audit: int = 365) -> SimpleNamespace:
+    return SimpleNamespace(keep_operations_days=operations, keep_audit_days=audit)
+
+
+def arm(shop: Shop) -> None:
+    row = never_ending(TIDY, shop.clock.now())
+    shop.apply(row.subject, Work(add=(row,)))
+
+
+def done(shop: Shop, count: int) -> None:
+    toy = Toy("toy", {"go": lambda _run: "went"})
+    for _ in range(count):
+        shop.add()
+    shop.turn(toy)
+
+
+def closed(shop: Shop) -> int:
+    return len(shop.operations.list_all(status="done", limit=10_000))
+
+
+def test_every_hour_old_rows_go(shop: Shop) -> None:
+    done(shop, 3)
+    shop.clock.advance(31 * 24 * 3600)
+    done(shop, 2)
+    arm(shop)
+    kind = TidyUp(TidyStore(shop.store.database), keeps())
+    assert shop.turn(kind) == 1000.0  # the poll interval; the row itself comes after an hour
+    row = shop.get("tidy")
+    assert closed(shop) == 2
+    assert row.sentence == "removed 3 operations, 0 sentences of the audit"
+    assert row.next_try_at - shop.clock.now() == timedelta(hours=1)
+    assert row.status == "retrying"
+    shop.clock.advance(31 * 24 * 3600)
+    shop.turn(kind)
+    assert closed(shop) == 0
+
+
+def test_nothing_goes_where_all_is_kept(shop: Shop) -> None:
+    done(shop, 3)
+    shop.clock.advance(3000 * 24 * 3600)
+    arm(shop)
+    shop.turn(TidyUp(TidyStore(shop.store.database), keeps(0, 0)))
+    assert closed(shop) == 3
+
+
+def test_what_is_too_much_for_one_go_is_left_for_soon_after(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tidying, "PORTION", 2)
+    monkeypatch.setattr(tidying, "MOST_PORTIONS", 2)
+    done(shop, 7)
+    shop.clock.advance(31 * 24 * 3600)
+    arm(shop)
+    kind = TidyUp(TidyStore(shop.store.database), keeps())
+    shop.turn(kind)
+    assert closed(shop) == 3
+    assert shop.get("tidy").next_try_at - shop.clock.now() == timedelta(seconds=5)
+    shop.clock.advance(5)
+    shop.turn(kind)
+    assert closed(shop) == 0

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draws the state machines of model/moves.py into docs/states.md.
+
+tools/draw_states.py          write the page
+tools/draw_states.py --check  fail if it is not what would be written
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.model import moves
+
+PAGE = Path(__file__).parent.parent / "docs" / "states.md"
+_HEAD = """\
+# States
+
+Drawn from `src/holdfast/model/moves.py` by `tools/draw_states.py`; do not edit. A move that is not
+in a table raises `IllegalMove`. To stay where one is is always legal: commands are repeated.
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A table, what its states mean, and what there is to know about it."""
+
+    title: str
+    first: str
+    table: moves.Table
+    says: Mapping[str, str]
+    about: str
+    gone: str = ""  # the state it vanishes from, if that leads elsewhere too
+
+
+MACHINES = (
+    Machine(
+        "A lease",
+        "PENDING",
+        moves.LEASE,
+        moves.LEASE_SAYS,
+        "Every arrow is one transaction (`Ledger.save`), with all that belongs to it.",
+        gone="DELETING",
+    ),
+    Machine(
+        "A reservation of a lease",
+        "pending",
+        moves.RESERVATION,
+        moves.RESERVATION_SAYS,
+        "It moves in the transaction in which its lease does.",
+    ),
+    Machine(
+        "An operation: durable work",
+        "waiting",
+        moves.OPERATION,
+        moves.OPERATION_SAYS,
+        "Work that is asked for again under the same key begins anew at `waiting`.",
+    ),
+    Machine(
+        "An event: what the reservation contract shows of a lease's operations",
+        "UNDONE",
+        moves.EVENT,
+        moves.EVENT_SAYS,
+        "A view, not stored. Start and end say what the lease's own status says, which is written"
+        " first.\nWork prepared ahead of its time is still `UNDONE`. An event that is armed anew"
+        " (before the end of\na prolonged lease) begins again at `UNDONE`.",
+    ),
+)
+
+
+def draw(machine: Machine) -> str:
+    """One machine as a section: picture, then a line per state."""
+    arrows = [f"    [*] --> {machine.first}"]
+    for state, targets in machine.table.items():
+        arrows += [f"    {state} --> {target}" for target in machine.table if target in targets]
+        if not targets or state == machine.gone:
+            arrows.append(f"    {state} --> [*]")
+    rows = [f"| `{state}` | {machine.says[state]} |" for state in machine.table]
+    return "\n".join(
+        [
+            f"## {machine.title}",
+            "",
+            machine.about,
+            "",
+            "```mermaid",
+            "stateDiagram-v2",
+            *arrows,
+            "```",
+            "",
+            "| state | meaning |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def page() -> str:
+    return "\n".join([_HEAD, *map(draw, MACHINES)])
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only say whether it is fresh")
+    wanted = page()
+    if not parser.parse_args(arguments).check:
+        PAGE.write_text(wanted)
+        return 0
+    if PAGE.exists() and PAGE.read_text() == wanted:
+        return 0
+    sys.stderr.write(f"docs/{PAGE.name} is stale: run tools/draw_states.py\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
