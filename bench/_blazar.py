@@ -4,6 +4,7 @@ would have put them. What it is asked to make itself goes through its API."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import uuid
@@ -63,6 +64,14 @@ def start(lab: Lab) -> str:
         command, check=True, stdout=subprocess.PIPE, text=True, cwd=lab.folder.parent
     )
     return said.stdout.split()[-1]  # the last line
+
+
+def make_room(lab: Lab, hosts: Sequence[str]) -> None:
+    """Remove what we keep of these hosts in Placement: Blazar wants to make it itself."""
+    with contextlib.closing(lab.connect()) as cloud:
+        for name in hosts:
+            for provider in cloud.placement.resource_providers(name=f"blazar_{name}"):
+                cloud.placement.delete_resource_provider(provider)
 
 
 def host_name(number: int) -> str:

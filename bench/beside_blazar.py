@@ -180,15 +180,28 @@ def clear(lab: Lab, blazar: Side, owner: Owner) -> None:
 # creates
 
 
-def creates(lab: Lab, blazar: Side, owner: Owner, hosts: int, reservations: int) -> None:
+@dataclass(frozen=True)
+class Size:
+    hosts: int
+    reservations: int
+    #: How often Blazar is asked.
+    rounds: int
+
+
+SIZES = (Size(100, 10_000, 20), Size(500, 10_000, 20))
+SMALL = Size(100, 1_000, 5)
+
+
+def creates(lab: Lab, blazar: Side, owner: Owner, size: Size) -> None:
     """The same leases of both in turn."""
+    hosts, reservations = size.hosts, size.reservations
     bookings = list(_rows.bookings(hosts, reservations))
     _blazar.fill(lab, owner, bookings, hosts)
     with database(lab) as url:
         _rows.fill(url, owner, bookings, hosts)
         try:
             with ours(lab, owner, url) as holdfast:
-                theirs, own = in_turn(blazar, holdfast, 20)
+                theirs, own = in_turn(blazar, holdfast, size.rounds)
         finally:
             clear(lab, blazar, owner)
     ratio = statistics.median(own) / statistics.median(theirs)
@@ -226,6 +239,7 @@ def in_turn(blazar: Side, holdfast: Side, rounds: int) -> tuple[list[float], lis
 
 def slots(lab: Lab, blazar: Side, owner: Owner, count: int) -> None:
     """Blazar on the first two computes, then we on the others."""
+    _blazar.make_room(lab, lab.computes[:2])
     try:
         theirs = on_hosts(blazar, lab.computes[:2], count)
     finally:
@@ -297,8 +311,8 @@ def main() -> None:
     blazar = Side("Blazar", where, owner.token, lab.place.database_url("blazar"))
     clear(lab, blazar, owner)
     if options.part != "slots":
-        for hosts in [100] if options.quick else [100, 500]:
-            creates(lab, blazar, owner, hosts, 1_000 if options.quick else 10_000)
+        for size in [SMALL] if options.quick else SIZES:
+            creates(lab, blazar, owner, size)
     if options.part != "creates":
         slots(lab, blazar, owner, 10 if options.quick else 50)
 

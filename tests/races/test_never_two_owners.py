@@ -16,10 +16,11 @@ import pytest
 
 from tests.processes import Program
 from tests.races.audit import Audit
-from tests.races.rivals import CAPACITY, CLIENTS
+from tests.races.rivals import CAPACITY
 
 ATTEMPTS = int(os.environ.get("RACES_ATTEMPTS", "5120"))
-SECONDS = float(os.environ.get("RACES_SECONDS", "90"))
+#: A net for machines that are busy with something else: alone it takes a minute.
+SECONDS = float(os.environ.get("RACES_SECONDS", "240"))
 #: Tells the wishes of a run; a failure prints it.
 SEED = int(os.environ.get("RACES_SEED", "0")) or int.from_bytes(os.urandom(3), "big")
 
@@ -39,7 +40,7 @@ def race(folder: Path, url: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(SECONDS + 180)
 def test_64_clients_at_4_managers_never_get_one_host_twice(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -48,7 +49,7 @@ def test_64_clients_at_4_managers_never_get_one_host_twice(
     assert found["answers"] == [], context
     assert found["findings"] == [], context
     # it was a race: all of it happened, some won, many lost, and nobody was sent away for nothing
-    assert found["attempts"] >= min(ATTEMPTS, 5000) - CLIENTS, context
+    assert found["attempts"] >= ATTEMPTS, context
     assert all(found["yes"][verb] for verb in ("create", "update", "delete", "repair")), context
     assert found["beaten"] <= found["attempts"] / 100, context
     planted_overlap_is_found(database_url)

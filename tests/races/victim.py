@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Managers with work at hand, made to be killed: `python -m tests.races.victim FOLDER URL KILLS SEED`.
+"""Managers with work at hand, made to be killed.
+
+    python -m tests.races.victim FOLDER URL KILLS SEED
 
 Two live at a time; one is killed (`kill -9`) in the middle of whatever it does, and another takes
 its place, so many times. Each books leases of a few seconds of every kind, prolongs and deletes

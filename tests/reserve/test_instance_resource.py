@@ -2,6 +2,7 @@
 """`virtual:instance`: what may be asked for, and its life in the cloud from booking to end."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,8 +18,10 @@ from holdfast.model.lease import Reservation
 from holdfast.nova.names import OWNER, SLOTS, SLOTS_SPEC
 from holdfast.ports.cloud import Flavor
 from holdfast.ports.manager import NewLease, NewReservation
+from holdfast.reserve.resources import slots_cloud
 from holdfast.reserve.resources.instance import InstanceResource
 from holdfast.reserve.resources.slots_cloud import resource_class
+from holdfast.work.kind import NotYet
 from tests.reserve.house import ADMIN, ANN, BOB, CLAIM_S, House, Killed, Points, copy
 from tests.simclock import SimClock
 
@@ -372,6 +375,23 @@ def test_a_pending_one_that_changed_after_it_was_prepared_starts_as_it_is_now(
     assert ground.gone(mine)
 
 
+def test_a_host_that_somebody_brought_and_never_told_of_leaves_before_the_start(
+    ground: Ground,
+) -> None:
+    """A manager died while it prepared; then an update moved the reservation."""
+    house, cloud = ground.house, ground.house.m.cloud
+    lease_id = ground.lease(2)
+    mine = ground.reservation(lease_id).id
+    pool = cloud.pools.create(mine, {SLOTS: mine, OWNER: "alpha"})
+    cloud.pools.add_host(pool.id, "cmp-2")
+    name = resource_class(mine)
+    cloud.slots.set_inventory("cmp-2", name, 4, cloud.slots.inventory("cmp-2", name).generation)
+    house.run(minutes=6)
+    assert house.status(lease_id) == "ACTIVE"
+    assert house.pools()[mine] == {"cmp-1"}
+    assert ground.totals(mine) == {"cmp-1": 2}
+
+
 def test_a_pending_one_may_give_up_its_affinity(ground: Ground) -> None:
     lease_id = ground.lease(2, True)
     ground.house.run(minutes=4.5)
@@ -451,6 +471,28 @@ def test_a_flavor_that_somebody_took_away_is_made_again(ground: Ground) -> None:
     flavor = ground.flavor(mine)
     assert flavor is not None
     assert flavor.projects == ("alpha",)
+
+
+# one after the other
+
+
+def test_one_at_a_time_at_a_host_and_who_waits_too_long_comes_back_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots_cloud, "_TURN_S", 0.02)
+    turns = slots_cloud.Turns()
+
+    def at(host: str) -> str:
+        try:
+            with turns.at(host):
+                return "its turn"
+        except NotYet as later:
+            return later.sentence
+
+    with ThreadPoolExecutor(1) as other, turns.at("cmp-1"):
+        assert other.submit(at, "CMP-1").result() == "host CMP-1: others are at it"
+        assert other.submit(at, "cmp-2").result() == "its turn"
+    assert at("cmp-1") == "its turn"
 
 
 # kill -9 everywhere

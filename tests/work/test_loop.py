@@ -62,9 +62,10 @@ def test_what_becomes_due_between_two_looks_is_not_overslept(
     assert shop.get(key).status == "done"
 
 
-def test_more_than_one_batch_is_taken_at_once(shop: Shop) -> None:
-    keys = [shop.add() for _ in range(130)]
-    loop = shop.loop(shop.runner(ONE_STEP, workers=200))
+def test_more_than_one_batch_is_taken_at_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.work.loop.BATCH", 10)
+    keys = [shop.add() for _ in range(13)]
+    loop = shop.loop(shop.runner(ONE_STEP, workers=20))
     assert loop.cycle() == 0
     loop.cycle()
     assert {shop.get(key).status for key in keys} == {"done"}

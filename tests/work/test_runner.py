@@ -448,3 +448,17 @@ def test_no_more_than_its_workers_are_taken_on(shop: Shop) -> None:
         gate.set()
     assert runner.free() == 2
     assert runner.freed.is_set()
+
+
+def test_what_was_claimed_ahead_and_waited_too_long_is_left_to_others(shop: Shop) -> None:
+    key = shop.add()
+    ran: list[str] = []
+    runner = shop.runner(Toy("toy", {"a": say("fine", ran)}), workers=1, ahead=2)
+    assert runner.free() == 3
+    (taken,) = shop.operations.claim_due("m1", 10, TTL, ["toy"])
+    claimed_at = shop.clock.monotonic()
+    shop.clock.advance(TTL.total_seconds() + 1)
+    (again,) = shop.operations.claim_due("m2", 10, TTL, ["toy"])
+    runner.submit(taken, claimed_at)
+    assert ran == []
+    assert (shop.get(key).status, shop.get(key).epoch) == ("running", again.epoch)

@@ -91,6 +91,12 @@ RULES = [
         "List what monitors saw",
         "GET /holdfast/v1/observations",
     ),
+    _rule(
+        "holdfast:reservation:replace",
+        ADMIN,
+        "Give a reservation that has not started another host",
+        "POST /holdfast/v1/leases/{lease_id}/reservations/{reservation_id}/replace-host",
+    ),
     _rule("holdfast:operation:list", ADMIN, "List durable work", "GET /holdfast/v1/operations"),
     _rule("holdfast:sim:show", ADMIN, "Look at the simulated cloud", "GET /holdfast/v1/sim"),
     _rule(

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from holdfast import console
 from holdfast.api import health, versions
 from holdfast.api.ask import Ask, Reply, Route
-from holdfast.api.holdfast_v1 import availability, errors, observations, openapi, operations, sim
+from holdfast.api.holdfast_v1 import (
+    availability,
+    errors,
+    observations,
+    openapi,
+    operations,
+    reservations,
+    sim,
+)
 from holdfast.api.holdfast_v1.openapi import many, one
 from holdfast.api.metrics import Metrics
 from holdfast.api.reservation_v1 import floatingips, hosts, leases
@@ -69,6 +77,10 @@ ROUTES: Sequence[Route] = (
     Route("GET", f"{H}/observations", observations.index, "holdfast:observation:list",
           "List what monitors saw", query=observations.QUERY,
           reply=many("observations", observations.VIEW)),
+    Route("POST", f"{H}/leases/{{lease_id}}/reservations/{{reservation_id}}/replace-host",
+          reservations.replace_host, "holdfast:reservation:replace",
+          "Give a reservation that has not started another host", schema=reservations.REPLACE,
+          status=204),
     Route("GET", f"{H}/operations", operations.index, "holdfast:operation:list",
           "List durable work", query=operations.QUERY, reply=many("operations", operations.VIEW)),
     Route("GET", f"{H}/errors/{{code}}", errors.show, None, "What an error code means",

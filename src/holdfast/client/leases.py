@@ -81,6 +81,11 @@ class Leases:
     def delete(self, lease_id: str) -> None:
         self._wire.call("DELETE", _PREFIX + path(lease_id))
 
+    def replace_host(self, lease_id: str, reservation_id: str, host: str) -> None:
+        """Before its start: another host instead of that one (for administrators)."""
+        where = f"/holdfast/v1/leases{path(lease_id)}/reservations{path(reservation_id)}"
+        self._wire.call("POST", f"{where}/replace-host", body={"host": host})
+
     def find(self, ref: str) -> Lease:
         """The lease of that id, or the only one of that name."""
         if UUID.fullmatch(ref):

@@ -8,7 +8,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from holdfast.model import expression
+from holdfast.model import expression, extra_specs
 from holdfast.store.tables import allocations, host_capabilities, properties, reservations
 
 HOST = "physical:host"
@@ -67,5 +67,6 @@ def used(conn: Connection, host_id: int, now: datetime) -> set[str]:
     for spec in conn.execute(query).scalars():
         for name in ("resource_properties", "hypervisor_properties"):
             used |= expression.parse(spec.get(name) or "").keys
-        used |= {key.removeprefix("capabilities:") for key in spec.get("capabilities") or {}}
+        asked = spec.get("capabilities") or {}
+        used |= {extra_specs.path(key).split(":", 1)[0] for key in asked}
     return used

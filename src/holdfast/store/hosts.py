@@ -119,8 +119,20 @@ class HostStore:
             bound = {"ids": list(ids), "now": self._db.now(conn), "besides": besides}
             return set(conn.execute(query, bound).scalars())
 
-    def allocations(self) -> Sequence[RowMapping]:
-        """Every enrolled host with its reservations in time, one row each."""
+    def allocations(
+        self,
+        *,
+        host_id: int | None = None,
+        lease_id: str | None = None,
+        reservation_id: str | None = None,
+    ) -> Sequence[RowMapping]:
+        """Every enrolled host (or that one) with its reservations in time, one row each."""
+        mine = [allocations.c.host_id == h.id]
+        if lease_id is not None:
+            of_lease = sa.select(reservations.c.id).where(reservations.c.lease_id == lease_id)
+            mine.append(allocations.c.reservation_id.in_(of_lease))
+        if reservation_id is not None:
+            mine.append(allocations.c.reservation_id == reservation_id)
         query = (
             sa.select(
                 h.id.label("host_id"),
@@ -130,13 +142,15 @@ class HostStore:
                 leases.c.end_date,
             )
             .select_from(
-                hosts.outerjoin(allocations, allocations.c.host_id == h.id)
+                hosts.outerjoin(allocations, sa.and_(*mine))
                 .outerjoin(reservations, allocations.c.reservation_id == reservations.c.id)
                 .outerjoin(leases, reservations.c.lease_id == leases.c.id)
             )
             .where(h.enrolled.is_(True))
             .order_by(h.id, leases.c.start_date)
         )
+        if host_id is not None:
+            query = query.where(h.id == host_id)
         with self._db.read() as conn:
             return conn.execute(query).mappings().all()
 

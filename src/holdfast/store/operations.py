@@ -56,8 +56,8 @@ class OperationStore:
     def _any_due(self, kinds: Collection[str]) -> bool:
         """Mostly there is nothing: found out without a write transaction."""
         with self._db.read() as conn:
-            bound = {"now": self._db.now(conn), "kinds": list(kinds), "most": 1}
-            return conn.execute(_CLAIMABLE, bound).first() is not None
+            first: datetime | None = conn.execute(_FIRST, {"kinds": list(kinds)}).scalar_one()
+            return first is not None and first <= self._db.now(conn)
 
     def next_look(self, after: datetime | None = None) -> datetime | None:
         with self._db.read() as conn:
@@ -220,6 +220,9 @@ _FOLLOWING = sa.select(o.id).where(
     == sa.select(_ended.subject).where(_ended.id == sa.bindparam("its_id")).scalar_subquery(),
     o.is_open.is_(True),
     o.next_try_at <= sa.bindparam("now"),
+)
+_FIRST = sa.select(sa.func.min(o.next_try_at)).where(
+    o.is_open.is_(True), o.kind.in_(sa.bindparam("kinds", expanding=True))
 )
 _NEXT_LOOK = sa.select(sa.func.min(o.next_try_at)).where(
     o.is_open.is_(True), o.next_try_at > sa.bindparam("after")

@@ -55,6 +55,7 @@ class Runner:
         owner: str,
         patience: Patience,
         workers: int = 64,
+        ahead: int = 0,
         claim_s: float = 30.0,
         heard: Callable[[Ended], None] = lambda _ended: None,
         pool: Executor | None = None,
@@ -69,13 +70,16 @@ class Runner:
         self._stop = threading.Event()
         self._pool = pool or ThreadPoolExecutor(workers, thread_name_prefix="work")
         self._free = workers
+        # Claims are quick in large numbers and slow one by one. Of what waits here too long for a
+        # worker the claim expires, and whoever claims it next does it.
+        self._ahead = ahead
         self._lock = threading.Lock()
         self.freed = threading.Event()
 
     def free(self) -> int:
-        """How many more operations can be taken on now."""
+        """How many more operations can be taken on now; some of them wait for a worker here."""
         with self._lock:
-            return 0 if self._stop.is_set() else self._free
+            return 0 if self._stop.is_set() else max(0, self._free + self._ahead)
 
     def submit(self, operation: Operation, claimed_at: float) -> None:
         """Run a claimed operation; `claimed_at` is the monotonic time just before its claim."""
@@ -91,12 +95,13 @@ class Runner:
     def _guarded_run(self, operation: Operation, claimed_at: float) -> None:
         attempt = _Attempt(self, operation, claimed_at)
         try:
-            attempt.go()
+            if attempt.is_ours():
+                attempt.go()
         except Exception:  # the top of a thread: nothing above would see it
             LOG.exception("operation %s %s: unforeseen", operation.kind, operation.id)
         finally:
             with self._lock:
-                waited_for = self._free == 0
+                waited_for = self._free + self._ahead <= 0
                 self._free += 1
             if waited_for or attempt.news:
                 self.freed.set()
@@ -123,6 +128,18 @@ class _Attempt:
             return
         self.r._operations.renew(self.claim, self.r.ttl)
         self.sure_until = before + self.r.ttl.total_seconds()
+
+    def is_ours(self) -> bool:
+        """Whether the claim outlived the time it waited for a worker; kept for a while if so."""
+        half = self.r.ttl.total_seconds() / 2
+        try:
+            self.hold(half)
+        except ClaimLost:
+            LOG.info("%s waited too long for a worker: left to others", self.operation.key)
+            return False
+        except Unavailable:
+            return True  # the attempt itself waits for the database
+        return True
 
     def go(self) -> None:
         kind = self.r.kinds[self.operation.kind]

@@ -63,11 +63,10 @@ def allocations(ask: Ask) -> Reply:
 
 
 def allocation(ask: Ask) -> Reply:
-    wanted = str(_host(ask).id)
-    for entry in _allocations(ask):
-        if entry["resource_id"] == wanted:
-            return Reply({"allocation": entry})
-    raise NotFound(f"Object with {{'host_id': {wanted!r}}} not found")
+    host = _host(ask)
+    for entry in _allocations(ask, host.id):
+        return Reply({"allocation": entry})
+    raise NotFound(f"Object with {{'host_id': {str(host.id)!r}}} not found")
 
 
 def properties(ask: Ask) -> Reply:
@@ -115,17 +114,17 @@ def _capability(key: str, value: Any) -> str:
     raise InvalidInput(f"{key}: the value of an extra capability is text or a number")
 
 
-def _allocations(ask: Ask) -> Iterable[dict[str, Any]]:
+def _allocations(ask: Ask, host_id: int | None = None) -> Iterable[dict[str, Any]]:
     """Every enrolled host, also those that nobody holds; the filters thin the reservations out."""
     found: dict[int, list[Mapping[str, Any]]] = {}
-    lease_id, reservation_id = ask.query.get("lease_id"), ask.query.get("reservation_id")
-    for row in ask.services.store.ledger.allocations():
+    rows = ask.services.store.ledger.allocations(
+        host_id=host_id,
+        lease_id=ask.query.get("lease_id"),
+        reservation_id=ask.query.get("reservation_id"),
+    )
+    for row in rows:
         held = found.setdefault(row["host_id"], [])
         if row["reservation_id"] is None:
-            continue
-        if lease_id not in (None, row["lease_id"]):
-            continue
-        if reservation_id not in (None, row["reservation_id"]):
             continue
         held.append(
             {

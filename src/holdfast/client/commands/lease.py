@@ -260,6 +260,36 @@ class Delete(Base):
         self.say_deleted(what, lambda: self.client.leases.show(lease["id"]))
 
 
+class ReplaceHost(Base):
+    """Give a lease that has not started another host instead of one it holds.
+
+    For administrators, before they take a host away for repair. If nothing else fits, nothing
+    changes and the refusal says why.
+    """
+
+    example = "  holdfast lease replace-host training-run cmp-03"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", help="name or id")
+        parser.add_argument("host", help="the host to give up: name, short or full, or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        host = self.client.hosts.find(parsed_args.host)
+        lease = self.client.leases.find(parsed_args.lease)
+        holding = [
+            reservation["id"]
+            for reservation in lease["reservations"]
+            if any(str(held["id"]) == str(host["id"]) for held in reservation.get("hosts", ()))
+        ]
+        if not holding:
+            self.parser.error(f"lease {lease['name']} does not hold {parsed_args.host}")
+        for reservation_id in holding:
+            self.client.leases.replace_host(lease["id"], reservation_id, host["id"])
+        self.say(f"lease {lease['name']} no longer holds {parsed_args.host}")
+
+
 def _changes(args: argparse.Namespace, lease: dict[str, Any], now: datetime) -> dict[str, Any]:
     """The body of the update that the options ask for."""
     origin = args.start.at(now) if args.start else now

@@ -35,6 +35,7 @@ from holdfast.reserve.resources.slots_cloud import (
     Turns,
     group,
     make_flavor,
+    make_pool,
     metadata,
     name_of,
     own,
@@ -123,6 +124,10 @@ class SlotsResource(Quiet):
         return Effect(f"{slots} slots on {where} are open to project {lease.project_id}", made)
 
     def end(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
+        with self._turns.to_end():
+            return self._end(hands, lease, reservation)
+
+    def _end(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         """All of it by looking: any of it may have been made, or be gone already."""
         pool = hands.cloud.pools.find(reservation.id)
         if pool is not None:
@@ -165,28 +170,36 @@ class SlotsResource(Quiet):
         self, hands: Hands, lease: Lease, reservation: Reservation, *, join: bool
     ) -> dict[str, Any]:
         """Make what is not there, put right what an update changed; the ids of it."""
-        group_id = group(hands, lease, reservation)
-        stands = self._stands(reservation, joined=join)
-        hands.known.forget(reservation.id)  # so that what the pool says of itself is looked at
-        with hands.pool(reservation.id, metadata(lease, reservation, group_id)) as pool_id:
-            pass
-        flavor = own(self.flavor(reservation.spec), reservation, group_id)
-        parts: dict[str, Callable[[], None]] = {
-            flavor.name: lambda: make_flavor(hands, flavor, reservation)
-        }
-        pool = Pool(pool_id, reservation.id)
-        for host in reservation.made.get("stands", {}).get("hosts", {}):
-            parts[host] = functools.partial(self._leave, hands, reservation, pool, host)
-        for host, total in stands["hosts"].items():
-            to = pool if join else None
-            parts[host] = functools.partial(self._come, hands, reservation, to, host, total)
-        hands.each(lambda part: parts[part](), parts)
+        with self._turns.to_make():
+            group_id = group(hands, lease, reservation)
+            pool = make_pool(hands, reservation, metadata(lease, reservation, group_id))
+            stands = self._stands(reservation, joined=join)
+            flavor = own(self.flavor(reservation.spec), reservation, group_id)
+            parts = self._parts(hands, reservation, pool, stands)
+            parts[flavor.name] = lambda: make_flavor(hands, flavor, reservation)
+            hands.each(lambda part: parts[part](), parts)
         return {
             "flavor_id": reservation.id,
-            "aggregate_id": int(pool_id) if pool_id.isdecimal() else None,
+            "aggregate_id": int(pool.id) if pool.id.isdecimal() else None,
             "server_group_id": group_id,
             "stands": stands,
         }
+
+    def _parts(
+        self, hands: Hands, reservation: Reservation, pool: Pool, stands: Mapping[str, Any]
+    ) -> dict[str, Callable[[], None]]:
+        """What is to do at each host: those of before an update leave, those of now come."""
+        parts: dict[str, Callable[[], None]] = {}
+        now = {normalise(host) for host in stands["hosts"]}
+        # Who died over it may have told nobody of a host. Once it is active nothing leaves.
+        before = pool.hosts if reservation.status == "pending" else ()
+        for host in (*before, *reservation.made.get("stands", {}).get("hosts", {})):
+            if normalise(host) not in now:
+                parts[host] = functools.partial(self._leave, hands, reservation, pool, host)
+        to = pool if stands["joined"] else None
+        for host, total in stands["hosts"].items():
+            parts[host] = functools.partial(self._come, hands, reservation, to, host, total)
+        return parts
 
     def _stands(self, reservation: Reservation, joined: bool = True) -> dict[str, Any]:
         """What `made` says when all that was made fits the reservation as it is now."""

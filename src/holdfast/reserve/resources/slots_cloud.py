@@ -4,14 +4,15 @@
 import contextlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.host import normalise
 from holdfast.model.lease import Lease, Reservation
 from holdfast.nova.names import OWNER, SLOTS, SLOTS_SPEC
-from holdfast.ports.cloud import Flavor
+from holdfast.ports.cloud import Flavor, Pool
+from holdfast.reserve.pools import ensure
 from holdfast.reserve.resource import Hands
 from holdfast.work.kind import NotYet
 
@@ -23,25 +24,40 @@ RESOURCES = "resources:"
 #: others beat.
 LOOK_S = 0.5
 _TRIES = 5
-#: How long to wait for one's turn at a host: less than a claim lasts.
+#: How long to wait for one's turn: less than a claim lasts.
 _TURN_S = 3.0
+#: How many reservations of a manager are made, and how many ended, at a time. What comes at once in
+#: great numbers is sooner done so than by a cloud that answers nobody in time.
+FEW = 8
 
 
 class Turns:
-    """One at a time, by host."""
+    """One at a time at each host, and few at a time at all."""
 
     def __init__(self) -> None:
-        self._hosts: dict[str, threading.Lock] = {}
+        self._hosts: dict[str, threading.Semaphore] = {}
+        self._making = threading.Semaphore(FEW)
+        self._ending = threading.Semaphore(FEW)
 
-    @contextlib.contextmanager
-    def at(self, host: str) -> Iterator[None]:
-        turn = self._hosts.setdefault(normalise(host), threading.Lock())
-        if not turn.acquire(timeout=_TURN_S):
-            raise NotYet(f"host {host}: others are at it", 0.3)
-        try:
-            yield
-        finally:
-            turn.release()
+    def at(self, host: str) -> contextlib.AbstractContextManager[None]:
+        one = self._hosts.setdefault(normalise(host), threading.Semaphore())
+        return _turn(one, f"host {host}: others are at it")
+
+    def to_make(self) -> contextlib.AbstractContextManager[None]:
+        return _turn(self._making, "other slots are being made")
+
+    def to_end(self) -> contextlib.AbstractContextManager[None]:
+        return _turn(self._ending, "other slots are being given back")
+
+
+@contextlib.contextmanager
+def _turn(turns: threading.Semaphore, why_not: str) -> Iterator[None]:
+    if not turns.acquire(timeout=_TURN_S):
+        raise NotYet(why_not, 0.3)
+    try:
+        yield
+    finally:
+        turns.release()
 
 
 def resource_class(reservation_id: str) -> str:
@@ -61,6 +77,15 @@ def metadata(lease: Lease, reservation: Reservation, group_id: str | None) -> di
         PROJECT: lease.project_id,
         **group,
     }
+
+
+def make_pool(hands: Hands, reservation: Reservation, about: Mapping[str, str]) -> Pool:
+    """The reservation's pool. Most likely there is none yet, so no look is spent on it."""
+    hands.known.forget(reservation.id)
+    if not reservation.made:
+        with contextlib.suppress(Conflict):
+            return hands.cloud.pools.create(reservation.id, about)
+    return ensure(hands.cloud.pools, reservation.id, about)
 
 
 def own(flavor: Flavor, reservation: Reservation, group_id: str | None) -> Flavor:
