@@ -14,7 +14,7 @@ COMPILE := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q -j 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install run test-deps lint test lab lab-down lab-status bench pins clean
+.PHONY: help install run test-deps lint test lab lab-down lab-status bench soak pins clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -71,6 +71,9 @@ bench: test-deps ## print the figures, one script of bench/ after the other
 	@for script in bench/[!_]*.py; do \
 		[ -e "$$script" ] || { echo 'nothing in bench/ yet'; break; }; \
 		echo "== $$script"; PYTHONPATH=. $(BIN)/python "$$script" || exit 1; done
+
+soak: test-deps ## the proofs without a limit (ATTEMPTS=... SECONDS=... STEPS=... SEED=... PARTS='races model')
+	@tools/soak $(PARTS)
 
 pins: ## renew constraints.txt: newest versions that pyproject.toml allows
 	@echo 'resolving, a minute or two'

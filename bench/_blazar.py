@@ -9,12 +9,13 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 from lab.cloud import Lab
+
+from bench._rows import Booking, Owner, host_name
 
 #: How the names of leases begin that are only rows.
 FILLED = ("listed-", "filled-")
@@ -31,30 +32,10 @@ _NO_TRUST = "0" * 32
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Owner:
-    """Whose leases they are, and the token that the requests carry."""
-
-    token: str
-    user: str
-    project: str
-
-    @classmethod
-    def of(cls, lab: Lab) -> Owner:
-        """The lab's administrator."""
-        session = lab.connect().session
-        return cls(session.get_token(), session.get_user_id(), session.get_project_id())
-
-
-@dataclass(frozen=True)
-class Booking:
-    """A lease that is to be there before anything is measured, of one host or of none."""
-
-    name: str
-    start: datetime
-    before_end: datetime
-    end: datetime
-    host: int | None = None
+def owner_of(lab: Lab) -> Owner:
+    """The lab's administrator."""
+    session = lab.connect().session
+    return Owner(session.get_user_id(), session.get_project_id(), session.get_token())
 
 
 def start(lab: Lab) -> str:
@@ -72,10 +53,6 @@ def make_room(lab: Lab, hosts: Sequence[str]) -> None:
         for name in hosts:
             for provider in cloud.placement.resource_providers(name=f"blazar_{name}"):
                 cloud.placement.delete_resource_provider(provider)
-
-
-def host_name(number: int) -> str:
-    return f"filled-{number:05d}"
 
 
 def fill(lab: Lab, owner: Owner, bookings: Iterable[Booking], hosts: int = 0) -> str:
@@ -138,13 +115,13 @@ def _rows(bookings: Iterable[Booking], owner: Owner, hosts: Sequence[str]) -> di
         kind = {"resource_type": "physical:host", "resource_id": wish}
         found["reservations"].append({"id": reservation, "lease_id": lease, **kind, **fine})
         any_ = {"resource_properties": "", "hypervisor_properties": "", "before_end": ""}
-        row = {"id": wish, "reservation_id": reservation, "count_range": "1-1", **any_}
+        many = {"count_range": f"{booking.count}-{booking.count}"}
+        row = {"id": wish, "reservation_id": reservation, **many, **any_}
         found["computehost_reservations"].append(row)
         found["events"] += _event_rows(lease, booking)
-        if booking.host is not None:
+        for number in booking.hosts:
             row = {"id": str(uuid.uuid4()), "reservation_id": reservation}
-            row["compute_host_id"] = hosts[booking.host]
-            found["computehost_allocations"].append(row)
+            found["computehost_allocations"].append(row | {"compute_host_id": hosts[number]})
     return found
 
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts and one-host leases over the coming year, written into a Holdfast database of any kind."""
+"""Hosts and leases over the coming year, written into a Holdfast database of any kind."""
 
 from __future__ import annotations
 
 import random
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
-from bench._blazar import Booking, Owner, host_name
 from holdfast.model.lease import BEFORE_END, END, SEQUENCE, START
 from holdfast.model.operation import WAITING
 from holdfast.ports.clock import SystemClock
@@ -22,27 +22,49 @@ from holdfast.store.tables import allocations, hosts, leases, operations, reserv
 DAYS = 365
 #: Nothing of it falls due while something is measured.
 AHEAD = timedelta(days=2)
-SPEC = {
-    "min": 1,
-    "max": 1,
-    "before_end": "",
-    "hypervisor_properties": "",
-    "resource_properties": "",
-}
+ANY = {"before_end": "", "hypervisor_properties": "", "resource_properties": ""}
 Row = dict[str, Any]
 
 
-def bookings(count_of_hosts: int, count: int) -> Iterator[Booking]:
-    """So many, one after the other on each host, with pauses; the same in every run."""
+@dataclass(frozen=True)
+class Owner:
+    """Whose leases they are, and the token that requests carry."""
+
+    user: str
+    project: str
+    token: str = ""
+
+
+@dataclass(frozen=True)
+class Booking:
+    """A lease that is to be there before anything is measured, of these hosts or of none."""
+
+    name: str
+    start: datetime
+    before_end: datetime
+    end: datetime
+    hosts: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many hosts were asked for."""
+        return max(1, len(self.hosts))
+
+
+def host_name(number: int) -> str:
+    return f"filled-{number:05d}"
+
+
+def bookings(groups: Sequence[tuple[int, ...]], count: int) -> Iterator[Booking]:
+    """So many, one after the other on each group of hosts, with pauses; the same in every run."""
     dice = random.Random(20)
     first = datetime.now(UTC).replace(second=0, microsecond=0) + AHEAD
-    turns = -(-count // count_of_hosts)
-    span = timedelta(days=DAYS) / turns
+    span = timedelta(days=DAYS) / -(-count // len(groups))
     for number in range(count):
-        turn, host = divmod(number, count_of_hosts)
+        turn, group = divmod(number, len(groups))
         start = first + span * (turn + 0.3 * dice.random())
         end = start + span * (0.2 + 0.4 * dice.random())
-        yield Booking(f"filled-{number}", start, end - timedelta(hours=1), end, host)
+        yield Booking(f"filled-{number}", start, end - timedelta(hours=1), end, groups[group])
 
 
 def fill(url: str, owner: Owner, booked: Sequence[Booking], count_of_hosts: int) -> None:
@@ -91,13 +113,13 @@ def _add(found: dict[sa.Table, list[Row]], booking: Booking, owner: Owner, now: 
     found[leases].append(
         {"id": lease, "name": booking.name, **who, **dates, "status": "PENDING", **born}
     )
-    kind = {"resource_type": "physical:host", "status": "pending", "spec": SPEC, "made": {}}
+    spec = {"min": booking.count, "max": booking.count, **ANY}
+    kind = {"resource_type": "physical:host", "status": "pending", "spec": spec, "made": {}}
     found[reservations].append({"id": reservation, "lease_id": lease, **kind, **born})
-    if booking.host is not None:
-        held = {"held_from": booking.start, "held_until": booking.end}
-        found[allocations].append(
-            {"reservation_id": reservation, "host_id": booking.host + 1, **held}
-        )
+    held = {"held_from": booking.start, "held_until": booking.end}
+    found[allocations] += [
+        {"reservation_id": reservation, "host_id": number + 1, **held} for number in booking.hosts
+    ]
     due = {START: booking.start, BEFORE_END: booking.before_end, END: booking.end}
     found[operations] += [{**_work(lease, kind, at), **born} for kind, at in due.items()]
 

@@ -32,7 +32,7 @@ from tests.e2e.deployment import write_config
 from tests.processes import Program, free_port, script
 
 from bench import _blazar
-from bench._blazar import Booking, Owner
+from bench._rows import Booking, Owner
 from bench.api_rate import CONNECTIONS, LEASES, rate
 from holdfast.model.lease import BEFORE_END, END, SEQUENCE, START, Lease, Reservation
 from holdfast.model.operation import Operation
@@ -185,7 +185,7 @@ def main() -> None:
     except NotRunning as error:  # the other figures do not need it
         print(f"  left out: {error}")
         return
-    owner = Owner.of(lab)
+    owner = _blazar.owner_of(lab)
     database_url = lab.new_database("bench_api_keystone")
     try:
         peer = blazar(lab, owner)

@@ -34,8 +34,8 @@ from tests.e2e.deployment import host_lease
 from tests.lab.house import house
 
 from bench import _blazar, _rows
-from bench._blazar import Owner
 from bench._parts import spread
+from bench._rows import Owner
 
 PREFIX = "beside-"
 #: Creates asked of us for each one asked of Blazar.
@@ -195,7 +195,7 @@ SMALL = Size(100, 1_000, 5)
 def creates(lab: Lab, blazar: Side, owner: Owner, size: Size) -> None:
     """The same leases of both in turn."""
     hosts, reservations = size.hosts, size.reservations
-    bookings = list(_rows.bookings(hosts, reservations))
+    bookings = list(_rows.bookings([(number,) for number in range(hosts)], reservations))
     _blazar.fill(lab, owner, bookings, hosts)
     with database(lab) as url:
         _rows.fill(url, owner, bookings, hosts)
@@ -306,7 +306,7 @@ def main() -> None:
     except NotRunning as error:  # the other figures do not need it
         print(f"  left out: {error}")
         return
-    owner = Owner.of(lab)
+    owner = _blazar.owner_of(lab)
     where = _blazar.start(lab)
     blazar = Side("Blazar", where, owner.token, lab.place.database_url("blazar"))
     clear(lab, blazar, owner)

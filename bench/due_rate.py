@@ -127,7 +127,9 @@ def _claimer(ready: Any, stop: Any, url: str, name: str, found: Any) -> None:
     clock = SystemClock()
     store = Store(url, clock)
     operations: Any = _Noted(store.operations)
-    pace = SimpleNamespace(retry_first_s=0.5, retry_most_s=15.0, poll_interval_s=1.0)
+    pace = SimpleNamespace(
+        retry_first_s=0.5, retry_most_s=15.0, claim_ahead=2304, poll_interval_s=1.0
+    )
     runner = Runner(
         operations, {Nothing.name: Nothing()}, clock, owner=name, patience=pace, workers=256
     )

@@ -148,7 +148,6 @@ class ManagerPart:
             owner=self.name,
             patience=conf.manager,
             workers=conf.manager.workers,
-            ahead=9 * conf.manager.workers,
             claim_s=max(conf.manager.claim_s, conf.cloud.call_timeout_s + 5),
             heard=core.metrics.ended,
         )

@@ -53,6 +53,9 @@ def home(lab: Lab, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iter
         admin = made.client()
         ids = [admin.hosts.create(host, {"lab": "slots"})["id"] for host in site.hosts]
         yield made
+        for lease in admin.leases.list():  # of a test that failed
+            admin.leases.delete(lease["id"])
+        eventually(lambda: not admin.leases.list(), 60, 0.3)
         for host_id in ids:
             admin.hosts.delete(host_id)
 

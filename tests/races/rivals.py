@@ -41,6 +41,7 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.model.host import Inventory
+from holdfast.model.lease import Lease
 from holdfast.ports.clock import SystemClock
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 from holdfast.reserve import due
@@ -189,17 +190,24 @@ class Client:
 
     def repair(self) -> None:
         """A host of some lease is not to be used any more: put another in its place."""
-        try:
-            found = self.ledger.lease(self._somebodys().id)
-        except NotFound:
+        found = self._found_with_hosts()
+        if found is None:
             return
         reservation = found.reservations[0]
         hosts = reservation.host_ids()
-        if not hosts:
-            return
         lease = Mine(found.id, found.start, found.end, "", 0)
         call = (ADMIN, found.id, reservation.id, self.dice.choice(hosts))
         self._tell("repair", lease, lambda: self.commands.replace_host(*call), window=False)
+
+    def _found_with_hosts(self) -> Lease | None:
+        for _look in range(8):
+            try:
+                found: Lease = self.ledger.lease(self._somebodys().id)
+            except NotFound:
+                continue
+            if found.reservations[0].host_ids():
+                return found
+        return None
 
     def _update(self, lease: Mine, change: LeaseChange, after: Mine) -> None:
         if self._tell(

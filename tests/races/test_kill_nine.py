@@ -41,7 +41,7 @@ def program(folder: Path, url: str) -> Program:
     return Program(command, folder, env={"PYTHONPATH": str(root)}, name="victims")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(180 + KILLS * 5)
 def test_managers_killed_dozens_of_times_lose_double_and_leave_nothing(
     url: str, tmp_path: Path
 ) -> None:
@@ -49,7 +49,7 @@ def test_managers_killed_dozens_of_times_lose_double_and_leave_nothing(
     with contextlib.closing(build(tmp_path, url)) as world:
         with program(tmp_path, url) as victims:
             enough = tmp_path / "enough"
-            victims.wait_until(enough.exists, 200)
+            victims.wait_until(enough.exists, 90 + KILLS * 4)
             # from now on the last two only work, nobody asks for anything any more
             eventually(lambda: all_over(url), 60, 0.2)
             assert Audit(url, CAPACITY).findings() == []

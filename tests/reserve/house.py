@@ -271,6 +271,7 @@ class House:
             server_start_patience_s=120.0,
             retry_first_s=0.5,
             retry_most_s=15.0,
+            claim_ahead=0,
             poll_interval_s=1e6,  # so that only due rows end a sleep
         )
         self._ids = count(ids_from)

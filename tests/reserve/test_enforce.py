@@ -390,6 +390,7 @@ class Desk:
             preemptibles=False,
             retry_first_s=0.5,
             retry_most_s=15.0,
+            claim_ahead=0,
             poll_interval_s=1e6,
         )
         self.work(enforcement.kinds())

@@ -38,7 +38,11 @@ class Site:
         self.sim = stack.enter_context(contextlib.closing(Simulator(file, self.clock)))
         self.cloud = stack.enter_context(contextlib.closing(SimCloud(file, self.clock)))
         self.settings = SimpleNamespace(
-            host_refresh_s=300.0, retry_first_s=0.5, retry_most_s=15.0, poll_interval_s=1e6
+            host_refresh_s=300.0,
+            retry_first_s=0.5,
+            retry_most_s=15.0,
+            claim_ahead=0,
+            poll_interval_s=1e6,
         )
         self.loop = self.manager("m1")
         self.store.operations.ensure(never_ending(refresh.REFRESH, self.clock.now()))

@@ -58,6 +58,7 @@ class Site:
             server_start_patience_s=120.0,
             retry_first_s=0.5,
             retry_most_s=15.0,
+            claim_ahead=0,
             poll_interval_s=1e6,
         )
         self._ids = count()

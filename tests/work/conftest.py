@@ -54,7 +54,7 @@ class Shop:
         self.store = open_store(path, self.clock)
         self.operations: OperationStore = self.store.operations
         self.settings = SimpleNamespace(
-            retry_first_s=0.5, retry_most_s=15.0, poll_interval_s=1000.0
+            retry_first_s=0.5, retry_most_s=15.0, claim_ahead=0, poll_interval_s=1000.0
         )
         self.ended: list[Ended] = []
         self._ids = count(1)

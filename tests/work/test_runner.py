@@ -453,7 +453,8 @@ def test_no_more_than_its_workers_are_taken_on(shop: Shop) -> None:
 def test_what_was_claimed_ahead_and_waited_too_long_is_left_to_others(shop: Shop) -> None:
     key = shop.add()
     ran: list[str] = []
-    runner = shop.runner(Toy("toy", {"a": say("fine", ran)}), workers=1, ahead=2)
+    shop.settings.claim_ahead = 2
+    runner = shop.runner(Toy("toy", {"a": say("fine", ran)}), workers=1)
     assert runner.free() == 3
     (taken,) = shop.operations.claim_due("m1", 10, TTL, ["toy"])
     claimed_at = shop.clock.monotonic()

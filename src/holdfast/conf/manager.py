@@ -20,6 +20,14 @@ OPTS = [
         min=2.0,
         help="Seconds a claim lasts unless renewed: how late work may be after kill -9.",
     ),
+    cfg.IntOpt(
+        "claim_ahead",
+        default=2304,
+        min=0,
+        mutable=True,
+        help="How many due operations a manager claims beyond its workers: thousands that fall due"
+        " at once are then claimed in a few goes.",
+    ),
     cfg.FloatOpt(
         "retry_first_s", default=0.5, min=0.01, mutable=True, help="First back-off after a failure."
     ),

@@ -53,8 +53,13 @@ class Ledger(Protocol):
     # leases
     def lease(self, lease_id: str) -> Lease: ...
 
-    def book(self, lease: Lease, work: Work, *, limits: Limits | None = None) -> None:
-        """Write a new lease with its allocations and its work; QuotaExceeded."""
+    def book(
+        self, lease: Lease, work: Work, *, limits: Limits | None = None, patient: bool = True
+    ) -> None:
+        """Write a new lease with its allocations and its work; QuotaExceeded.
+
+        Who is not `patient` gets StaleWrite where another booking has one of the hosts in hand.
+        """
         ...
 
     def save(
@@ -66,6 +71,7 @@ class Ledger(Protocol):
         claim: Claim | None = None,
         say: str = "",
         limits: Limits | None = None,
+        patient: bool = True,
     ) -> Lease:
         """Write the step from old to new; under a claim, only while it is ours."""
         ...

@@ -4,7 +4,7 @@
 import random
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -42,6 +42,7 @@ from holdfast.reserve.plan import Order
 
 T = TypeVar("T")
 _TRIES = 30
+_IMPATIENT_TRIES = 5
 #: How far ahead availability looks unless it is told.
 _AHEAD = timedelta(days=30)
 
@@ -57,14 +58,14 @@ class Leases:
 
     def create(self, caller: Caller, wanted: NewLease) -> Preview | None:
         asked = self._drafts.asked(caller, wanted.reservations)
-        return self._until_won(lambda order: self._create(caller, wanted, asked, order))
+        return self._until_won(lambda attempt: self._create(caller, wanted, asked, attempt))
 
     def update(self, caller: Caller, lease_id: str, change: LeaseChange) -> Preview | None:
-        return self._until_won(lambda order: self._update(caller, lease_id, change, order))
+        return self._until_won(lambda attempt: self._update(caller, lease_id, change, attempt))
 
     def delete(self, caller: Caller, lease_id: str) -> str:
         """Begin to delete; the key of the work that will have done it."""
-        self._until_won(lambda _order: self._delete(caller, lease_id))
+        self._until_won(lambda _attempt: self._delete(caller, lease_id))
         return f"{DELETE}/{lease_id}"
 
     def replace_host(
@@ -72,13 +73,13 @@ class Leases:
     ) -> None:
         """Give a reservation that has not started something else instead of that host."""
 
-        def attempt(order: Order) -> None:
+        def replaced(attempt: _Attempt) -> None:
             old = self._visible(caller, lease_id)
-            new = self._drafts.without_host(old, reservation_id, host_id, order)
+            new = self._drafts.without_host(old, reservation_id, host_id, attempt.order)
             said = f"lease {old.name}: host {host_id} was replaced"
-            self._save(old, new, Work(), said)
+            self._save(old, new, Work(), said, attempt)
 
-        self._until_won(attempt)
+        self._until_won(replaced)
 
     def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
         """What could be had and when; the same planning as a create, and nothing is booked."""
@@ -129,11 +130,11 @@ class Leases:
     # create
 
     def _create(
-        self, caller: Caller, wanted: NewLease, asked: list[Asked], order: Order
+        self, caller: Caller, wanted: NewLease, asked: list[Asked], attempt: "_Attempt"
     ) -> Preview | None:
         if self._known(caller, wanted.id):
             return None  # the same command again
-        lease = self._drafts.new(caller, wanted, asked, order)
+        lease = self._drafts.new(caller, wanted, asked, attempt.order)
         self._desk.enforcement.check_create(caller, lease)
         if wanted.dry_run:
             return self._preview(None, lease)
@@ -148,7 +149,7 @@ class Leases:
             )
         )
         limits = self._desk.enforcement.limits(lease.project_id)
-        self._desk.ledger.book(lease, work, limits=limits)
+        self._desk.ledger.book(lease, work, limits=limits, patient=attempt.patient)
         return None
 
     def _known(self, caller: Caller, lease_id: str) -> bool:
@@ -163,25 +164,26 @@ class Leases:
     # update
 
     def _update(
-        self, caller: Caller, lease_id: str, change: LeaseChange, order: Order
+        self, caller: Caller, lease_id: str, change: LeaseChange, attempt: "_Attempt"
     ) -> Preview | None:
         old = self._visible(caller, lease_id)
         rules.check_updatable(old, change)
-        new = self._drafts.changed(old, change, order)
+        new = self._drafts.changed(old, change, attempt.order)
         if new != old:
             self._desk.enforcement.check_update(caller, old, new)
         if change.dry_run:
             return self._preview(old, new)
         if new != old:
-            self._save(old, new, self._changed_work(old, new), f"lease {new.name} updated")
+            said = f"lease {new.name} updated"
+            self._save(old, new, self._changed_work(old, new), said, attempt)
         return None
 
-    def _save(self, old: Lease, new: Lease, work: Work, say: str) -> None:
+    def _save(self, old: Lease, new: Lease, work: Work, say: str, attempt: "_Attempt") -> None:
         now = self._desk.ledger.now()
         told = self._desk.announcer.changed(old, new, now)
         limits = self._desk.enforcement.limits(new.project_id)
         work = replace(work, add=(*work.add, *told))
-        self._desk.ledger.save(old, new, work=work, say=say, limits=limits)
+        self._desk.ledger.save(old, new, work=work, say=say, limits=limits, patient=attempt.patient)
 
     def _changed_work(self, old: Lease, new: Lease) -> Work:
         was = rules.events(old.start, old.end, old.before_end)
@@ -210,12 +212,11 @@ class Leases:
 
     # shared
 
-    def _until_won(self, attempt: Callable[[Order], T]) -> T:
-        """Repeat until the write was ours: a little apart and, once beaten, in no order that
-        rivals would choose too."""
+    def _until_won(self, action: Callable[["_Attempt"], T]) -> T:
+        """Repeat until the write was ours, a little apart."""
         for tries in range(_TRIES):
             try:
-                return attempt(float if tries == 0 else lambda _host_id: random.random())
+                return action(_Attempt(tries))
             except StaleWrite:
                 pause = random.uniform(0, min(0.002 * 2**tries, 0.1))
                 self._clock.wait(threading.Event(), pause)
@@ -257,6 +258,22 @@ class Leases:
             due_at=due,
             next_try_at=due - early,
         )
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Once beaten, hosts are looked at in no order that rivals would choose too; only who has been
+    beaten often waits for a host that another booking has in hand."""
+
+    tries: int
+
+    @property
+    def order(self) -> Order:
+        return float if self.tries == 0 else lambda _host_id: random.random()
+
+    @property
+    def patient(self) -> bool:
+        return self.tries >= _IMPATIENT_TRIES
 
 
 def _holds(reservations: Iterable[Reservation]) -> set[tuple[int | None, str | None, int | None]]:

@@ -31,22 +31,27 @@ def portions(some: Iterable[T]) -> Iterator[Sequence[T]]:
     return (every[at : at + PORTION] for at in range(0, len(every), PORTION))
 
 
-def hold(conn: Connection, old: Lease | None, new: Lease, now: datetime) -> None:
+def hold(
+    conn: Connection, old: Lease | None, new: Lease, now: datetime, *, patient: bool = True
+) -> None:
     """Take what `new` holds, less what `old` held already; StaleWrite when that cannot be."""
     wanted = _more(old, new)
-    take(conn, _changed(old, new), now)
+    take(conn, _changed(old, new), now, patient=patient)
     own = [reservation.id for reservation in new.reservations]
     lost = _lost_hosts(conn, wanted, new, own) | _lost_things(conn, wanted, own)
     if lost:
         raise StaleWrite(f"{', '.join(sorted(lost))}: taken by another booking meanwhile")
 
 
-def take(conn: Connection, ids: Collection[int], now: datetime) -> None:
-    """Own the rows of these hosts until the commit: the queue in which bookings stand."""
+def take(conn: Connection, ids: Collection[int], now: datetime, *, patient: bool = True) -> None:
+    """Own the rows of these hosts until the commit: the queue in which bookings stand. Who is not
+    patient does not stand in it: StaleWrite at once, there may be other hosts."""
     for some in portions(sorted(ids)):
         taken = h.id.in_(some)
         if conn.dialect.name != "sqlite":  # in one order for all, or two of us wait for each other
-            conn.execute(sa.select(h.id).where(taken).order_by(h.id).with_for_update())
+            conn.execute(
+                sa.select(h.id).where(taken).order_by(h.id).with_for_update(nowait=not patient)
+            )
         conn.execute(
             sa.update(hosts).where(taken).values(generation=h.generation + 1, touched_at=now)
         )

@@ -83,10 +83,12 @@ class LeaseStore:
 
     # act
 
-    def book(self, lease: Lease, work: Work, *, limits: Limits | None = None) -> None:
+    def book(
+        self, lease: Lease, work: Work, *, limits: Limits | None = None, patient: bool = True
+    ) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
-            hold(conn, None, lease, now)
+            hold(conn, None, lease, now, patient=patient)
             conn.execute(sa.insert(leases).values(id=lease.id, created_at=now, **_columns(lease)))
             for position, reservation in enumerate(lease.reservations):
                 conn.execute(
@@ -116,13 +118,14 @@ class LeaseStore:
         claim: Claim | None = None,
         say: str = "",
         limits: Limits | None = None,
+        patient: bool = True,
     ) -> Lease:
         with _no_twins(f"lease {old.id}"), self._db.write() as conn:
             now = self._db.now(conn)
             # Always in this order, or two of us wait for each other: lease, hosts, things,
             # project, work.
             _update_lease(conn, old, new, now)
-            hold(conn, old, new, now)
+            hold(conn, old, new, now, patient=patient)
             if claim is not None:
                 update_claimed(conn, claim, updated_at=now)
             before = {r.id: r for r in old.reservations}

@@ -29,10 +29,13 @@ LOG = logging.getLogger(__name__)
 
 
 class Patience(Protocol):
-    """How long to wait after failures; read anew each time, so a reload counts at once."""
+    """How long to wait after failures, how much to take on; read anew each time."""
 
     retry_first_s: float
     retry_most_s: float
+    # Beyond the workers: claims are quick in large numbers and slow one by one. Of what waits too
+    # long for a worker the claim expires, and whoever claims it next does it.
+    claim_ahead: int
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,6 @@ class Runner:
         owner: str,
         patience: Patience,
         workers: int = 64,
-        ahead: int = 0,
         claim_s: float = 30.0,
         heard: Callable[[Ended], None] = lambda _ended: None,
         pool: Executor | None = None,
@@ -70,16 +72,13 @@ class Runner:
         self._stop = threading.Event()
         self._pool = pool or ThreadPoolExecutor(workers, thread_name_prefix="work")
         self._free = workers
-        # Claims are quick in large numbers and slow one by one. Of what waits here too long for a
-        # worker the claim expires, and whoever claims it next does it.
-        self._ahead = ahead
         self._lock = threading.Lock()
         self.freed = threading.Event()
 
     def free(self) -> int:
         """How many more operations can be taken on now; some of them wait for a worker here."""
         with self._lock:
-            return 0 if self._stop.is_set() else max(0, self._free + self._ahead)
+            return 0 if self._stop.is_set() else max(0, self._free + self._patience.claim_ahead)
 
     def submit(self, operation: Operation, claimed_at: float) -> None:
         """Run a claimed operation; `claimed_at` is the monotonic time just before its claim."""
@@ -101,7 +100,7 @@ class Runner:
             LOG.exception("operation %s %s: unforeseen", operation.kind, operation.id)
         finally:
             with self._lock:
-                waited_for = self._free + self._ahead <= 0
+                waited_for = self._free + self._patience.claim_ahead <= 0
                 self._free += 1
             if waited_for or attempt.news:
                 self.freed.set()

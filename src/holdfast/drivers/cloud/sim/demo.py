@@ -2,7 +2,7 @@
 """The demo world: three racks of eight hosts, two projects with forty servers.
 
 In each rack the first four hosts stay empty, to be enrolled for reservation; servers live on the
-other four. The network `public` hands out its upper half; of the lower one addresses can be enrolled.
+other four. The network `public` hands out its upper half; addresses of the lower can be enrolled.
 """
 
 import json

@@ -162,7 +162,7 @@ class Simulator:
         gateway: str | None,
         pools: Sequence[tuple[str, str]],
     ) -> Subnet:
-        """Addresses of a network, which is made if need be; the cloud hands out those of `pools`."""
+        """Addresses of a network, made if need be; the cloud hands out those of `pools`."""
         with self._open("add_subnet", network_id) as world:
             return addresses.add_subnet(world, network_id, cidr, gateway, pools)
 
