@@ -35,7 +35,8 @@ Row = dict[str, Any]
 def owner_of(lab: Lab) -> Owner:
     """The lab's administrator."""
     session = lab.connect().session
-    return Owner(session.get_user_id(), session.get_project_id(), session.get_token())
+    asked = session.get_user_id(), session.get_project_id(), session.get_token()
+    return Owner(*map(str, asked))
 
 
 def start(lab: Lab) -> str:

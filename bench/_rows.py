@@ -60,9 +60,10 @@ def bookings(groups: Sequence[tuple[int, ...]], count: int) -> Iterator[Booking]
     dice = random.Random(20)
     first = datetime.now(UTC).replace(second=0, microsecond=0) + AHEAD
     span = timedelta(days=DAYS) / -(-count // len(groups))
+    phases = [0.3 + dice.random() for _ in groups]
     for number in range(count):
         turn, group = divmod(number, len(groups))
-        start = first + span * (turn + 0.3 * dice.random())
+        start = first + span * (turn + phases[group] + 0.3 * (dice.random() - 1))
         end = start + span * (0.2 + 0.4 * dice.random())
         yield Booking(f"filled-{number}", start, end - timedelta(hours=1), end, groups[group])
 

@@ -10,6 +10,7 @@ one row. Blazar, measured at the same size: 28 s of processor time, twice per cr
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
 import time
@@ -69,7 +70,7 @@ def measure(url: str, folder: Path) -> Found:
             found.created.append(timed(lambda: create(1)))
             found.created_cpu.append(time.process_time() - began)
             found.refused.append(timed(lambda: refused(lambda: create(FREE))))
-            found.floor.append(timed(lambda number=number: write(core, number)))
+            found.floor.append(timed(functools.partial(write, core, number)))
     return found
 
 

@@ -171,6 +171,16 @@ def test_json_by_its_other_names_is_taken(shared: House, kind: str) -> None:
     assert "Missing parameter" in message(answer)
 
 
+def test_a_reservation_that_an_update_names_twice_is_refused(house: House) -> None:
+    made = house.lease()
+    mine = made["reservations"][0]["id"]
+    changes = [{"id": mine, "max": 2}, {"id": mine, "max": 3}]
+    with unchanged(house):
+        answer = house.call("PUT", f"{LEASES}/{made['id']}", json={"reservations": changes})
+    assert answer.status_code == 400
+    assert "reservations: one is named twice" in message(answer)
+
+
 def test_a_body_beyond_the_limit_is_a_413(shared: House) -> None:
     limit = shared.conf.api.max_body
     just = json.dumps(SEEN | {"key": "k", "evidence": {"x": ""}})

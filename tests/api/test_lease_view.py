@@ -94,6 +94,17 @@ def test_a_type_of_its_own_shows_everything_but_never_passes_for_something_else(
     assert (said["id"], said["status"], said["seats"]) == ("r1", "pending", 6)
 
 
+def test_where_a_leased_server_is_and_what_steps_remember_is_not_shown() -> None:
+    spec = {"server_id": "s1", "on_end": "stop", "host": "cmp-4"}
+    server = Reservation("r1", "virtual:server", spec=spec)
+    for later in (False, True):
+        assert "host" not in shown(server, later=later)
+        assert shown(server, later=later)["server_id"] == "s1"
+    made = {"stands": {}, "cloud_ids": ["x"], "snapshot_for": "20300101T000000"}
+    said = shown(Reservation("r1", "acme:licence", spec={"host": "theirs"}, made=made), later=True)
+    assert said.keys() == COMMON | {"host", "hosts"}
+
+
 def test_from_1_1_on_owners_see_their_hosts_slots_and_addresses() -> None:
     whole = Reservation(
         "r1",

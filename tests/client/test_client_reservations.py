@@ -45,6 +45,7 @@ def test_in_an_update_the_first_word_is_the_id() -> None:
     [
         ("", "key=value"),
         ("a:b,c", "'c'"),
+        ("a:b,on_end=snapshot,delete", 'key="a,b" where a value has commas'),
         ("a:b,=1", "'=1'"),
         ("a:b,x=1,x=2", "x is there twice"),
         ("{nope", "JSON"),

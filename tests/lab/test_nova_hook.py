@@ -91,9 +91,9 @@ def test_a_server_created_with_the_hint_is_shelved_until_its_start_runs_and_ends
 
     eventually(lambda: status() in SHELVED, 25, 0.3)
     reaches("PENDING")
-    # one lease is all that the project may have: the next server is made, and taken back
+    # one lease is all that the project may have: no other server is even made
     why = refusal(site, {"end": at(3600)})
-    assert why.status_code == 409 and "no server was kept" in str(why), why
+    assert why.status_code == 409 and "no server was made" in str(why), why
     eventually(lambda: servers(site) == [made.id], 20, 0.3)
     eventually(lambda: status() == "ACTIVE", 30, 0.3)
     reaches("ACTIVE")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.model import extra_specs
 from holdfast.model.errors import InvalidInput
 from holdfast.model.extra_specs import MAX_TEXT, parse, path, read, value
 
@@ -128,6 +129,30 @@ def test_a_request_comes_as_an_object_or_as_its_json() -> None:
 def test_what_is_no_request_is_malformed(given_: object) -> None:
     with pytest.raises(InvalidInput, match="Malformed parameter capabilities"):
         list(read(given_))
+
+
+@pytest.mark.parametrize(
+    "given_",
+    [
+        {str(n): "1" for n in range(101)},
+        {"k" * 256: "1"},
+        {"a": "\x00"},
+        '{"a": "\\ud800"}',
+        '{"a\\u0000": "1"}',
+        '{"a": "' + "x" * 65_536 + '"}',
+        "[" * 60_000,
+    ],
+)
+def test_what_is_too_much_or_cannot_be_kept_is_refused(given_: object) -> None:
+    with pytest.raises(InvalidInput, match="capabilities"):
+        list(read(given_))
+
+
+def test_requests_are_not_remembered() -> None:
+    before = extra_specs._loaded.cache_info().currsize
+    for number in range(50):
+        dict(read(f'{{"serial": "{number}"}}'))
+    assert extra_specs._loaded.cache_info().currsize == before
 
 
 _WORDS = st.sampled_from(["<or>", "<in>", "<all-in>", "s==", ">=", "=", "a", "1", "nan", ""])

@@ -2,7 +2,6 @@
 """Lines of holds against the plain meaning of each question, minute by minute."""
 
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
@@ -78,24 +77,6 @@ def test_the_gap_around_a_free_window_reaches_to_the_next_hold_on_either_side(
     assert Line(holds).around(start, end) == gap
     assert gap[0] == max((h.end for h in holds if h.end <= start), default=-FOREVER)
     assert gap[1] == min((h.start for h in holds if h.start >= end), default=FOREVER)
-
-
-@settings(max_examples=150, deadline=None)
-@given(_ANY, st.integers(-2, END), st.integers(0, 20), st.integers(0, 6))
-def test_gaps_are_all_the_free_minutes_that_hang_together(
-    holds: list[Hold], since: int, stretch: int, least: int
-) -> None:
-    line, last = Line(holds), END + 12
-    found = line.gaps(float(since))
-    free = [m for m in range(since, last) if not held(holds, m)]
-    assert [m for m in range(since, last) if any(a <= m < b for a, b in found)] == free
-    assert found[-1][1] == FOREVER
-    assert all(one[1] < other[0] for one, other in pairwise(found))
-    some = line.gaps(float(since), float(since + stretch), float(least))
-    assert some == [(a, b) for a, b in found if a < since + stretch and b - a >= least]
-    fresh = line.gaps(float(since), float(since + stretch), float(least), fresh=True)
-    ends = {h.end for h in holds}
-    assert fresh == [(a, b) for a, b in some if a in ends]
 
 
 def at_most(holds: list[Hold], moments: range) -> dict[str, int]:

@@ -222,6 +222,22 @@ def test_nobody_else_gets_onto_the_host_that_keeps_room_for_a_server() -> None:
     assert not may(FREE, LEASED, specs=PREEMPTIBLE, options=ALLOWED)
 
 
+def test_a_leased_server_that_has_grown_would_take_what_is_others() -> None:
+    kept = Pool("s1", {**LEASED.metadata, names.SIZE: "4,4096,40"})
+    leased = {"project": "red", "hints": {}, "extra_specs": {}, "server": "web"}
+    for size in ((), (4, 4096, 40), (2, 512, 0)):
+        assert refusal(ask(**leased, size=size), [FREE, kept]) is None
+    for size in ((5, 4096, 40), (4, 4097, 40), (4, 4096, 41)):
+        assert refusal(ask(**leased, size=size), [FREE, kept])
+        assert (
+            refusal(ask(**leased, size=size), [FREE, LEASED]) is None
+        )  # of before sizes were said
+        assert refusal(ask(**leased, size=size), [RACK]) is None
+    for odd in ("4,4096", "4,x,40", "4,,40", "-4,1,1"):
+        strange = Pool("s1", {**LEASED.metadata, names.SIZE: odd})
+        assert refusal(ask(**leased, size=(1, 1, 1)), [strange])
+
+
 def test_room_for_a_server_is_no_room_once_its_lease_ends_or_the_host_is_somebodys() -> None:
     assert not may(closed(LEASED), server="web")
     assert not may(FREE, closed(LEASED), server="web")

@@ -271,6 +271,12 @@ def test_a_large_body_passes_unread(site: Site) -> None:
     assert site.nova.seen[0][2] == text
 
 
+@pytest.mark.parametrize("length", ["-1", "many", "", "0"])
+def test_a_body_of_no_length_is_not_waited_for(length: str) -> None:
+    environ = {"CONTENT_LENGTH": length, "wsgi.input": NotToBeRead()}
+    assert api._body(environ) is None
+
+
 # a create with the hint
 
 

@@ -57,21 +57,20 @@ QUERIES: Mapping[str, str] = {
         SELECT o.key, o.status FROM operations o LEFT JOIN leases l ON l.id = o.subject
         WHERE o.is_open AND o.kind LIKE 'lease!_%' ESCAPE '!' AND l.id IS NULL""",
     "a reservation of whole hosts has too few or too many": """
-        SELECT r.id, count(a.id) FROM reservations r
-        LEFT JOIN allocations a ON a.reservation_id = r.id AND a.slots IS NULL
-        WHERE r.resource_type = 'physical:host' AND r.status = 'pending'
-        GROUP BY r.id HAVING count(a.id) < {number:r.spec:min}
-        OR count(a.id) > {number:r.spec:max}""",
+        SELECT id, has FROM (SELECT r.id AS id, {number:r.spec:min} AS low, {number:r.spec:max} AS
+        high, (SELECT count(*) FROM allocations a WHERE a.reservation_id = r.id AND a.slots IS NULL)
+        AS has FROM reservations r WHERE r.resource_type = 'physical:host'
+        AND r.status = 'pending') AS counted WHERE has < low OR has > high""",
     "a reservation of slots has too few or too many": """
-        SELECT r.id, sum(a.slots) FROM reservations r
-        LEFT JOIN allocations a ON a.reservation_id = r.id
-        WHERE r.resource_type IN ('virtual:instance', 'flavor:instance') AND r.status = 'pending'
-        GROUP BY r.id HAVING coalesce(sum(a.slots), 0) <> {number:r.spec:amount}""",
+        SELECT id, has FROM (SELECT r.id AS id, {number:r.spec:amount} AS wanted, (SELECT
+        coalesce(sum(a.slots), 0) FROM allocations a WHERE a.reservation_id = r.id) AS has
+        FROM reservations r WHERE r.resource_type IN ('virtual:instance', 'flavor:instance')
+        AND r.status = 'pending') AS counted WHERE has <> wanted""",
     "a reservation of addresses has too few or too many": """
-        SELECT r.id, count(a.thing) FROM reservations r
-        LEFT JOIN allocations a ON a.reservation_id = r.id
-        WHERE r.resource_type = 'virtual:floatingip' AND r.status = 'pending'
-        GROUP BY r.id HAVING count(a.thing) <> {number:r.spec:amount}""",
+        SELECT id, has FROM (SELECT r.id AS id, {number:r.spec:amount} AS wanted, (SELECT
+        count(a.thing) FROM allocations a WHERE a.reservation_id = r.id) AS has FROM reservations r
+        WHERE r.resource_type = 'virtual:floatingip' AND r.status = 'pending') AS counted
+        WHERE has <> wanted""",
     "slots take something else than their size": """
         SELECT a.id, a.slots FROM allocations a JOIN reservations r ON r.id = a.reservation_id
         WHERE r.resource_type = 'virtual:instance' AND (a.slots IS NULL

@@ -197,6 +197,13 @@ def test_a_tidy_book_has_no_findings(ground: Ground) -> None:
     assert ground.audit.findings() == []
 
 
+def test_every_database_understands_the_audit(database_url: str) -> None:
+    store = Store(database_url, SystemClock())
+    migrations.sync(store.database)
+    store.close()
+    assert Audit(database_url, CAPACITY).findings() == []
+
+
 @pytest.mark.parametrize("what", QUERIES)
 def test_what_must_not_be_is_found(ground: Ground, what: str) -> None:
     tidy(ground)

@@ -20,6 +20,7 @@ from holdfast.ports.ledger import Work
 from holdfast.ports.sinks import LeaseNotice
 from holdfast.reserve import announce
 from holdfast.reserve.announce import Announcer, news
+from holdfast.work.kind import NotYet
 from tests.reserve.house import copy, make_template
 from tests.simclock import EPOCH
 from tests.work.conftest import Shop
@@ -212,6 +213,22 @@ def test_a_sink_that_is_away_is_tried_by_one_and_not_by_all(shop: Shop) -> None:
     deaf.trouble = None
     town.run(0.1)
     assert len(deaf.heard) == 20
+
+
+def test_thousands_that_wait_for_a_slow_sink_do_not_ask_all_the_time(shop: Shop) -> None:
+    door = announce._Door(Ear(), shop.clock)
+    for _ in range(announce.MOST_AT_ONCE):
+        door.enter()
+    waits: list[float] = []
+    for _ in range(5000):
+        with pytest.raises(NotYet) as refused:
+            door.enter()
+        waits.append(refused.value.seconds)
+    assert min(waits) < 1
+    for second in range(100):
+        assert sum(second <= wait < second + 1 for wait in waits) <= 1.1 / announce.APART_S
+    door.leave(away=None)
+    door.enter()  # who comes when there is room need not wait
 
 
 def test_every_try_and_every_sink_have_the_same_message_id(shop: Shop) -> None:

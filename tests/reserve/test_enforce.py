@@ -29,6 +29,7 @@ from holdfast.model.errors import (
     DriverError,
     EnforcementRefused,
     InvalidInput,
+    NotFound,
     QuotaExceeded,
     Unavailable,
 )
@@ -360,6 +361,25 @@ def test_a_service_that_hangs_costs_its_time_and_no_more(
     assert time.monotonic() - began < 2
 
 
+def broken_off(handler: Any) -> None:
+    handler.wfile.write(b'HTTP/1.1 403 Forbidden\r\nContent-Length: 99\r\n\r\n{"mess')
+    handler.close_connection = True
+
+
+def garbled(handler: Any) -> None:
+    head = b"HTTP/1.1 403 Forbidden\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n"
+    handler.wfile.write(head + b"what")
+
+
+@pytest.mark.parametrize("behaviour", [broken_off, garbled])
+def test_an_answer_that_cannot_be_read_whole_is_none(
+    tmp_path: Path, service: Service, behaviour: Callable[[Any], None]
+) -> None:
+    service.answer = behaviour
+    with pytest.raises(Unavailable, match=r"cannot be reached.*nothing was changed"):
+        asking(tmp_path, service).check_create(ANN, lease())
+
+
 def test_a_service_that_is_not_there_is_said_so_without_its_address(
     tmp_path: Path, service: Service
 ) -> None:
@@ -526,6 +546,22 @@ def test_a_lease_lives_by_the_rules_and_its_end_is_told_once(
         desk.run(60)
     ended = [body["lease"]["name"] for path, _, body in service.heard if path.endswith("on-end")]
     assert ended == ["renamed", "lease 2"]
+
+
+def test_a_lease_without_reservations_that_is_over_can_be_deleted(
+    tmp_path: Path, service: Service
+) -> None:
+    enforcement = asking(tmp_path, service)
+    with contextlib.ExitStack() as stack:
+        desk = Desk(tmp_path, enforcement, stack)
+        leases = desk.with_leases(enforcement, stack)
+        leases.create(ANN, replace(wanted(1, desk.clock.now()), reservations=()))
+        desk.run(3 * 3600)
+        assert desk.store.ledger.lease(ids(1)).status == "TERMINATED"
+        leases.delete(ANN, ids(1))
+        desk.run(60)
+        with pytest.raises(NotFound):
+            desk.store.ledger.lease(ids(1))
 
 
 def ids(number: int) -> str:

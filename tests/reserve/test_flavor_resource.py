@@ -280,3 +280,10 @@ def test_an_active_one_only_grows_and_no_one_changes_its_flavor(changed: Change)
             changed(status, flavor_id="f-2")
     with pytest.raises(InvalidInput, match=r"^takes: not a parameter"):
         changed("pending", takes={})
+
+
+def test_hosts_with_such_leases_can_still_be_described(home: House) -> None:
+    lease(home, LARGE)
+    for host in home.m.store.ledger.enrolled():
+        home.m.commands.describe_host(ADMIN, host.id, {"room": "4"})
+        assert home.m.store.ledger.host(str(host.id)).capabilities["room"] == "4"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`virtual:floatingip`: what may be asked for, who gets which address, its life in the cloud."""
 
+import sqlite3
 from datetime import timedelta
 from typing import Any
 
@@ -296,6 +297,20 @@ def test_an_address_that_a_stranger_has_is_missing_after_a_while(ips: House) -> 
     ips.run(minutes=60)
     assert ips.status(lease) == "TERMINATED"
     assert [one.id for one in ips.m.cloud.addresses.list()] == [stranger.id]
+
+
+def test_an_address_goes_also_if_its_owner_took_the_tag_off(ips: House) -> None:
+    """Tags of an address are its project's to change."""
+    lease = create(ips, minutes=(None, 60))
+    ips.run(minutes=1)
+    with sqlite3.connect(ips.sim.path) as world:
+        world.execute("UPDATE addresses SET tags = '[]'")
+    change(ips, lease, amount=2)
+    ips.run(minutes=3)
+    assert len(there(ips)) == 2
+    ips.run(minutes=60)
+    assert ips.status(lease) == "TERMINATED"
+    assert there(ips) == {}
 
 
 def test_what_its_owner_deleted_does_not_stop_the_end(ips: House) -> None:

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a request could be had, against trying every minute."""
 
+import subprocess
+import sys
+import tracemalloc
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -8,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.host import Host
+from holdfast.model.lease import Allocation, Window
 from holdfast.model.stock import Stock
 from holdfast.model.timeline import Hold, Line
 from holdfast.reserve import openings as module
@@ -91,7 +96,7 @@ def by_brute_force(wanted: HostRequest, house: Stock, until: int) -> list[tuple[
     return offers
 
 
-@pytest.mark.parametrize("stretch", [3.0, 6 * 60.0])
+@pytest.mark.parametrize("few", [3, 1 << 15])
 @settings(deadline=None, max_examples=80)
 @given(
     lines=_LINES,
@@ -102,7 +107,7 @@ def by_brute_force(wanted: HostRequest, house: Stock, until: int) -> list[tuple[
     until=st.integers(20, 70),
 )
 def test_openings_are_those_that_trying_every_minute_finds(
-    stretch: float,
+    few: int,
     lines: list[list[tuple[float, float]]],
     low: int,
     more: int,
@@ -112,17 +117,70 @@ def test_openings_are_those_that_trying_every_minute_finds(
 ) -> None:
     house, wanted = stock(*lines), request(low, low + more, minutes, since)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "STRETCH_S", stretch * M)
+        patch.setattr(module, "STRETCH", few)
+        patch.setattr("holdfast.model.gaps.PORTION", few)
+        patch.setattr("holdfast.model.stock.FEW", few)
         assert found(wanted, house, until, 100) == by_brute_force(wanted, house, until)
 
 
 @settings(deadline=None, max_examples=60)
-@given(lines=_LINES, low=st.integers(1, 3), more=st.integers(0, 3), minutes=st.integers(1, 12))
-def test_with_very_many_holds_the_first_opening_is_the_same(
-    lines: list[list[tuple[float, float]]], low: int, more: int, minutes: int
+@given(
+    lines=st.lists(_SPANS, min_size=1, max_size=6),
+    more=st.tuples(st.integers(1, 6), st.integers(0, 40), st.integers(1, 12)),
+    low=st.integers(1, 3),
+    minutes=st.integers(1, 12),
+    few=st.integers(0, 1),
+)
+def test_what_was_asked_before_changes_no_answer(
+    lines: list[list[tuple[float, float]]],
+    more: tuple[int, int, int],
+    low: int,
+    minutes: int,
+    few: int,
 ) -> None:
-    house, wanted = stock(*lines), request(low, low + more, minutes)
-    exact = found(wanted, house)
+    """In a large house the arrays are kept: booked or planned since then is seen all the same."""
+    wanted = request(low, low + 2, minutes)
+    house, number, begin = stock(*lines), more[0] % len(lines) + 1, more[1]
+    booked = [*lines[number - 1], (begin, begin + more[2])]
+    after = stock(*(booked if n == number else one for n, one in enumerate(lines, start=1)))
+    want_before, want_after = (by_brute_force(wanted, one, 100) for one in (house, after))
+    held = Window(*(datetime.fromtimestamp(m * M, UTC) for m in (begin, begin + more[2])))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ALL", 0)
-        assert found(wanted, house)[:1] == exact[:1]
+        patch.setattr("holdfast.model.stock.FEW", few)
+        patch.setattr("holdfast.model.stock.MANY", few)
+        assert found(wanted, house, most=100) == want_before
+        assert found(wanted, house.plus([Allocation(number, held)]), most=100) == want_after
+        assert found(wanted, house, most=100) == want_before
+        lines_of(house)[number] = after.line(number)
+        assert found(wanted, house, most=100) == want_after
+        fewer = house.less([number])
+        assert found(wanted, fewer, most=100) == by_brute_force(wanted, fewer, 100)
+
+
+def lines_of(house: Stock) -> dict[int, Line]:
+    """As who keeps it fresh has them."""
+    assert isinstance(house.lines, dict)
+    return house.lines
+
+
+def test_a_start_a_century_ahead_is_found_without_counting_each_minute() -> None:
+    century = 100 * 365 * 24 * 60
+    house = stock([(0, 10), (16, century)], [(0, 11)])
+    tracemalloc.start()
+    try:
+        assert found(request(2, 2, 5), house, until=2 * century) == [(11, 2), (century, 2)]
+        assert found(request(1, 1, 6), house, until=2 * century) == [(10, 1)]
+        assert tracemalloc.get_traced_memory()[1] < 8 * century / 10
+    finally:
+        tracemalloc.stop()
+
+
+def test_only_who_asks_for_openings_loads_numpy() -> None:
+    code = (
+        "import sys, holdfast.service, holdfast.demo, holdfast.reserve.resources.host\n"
+        "assert 'numpy' not in sys.modules\n"
+        "import holdfast.reserve.openings\n"
+        "assert 'numpy' in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

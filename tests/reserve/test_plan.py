@@ -283,7 +283,10 @@ def test_whatever_is_asked_a_choice_is_free_matching_distinct_and_enough(
 
 
 @pytest.mark.parametrize("order", [float, lambda i: i * 0.37 % 1.0])
-def test_in_a_large_house_the_last_free_host_is_found(order: Any) -> None:
+def test_in_a_large_house_the_last_free_host_is_found(
+    order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.reserve.plan.SOME", 50)
     count = FEW + 100
     for free in (1, 300, count):
         house = hosts(*(number == free for number in range(1, count + 1)))

@@ -160,6 +160,21 @@ def test_a_slow_cloud_is_read_in_turns_until_all_hosts_were_read(site: Site) -> 
     assert site.sim.calls()["hosts.find"] == 12
 
 
+def test_a_book_that_takes_longer_to_open_than_a_turn_lasts_is_read_all_the_same(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.enrol(*(f"cmp-{number}" for number in range(3)))
+    opened = site.store.ledger.enrolled
+
+    def slowly(**which: int) -> object:
+        site.clock.advance(refresh.TURN.total_seconds() + 1)
+        return opened(**which)
+
+    monkeypatch.setattr(site.store.ledger, "enrolled", slowly)
+    site.run(60)
+    assert site.said() == "3 hosts read again, 0 of them changed"
+
+
 def test_of_many_managers_one_reads(site: Site) -> None:
     site.enrol("cmp-1")
     others = [site.manager(f"m{number}") for number in range(2, 5)]

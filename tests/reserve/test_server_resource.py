@@ -12,6 +12,7 @@ from holdfast.model.host import Host, Inventory
 from holdfast.model.lease import Window
 from holdfast.model.stock import Stock
 from holdfast.model.timeline import Hold, Line
+from holdfast.nova import names
 from holdfast.nova.names import OWNER, PREEMPTIBLE_SPEC, SERVER
 from holdfast.ports.cloud import Flavor
 from holdfast.ports.manager import AvailabilityQuery, NewLease, NewReservation
@@ -198,7 +199,8 @@ def test_a_server_is_shelved_until_its_start_and_runs_where_room_is_held(cloud: 
     (reservation,) = cloud.lease(made).reservations
     pool = cloud.m.cloud.pools.find(reservation.id)
     assert pool is not None
-    assert (pool.hosts, pool.metadata) == (("cmp-1",), {OWNER: "alpha", SERVER: server})
+    metadata = {OWNER: "alpha", SERVER: server, names.SIZE: "4,4096,40"}
+    assert (pool.hosts, pool.metadata) == (("cmp-1",), metadata)
     assert cloud.pools()["freepool"] == {"cmp-1"}  # the host is not the server's alone
 
 
@@ -403,6 +405,35 @@ def test_deleting_a_lease_that_is_over_touches_nothing(cloud: House) -> None:
     cloud.delete(made)
     cloud.run(minutes=1)
     assert state(cloud, server) == ("ACTIVE", "old")
+
+
+def test_a_lease_that_never_started_leaves_the_server_to_one_that_is_to_come(cloud: House) -> None:
+    """Both were made while it ran; the second still wants it shelved until it starts."""
+    server = boot(cloud)
+    first = lease(cloud, server, minutes=(30, 60))
+    second = lease(cloud, server, minutes=(90, 120))
+    cloud.run(minutes=1)
+    cloud.delete(first)
+    cloud.run(minutes=1)
+    assert state(cloud, server) == ("SHELVED_OFFLOADED", None)
+    cloud.delete(second)
+    cloud.run(minutes=1)
+    assert state(cloud, server) == ("ACTIVE", "old")
+
+
+def test_a_server_that_came_back_to_a_host_of_another_lease_leaves_it(cloud: House) -> None:
+    """It was there by a lease that is over: what stayed would be deleted with the next one."""
+    whole = cloud.create(minutes=(None, 60))
+    cloud.run(minutes=1)
+    (reservation,) = cloud.lease(whole).reservations
+    server = boot(cloud, "cmp-1", metadata={"reservation": reservation.id})
+    made = lease(cloud, server, minutes=(89, 120))
+    assert room(cloud, made) == ["cmp-1"]
+    cloud.run(minutes=90)
+    assert state(cloud, server) == ("ACTIVE", "cmp-1")
+    cloud.run(minutes=35)
+    assert cloud.status(made) == "TERMINATED"
+    assert state(cloud, server) == ("SHELVED_OFFLOADED", None)
 
 
 # one lease at a time

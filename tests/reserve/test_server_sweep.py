@@ -159,6 +159,14 @@ def test_a_lease_that_nobody_made_is_made_in_its_owners_name(here: Site) -> None
     assert here.row().status in OPEN
 
 
+def test_a_cloud_that_takes_longer_to_list_than_a_turn_lasts_stops_nobody(here: Site) -> None:
+    for name in ("one", "two", "three"):
+        here.boot(name, note=here.wish((None, 600)))
+    here.sim.change(latency_s=servers.TURN.total_seconds() + 1, only_calls=["servers.list"])
+    here.run(minutes=5)
+    assert set(here.leased()) == {"one", "two", "three"}
+
+
 def test_a_server_that_is_to_start_later_is_shelved_until_then_and_ends_by_its_on_end(
     here: Site,
 ) -> None:

@@ -103,6 +103,25 @@ def test_prolonging_holds_the_host_longer_and_moves_the_end(house: House) -> Non
     assert house.status(lease_id) == "TERMINATED"
 
 
+@pytest.mark.parametrize("end", [60, 300], ids=["shorter", "longer"])
+def test_a_host_that_joined_later_was_anothers_before_and_that_stays_so(
+    house: House, end: int
+) -> None:
+    house.enrol("cmp-1", "cmp-2")
+    grown = house.create(minutes=(None, 100))
+    before = house.create(minutes=(None, 10), caller=BOB)
+    house.run(minutes=15)
+    house.update(grown, reservations={only(house, grown): {"max": 2}})
+    house.run(minutes=1)
+    house.update(grown, end=house.at(end))
+    (kept,) = house.lease(grown).reservations
+    assert len(kept.allocations) == 2
+    assert {a.held.end for a in kept.allocations} == {house.at(end)}
+    (was,) = house.lease(before).allocations()
+    assert all(a.held.start >= was.held.end for a in kept.allocations if a.host_id == was.host_id)
+    house.check_no_double_booking()
+
+
 def test_prolonging_after_the_before_end_event_arms_it_again(house: House) -> None:
     house.enrol("cmp-1")
     lease_id = house.create(minutes=(None, 100))

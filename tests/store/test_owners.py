@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from holdfast.reserve.due import Desk
 from holdfast.reserve.leases import Leases
 from holdfast.service import new_id, resources
 from holdfast.store import Store
+from holdfast.store.stock import OVERLAP
 from holdfast.store.tables import hosts
 
 CALLER = Caller("user", "project", ("member",))
@@ -157,3 +159,22 @@ def test_the_same_command_twice_is_one_lease(store: Store, desks: list[Leases]) 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda desk: desk.create(CALLER, lease), desks))
     assert (count(store, "leases"), count(store, "allocations")) == (1, 1)
+
+
+def test_a_stock_that_missed_a_writer_is_found_out(store: Store, tmp_path: Path) -> None:
+    """A host that it holds free by mistake is not proposed for ever while another one is."""
+    enrol(store, 2)
+    cloud, start = SimCloud(str(tmp_path / "sim.db"), SystemClock()), datetime.now(UTC)
+    other = Store(store.database.engine.url.render_as_string(hide_password=False), SystemClock())
+    with ThreadPoolExecutor(1) as calls, contextlib.closing(cloud), contextlib.closing(other):
+
+        def desk(of: Store) -> Leases:
+            whole = Desk(of.ledger, cloud, calls, resources(), Settings())
+            return Leases(whole, SystemClock(), new_id)
+
+        other.ledger.stock()
+        desk(store).create(CALLER, wanted(2, start + timedelta(hours=1), 1))
+        with store.database.write() as conn:  # as if it had written its time long before its commit
+            conn.execute(sa.update(hosts).values(touched_at=start - OVERLAP * 2))
+        with pytest.raises(NotEnoughHosts):
+            desk(other).create(CALLER, wanted(1, start + timedelta(hours=1), 1))

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 
-from holdfast.model.errors import StaleWrite
+from holdfast.model.errors import StaleWrite, Unavailable
 from holdfast.model.host import Inventory
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.model.operation import Claim, Operation
@@ -168,3 +170,38 @@ def test_one_thing_has_one_owner_at_a_time(store: Store) -> None:
     keys = ["server:1", "x"]
     assert store.ledger.busy_things(keys, window(1, 1.5), besides="") == {"server:1"}
     assert store.ledger.known_things(keys) == {"server:1"}
+
+
+def test_what_is_over_is_in_nobodys_way(store: Store) -> None:
+    one = enrol(store, "one")  # 8 vCPUs
+    store.ledger.book(lease(store, (one, -3, -1), slots=8), Work())
+    running = lease(store, (one, -3, 5), slots=2)
+    store.ledger.book(running, Work())
+    (reservation,) = running.reservations
+    (hold,) = reservation.allocations
+    larger = replace(hold, slots=4, takes={"VCPU": 4})
+    grown = replace(running, reservations=(replace(reservation, allocations=(larger,)),))
+    store.ledger.save(running, grown)
+    with pytest.raises(StaleWrite):
+        store.ledger.book(lease(store, (one, 4, 6), slots=5), Work())
+
+
+def test_who_waited_for_a_look_that_failed_looks_himself(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrol(store, "one")
+    keeper = store.ledger._keeper
+    looks = keeper._look
+
+    def fails(sure: bool) -> None:
+        monkeypatch.setattr(keeper, "_look", looks)
+        raise Unavailable("the database is away")
+
+    monkeypatch.setattr(keeper, "_look", fails)
+    with ThreadPoolExecutor(3) as pool:
+        with keeper._lock:  # all three ask before the first of them looks
+            asked = [pool.submit(store.ledger.stock) for _ in range(3)]
+            time.sleep(0.2)
+        failed = [one for one in asked if one.exception(10)]
+    assert len(failed) == 1
+    assert all(len(one.result().hosts) == 1 for one in asked if one not in failed)

@@ -30,7 +30,10 @@ def parse(text: str, head: str = "resource_type") -> dict[str, Any]:
         if not equals and position == 0 and part:
             key, value = head, part
         elif not equals or not key.strip():
-            raise ValueError(f"{part!r} is not key=value: write {head.upper()},key=value,key=value")
+            raise ValueError(
+                f"{part!r} is not key=value: write {head.upper()},key=value,key=value, and"
+                ' key="a,b" where a value has commas'
+            )
         if key.strip() in found:
             raise ValueError(f"{key.strip()} is there twice")
         found[key.strip()] = _value(key.strip(), value.strip())

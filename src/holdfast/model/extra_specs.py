@@ -16,12 +16,16 @@ import functools
 import json
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.model.errors import InvalidInput
 
 MAX_TEXT = 1024
+MAX_KEY = 255
+MAX_KEYS = 100
+MAX_REQUEST = 65_536
 SCOPE = "capabilities:"
 
 Test = Callable[[str], bool]
@@ -43,6 +47,7 @@ _TEXTS: dict[str, Callable[[str, str], bool]] = {
     "s>": operator.gt,
     "s>=": operator.ge,
 }
+_UNKEEPABLE = re.compile("[\x00\ud800-\udfff]")
 _OPERATORS = (*_NUMBERS, *_TEXTS, "<in>", "<all-in>", "<or>")
 
 
@@ -138,15 +143,32 @@ def _loaded(text: str) -> Any:
         return None
 
 
+def _request(text: str, field: str) -> Any:
+    """Not remembered like what hosts say: requests are anybody's, and of any number."""
+    if len(text) > MAX_REQUEST:
+        raise InvalidInput(f"{field}: longer than {MAX_REQUEST} characters")
+    try:
+        return json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        return None
+
+
 def read(given: Any, field: str = "capabilities") -> Iterator[tuple[str, str]]:
     """Keys and expressions of a request, each checked; a command line sends JSON as text."""
     if isinstance(given, str):
-        given = _loaded(given) if given.strip() else {}
+        given = _request(given, field)
     if not isinstance(given, Mapping):
         raise InvalidInput(f'Malformed parameter {field}: write {{"gpu": ">= 4"}}')
+    if len(given) > MAX_KEYS:
+        raise InvalidInput(f"{field}: more than {MAX_KEYS} are asked for")
     for key, text in given.items():
         if not isinstance(key, str) or not path(key).strip(":"):
             raise InvalidInput(f"Malformed parameter {field}: a key is empty")
+        if len(key) > MAX_KEY or _UNKEEPABLE.search(f"{key}{text}"):
+            raise InvalidInput(
+                f"Malformed parameter {field}: a key is longer than {MAX_KEY} characters, or"
+                " there are characters that cannot be kept (NUL or surrogates)"
+            )
         if isinstance(text, bool) or not isinstance(text, str | int | float):
             raise InvalidInput(f"Malformed parameter {field}: {key[:80]} wants text")
         parse(str(text), f"{field}: {key[:80]}")

@@ -11,13 +11,21 @@ owner too many.
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from holdfast.model.host import Host
 from holdfast.model.lease import Allocation
 from holdfast.model.timeline import EMPTY, Hold, Line
 
+if TYPE_CHECKING:
+    from holdfast.model.gaps import Flat, Gaps
+
 #: How many different requests' matching hosts are remembered.
 MOST_MATCHES = 256
+#: Up to so many lines are looked at one by one.
+FEW = 500
+#: When more than so many have changed all lines are laid out again.
+MANY = 1000
 
 
 @dataclass
@@ -29,6 +37,7 @@ class Stock:
     revision: int = 0
     _changed: Mapping[int, Line] = field(default_factory=dict)  # over `lines`, for one plan
     _matches: dict[Hashable, Sequence[Host]] = field(default_factory=dict)
+    _flat: list["Flat"] = field(default_factory=list)  # one at most, of the lines
 
     def line(self, host_id: int) -> Line:
         line = self._changed.get(host_id)
@@ -45,6 +54,36 @@ class Stock:
             self._matches[remembered] = found
         return found
 
+    def gaps(self, hosts: Iterable[Host]) -> Iterable["Gaps"]:
+        """When nobody holds any of these hosts, as arrays, portion by portion."""
+        from holdfast.model.gaps import lay_out  # numpy comes with it
+
+        lines = self._lines_of(hosts)
+        return self._laid_out(lines).of(lines) if len(lines) > FEW else [lay_out(lines)]
+
+    def busy_until(self, hosts: Iterable[Host], start: float, end: float) -> Sequence[float | None]:
+        """Of each, when the first who holds some of it in the window gives it back, if any."""
+        lines = self._lines_of(hosts)
+        if len(lines) > FEW:
+            return self._laid_out(lines).busy_until(lines, start, end)
+        return [line.busy_until(start, end) for line in lines]
+
+    def _lines_of(self, hosts: Iterable[Host]) -> Sequence[Line]:
+        if self._changed:
+            return [self.line(host.id) for host in hosts]
+        return [self.lines.get(host.id, EMPTY) for host in hosts]
+
+    def _laid_out(self, lines: Sequence[Line]) -> "Flat":
+        from holdfast.model.gaps import Flat
+
+        if not self._flat or self._flat[0].unknown(lines) > MANY:
+            self._flat[:] = [Flat(list(self.lines.values()))]
+        return self._flat[0]
+
+    def renewed(self, hosts: Mapping[int, Host]) -> "Stock":
+        """The same lines, and what is known of their hosts by now."""
+        return Stock(hosts, self.lines, self.revision + 1, _flat=self._flat)
+
     def without(self, allocations: Iterable[Allocation]) -> "Stock":
         """The same, less what somebody who plans anew holds himself."""
         changed = dict(self._changed)
@@ -60,7 +99,7 @@ class Stock:
         """The same, as if these hosts could not be reserved."""
         gone = set(host_ids)
         left = {i: host for i, host in self.hosts.items() if i not in gone}
-        return Stock(left, self.lines, self.revision, self._changed)
+        return Stock(left, self.lines, self.revision, self._changed, _flat=self._flat)
 
     def plus(self, allocations: Iterable[Allocation]) -> "Stock":
         """The same, with what is planned and not booked yet."""
@@ -74,7 +113,7 @@ class Stock:
         return line if line is not None else self.lines.get(host_id, EMPTY)
 
     def _with(self, changed: Mapping[int, Line]) -> "Stock":
-        return Stock(self.hosts, self.lines, self.revision, changed, self._matches)
+        return Stock(self.hosts, self.lines, self.revision, changed, self._matches, self._flat)
 
 
 def hold_of(allocation: Allocation) -> Hold:

@@ -11,9 +11,9 @@ holds are a few dozen megabytes. A line is replaced as a whole, so readers need 
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, pairwise
-from operator import itemgetter, sub
+from operator import itemgetter
 from typing import NamedTuple
 
 FOREVER = float("inf")
@@ -30,7 +30,7 @@ class Hold(NamedTuple):
 class Line:
     """The holds of one host, in the order of their starts."""
 
-    __slots__ = ("_ends", "_latest", "_starts", "_takes", "widest")
+    __slots__ = ("_ends", "_latest", "_starts", "_takes")
 
     def __init__(self, holds: Iterable[Hold] = ()) -> None:
         in_order = sorted(holds, key=itemgetter(0, 1))
@@ -39,8 +39,6 @@ class Line:
         #: The latest end so far. Whole hosts are held one after the other: it is the end itself.
         latest = array("d", accumulate(self._ends, max))
         self._latest = self._ends if latest == self._ends else latest
-        #: The longest gap between two holds.
-        self.widest = max(map(sub, self._starts[1:], latest), default=0.0)
         takes = [hold[2] for hold in in_order]
         self._takes = takes if any(one is not None for one in takes) else None
 
@@ -54,6 +52,15 @@ class Line:
     def _hold(self, index: int) -> Hold:
         takes = self._takes[index] if self._takes is not None else None
         return Hold(self._starts[index], self._ends[index], takes)
+
+    def edges(self) -> tuple["array[float]", "array[float]"]:
+        """When each hold begins, and the latest end up to each."""
+        return self._starts, self._latest
+
+    @property
+    def is_tangled(self) -> bool:
+        """Whether there are holds that do not end in the order in which they begin."""
+        return self._latest is not self._ends
 
     def gap(self, start: float, end: float) -> tuple[float, float] | None:
         """Since when and until when nobody holds any of it around the window; None when somebody
@@ -89,33 +96,6 @@ class Line:
         if self._latest is self._ends:
             return self._ends[first] if first < following else None
         return min((e for e in self._ends[first:following] if e > start), default=None)
-
-    def gaps(
-        self, since: float, before: float = FOREVER, least: float = 0.0, *, fresh: bool = False
-    ) -> Sequence[tuple[float, float]]:
-        """The times in which nobody holds any of it, at least that long, which begin in
-        [since, before). One that is under way at `since` begins there, or is left out when only
-        fresh ones are wanted. The last has no end."""
-        starts, latest, last = self._starts, self._latest, len(self._starts)
-        if fresh:
-            index = bisect_left(latest, since) + 1
-            begin = latest[index - 1] if index <= last else FOREVER
-        else:
-            index, begin = bisect_right(latest, since), since
-        tight = self.widest < least  # no gap but before the first hold and after the last
-        found = []
-        while begin < before:
-            if index == last:
-                found.append((begin, FOREVER))
-                break
-            start = starts[index]
-            if start - begin >= least and start > begin:
-                found.append((begin, start))
-            if tight:
-                index = last - 1
-            begin = latest[index]
-            index += 1
-        return found
 
     def peak(self, start: float, end: float) -> Mapping[str, int] | None:
         """The most that is taken of each class at any moment of the window; None when the host is

@@ -4,7 +4,7 @@
 The rules, first match wins:
 
 1. A leased server: also hosts in the pool that names it, of its project, open, and not reserved as
-   a whole. For any other host, the rules below.
+   a whole, while it is no larger than the room that is kept. For any other host, the rules below.
 2. A flavor of a capacity reservation: only hosts in that reservation's pool, of its project, open,
    and not reserved as a whole.
 3. A reservation hint: only hosts in a pool it names; every host reservation the host is in must be
@@ -21,6 +21,7 @@ The rules, first match wins:
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,7 @@ class Request:
     slots_of: str | None = None  #: the capacity reservation whose flavor it uses
     preemptible: bool = False
     server: str | None = None  #: the id of the server that looks for a host
+    size: tuple[int, ...] = ()  #: its vCPUs, MiB of memory, GB of root disk; empty: not known
 
     def __str__(self) -> str:
         if self.slots_of is not None:
@@ -81,6 +83,7 @@ def ask(
     extra_specs: Mapping[str, str] | None,
     options: Options = DEFAULTS,
     server: str | None = None,
+    size: tuple[int, ...] = (),
 ) -> Request:
     """The request, from what Nova carries; users type hints, so anything may be in them."""
     specs = extra_specs or {}
@@ -91,6 +94,7 @@ def ask(
         slots_of=specs.get(names.SLOTS_SPEC),
         preemptible=is_preemptible(specs, options.preemptible_spec),
         server=server,
+        size=size,
     )
 
 
@@ -147,8 +151,20 @@ def _leased(request: Request, pools: Sequence[Pool], options: Options) -> bool:
         what is Kind.SERVER
         and pool.metadata[names.SERVER] == request.server
         and _shut(pool, request) is None
+        and _has_room(pool, request)
         for what, pool in kinds
     )
+
+
+def _has_room(pool: Pool, request: Request) -> bool:
+    """Whether the server is no larger than when it was leased: more of the host is others'."""
+    text = pool.metadata.get(names.SIZE)
+    if not text or not request.size:
+        return True
+    kept = text.split(",")
+    if len(kept) != len(request.size) or not all(one.isdecimal() for one in kept):
+        return False
+    return all(map(operator.le, request.size, map(int, kept)))
 
 
 def _slots(request: Request, pools: Sequence[Pool], options: Options) -> str | None:

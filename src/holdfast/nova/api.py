@@ -265,7 +265,7 @@ def _body(environ: Environ) -> dict[str, Any] | None:
     except ValueError:
         return None
     ended = environ.get("wsgi.input_terminated")  # a body in chunks, of which nobody knows the size
-    if length > LARGEST_BODY or not (length or ended):
+    if not 0 <= length <= LARGEST_BODY or not (length or ended):
         return None
     text = environ["wsgi.input"].read(length or LARGEST_BODY + 1)
     if len(text) > LARGEST_BODY:

@@ -71,7 +71,14 @@ def _request(spec: Any, chosen: Options) -> Request:
         extra_specs=spec.flavor.extra_specs if "extra_specs" in spec.flavor else None,
         options=chosen,
         server=spec.instance_uuid if "instance_uuid" in spec else None,
+        size=_size(spec.flavor),
     )
+
+
+def _size(flavor: Any) -> tuple[int, ...]:
+    """Of the flavor that is asked for: in a resize, the new one."""
+    sizes = ("vcpus", "memory_mb", "root_gb")
+    return tuple(getattr(flavor, one) for one in sizes) if all(s in flavor for s in sizes) else ()
 
 
 def _why_not(host: Any, request: Request, chosen: Options) -> str | None:

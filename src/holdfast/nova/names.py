@@ -43,6 +43,10 @@ SLOTS_SPEC = "aggregate_instance_extra_specs:reservation"
 #: stays in the free pool.
 SERVER = "holdfast:server"
 
+#: And how large it is: vCPUs, MiB of memory, GB of root disk, joined by commas. Resized beyond that
+#: the server would take what others hold of the host.
+SIZE = "holdfast:size"
+
 #: Extra spec of flavors whose servers give way when their host is reserved, if configured so.
 PREEMPTIBLE_SPEC = "blazar:preemptible"
 

@@ -89,8 +89,8 @@ class Ledger(Protocol):
         """An enrolled host by id, uuid or name; NotFound."""
         ...
 
-    def enrolled(self) -> Sequence[Host]:
-        """All enrolled hosts, by id."""
+    def enrolled(self, *, after: int = 0, most: int | None = None) -> Sequence[Host]:
+        """Enrolled hosts, by id: all, or so many that come after that one."""
         ...
 
     def stock(self, *, sure: bool = False) -> Stock:

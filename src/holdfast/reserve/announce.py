@@ -200,18 +200,22 @@ def _supposed(event_type: str, lease: Lease, kind: str, at: datetime, now: datet
 #: Of one sink: so many sends at once, so long a rest after failures.
 MOST_AT_ONCE = 8
 FIRST_REST_S, MOST_REST_S = 1.0, 60.0
+#: Who waits outside comes back so long after the one before, or somewhen within a while: ten
+#: thousand that wait for a slow sink must not keep all other work waiting by asking.
+APART_S, WHILE_S = 0.01, 120.0
 
 
 @dataclass
 class _Door:
     """The way to one sink. While it is away a try now and then finds out; all others wait
-    outside, where they cost no worker."""
+    outside, each with a time at which it may ask again."""
 
     sink: Sink
     clock: Clock
     _failures: int = 0
     _inside: int = 0
     _rests_until: float = 0.0
+    _line_until: float = 0.0  # when the last of those outside asks again
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def enter(self) -> None:
@@ -219,15 +223,26 @@ class _Door:
         with self._lock:
             left = self._rests_until - self.clock.monotonic()
             if left > 0:
-                wait = left + random.uniform(0, left)
-                raise NotYet(f"{self.sink.name} is away: waits until it is tried again", wait)
+                said = f"{self.sink.name} is away: waits until it is tried again"
+                raise NotYet(said, self._wait(left))
             if self._inside >= (1 if self._failures else MOST_AT_ONCE):
-                raise NotYet(f"{self.sink.name}: others are being told", random.uniform(0.1, 0.5))
+                raise NotYet(f"{self.sink.name}: others are being told", self._wait(0.1))
             self._inside += 1
 
-    def leave(self, *, away: bool) -> None:
+    def _wait(self, least: float) -> float:
+        now = self.clock.monotonic()
+        following = max(self._line_until + APART_S, now + least)
+        if following - now > WHILE_S:
+            return random.uniform(WHILE_S / 2, WHILE_S)
+        self._line_until = following
+        return following - now
+
+    def leave(self, *, away: bool | None) -> None:
+        """`away` None: it was not found out."""
         with self._lock:
             self._inside -= 1
+            if away is None:
+                return
             self._failures = self._failures + 1 if away else 0
             rest = min(FIRST_REST_S * 2.0 ** min(self._failures - 1, 16), MOST_REST_S)
             self._rests_until = self.clock.monotonic() + rest if away else 0.0
@@ -253,10 +268,11 @@ class _Announce:
         if door is None:  # of another manager's configuration, or of none any more
             raise NotYet(f"{told['sink']} is not configured here", 60.0)
         door.enter()
-        away = False
+        away: bool | None = None
         try:
             run.hold(door.sink.timeout_s + MARGIN_S)
             door.sink.send(notice(told))
+            away = False
         except DriverError as error:
             away = error.retryable
             raise

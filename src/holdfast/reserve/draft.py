@@ -156,11 +156,10 @@ class Drafts:
         self, update: "_Update", reservation: Reservation, spec: Mapping[str, Any], look: _Look
     ) -> Reservation:
         held = update.held(reservation, self._desk.cleaning())
-        fits = all(
-            a.held.start <= held.start and held.end <= a.held.end for a in reservation.allocations
-        )
+        had = reservation.allocations
+        cut = tuple(replace(a, held=update.kept(a, held)) for a in had)
+        fits = all(_within(now.held, was.held) for now, was in zip(cut, had, strict=True))
         if fits and spec == reservation.spec:  # shorter or the same: nothing to look for
-            cut = tuple(replace(a, held=held) for a in reservation.allocations)
             return replace(reservation, allocations=cut)
         window = Window(max(held.start, update.now), held.end)
         wish = Wish(
@@ -173,8 +172,8 @@ class Drafts:
             update.taken,
         )
         holds = self._plan(self._resource(reservation.resource_type), wish, look)
-        kept = {(a.host_id, a.thing) for a in reservation.allocations}
-        holds = tuple(replace(a, held=held) if (a.host_id, a.thing) in kept else a for a in holds)
+        kept = {(a.host_id, a.thing): a.held for a in cut}
+        holds = tuple(replace(a, held=kept.get((a.host_id, a.thing), a.held)) for a in holds)
         return replace(reservation, spec=spec, allocations=holds)
 
     # what could be
@@ -263,6 +262,10 @@ class Drafts:
         return timedelta(minutes=self._desk.settings.minutes_before_end_lease)
 
 
+def _within(inner: Window, outer: Window) -> bool:
+    return outer.start <= inner.start and inner.end <= outer.end
+
+
 def _things(allocations: Iterable[Allocation]) -> frozenset[str]:
     return frozenset(one.thing for one in allocations if one.thing is not None)
 
@@ -306,6 +309,14 @@ class _Update:
     def held(self, reservation: Reservation, cleaning: timedelta) -> Window:
         """What the reservation must hold; one that runs, since it began."""
         since = min((a.held.start for a in reservation.allocations), default=self.new.start)
-        same = self.old.status != "PENDING" or self.new.start == self.old.start
-        start = since if same else max(self.new.start, self.now)
+        start = since if self._same_start() else max(self.new.start, self.now)
         return Window(start, max(self.new.end + cleaning, start))
+
+    def kept(self, allocation: Allocation, held: Window) -> Window:
+        """The same of one thing that it has: of what came later, not before it came, for then it
+        was somebody else's."""
+        start = allocation.held.start if self._same_start() else held.start
+        return Window(start, max(held.end, start))
+
+    def _same_start(self) -> bool:
+        return self.old.status != "PENDING" or self.new.start == self.old.start

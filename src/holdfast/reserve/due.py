@@ -18,15 +18,14 @@ from holdfast.model.lease import (
     BEFORE_END,
     DELETE,
     END,
-    EVENT_TYPES,
     START,
     Lease,
-    Reservation,
 )
 from holdfast.model.operation import Operation
 from holdfast.nova.names import CLOSED, OPEN
 from holdfast.ports.cloud import Cloud, Pool, Server
 from holdfast.ports.ledger import Ledger, Work
+from holdfast.reserve import progress
 from holdfast.reserve.announce import Announcer
 from holdfast.reserve.enforce import Enforcement
 from holdfast.reserve.pools import KnownPools
@@ -136,7 +135,7 @@ class _LeaseWork:
                 for r in lease.reservations
             ]
             said = "; ".join(effect.sentence for effect in effects)
-            new = _after(lease, effects)
+            new = progress.after(lease, effects)
             if new != lease:
                 self.save(run, new, said if new.degraded != lease.degraded else "")
             return said or "the lease has no reservations"
@@ -156,12 +155,12 @@ class _LeaseWork:
 
         def step(run: Run) -> str:
             old = self.lease(run)
-            new = old if old.status == past else _along(old, path)
+            new = old if old.status == past else progress.along(old, path)
             if reservations:
                 new = new.move_reservations(reservations)
             said = f"lease {old.name} is {new.status}"
             if new != old:
-                work, event = (self.telling(run), _event(self.name)) if tell else (None, "")
+                work, event = (self.telling(run), progress.event(self.name)) if tell else (None, "")
                 if work and self.name == END:
                     ended = self.desk.enforcement.end_work(old, self.desk.ledger.now())
                     work = _with(work, *ended)
@@ -181,7 +180,7 @@ class _LeaseWork:
             return  # deleted meanwhile: nobody is left to tell
         if self.name == START and old.status == "ACTIVE":
             return  # it runs; what failed is the tidying up after
-        new = _along(old, ("STARTING", "ERROR")).move_reservations("error")
+        new = progress.along(old, ("STARTING", "ERROR")).move_reservations("error")
         self.save(run, new, f"{self.name} failed: {why}")
 
 
@@ -262,7 +261,7 @@ class LeaseBeforeEnd(_Aside):
 
     def tell(self, run: Run) -> str:
         lease, now = self.lease(run), self.desk.ledger.now()
-        told = self.desk.announcer.work(_event(self.name), lease, now)
+        told = self.desk.announcer.work(progress.event(self.name), lease, now)
         if not told:
             return "nobody wants to hear of it"
         self.save(run, lease, "", Work(put=told))  # a second try finds the first one's rows
@@ -301,7 +300,9 @@ class LeaseDelete(_LeaseWork):
             return "the lease is gone"
         said, now = f"lease {lease.name} deleted", self.desk.ledger.now()
         told = self.desk.announcer.work("lease.delete", lease, now)
-        work = _with(self.telling(run), *told, *self.desk.enforcement.end_work(lease, now))
+        work = _with(self.telling(run), *told)
+        # `put`: of a lease without reservations nobody can tell whether its end was told of.
+        work = replace(work, put=(*work.put, *self.desk.enforcement.end_work(lease, now)))
         self.desk.ledger.erase(lease, claim=run.claim, say=said, work=work)
         return said
 
@@ -376,32 +377,6 @@ def tell_again(
 
 def _with(work: Work, *more: Operation) -> Work:
     return replace(work, add=(*work.add, *more))
-
-
-def _event(kind: str) -> str:
-    """How an announcement calls it."""
-    return f"lease.event.{EVENT_TYPES[kind]}" if kind in EVENT_TYPES else ""
-
-
-def _after(lease: Lease, effects: Sequence[Effect]) -> Lease:
-    """The lease with what the effects made of its reservations, and missed."""
-
-    def changed(reservation: Reservation, effect: Effect) -> Reservation:
-        missing = reservation.missing_resources if effect.missing is None else effect.missing
-        made = {**reservation.made, **effect.made}
-        return replace(reservation, made=made, missing_resources=missing)
-
-    reservations = tuple(map(changed, lease.reservations, effects))
-    degraded = any(r.missing_resources or r.resources_changed for r in reservations)
-    return replace(lease, reservations=reservations, degraded=degraded)
-
-
-def _along(lease: Lease, path: Sequence[str]) -> Lease:
-    """Move along the path; a lease already on it goes on from where it is."""
-    left = path[path.index(lease.status) + 1 :] if lease.status in path else path
-    for status in left:
-        lease = lease.move(status)
-    return lease
 
 
 def kinds(desk: Desk) -> dict[str, Kind]:

@@ -43,6 +43,8 @@ from holdfast.reserve.plan import Order
 T = TypeVar("T")
 _TRIES = 30
 _IMPATIENT_TRIES = 5
+#: After so many, the stock itself is doubted: it may have missed a writer that was frozen for long.
+_DOUBTFUL_TRIES = 3
 #: How far ahead availability looks unless it is told.
 _AHEAD = timedelta(days=30)
 
@@ -220,6 +222,8 @@ class Leases:
             except StaleWrite:
                 pause = random.uniform(0, min(0.002 * 2**tries, 0.1))
                 self._clock.wait(threading.Event(), pause)
+                if tries % 10 == _DOUBTFUL_TRIES:
+                    self._desk.ledger.stock(sure=True)
         raise Conflict("too many others book the same hosts right now; try again")
 
     def _visible(self, caller: Caller, lease_id: str) -> Lease:

@@ -9,7 +9,7 @@ large house not every host is looked at: some more than are wanted are enough to
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.model.host import Host
 from holdfast.model.stock import Stock
@@ -23,6 +23,8 @@ BY_ID: Order = float
 
 #: Up to so many matching hosts, all of them are looked at.
 FEW = 500
+#: Of more, so many are looked at one by one before all are asked at once.
+SOME = 2000
 #: How many hosts in the way a refusal names.
 MOST_BUSY = 200
 
@@ -111,7 +113,7 @@ def _candidates(
     everything = len(hosts) <= FEW or request.spread or request.pack
     enough = len(hosts) if everything else 4 * more + 64
     perfect = 0
-    for host in _from(hosts, order):
+    for host in _some_then_free(request, _from(hosts, order), stock):
         gap = stock.line(host.id).gap(request.start, request.end)
         if gap is None or host.id in besides:
             continue
@@ -123,13 +125,21 @@ def _candidates(
             return
 
 
-def _from(hosts: Sequence[Host], order: Order) -> Iterator[Host]:
+def _from(hosts: Sequence[Host], order: Order) -> Sequence[Host]:
     """All hosts, beginning somewhere that rivals would not."""
     begin = 0
     if order is not BY_ID and hosts:
         begin = int(abs(order(hosts[0].id)) * 1_000_003) % len(hosts)
-    yield from hosts[begin:]
-    yield from hosts[:begin]
+    return [*hosts[begin:], *hosts[:begin]]
+
+
+def _some_then_free(request: HostRequest, hosts: Sequence[Host], stock: Stock) -> Iterator[Host]:
+    """A few to look at, which mostly are enough; of all others those that are free."""
+    yield from hosts[:SOME]
+    others = hosts[SOME:]
+    if others:
+        busy = stock.busy_until(others, request.start, request.end)
+        yield from (host for host, until in zip(others, busy, strict=True) if until is None)
 
 
 def _rest(request: HostRequest, gap: tuple[float, float]) -> tuple[float, float]:
@@ -233,13 +243,13 @@ def _too_few(request: HostRequest, hosts: Sequence[Host], stock: Stock, free: in
 
 def _removed(request: HostRequest, stock: Stock) -> tuple[tuple[str, int], ...]:
     """How many hosts each condition removed of those that the ones before it had left."""
-    counts = [0] * len(request.conditions)
-    for host in stock.hosts.values() if counts else ():
-        for position, condition in enumerate(request.conditions):
-            if not condition.test(host):
-                counts[position] += 1
-                break
-    return tuple((c.text, count) for c, count in zip(request.conditions, counts, strict=True))
+    found: list[tuple[str, int]] = []
+    left = len(stock.hosts)
+    for position, condition in enumerate(request.conditions, start=1):
+        so_far = replace(request, conditions=request.conditions[:position])
+        before, left = left, len(matching(so_far, stock))
+        found.append((condition.text, before - left))
+    return tuple(found)
 
 
 def _lacking(request: HostRequest, stock: Stock) -> str:
@@ -252,9 +262,6 @@ def _lacking(request: HostRequest, stock: Stock) -> str:
 
 
 def _in_the_way(request: HostRequest, hosts: Sequence[Host], stock: Stock) -> tuple[int, ...]:
-    busy: list[tuple[float, int]] = []
-    for host in hosts:
-        until = stock.line(host.id).busy_until(request.start, request.end)
-        if until is not None:
-            busy.append((until, host.id))
+    until = stock.busy_until(hosts, request.start, request.end)
+    busy = ((at, host.id) for host, at in zip(hosts, until, strict=True) if at is not None)
     return tuple(host_id for _until, host_id in heapq.nsmallest(MOST_BUSY, busy))

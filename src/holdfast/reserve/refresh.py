@@ -24,6 +24,8 @@ LOG = logging.getLogger(__name__)
 REFRESH = "hosts_refresh"
 #: How long a turn lasts.
 TURN = timedelta(seconds=5)
+#: How many hosts are taken from the book at a time.
+PORTION = 200
 #: Switched off, it looks so often whether it has been switched on.
 OFF_S = 60.0
 
@@ -64,13 +66,12 @@ class HostsRefresh:
             raise NotYet("hosts are not read again: [reservation] host_refresh_s is 0", OFF_S)
         ledger, cloud = self._desk.ledger, self._desk.hands(run).cloud
         until = ledger.now() + TURN
-        for host in ledger.enrolled():
-            if host.id <= self._round.after:
-                continue
-            if ledger.now() >= until:
-                raise NotYet(f"{self._round} so far", 0.1)
-            self._round.after = host.id  # first: one that always fails must not stop the others
-            self._read_one(cloud, host)
+        while some := ledger.enrolled(after=self._round.after, most=PORTION):
+            for host in some:  # one at least, however long the look took
+                self._round.after = host.id  # first: one that always fails must not stop the others
+                self._read_one(cloud, host)
+                if ledger.now() >= until:
+                    raise NotYet(f"{self._round} so far", 0.1)
         said, self._round = str(self._round), _Round()
         raise NotYet(said, self._settings.host_refresh_s)
 

@@ -30,7 +30,7 @@ from holdfast.work.kind import Kind, NotYet, Run, Step
 LOG = logging.getLogger(__name__)
 
 SWEEP = "servers_sweep"
-#: How long a turn makes leases before it looks anew.
+#: How long a turn makes leases before it looks anew, and no shorter than its look took.
 TURN = timedelta(seconds=5)
 #: A younger server is nova-api's: it asks for the lease itself within a minute (ACT_WITHIN_S).
 GRACE = timedelta(seconds=90)
@@ -81,14 +81,16 @@ class ServersSweep:
         if not self._settings.server_sweep_s:
             raise NotYet("servers are not looked for: [reservation] server_sweep_s is 0", OFF_S)
         began = self._desk.ledger.now()
-        for server, wish in self._without_a_lease(run, began):
-            if self._desk.ledger.now() >= began + TURN:
-                raise NotYet(f"{self._round} so far", 0.1)
+        waiting = self._without_a_lease(run, began)
+        seen = self._desk.ledger.now()
+        took = seen - began
+        for server, wish in waiting:
             self._round.after = server.id  # first: one that always fails must not stop the others
             run.hold(self._desk.cloud.call_timeout_s)
             self._lease(server, wish)
+            if self._desk.ledger.now() >= seen + max(TURN, took):
+                raise NotYet(f"{self._round} so far", 0.1)
         said, self._round = str(self._round), _Round()
-        took = self._desk.ledger.now() - began
         # A cloud that takes long to tell its servers is not asked all the time.
         raise NotYet(said, max(self._settings.server_sweep_s, 10 * took.total_seconds()))
 

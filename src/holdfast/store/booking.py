@@ -38,7 +38,7 @@ def hold(
     wanted = _more(old, new)
     take(conn, _changed(old, new), now, patient=patient)
     own = [reservation.id for reservation in new.reservations]
-    lost = _lost_hosts(conn, wanted, new, own) | _lost_things(conn, wanted, own)
+    lost = _lost_hosts(conn, wanted, new, own, now) | _lost_things(conn, wanted, own)
     if lost:
         raise StaleWrite(f"{', '.join(sorted(lost))}: taken by another booking meanwhile")
 
@@ -101,7 +101,11 @@ def _hosts(some: Iterable[Allocation]) -> set[int]:
 
 
 def _lost_hosts(
-    conn: Connection, wanted: Sequence[Allocation], lease: Lease, own: Sequence[str]
+    conn: Connection,
+    wanted: Sequence[Allocation],
+    lease: Lease,
+    own: Sequence[str],
+    now: datetime,
 ) -> set[str]:
     ids = _hosts(wanted)
     if not ids:
@@ -111,14 +115,21 @@ def _lost_hosts(
         if allocation.host_id in ids:
             mine.setdefault(allocation.host_id, []).append(hold_of(allocation))
     span = _span(one for one in lease.allocations() if one.host_id in ids)
-    others = _others(conn, ids, span, own)
+    others = _others(conn, ids, Window(max(span.start, now), span.end), own)
     room = _room(conn, ids)
     return {
         f"host {host_id}"
         for host_id in ids
         if host_id not in room
-        or too_much(room[host_id], [*mine[host_id], *others.get(host_id, ())])
+        or too_much(room[host_id], _ahead([*mine[host_id], *others.get(host_id, ())], now))
     }
+
+
+def _ahead(holds: Iterable[Hold], now: datetime) -> list[Hold]:
+    """What is over is nobody's any more: who grows now, or on a host that has become smaller, is
+    not judged by what was there before."""
+    since = now.timestamp()
+    return [one._replace(start=max(one.start, since)) for one in holds if one.end > since]
 
 
 def _span(some: Iterable[Allocation]) -> Window:

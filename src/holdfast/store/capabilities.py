@@ -56,16 +56,23 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+#: Where reservations of a type say what they ask of a host; elsewhere these names mean other things.
+_EXPRESSIONS = {
+    HOST: ("resource_properties", "hypervisor_properties"),
+    "virtual:instance": ("resource_properties",),
+}
+
+
 def used(conn: Connection, host_id: int, now: datetime) -> set[str]:
     """Capabilities that live reservations of this host asked for."""
     query = (
-        sa.select(reservations.c.spec)
+        sa.select(reservations.c.resource_type, reservations.c.spec)
         .join(allocations, allocations.c.reservation_id == reservations.c.id)
         .where(allocations.c.host_id == host_id, allocations.c.held_until > now)
     )
     used: set[str] = set()
-    for spec in conn.execute(query).scalars():
-        for name in ("resource_properties", "hypervisor_properties"):
+    for resource_type, spec in conn.execute(query):
+        for name in _EXPRESSIONS.get(resource_type, ()):
             used |= expression.parse(spec.get(name) or "").keys
         asked = spec.get("capabilities") or {}
         used |= {extra_specs.path(key).split(":", 1)[0] for key in asked}

@@ -38,9 +38,9 @@ _FIELDS = [
 ]
 
 
-def load(conn: Connection, *where: Any) -> list[Host]:
+def load(conn: Connection, *where: Any, most: int | None = None) -> list[Host]:
     columns = [h[name] for name in _FIELDS]
-    query = sa.select(*columns, h.inventories).where(*where).order_by(h.id)
+    query = sa.select(*columns, h.inventories).where(*where).order_by(h.id).limit(most)
     rows = conn.execute(query).mappings().all()
     ids = [row["id"] for row in rows]
     extras, traits = capabilities.read(conn, ids), _traits(conn, ids)

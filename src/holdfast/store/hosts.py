@@ -56,9 +56,9 @@ class HostStore:
             raise NotFound(f"Object with {{'host_id': {ref!r}}} not found")
         return found[0]
 
-    def enrolled(self) -> Sequence[Host]:
+    def enrolled(self, *, after: int = 0, most: int | None = None) -> Sequence[Host]:
         with self._db.read() as conn:
-            return load(conn, h.enrolled.is_(True))
+            return load(conn, h.enrolled.is_(True), h.id > after, most=most)
 
     def stock(self, *, sure: bool = False) -> Stock:
         return self._keeper.stock(sure=sure)
@@ -264,8 +264,8 @@ class HostStore:
     def set_reservable(self, host_id: int, reservable: bool, *, claim: Claim) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
+            _change(conn, host_id, now, reservable=reservable)  # hosts before work, as everywhere
             update_claimed(conn, claim, updated_at=now)
-            _change(conn, host_id, now, reservable=reservable)
 
         self._db.retry(action)
 

@@ -34,7 +34,8 @@ class StockKeeper:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._lock = threading.Lock()
-        self._looks = 0  # begun so far
+        # How many looks were begun; which was the last that ended well, and the last sure one.
+        self._looks = self._seen = self._seen_surely = 0
         self._known: dict[int, tuple[int, datetime | None]] = {}
         self._since: datetime | None = None
         self._lines: dict[int, Line] = {}
@@ -45,9 +46,12 @@ class StockKeeper:
         look began after the question."""
         asked = self._looks
         with self._lock:
-            if sure or self._looks == asked:
+            if (self._seen_surely if sure else self._seen) <= asked:
                 self._looks += 1
                 self._look(sure)
+                self._seen = self._looks
+                if sure:
+                    self._seen_surely = self._looks
             return self._stock
 
     def _look(self, sure: bool) -> None:
@@ -79,7 +83,7 @@ class StockKeeper:
             for host in load(conn, h.id.in_(some), h.enrolled.is_(True), h.reservable.is_(True)):
                 now[host.id] = host
         in_order = dict(sorted(now.items()))
-        self._stock = Stock(in_order, self._lines, self._stock.revision + 1)
+        self._stock = self._stock.renewed(in_order)
 
     def _renew_lines(self, conn: Connection, ids: Collection[int], now: datetime) -> None:
         for some in portions(ids):

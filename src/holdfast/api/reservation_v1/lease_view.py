@@ -33,7 +33,9 @@ _KEYS: Mapping[str, Sequence[str]] = {
     "virtual:floatingip": ("network_id", "amount", "required_floatingips"),
 }
 #: What steps remember for each other.
-_OURS = frozenset({"stands"})
+_OURS = frozenset({"stands", "cloud_ids", "snapshot_for"})
+#: What is no business of owners: Nova, too, tells only administrators where a server is.
+_HIDDEN: Mapping[str, frozenset[str]] = {"virtual:server": frozenset({"host"})}
 #: Floating IPs by id.
 Addresses = Mapping[str, str]
 
@@ -98,7 +100,8 @@ def _contract(reservation: Reservation) -> dict[str, Any]:
 
 def _known(reservation: Reservation) -> dict[str, Any]:
     known = {**reservation.spec, **reservation.made}
-    return {key: value for key, value in known.items() if key not in _OURS}
+    hidden = _OURS | _HIDDEN.get(reservation.resource_type, frozenset())
+    return {key: value for key, value in known.items() if key not in hidden}
 
 
 def _got(reservation: Reservation, addresses: Addresses) -> dict[str, Any]:

@@ -132,6 +132,8 @@ def update(ask: Ask) -> Reply:
     body, lease_id = ask.body, ask.path["lease_id"]
     _visible(ask, lease_id)
     changes = body.get("reservations", [])
+    if len({r["id"] for r in changes}) < len(changes):
+        raise InvalidInput("reservations: one is named twice; put its changes into one entry")
     change = LeaseChange(
         name=body.get("name"),
         start=_optional(body, "start_date"),

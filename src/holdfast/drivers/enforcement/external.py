@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Any
 
 import requests
+from urllib3.exceptions import HTTPError
 
 import holdfast
 from holdfast.drivers.sinks.bounded import Bounded
@@ -102,7 +103,7 @@ class ExternalService:
             return self._bounded.run(seconds, call)
         except requests.Timeout as late:
             raise _failed(f"no answer within {seconds:g} s") from late
-        except OSError as error:  # those of requests are OSErrors, and so is Bounded's
+        except (OSError, HTTPError) as error:  # those of requests are OSErrors, so is Bounded's
             LOG.warning("%s: %s of lease %s: %s", PORT, what, lease.id, error)
             said = str(error) if isinstance(error, TimeoutError) else "cannot be reached"
             raise _failed(said) from error

@@ -6,7 +6,8 @@ of a lease to its end only, and carries the tag by which a second look finds it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,6 +23,8 @@ from holdfast.work.kind import NotYet
 
 MOST = 10_000
 TAG = "blazar"
+#: What a start remembers for the end: the addresses' ids in the cloud.
+CLOUD_IDS = "cloud_ids"
 #: How soon to look again whether somebody has let go of an address.
 _LOOK_S = 1.0
 
@@ -96,24 +99,31 @@ class FloatingIpResource(Quiet):
             raise NotYet(f"lease {', '.join(sorted(late))} has not given its addresses back yet")
         wanted = {one.thing: one for one in hands.ledger.floatingips(_network(reservation))}
         refused: list[str] = []
+        ids = set(_made(reservation))
 
         def make(key: str) -> None:
             one = wanted[key]
             try:
-                hands.cloud.addresses.create(
+                made = hands.cloud.addresses.create(
                     one.network_id, one.address, lease.project_id, _tags(reservation)
                 )
             except Conflict:
                 refused.append(one.address)
+            else:
+                ids.add(made.id)
 
         hands.each(make, things)
         if refused:
-            return _without(hands, lease, refused)
-        return Effect(f"{len(things)} floating IPs are there", missing=False)
+            return replace(_without(hands, lease, refused), made={CLOUD_IDS: sorted(ids)})
+        said = f"{len(things)} floating IPs are there"
+        return Effect(said, made={CLOUD_IDS: sorted(ids)}, missing=False)
 
     def end(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
-        mark = _tags(reservation)[-1]
-        ours = [one.id for one in hands.cloud.addresses.list() if mark in one.tags]
+        """By the tag, for a start may have died before it told; and by id, for the owner may have
+        taken the tag off."""
+        mark, ids = _tags(reservation)[-1], _made(reservation)
+        there = hands.cloud.addresses.list()
+        ours = [one.id for one in there if mark in one.tags or one.id in ids]
         hands.each(hands.cloud.addresses.delete, ours)
         return Effect(f"{len(ours)} floating IPs are given back")
 
@@ -206,6 +216,11 @@ def _things(reservation: Reservation) -> list[str]:
     return [a.thing for a in reservation.allocations if a.thing and floatingip.is_key(a.thing)]
 
 
+def _made(reservation: Reservation) -> Collection[str]:
+    found: Collection[str] = reservation.made.get(CLOUD_IDS, ())
+    return found
+
+
 def _network(reservation: Reservation) -> str:
     return str(reservation.spec["network_id"])
 
@@ -225,4 +240,5 @@ def _without(hands: Hands, lease: Lease, refused: Sequence[str]) -> Effect:
 
 def _patient(hands: Hands, lease: Lease) -> bool:
     patience = timedelta(seconds=hands.options.server_start_patience_s)
-    return hands.ledger.now() < lease.start + patience
+    began = max(lease.start, lease.created_at or lease.start)  # "now" is the minute we are in
+    return hands.ledger.now() < began + patience

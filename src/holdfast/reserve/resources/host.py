@@ -18,7 +18,6 @@ from holdfast.model.stock import Stock
 from holdfast.ports.cloud import Server
 from holdfast.ports.ledger import Ledger
 from holdfast.reserve.conditions import AMOUNTS, EXPRESSIONS, LABELS, conditions
-from holdfast.reserve.openings import openings
 from holdfast.reserve.plan import HostRequest, Refusal, choose
 from holdfast.reserve.pools import OWNER, shut
 from holdfast.reserve.resource import Effect, Hands, Opening, Quiet, Wish
@@ -27,7 +26,10 @@ from holdfast.work.kind import NotYet
 MOST = 100_000
 MAX_LABEL = 255
 _MOST_AMOUNT = 10**9
-_MOST_CAPABILITIES = 100
+#: What `before_end` remembers: the end before which it took its last snapshots.
+SNAPSHOT_FOR = "snapshot_for"
+#: Of a server's name, so much that the image's has room in 255 characters.
+_LONGEST_NAME = 230
 #: How soon to look again whether servers are gone.
 _LOOK_S = 0.5
 
@@ -72,6 +74,8 @@ class HostResource(Quiet):
     ) -> Sequence[Opening]:
         if wish.is_active:
             return ()  # it has begun: no other start can be had
+        from holdfast.reserve.openings import openings  # and numpy with it
+
         found = openings(_request(wish, ledger), until.timestamp(), stock, most)
         length = wish.held.end - wish.held.start
         return [Opening(_window(wish, at, length), amount) for at, amount in found]
@@ -108,8 +112,11 @@ class HostResource(Quiet):
         if action != "snapshot":
             return Effect("nothing asked for before the end")
         servers = _servers(hands, reservation.hosts())
-        hands.each(lambda server_id: _snapshot(hands, servers[server_id]), servers)
-        return Effect(f"{len(servers)} servers have their snapshot")
+        # One that is prolonged gets others before its new end: what is deleted then is newer.
+        this, last = f"{lease.end:%Y%m%dT%H%M%S}", reservation.made.get(SNAPSHOT_FOR)
+        more = f"_{this}" if last not in (None, this) else ""
+        hands.each(lambda server_id: _snapshot(hands, servers[server_id], more), servers)
+        return Effect(f"{len(servers)} servers have their snapshot", made={SNAPSHOT_FOR: this})
 
     def end(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         pool = hands.cloud.pools.find(reservation.id)
@@ -154,7 +161,7 @@ def _beyond(spec: Mapping[str, Any]) -> dict[str, Any]:
     """What the contract does not know, only where it is asked for: old clients never see it."""
     found: dict[str, Any] = {}
     for name in LABELS:
-        found[name] = _text(spec, name).strip()
+        found[name] = _text(spec, name, "a name").strip()
         if len(found[name]) > MAX_LABEL:
             raise InvalidInput(f"{name}: longer than {MAX_LABEL} characters")
     for name in AMOUNTS:
@@ -171,10 +178,7 @@ def _beyond(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _capabilities(spec: Mapping[str, Any]) -> dict[str, str]:
     given = spec.get("capabilities")
-    found = dict(extra_specs.read(given)) if given is not None else {}
-    if len(found) > _MOST_CAPABILITIES:
-        raise InvalidInput(f"capabilities: more than {_MOST_CAPABILITIES} are asked for")
-    return found
+    return dict(extra_specs.read(given)) if given is not None else {}
 
 
 def _count(spec: Mapping[str, Any], name: str, most: int = MOST) -> int:
@@ -188,12 +192,12 @@ def _count(spec: Mapping[str, Any], name: str, most: int = MOST) -> int:
     return value
 
 
-def _text(spec: Mapping[str, Any], name: str) -> str:
+def _text(spec: Mapping[str, Any], name: str, what: str = "a JSON expression as text") -> str:
     value = spec.get(name)
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InvalidInput(f"Malformed parameter {name}: a JSON expression as text is wanted")
+        raise InvalidInput(f"Malformed parameter {name}: {what} is wanted")
     return value
 
 
@@ -239,9 +243,9 @@ def _remove(hands: Hands, servers: Sequence[Server], pause_s: float = _LOOK_S) -
         raise NotYet(f"{len(servers)} servers are being deleted", pause_s)
 
 
-def _snapshot(hands: Hands, server: Server) -> None:
+def _snapshot(hands: Hands, server: Server, more: str) -> None:
     """One image per server; a second look finds it by name and server."""
-    name = f"reserved_{server.name}"
+    name = f"reserved_{server.name[:_LONGEST_NAME]}{more}"
     try:
         if not hands.cloud.servers.images(server.id, name):
             hands.cloud.servers.snapshot(server.id, name)

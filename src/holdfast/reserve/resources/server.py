@@ -24,7 +24,7 @@ from holdfast.model.errors import (
 from holdfast.model.host import Host, same, short
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.model.stock import Stock
-from holdfast.nova.names import OWNER, SERVER
+from holdfast.nova.names import OWNER, SERVER, SIZE
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.ledger import Ledger
 from holdfast.reserve.resource import Effect, Hands, Opening, Quiet, Wish
@@ -258,7 +258,8 @@ def _kept(look: Look, stock: Stock, ids: Sequence[int]) -> Host | None:
 def _metadata(reservation: Reservation) -> dict[str, str]:
     """The scheduler goes by the server's own project, also when an admin leased it."""
     spec = reservation.spec
-    return {OWNER: spec["server_project_id"], SERVER: spec["server_id"]}
+    size = ",".join(str(spec[name]) for name in ("vcpus", "memory_mb", "disk_gb"))
+    return {OWNER: spec["server_project_id"], SERVER: spec["server_id"], SIZE: size}
 
 
 def _anothers_s(hands: Hands, lease: Lease, reservation: Reservation) -> float:
@@ -315,7 +316,9 @@ def _make_way(hands: Hands, host: str) -> None:
 
 
 def _waited_s(hands: Hands, lease: Lease) -> float:
-    return (hands.ledger.now() - lease.start).total_seconds()
+    """Since its start, or since it was made: "now" is the minute we are in."""
+    began = max(lease.start, lease.created_at or lease.start)
+    return (hands.ledger.now() - began).total_seconds()
 
 
 def _pause_s(hands: Hands, lease: Lease) -> float:

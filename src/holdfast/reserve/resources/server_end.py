@@ -8,10 +8,11 @@ was asked for is done. Every step looks first, and runs again until the server i
 
 import logging
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 from holdfast.model.errors import Conflict, InvalidInput, NotFound
 from holdfast.model.host import same
-from holdfast.model.lease import Lease, Reservation
+from holdfast.model.lease import Lease, Reservation, Window
 from holdfast.ports.cloud import Pool, Server
 from holdfast.reserve.pools import shut
 from holdfast.reserve.resource import Hands
@@ -25,6 +26,7 @@ SHELVABLE = frozenset({"ACTIVE", "SHUTOFF", "SUSPENDED", "PAUSED"})
 #: So long is an action tried that the cloud takes in and does not do; then the next one is.
 PATIENCE_S = 600.0
 _LONGEST_NAME = 180
+_EVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def words(on_end: object) -> list[str]:
@@ -105,8 +107,8 @@ _FROM = {"stop": frozenset({"ACTIVE"}), "suspend": frozenset({"ACTIVE"}), "shelv
 def _leave(
     hands: Hands, lease: Lease, reservation: Reservation, server: Server, pool: Pool | None
 ) -> Sequence[str]:
-    """Off the host that was held for it, unless it had been there before."""
-    if pool is None or not _on(server, pool.hosts) or _on(server, [reservation.spec["host"] or ""]):
+    """Off the host that was held for it, unless it has been there all the time."""
+    if pool is None or not _on(server, pool.hosts) or _stayed(lease, reservation, server):
         return ()
     if server.task_state:
         raise NotYet(f"server {server.id}: {server.task_state}", _pause_s(hands, lease))
@@ -119,6 +121,14 @@ def _leave(
     raise NotYet(f"server {server.id} leaves {server.host}", _pause_s(hands, lease))
 
 
+def _stayed(lease: Lease, reservation: Reservation, server: Server) -> bool:
+    """Whether it is where it was when it was leased, as it ran. One that was shelved first came
+    back by our lease, also to a host where something else had let it in before."""
+    at_once = lease.created_at is None or lease.start <= lease.created_at
+    was_there = at_once and not reservation.spec["was_shelved"]
+    return was_there and _on(server, [reservation.spec["host"] or ""])
+
+
 def _undo(
     hands: Hands, lease: Lease, reservation: Reservation, server: Server, pool: Pool | None
 ) -> str:
@@ -128,8 +138,18 @@ def _undo(
     _leave(hands, lease, reservation, server, pool)
     if server.status not in SHELVED or reservation.spec["was_shelved"]:
         return f"server {server.id} is {server.status}"
+    if _wanted_by_others(hands, reservation):
+        return f"server {server.id} stays shelved: another lease wants it later"
     act(hands.cloud.servers.unshelve, server.id)
     return f"server {server.id} is given back"
+
+
+def _wanted_by_others(hands: Hands, reservation: Reservation) -> bool:
+    """Whether another lease of the server runs or is to come: it says how the server is then."""
+    own = [a for a in reservation.allocations if a.thing is not None]
+    ever = Window(hands.ledger.now(), _EVER)
+    holds = hands.ledger.thing_holds([a.thing for a in own if a.thing], ever)
+    return any(held not in [a.held for a in own] for _, held in holds)
 
 
 def _delete(hands: Hands, lease: Lease, server: Server) -> None:

@@ -8,12 +8,13 @@ Nova refuses keys that it does not know, and other programs' filters have keys o
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 from openstack import exceptions as sdk
 from openstack.connection import Connection
 
 from holdfast.drivers.cloud.nova.edge import Edge, answer, pages
-from holdfast.model.errors import Conflict
+from holdfast.model.errors import Conflict, NotFound
 from holdfast.ports.cloud import Flavor
 
 VERSION = "2.61"
@@ -41,7 +42,7 @@ class NovaFlavors:
         with self._edge.call("flavors.create", flavor.id) as cloud:
             _make(cloud, flavor)
             if flavor.extra_specs:
-                path = f"/flavors/{flavor.id}/os-extra_specs"
+                path = f"{_path(flavor.id)}/os-extra_specs"
                 specs = {"extra_specs": dict(flavor.extra_specs)}
                 answer(cloud.compute.post(path, json=specs, microversion=VERSION))
             for project_id in flavor.projects:
@@ -50,7 +51,7 @@ class NovaFlavors:
     def delete(self, flavor_id: str) -> None:
         with self._edge.call("flavors.delete", flavor_id) as cloud:
             try:
-                answer(cloud.compute.delete(f"/flavors/{flavor_id}", microversion=VERSION))
+                answer(cloud.compute.delete(_path(flavor_id), microversion=VERSION))
             except sdk.NotFoundException:
                 return
 
@@ -94,13 +95,20 @@ def _same(cloud: Connection, flavor: Flavor) -> bool:
     return replace(there, extra_specs={}) == replace(flavor, extra_specs={}, projects=())
 
 
+def _path(flavor_id: str) -> str:
+    """Users name flavors, and we ask with all our rights: no id leads anywhere else."""
+    return f"/flavors/{quote(flavor_id, safe='')}"
+
+
 def _show(cloud: Connection, flavor_id: str) -> Flavor:
-    body = answer(cloud.compute.get(f"/flavors/{flavor_id}", microversion=VERSION))
+    body = answer(cloud.compute.get(_path(flavor_id), microversion=VERSION))
+    if "flavor" not in body:  # `detail` and `..` are addresses of other things
+        raise NotFound(f"there is no flavor {flavor_id}")
     return _flavor(body["flavor"])
 
 
 def _access(cloud: Connection, flavor_id: str) -> tuple[str, ...]:
-    path = f"/flavors/{flavor_id}/os-flavor-access"
+    path = f"{_path(flavor_id)}/os-flavor-access"
     body = answer(cloud.compute.get(path, microversion=VERSION))
     return tuple(sorted(one["tenant_id"] for one in body["flavor_access"]))
 
@@ -114,7 +122,7 @@ def _add_access(cloud: Connection, flavor_id: str, project_id: str) -> None:
 
 
 def _act(cloud: Connection, flavor_id: str, body: Mapping[str, Any]) -> None:
-    answer(cloud.compute.post(f"/flavors/{flavor_id}/action", json=body, microversion=VERSION))
+    answer(cloud.compute.post(f"{_path(flavor_id)}/action", json=body, microversion=VERSION))
 
 
 def _flavor(body: Mapping[str, Any]) -> Flavor:

@@ -9,11 +9,13 @@ stop users, not us: we are admin.
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from openstack.exceptions import NotFoundException
 
 from holdfast.drivers.cloud.nova.directory import Directory
 from holdfast.drivers.cloud.nova.edge import BASE, Edge, answer, failed, pages, supports
+from holdfast.model.errors import NotFound
 from holdfast.nova.admission import is_preemptible
 from holdfast.ports.cloud import Server
 
@@ -182,7 +184,9 @@ def _hand_over(cloud: Any, image_id: str, project_id: str) -> None:
 
 
 def show(cloud: Any, server_id: str) -> Server:
-    found = answer(cloud.compute.get(f"/servers/{server_id}", microversion=BASE))
+    found = answer(cloud.compute.get(f"/servers/{quote(server_id, safe='')}", microversion=BASE))
+    if "server" not in found:  # `detail` and `..` are addresses of other things
+        raise NotFound(f"there is no server {server_id}")
     return _server(found["server"])
 
 

@@ -121,7 +121,8 @@ def _open_to(world: World, order: Order) -> set[int]:
     named = order.metadata.get(HINT)
     hints = {} if named is None else {HINT: named}
     specs = slots.extra_specs(world, order.flavor)
-    request = ask(order.project_id, hints, specs, server=order.server_id)
+    size = (order.vcpus, order.memory_mb, order.disk_gb)
+    request = ask(order.project_id, hints, specs, server=order.server_id, size=size)
     pools: dict[int, list[Pool]] = {}
     for row in world.all("SELECT * FROM pools"):
         pool = Pool(row["name"], json.loads(row["metadata"]))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many lines at once against each of them alone."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.model.gaps import Flat, lay_out
+from holdfast.model.host import Host
+from holdfast.model.stock import Stock
+from holdfast.model.timeline import FOREVER, Hold, Line
+
+END = 30
+
+_LINE = st.lists(
+    st.tuples(st.integers(0, END), st.integers(1, 9)).map(
+        lambda one: Hold(float(one[0]), float(sum(one)), {"VCPU": 1})
+    ),
+    max_size=6,
+).map(Line)
+_WINDOW = st.tuples(st.integers(-2, END), st.integers(1, 9)).map(
+    lambda one: (float(one[0]), float(one[0] + one[1]))
+)
+
+
+def free_minutes(*lines: Line) -> list[tuple[float, float]]:
+    """Gap by gap, without those that are none."""
+    return sorted((a, b) for a, b in zip(*lay_out(lines), strict=True) if a < b)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_LINE)
+def test_gaps_are_all_the_free_minutes_that_hang_together(line: Line) -> None:
+    found = free_minutes(line)
+    for minute in range(-5, END + 15):
+        assert any(a <= minute < b for a, b in found) == line.is_free(minute, minute + 1)
+    assert found[0][0] == -FOREVER
+    assert found[-1][1] == FOREVER
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(_LINE, max_size=6), st.lists(_LINE, max_size=3), st.data())
+def test_of_some_lines_known_or_not_the_gaps_are_theirs(
+    known: list[Line], others: list[Line], data: st.DataObject
+) -> None:
+    wanted = data.draw(st.lists(st.sampled_from([*known, *others]))) if known or others else []
+    flat = Flat(known)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.model.gaps.PORTION", 4)
+        portions = list(flat.of(wanted))
+    found = [gap for portion in portions for gap in zip(*portion, strict=True)]
+    assert sorted((a, b) for a, b in found if a < b) == free_minutes(*wanted)
+    assert flat.unknown(wanted) == sum(not any(one is k for k in known) for one in wanted)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_LINE, max_size=6), st.lists(_LINE, max_size=2), _WINDOW)
+def test_all_hosts_say_at_once_until_when_they_are_busy(
+    known: list[Line], others: list[Line], window: tuple[float, float]
+) -> None:
+    wanted = [*others, *reversed(known)]
+    alone = [line.busy_until(*window) for line in wanted]
+    assert Flat(known).busy_until(wanted, *window) == alone
+
+
+def host(number: int) -> Host:
+    return Host(number, f"u{number}", f"cmp-{number}", f"cmp-{number}", f"cmp-{number}")
+
+
+def test_when_many_lines_are_new_all_are_laid_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.model.stock.FEW", 1)
+    monkeypatch.setattr("holdfast.model.stock.MANY", 1)
+    lines = {number: Line([Hold(0.0, 10.0)]) for number in (1, 2, 3)}
+    stock = Stock({number: host(number) for number in (1, 2, 3, 4)}, lines)
+    hosts = list(stock.hosts.values())
+    assert stock.busy_until(hosts, 5.0, 6.0) == [10.0, 10.0, 10.0, None]
+    (kept,) = stock._flat
+    lines[1] = Line([Hold(0.0, 20.0)])
+    assert stock.busy_until(hosts[:3], 5.0, 6.0) == [20.0, 10.0, 10.0]
+    assert stock._flat == [kept]
+    lines[2] = Line([Hold(0.0, 30.0)])
+    renewed = stock.renewed({**stock.hosts, 5: host(5)})
+    assert renewed.busy_until(hosts[:3], 5.0, 6.0) == [20.0, 30.0, 10.0]
+    assert stock._flat != [kept]
+    assert renewed.revision == stock.revision + 1
+    assert stock._flat[0].unknown([*lines.values()]) == 0
