@@ -249,14 +249,23 @@ def slots(lab: Lab, blazar: Side, owner: Owner, count: int) -> None:
         clear(lab, blazar, owner)
     with database(lab) as url, ours(lab, owner, url) as holdfast:
         own = on_hosts(holdfast, lab.computes[2:4], count)
-    print(f"{count} slot leases that start in the same second; load {load()}")
-    for name, late in (("Blazar", theirs), ("Holdfast", own)):
-        failed = f"; {count - len(late)} never" if len(late) < count else ""
-        print(f"  {name:8} {spread(late)}{failed}")
-    print(f"  the last: 1/{max(theirs) / max(own):.1f} as late as Blazar's (wanted: at most 1/5)")
+    print(f"{count} slot leases that start in the same second")
+    for name, burst in (("Blazar", theirs), ("Holdfast", own)):
+        failed = f"; {count - len(burst.late)} never" if len(burst.late) < count else ""
+        print(f"  {name:8} {spread(burst.late)}{failed}; load then {burst.load}")
+    ratio = max(theirs.late) / max(own.late)
+    print(f"  the last: 1/{ratio:.1f} as late as Blazar's (wanted: at most 1/5)")
 
 
-def on_hosts(side: Side, hosts: Sequence[str], count: int) -> list[float]:
+@dataclass(frozen=True)
+class Burst:
+    """Seconds after their start at which leases were ACTIVE, and what else the machine did."""
+
+    late: Sequence[float]
+    load: str
+
+
+def on_hosts(side: Side, hosts: Sequence[str], count: int) -> Burst:
     with side.enrolled(hosts):
         try:
             return lateness(side, count)
@@ -264,8 +273,8 @@ def on_hosts(side: Side, hosts: Sequence[str], count: int) -> list[float]:
             side.delete_leases()
 
 
-def lateness(side: Side, count: int) -> list[float]:
-    """How many seconds after their start the leases were ACTIVE; those that failed are left out."""
+def lateness(side: Side, count: int) -> Burst:
+    """Create the leases and watch them start; those that fail are left out."""
     hour = timedelta(hours=1)
     each_s = side.create(a_lease("probe", datetime.now(UTC) + 24 * hour, hour, SLOT))
     start = full_minute(datetime.now(UTC) + timedelta(seconds=30 + 2 * each_s * count))
@@ -274,6 +283,7 @@ def lateness(side: Side, count: int) -> list[float]:
     if datetime.now(UTC) >= start:
         raise SystemExit(f"{side.name} books too slowly on this machine now; try fewer leases")
     time.sleep((start - datetime.now(UTC)).total_seconds())
+    before = load()
     found: dict[str, float] = {}
     until = time.monotonic() + BURST_S
     while time.monotonic() < until:
@@ -287,7 +297,7 @@ def lateness(side: Side, count: int) -> list[float]:
         time.sleep(0.25)
     if not found:
         raise SystemExit(f"{side.name} started none of {count} leases")
-    return list(found.values())
+    return Burst(list(found.values()), before)
 
 
 def full_minute(at: datetime) -> datetime:

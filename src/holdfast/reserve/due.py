@@ -126,18 +126,26 @@ class _LeaseWork:
         return Work(add=(told,)) if self.name == START else Work(put=(told,))
 
     def each(self, verb: str) -> Callable[[Run], str]:
-        """A step that calls `verb` of every reservation's resource."""
+        """A step that calls `verb` of every reservation's resource. One that needs more time does
+        not keep the others waiting."""
 
         def step(run: Run) -> str:
             lease, hands = self.lease(run), self.hands(run)
-            effects: list[Effect] = [
-                getattr(self.desk.resources[r.resource_type], verb)(hands, lease, r)
-                for r in lease.reservations
-            ]
+            effects: list[Effect] = []
+            late: list[NotYet] = []
+            for reservation in lease.reservations:
+                act = getattr(self.desk.resources[reservation.resource_type], verb)
+                try:
+                    effects.append(act(hands, lease, reservation))
+                except NotYet as more:
+                    late.append(more)
+                    effects.append(Effect(more.sentence))
             said = "; ".join(effect.sentence for effect in effects)
             new = progress.after(lease, effects)
             if new != lease:
                 self.save(run, new, said if new.degraded != lease.degraded else "")
+            if late:
+                raise min(late, key=lambda one: one.seconds)
             return said or "the lease has no reservations"
 
         return step

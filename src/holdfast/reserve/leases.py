@@ -43,6 +43,7 @@ from holdfast.reserve.plan import Order
 T = TypeVar("T")
 _TRIES = 30
 _IMPATIENT_TRIES = 5
+_LONGEST_S = 30.0
 #: After so many, the stock itself is doubted: it may have missed a writer that was frozen for long.
 _DOUBTFUL_TRIES = 3
 #: How far ahead availability looks unless it is told.
@@ -215,11 +216,14 @@ class Leases:
     # shared
 
     def _until_won(self, action: Callable[["_Attempt"], T]) -> T:
-        """Repeat until the write was ours, a little apart."""
+        """Repeat until the write was ours, a little apart; nobody waits for the answer for ever."""
+        deadline = self._clock.monotonic() + _LONGEST_S
         for tries in range(_TRIES):
             try:
                 return action(_Attempt(tries))
             except StaleWrite:
+                if self._clock.monotonic() > deadline:
+                    break
                 pause = random.uniform(0, min(0.002 * 2**tries, 0.1))
                 self._clock.wait(threading.Event(), pause)
                 if tries % 10 == _DOUBTFUL_TRIES:

@@ -56,7 +56,7 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-#: Where reservations of a type say what they ask of a host; elsewhere these names mean other things.
+#: Where reservations of a type say what they ask of a host; elsewhere these names mean others.
 _EXPRESSIONS = {
     HOST: ("resource_properties", "hypervisor_properties"),
     "virtual:instance": ("resource_properties",),

@@ -12,15 +12,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from holdfast.model.errors import NotFound, StaleWrite
-from holdfast.model.lease import EVENT_TYPES, Allocation, Event, Lease, Reservation, Window
+from holdfast.model.lease import Event, Lease, Reservation
 from holdfast.model.operation import Claim
 from holdfast.ports.ledger import Limits, Work
-from holdfast.store import audit, quotas
+from holdfast.store import audit, lease_rows, quotas
 from holdfast.store.booking import hold, portions, take
 from holdfast.store.database import Database
 from holdfast.store.lease_list import Listing, narrowed
 from holdfast.store.operations import apply_work, update_claimed
-from holdfast.store.tables import allocations, hosts, leases, operations, reservations
+from holdfast.store.tables import allocations, leases, operations, reservations
 
 T = TypeVar("T")
 #: A lease as its owner sees it: without what it holds, with how far its work is.
@@ -44,7 +44,7 @@ class LeaseStore:
         with self._db.read() as conn:
             row = conn.execute(_leases(("lease",)), {"lease": lease_id}).first()
             if row is not None:
-                return _lease(row, _holding(conn, [row.id]))
+                return lease_rows.lease(row, lease_rows.with_holds(conn, [row.id]))
         raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
 
     def with_events(
@@ -89,7 +89,9 @@ class LeaseStore:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             hold(conn, None, lease, now, patient=patient)
-            conn.execute(sa.insert(leases).values(id=lease.id, created_at=now, **_columns(lease)))
+            conn.execute(
+                sa.insert(leases).values(id=lease.id, created_at=now, **lease_rows.columns(lease))
+            )
             for position, reservation in enumerate(lease.reservations):
                 conn.execute(
                     sa.insert(reservations).values(
@@ -97,7 +99,7 @@ class LeaseStore:
                         lease_id=lease.id,
                         position=position,
                         created_at=now,
-                        **_reservation_columns(reservation),
+                        **lease_rows.reservation_columns(reservation),
                     )
                 )
             _rewrite_allocations(conn, {}, lease)
@@ -134,7 +136,7 @@ class LeaseStore:
                     conn.execute(
                         sa.update(reservations)
                         .where(reservations.c.id == reservation.id)
-                        .values(updated_at=now, **_reservation_columns(reservation))
+                        .values(updated_at=now, **lease_rows.reservation_columns(reservation))
                     )
             _rewrite_allocations(conn, before, new)
             if limits is not None:
@@ -185,57 +187,6 @@ _UPDATE = (
     .values({name: sa.bindparam(f"new_{name}") for name in _WRITTEN})
 )
 _LOCK_LEASE = sa.select(leases.c.id).where(leases.c.id == sa.bindparam("lease")).with_for_update()
-_RESERVATIONS = (
-    sa.select(
-        *(
-            reservations.c[name]
-            for name in [
-                "lease_id",
-                "id",
-                "resource_type",
-                "status",
-                "missing_resources",
-                "resources_changed",
-                "spec",
-                "made",
-                "created_at",
-                "updated_at",
-            ]
-        )
-    )
-    .where(reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True)))
-    .order_by(reservations.c.lease_id, reservations.c.position)
-)
-_HELD_OF = (
-    sa.select(
-        *_RESERVATIONS.selected_columns,
-        *(
-            allocations.c[name].label(f"held_{name}")
-            for name in ("id", "host_id", "held_from", "held_until", "slots", "takes", "thing")
-        ),
-        hosts.c.service_host,
-    )
-    .select_from(reservations.outerjoin(allocations).outerjoin(hosts))
-    .where(reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True)))
-    .order_by(reservations.c.lease_id, reservations.c.position, allocations.c.id)
-)
-_EVENTS = (
-    sa.select(
-        operations.c.subject,
-        *(
-            operations.c[name]
-            for name in ["id", "kind", "due_at", "status", "created_at", "updated_at"]
-        ),
-    )
-    .where(
-        operations.c.subject.in_(sa.bindparam("ids", expanding=True)),
-        operations.c.kind.in_(list(EVENT_TYPES)),
-        operations.c.status != "cancelled",
-    )
-    .order_by(operations.c.sequence)
-)
-
-
 _CONDITIONS: Mapping[str, sa.ColumnElement[bool]] = {
     "lease": leases.c.id == sa.bindparam("lease"),
     "project": leases.c.project_id == sa.bindparam("project"),
@@ -291,7 +242,7 @@ def _no_twins(what: str) -> Iterator[None]:
 
 
 def _update_lease(conn: Connection, old: Lease, new: Lease, now: datetime) -> None:
-    values = {**_columns(new), "updated_at": now, "version": old.version + 1}
+    values = {**lease_rows.columns(new), "updated_at": now, "version": old.version + 1}
     bound = {f"new_{name}": value for name, value in values.items()}
     done = conn.execute(_UPDATE, {**bound, "its_id": old.id, "its_version": old.version})
     if done.rowcount != 1:
@@ -325,77 +276,9 @@ def _rewrite_allocations(conn: Connection, before: Mapping[str, Reservation], ne
         conn.execute(sa.insert(allocations), rows)
 
 
-def _columns(lease: Lease) -> dict[str, Any]:
-    return {
-        "name": lease.name,
-        "user_id": lease.user_id,
-        "project_id": lease.project_id,
-        "start_date": lease.start,
-        "end_date": lease.end,
-        "before_end_date": lease.before_end,
-        "status": lease.status,
-        "degraded": lease.degraded,
-    }
-
-
-def _reservation_columns(reservation: Reservation) -> dict[str, Any]:
-    return {
-        "resource_type": reservation.resource_type,
-        "status": reservation.status,
-        "missing_resources": reservation.missing_resources,
-        "resources_changed": reservation.resources_changed,
-        "spec": dict(reservation.spec),
-        "made": dict(reservation.made),
-    }
-
-
 def _seen(conn: Connection, rows: Sequence[sa.Row[Any]], holding: bool = False) -> Iterator[Seen]:
     for some in portions(rows):
         ids = [row.id for row in some]
-        parts = _holding(conn, ids) if holding else _reservations(conn, ids)
-        events = _events(conn, ids)
-        yield from ((_lease(row, parts), events.get(row.id, ())) for row in some)
-
-
-def _lease(row: sa.Row[Any], parts: Mapping[str, Sequence[Reservation]]) -> Lease:
-    values: tuple[Any, ...] = (*row, tuple(parts.get(row.id, ())))
-    return Lease(*values)
-
-
-def _reservations(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
-    """Reservations by lease, without what they hold."""
-    found: dict[str, list[Reservation]] = {}
-    for lease_id, *values in conn.execute(_RESERVATIONS, {"ids": lease_ids}):
-        found.setdefault(lease_id, []).append(_reservation(values))
-    return found
-
-
-def _holding(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
-    """Reservations by lease, with what they hold."""
-    rows: dict[tuple[str, str], list[Any]] = {}
-    held: dict[str, list[Allocation]] = {}
-    for row in conn.execute(_HELD_OF, {"ids": lease_ids}):
-        lease_id, *values, id_, host_id, start, end, slots, takes, thing, host = row
-        rows[lease_id, values[0]] = values
-        if id_ is not None:
-            mine = held.setdefault(values[0], [])
-            window = Window(start, end)
-            mine.append(Allocation(host_id, window, slots, takes or {}, thing, host or ""))
-    found: dict[str, list[Reservation]] = {}
-    for (lease_id, id_), values in rows.items():
-        found.setdefault(lease_id, []).append(_reservation(values, held.get(id_, ())))
-    return found
-
-
-def _reservation(values: Sequence[Any], held: Sequence[Allocation] = ()) -> Reservation:
-    id_, type_, status, missing, changed, spec, made, created, updated = values
-    return Reservation(
-        id_, type_, status, missing, changed, spec, made, tuple(held), created, updated
-    )
-
-
-def _events(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Event]]:
-    found: dict[str, list[Event]] = {}
-    for subject, *values in conn.execute(_EVENTS, {"ids": lease_ids}):
-        found.setdefault(subject, []).append(Event(*values))
-    return found
+        read = lease_rows.with_holds if holding else lease_rows.without_holds
+        parts, events = read(conn, ids), lease_rows.events(conn, ids)
+        yield from ((lease_rows.lease(row, parts), events.get(row.id, ())) for row in some)

@@ -94,7 +94,8 @@ class HostResource(Quiet):
         with hands.pool(reservation.id, {OWNER: lease.project_id}) as pool_id:
             hands.each(lambda name: hands.cloud.pools.add_host(pool_id, name), names)
         _make_way(hands, names)
-        return Effect(f"{', '.join(names) or 'no host'} joined pool {reservation.id}")
+        said = f"{', '.join(names) or 'no host'} joined pool {reservation.id}"
+        return Effect(said, missing=False)
 
     def settle(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         if hands.ledger.now() >= lease.end:  # perhaps it never joined its pool; the end tidies up

@@ -121,7 +121,8 @@ class SlotsResource(Quiet):
         self._open(hands, lease, reservation)
         slots = sum(a.slots or 0 for a in reservation.allocations)
         where = ", ".join(reservation.hosts()) or "no host"
-        return Effect(f"{slots} slots on {where} are open to project {lease.project_id}", made)
+        said = f"{slots} slots on {where} are open to project {lease.project_id}"
+        return Effect(said, made, missing=False)
 
     def end(self, hands: Hands, lease: Lease, reservation: Reservation) -> Effect:
         with self._turns.to_end():
