@@ -22,7 +22,7 @@ import statistics
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -107,7 +107,7 @@ class Side:
 
     def delete_leases(self) -> None:
         with ThreadPoolExecutor(self.deletes) as pool:
-            list(pool.map(lambda id_: self.ask("DELETE", f"/leases/{id_}"), self.statuses()))
+            list(pool.map(self._delete, self.statuses()))
         until = time.monotonic() + BURST_S
         while left := self.statuses():
             if time.monotonic() > until:
@@ -127,14 +127,24 @@ class Side:
                 self.ask("DELETE", f"/os-hosts/{id_}")
 
     def _enrol(self, host: str) -> str:
-        until = time.monotonic() + 120
-        while True:
-            try:
-                return str(self.ask("POST", "/os-hosts", {"name": host})["host"]["id"])
-            except Refused:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(2)
+        """Others' servers may still be on it."""
+        return str(patiently(lambda: self.ask("POST", "/os-hosts", {"name": host}))["host"]["id"])
+
+    def _delete(self, id_: str) -> None:
+        """Blazar refuses while it is doing something to the lease."""
+        patiently(lambda: self.ask("DELETE", f"/leases/{id_}"))
+
+
+def patiently(action: Callable[[], Any]) -> Any:
+    """What is refused now may be possible within two minutes."""
+    until = time.monotonic() + 120
+    while True:
+        try:
+            return action()
+        except Refused:
+            if time.monotonic() > until:
+                raise
+            time.sleep(2)
 
 
 def a_lease(name: str, start: datetime, length: timedelta, what: Body) -> Body:

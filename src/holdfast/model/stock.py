@@ -76,9 +76,13 @@ class Stock:
     def _laid_out(self, lines: Sequence[Line]) -> "Flat":
         from holdfast.model.gaps import Flat
 
-        if not self._flat or self._flat[0].unknown(lines) > MANY:
-            self._flat[:] = [Flat(list(self.lines.values()))]
-        return self._flat[0]
+        flat = next(iter(self._flat), None)
+        if flat is None or flat.unknown(lines) > MANY:
+            flat = None
+            self._flat.clear()  # never two of them in memory
+            flat = Flat(list(self.lines.values()))
+            self._flat[:] = [flat]
+        return flat
 
     def renewed(self, hosts: Mapping[int, Host]) -> "Stock":
         """The same lines, and what is known of their hosts by now."""

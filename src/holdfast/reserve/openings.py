@@ -21,8 +21,11 @@ from holdfast.reserve.plan import HostRequest, matching
 MINUTE_S = 60.0
 #: So many minutes are counted at a time: half a year.
 STRETCH = 1 << 18
+#: Minutes further ahead than that are all the same: two thousand years.
+FAR = 1 << 30
 
-_Minutes = NDArray[np.intp]
+_Minutes = NDArray[np.int32]
+_Counts = NDArray[np.intp]
 
 
 def openings(
@@ -56,12 +59,12 @@ def _stays(request: HostRequest, until: float, gaps: Iterable[Gaps]) -> tuple[_M
         begin, last = begins.take(rows), np.floor(lasts.take(rows) / MINUTE_S)
         first = np.where(begin <= since, zero, np.ceil(begin / MINUTE_S))
         rows = np.flatnonzero(first <= last)
-        firsts.append((first.take(rows) - zero).astype(np.intp))
-        overs.append((last.take(rows) - zero).astype(np.intp) + 1)
+        firsts.append(np.minimum(first.take(rows) - zero, FAR).astype(np.int32))
+        overs.append(np.minimum(last.take(rows) - zero, FAR).astype(np.int32) + np.int32(1))
     return np.concatenate(firsts), np.concatenate(overs)
 
 
-def _counted(firsts: _Minutes, overs: _Minutes) -> Iterator[tuple[int, _Minutes]]:
+def _counted(firsts: _Minutes, overs: _Minutes) -> Iterator[tuple[int, _Counts]]:
     """How many hosts could take it at every minute: a minute, the number just before it, and the
     numbers from it on. Where none is added for long, minutes are left out."""
     rest = firsts
@@ -85,7 +88,7 @@ class _Offers:
         self._best = 0
         self.found: list[tuple[float, int]] = []
 
-    def take(self, begin: int, counts: _Minutes, most: int) -> None:
+    def take(self, begin: int, counts: _Counts, most: int) -> None:
         enough = counts >= self._low
         again = np.flatnonzero(enough[1:] & ~enough[:-1])
         amounts = np.minimum(counts[1:], self._high)
