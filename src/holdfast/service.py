@@ -164,12 +164,13 @@ class ManagerPart:
         )
         self._serve_rpc = serve_rpc
         self._stopped = threading.Event()
+        self._getting_ready = threading.Thread(target=self._ready, name="ready", daemon=True)
         self._rpc: Any = None
 
     def start(self) -> None:
         # Many threads that mostly wait: one that holds a lock must not wait 5 ms for its turn.
         sys.setswitchinterval(0.0005)
-        threading.Thread(target=self._ready, name="ready", daemon=True).start()
+        self._getting_ready.start()
         self.loop.start()
         if self._serve_rpc:
             rabbit = _rabbit()
@@ -200,6 +201,8 @@ class ManagerPart:
         if self._rpc is not None:
             self._rpc.stop()
         self.loop.stop()
+        if self._getting_ready.is_alive():
+            self._getting_ready.join()
         self._announcer.close()
         self._calls.shutdown(wait=True)
         self.cloud.close()

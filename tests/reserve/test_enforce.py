@@ -179,12 +179,12 @@ class NoNights(Lenient):
 def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package of somebody else's, installed as pip would."""
     site = tmp_path / "site"
-    info = site / "acme-1.0.dist-info"
+    info = site / "night-1.0.dist-info"
     info.mkdir(parents=True)
-    (site / "acme.py").write_text(THIRD)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (site / "night_rules.py").write_text(THIRD)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: night\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[holdfast.enforcement]\nnight = acme:NoNights\nbroken = acme:NoSuchThing\n"
+        "[holdfast.enforcement]\nnight = night_rules:NoNights\nbroken = night_rules:NoSuchThing\n"
     )
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(ExtensionManager, "ENTRY_POINT_CACHE", {})  # as in a new process
