@@ -28,9 +28,9 @@ TTL = timedelta(minutes=5)
 
 
 @pytest.fixture
-def other(store: Store, database_url: str) -> Iterator[Store]:
+def other(store: Store, store_url: str) -> Iterator[Store]:
     """The same database as another process has it."""
-    made = Store(database_url, SystemClock())
+    made = Store(store_url, SystemClock())
     yield made
     made.close()
 

@@ -26,9 +26,9 @@ from holdfast.store.tables import hosts
 
 
 @pytest.fixture
-def other(store: Store, database_url: str) -> Iterator[Store]:
+def other(store: Store, store_url: str) -> Iterator[Store]:
     """Another manager on the same database."""
-    second = Store(database_url, SystemClock())
+    second = Store(store_url, SystemClock())
     yield second
     second.close()
 

@@ -22,7 +22,7 @@ def same(one: str, other: str) -> bool:
     return a == b or (("." not in a or "." not in b) and short(a) == short(b))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """How much of one resource class a host has, as Placement counts it."""
 
@@ -60,7 +60,7 @@ AMOUNTS: Mapping[str, tuple[tuple[str, ...], str]] = {
 Fact = str | int | float | bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Host:
     """A host as Holdfast knows it. `generation` counts the bookings that touched it."""
 

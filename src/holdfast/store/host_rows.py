@@ -2,6 +2,7 @@
 """Rows of hosts to Host and back, within somebody's transaction."""
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,10 @@ _FIELDS = [
 ]
 
 
+#: Texts that many hosts share.
+_OFTEN = ("hypervisor_type", "cpu_info", "region", "zone", "rack")
+
+
 def load(conn: Connection, *where: Any, most: int | None = None) -> list[Host]:
     columns = [h[name] for name in _FIELDS]
     query = sa.select(*columns, h.inventories).where(*where).order_by(h.id).limit(most)
@@ -47,6 +52,7 @@ def load(conn: Connection, *where: Any, most: int | None = None) -> list[Host]:
 
     def host(row: Mapping[str, Any]) -> Host:
         sizes = row["vcpus"], row["memory_mb"], row["local_gb"]
+        row = {**row, **{name: sys.intern(row[name]) for name in _OFTEN}}
         return Host(
             **{name: row[name] for name in _FIELDS},
             capabilities=extras.get(row["id"], {}),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inventories of a host to JSON and back, and what slots can take of it."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,12 +17,18 @@ def pack(inventories: Mapping[str, Inventory]) -> dict[str, Any]:
 
 def unpack(
     stored: Mapping[str, Any] | None, vcpus: int, memory_mb: int, local_gb: int
-) -> dict[str, Inventory]:
+) -> Mapping[str, Inventory]:
     """Where nothing is known, the host's own sizes, as they are."""
     if not stored:
         sizes = {"VCPU": vcpus, "MEMORY_MB": memory_mb, "DISK_GB": local_gb}
-        return {name: Inventory(total=size) for name, size in sizes.items()}
-    return {name: Inventory(**one) for name, one in stored.items()}
+        return _shared(tuple((name, (("total", size),)) for name, size in sizes.items()))
+    return _shared(tuple((name, tuple(one.items())) for name, one in stored.items()))
+
+
+@functools.lru_cache(maxsize=1000)
+def _shared(facts: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]) -> Mapping[str, Inventory]:
+    """One mapping for all hosts of one make: a cloud has many hosts and few makes."""
+    return {name: Inventory(**dict(one)) for name, one in facts}
 
 
 def capacity(
