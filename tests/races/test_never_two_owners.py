@@ -19,6 +19,8 @@ from tests.processes import Program
 from tests.races.audit import Audit
 from tests.races.rivals import CAPACITY
 
+pytestmark = pytest.mark.race
+
 ATTEMPTS = int(os.environ.get("RACES_ATTEMPTS", "5120"))
 #: A net for machines that are busy with something else: alone it takes a minute.
 SECONDS = float(os.environ.get("RACES_SECONDS", "240"))

@@ -47,14 +47,33 @@ def take(conn: Connection, ids: Collection[int], now: datetime, *, patient: bool
     """Own the rows of these hosts until the commit: the queue in which bookings stand. Who is not
     patient does not stand in it: StaleWrite at once, there may be other hosts."""
     for some in portions(sorted(ids)):
-        taken = h.id.in_(some)
         if conn.dialect.name != "sqlite":  # in one order for all, or two of us wait for each other
-            conn.execute(
-                sa.select(h.id).where(taken).order_by(h.id).with_for_update(nowait=not patient)
-            )
-        conn.execute(
-            sa.update(hosts).where(taken).values(generation=h.generation + 1, touched_at=now)
-        )
+            conn.execute(_QUEUE if patient else _QUEUE_OR_GO, {"ids": some})
+        conn.execute(_TOUCH, {"its_ids": some, "now": now})
+
+
+# Every booking goes through these: they are built once, building costs more than running.
+_QUEUE = (
+    sa.select(h.id)
+    .where(h.id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(h.id)
+    .with_for_update()
+)
+_QUEUE_OR_GO = _QUEUE.with_for_update(nowait=True)
+_TOUCH = (
+    sa.update(hosts)
+    .where(h.id.in_(sa.bindparam("its_ids", expanding=True)))
+    .values(generation=h.generation + 1, touched_at=sa.bindparam("now"))
+)
+_OTHERS = sa.select(a.host_id, a.held_from, a.held_until, a.slots, a.takes).where(
+    a.host_id.in_(sa.bindparam("ids", expanding=True)),
+    a.held_from < sa.bindparam("end"),
+    a.held_until > sa.bindparam("start"),
+    a.reservation_id.not_in(sa.bindparam("own", expanding=True)),
+)
+_ROOM = sa.select(h.id, h.inventories, h.vcpus, h.memory_mb, h.local_gb).where(
+    h.id.in_(sa.bindparam("ids", expanding=True)), h.enrolled.is_(True), h.reservable.is_(True)
+)
 
 
 def _changed(old: Lease | None, new: Lease) -> set[int]:
@@ -142,13 +161,8 @@ def _others(
 ) -> dict[int, list[Hold]]:
     found: dict[int, list[Hold]] = {}
     for some in portions(ids):
-        query = sa.select(a.host_id, a.held_from, a.held_until, a.slots, a.takes).where(
-            a.host_id.in_(some),
-            a.held_from < span.end,
-            a.held_until > span.start,
-            a.reservation_id.not_in(own),
-        )
-        for host_id, start, end, slots, takes in conn.execute(query):
+        bound = {"ids": some, "start": span.start, "end": span.end, "own": own}
+        for host_id, start, end, slots, takes in conn.execute(_OTHERS, bound):
             part = None if slots is None else takes or {}
             hold = Hold(start.timestamp(), end.timestamp(), part)
             found.setdefault(host_id, []).append(hold)
@@ -159,10 +173,7 @@ def _room(conn: Connection, ids: Collection[int]) -> dict[int, Mapping[str, int]
     """Capacity by host, of those that can be reserved at all."""
     found: dict[int, Mapping[str, int]] = {}
     for some in portions(ids):
-        query = sa.select(h.id, h.inventories, h.vcpus, h.memory_mb, h.local_gb).where(
-            h.id.in_(some), h.enrolled.is_(True), h.reservable.is_(True)
-        )
-        for host_id, *about in conn.execute(query):
+        for host_id, *about in conn.execute(_ROOM, {"ids": some}):
             found[host_id] = capacity(*about)
     return found
 

@@ -105,7 +105,7 @@ class LeaseStore:
             _rewrite_allocations(conn, {}, lease)
             if limits is not None:
                 quotas.check(conn, lease.project_id, limits, now, new=lease)
-            apply_work(conn, lease.id, work, now)
+            apply_work(conn, lease.id, work, now, is_new=True)
             audit.write(conn, now, lease.id, lease.project_id, f"lease {lease.name} booked")
 
         with _no_twins(f"lease {lease.id}"), self._db.write() as conn:

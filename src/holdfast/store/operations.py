@@ -262,12 +262,16 @@ def _guarded_update(names: tuple[str, ...]) -> sa.Update:
 _FIXED = {"id", "key", "epoch", "created_at", "claim_until"}
 
 
-def apply_work(conn: Connection, subject: str, work: Work, now: datetime) -> None:
-    """Add, cancel and re-arm the work of a subject, within somebody's transaction."""
+def apply_work(
+    conn: Connection, subject: str, work: Work, now: datetime, *, is_new: bool = False
+) -> None:
+    """Add, cancel and re-arm the work of a subject, within somebody's transaction; one that
+    `is_new` has none yet."""
     # A call of work that we cancel or move may still be on its way: what is new waits for its end.
     # The rows are ours from here on: nobody claims or renews between this look and our writes.
     busy = now
-    if work.cancel or any(one.subject == subject for one in (*work.add, *work.put)):
+    ours = work.cancel or any(one.subject == subject for one in (*work.add, *work.put))
+    if ours and not is_new:
         if conn.dialect.name != "sqlite":
             conn.execute(sa.select(o.id).where(o.subject == subject).with_for_update())
         busy = busy_until(conn, subject, now) or now
