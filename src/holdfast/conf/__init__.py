@@ -3,7 +3,7 @@
 
 >>> conf = load([], ["/etc/holdfast/holdfast.conf"])
 >>> conf.manager.workers
-256
+64
 """
 
 import importlib.metadata

@@ -6,7 +6,13 @@ from oslo_config import cfg
 GROUP = "manager"
 OPTS = [
     cfg.StrOpt("name", default="", help="Name of this manager; default: host name and process id."),
-    cfg.IntOpt("workers", default=256, min=1, help="Operations under way at once."),
+    cfg.IntOpt(
+        "workers",
+        default=64,
+        min=1,
+        help="Operations under way at once. More help where the cloud answers slowly, and cost time"
+        " of the processor where many events fall due.",
+    ),
     cfg.FloatOpt(
         "poll_interval_s",
         default=1.0,
@@ -22,7 +28,7 @@ OPTS = [
     ),
     cfg.IntOpt(
         "claim_ahead",
-        default=2304,
+        default=2500,
         min=0,
         mutable=True,
         help="How many due operations a manager claims beyond its workers: thousands that fall due"

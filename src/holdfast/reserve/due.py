@@ -116,7 +116,10 @@ class _LeaseWork:
         run.memo["lease"] = self.desk.ledger.save(old, new, claim=run.claim, say=say, work=work)
 
     def telling(self, run: Run) -> Work:
-        """The pools of the lease changed: what says so again, later."""
+        """The pools of the lease changed: what says so again, later. One without reservations has
+        none."""
+        if not self.lease(run).reservations:
+            return Work()
         names = (self.desk.freepool, *(r.id for r in self.lease(run).reservations))
         about = run.operation
         told = tell_again(
