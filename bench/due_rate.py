@@ -131,7 +131,7 @@ def _claimer(ready: Any, stop: Any, url: str, name: str, found: Any) -> None:
         retry_first_s=0.5, retry_most_s=15.0, claim_ahead=2500, poll_interval_s=1.0
     )
     runner = Runner(
-        operations, {Nothing.name: Nothing()}, clock, owner=name, patience=pace, workers=64
+        operations, {Nothing.name: Nothing()}, clock, owner=name, patience=pace, workers=256
     )
     loop = Loop(operations, runner, clock, pace)
     loop.start()

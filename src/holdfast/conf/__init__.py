@@ -3,7 +3,7 @@
 
 >>> conf = load([], ["/etc/holdfast/holdfast.conf"])
 >>> conf.manager.workers
-64
+256
 """
 
 import importlib.metadata

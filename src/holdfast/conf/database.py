@@ -17,5 +17,11 @@ OPTS = [
         min=0,
         help="Seconds to wait for an answer before the database counts as away; 0: for ever.",
     ),
-    cfg.IntOpt("pool_size", default=20, min=1, help="Connections kept open per process."),
+    cfg.IntOpt(
+        "pool_size",
+        default=8,
+        min=1,
+        help="Connections kept open per process. Few are better: work queues for them, and many at"
+        " once slow each other down.",
+    ),
 ]

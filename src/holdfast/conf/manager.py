@@ -8,7 +8,7 @@ OPTS = [
     cfg.StrOpt("name", default="", help="Name of this manager; default: host name and process id."),
     cfg.IntOpt(
         "workers",
-        default=64,
+        default=256,
         min=1,
         help="Operations under way at once. More help where the cloud answers slowly, and cost time"
         " of the processor where many events fall due.",
@@ -28,11 +28,11 @@ OPTS = [
     ),
     cfg.IntOpt(
         "claim_ahead",
-        default=2500,
+        default=0,
         min=0,
         mutable=True,
         help="How many due operations a manager claims beyond its workers: thousands that fall due"
-        " at once are then claimed in a few goes.",
+        " at once are then claimed in a few goes, but one manager may take what others could do.",
     ),
     cfg.FloatOpt(
         "retry_first_s", default=0.5, min=0.01, mutable=True, help="First back-off after a failure."

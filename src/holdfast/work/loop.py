@@ -16,8 +16,9 @@ from holdfast.work.runner import Runner
 
 LOG = logging.getLogger(__name__)
 
-#: How much is claimed in one go: thousands that fall due at once cost a few queries.
-BATCH = 1000
+#: How much is claimed in one go: enough that thousands cost few queries, little enough that
+#: managers share a burst.
+BATCH = 100
 
 
 class Pace(Protocol):
