@@ -128,7 +128,7 @@ def _claimer(ready: Any, stop: Any, url: str, name: str, found: Any) -> None:
     store = Store(url, clock)
     operations: Any = _Noted(store.operations)
     pace = SimpleNamespace(
-        retry_first_s=0.5, retry_most_s=15.0, claim_ahead=2500, poll_interval_s=1.0
+        retry_first_s=0.5, retry_most_s=15.0, claim_ahead=10_000, poll_interval_s=1.0
     )
     runner = Runner(
         operations, {Nothing.name: Nothing()}, clock, owner=name, patience=pace, workers=256

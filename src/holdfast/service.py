@@ -32,7 +32,7 @@ from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.manager import Manager
-from holdfast.reserve import due, enforce, hosts, refresh, servers
+from holdfast.reserve import due, enforce, hosts, refresh, servers, tell
 from holdfast.reserve.announce import Announcer
 from holdfast.reserve.commands import Commands
 from holdfast.reserve.due import Desk
@@ -140,6 +140,7 @@ class ManagerPart:
                 **hosts.kinds(desk),
                 **desk.announcer.kinds(),
                 **desk.enforcement.kinds(),
+                **tell.kinds(desk),
                 **refresh.kinds(desk, conf.reservation),
                 **servers.kinds(desk, conf.reservation, leases.create),
                 **tidy.kinds(core.store.tidy, conf.manager),
@@ -185,7 +186,7 @@ class ManagerPart:
         while not self._stopped.is_set():
             try:
                 now = store.database.now()
-                for chore in (refresh.REFRESH, servers.SWEEP, tidy.TIDY):
+                for chore in (tell.TELL, refresh.REFRESH, servers.SWEEP, tidy.TIDY):
                     store.operations.ensure(never_ending(chore, now))
                 began = self._core.clock.monotonic()
                 count = len(store.ledger.stock().hosts)

@@ -32,7 +32,7 @@ from holdfast.model.lease import EVENT_TYPES, Lease
 from holdfast.model.operation import Operation
 from holdfast.nova.names import CLOSED, KEPT_POOL, OPEN
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
-from holdfast.reserve import due, hosts
+from holdfast.reserve import due, hosts, tell
 from holdfast.reserve.commands import Commands
 from holdfast.reserve.due import Desk
 from holdfast.reserve.floatingips import FloatingIps
@@ -44,7 +44,9 @@ from holdfast.reserve.resources.floatingip import FloatingIpResource
 from holdfast.reserve.resources.host import HostResource
 from holdfast.reserve.resources.instance import InstanceResource
 from holdfast.reserve.resources.server import ServerResource
+from holdfast.reserve.tell import TELL
 from holdfast.store import Store, migrations
+from holdfast.work.kind import never_ending
 from holdfast.work.loop import Loop
 from holdfast.work.runner import Ended, Runner
 from tests.simclock import SimClock
@@ -170,7 +172,7 @@ class Manager:
         )
         self.runner = Runner(
             self.store.operations,
-            {**due.kinds(desk), **hosts.kinds(desk)},
+            {**due.kinds(desk), **hosts.kinds(desk), **tell.kinds(desk)},
             house.clock,
             owner=name,
             patience=house.settings,
@@ -346,6 +348,10 @@ class House:
 
     def run(self, *, minutes: float = 0, seconds: float = 0, until: datetime | None = None) -> None:
         self.m.run(until or self.clock.now() + timedelta(minutes=minutes, seconds=seconds))
+
+    def tell(self) -> None:
+        """From now on pools are told again, and those that are over go."""
+        self.m.store.operations.ensure(never_ending(TELL, self.clock.now()))
 
     # what is
 

@@ -4,9 +4,10 @@
 import logging
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,65 @@ def test_what_becomes_due_between_two_looks_is_not_overslept(
 
 
 def test_more_than_one_batch_is_taken_at_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.work.loop.BATCH", 10)
+    monkeypatch.setattr("holdfast.work.loop.FIRST", 4)
+    monkeypatch.setattr("holdfast.work.loop.MOST", 6)
     keys = [shop.add() for _ in range(13)]
-    loop = shop.loop(shop.runner(ONE_STEP, workers=20))
-    assert loop.cycle() == 0
+    asked: list[int] = []
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(shop.operations, name)
+
+        def claim_due(self, owner: str, limit: int, *rest: Any) -> Any:
+            asked.append(limit)
+            return shop.operations.claim_due(owner, limit, *rest)
+
+    loop = shop.loop(shop.runner(ONE_STEP, workers=20), Counted())
     loop.cycle()
+    assert asked == [4, 6, 6]
     assert {shop.get(key).status for key in keys} == {"done"}
+
+
+def test_beyond_its_workers_a_manager_takes_only_what_a_first_claim_left(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.work.loop.FIRST", 4)
+    shop.settings.claim_ahead = 7
+    keys = [shop.add() for _ in range(20)]
+    begun: list[int] = []
+
+    class Held(Executor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            begun.append(len([o for o in shop.operations.list_all() if o.status == "running"]))
+
+    few = shop.loop(shop.runner(ONE_STEP, workers=6, pool=Held()))
+    few.cycle()
+    taken = [key for key in keys if shop.get(key).status == "running"]
+    assert len(taken) == 6 + 7
+    assert begun == [13] * 13  # nothing began before all was claimed
+    few.cycle()
+    assert len(begun) == 13  # no worker is free: what is left, others may take
+
+
+def test_what_was_claimed_before_the_database_went_away_is_run(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.work.loop.FIRST", 2)
+    keys = [shop.add() for _ in range(5)]
+    claims = count()
+
+    class Flaky:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(shop.operations, name)
+
+        def claim_due(self, *args: Any) -> Any:
+            if next(claims) == 1:
+                raise Unavailable("the database is away")
+            return shop.operations.claim_due(*args)
+
+    with pytest.raises(Unavailable):
+        shop.loop(shop.runner(ONE_STEP, workers=9), Flaky()).cycle()
+    assert sorted(shop.get(key).status for key in keys) == ["done"] * 2 + ["waiting"] * 3
 
 
 # on a thread of its own

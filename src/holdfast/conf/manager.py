@@ -28,11 +28,11 @@ OPTS = [
     ),
     cfg.IntOpt(
         "claim_ahead",
-        default=0,
+        default=10_000,
         min=0,
         mutable=True,
-        help="How many due operations a manager claims beyond its workers: thousands that fall due"
-        " at once are then claimed in a few goes, but one manager may take what others could do.",
+        help="How many due operations a manager may claim beyond its workers when thousands fall"
+        " due at once. Managers share such a burst; what one has claimed the others leave to it.",
     ),
     cfg.FloatOpt(
         "retry_first_s", default=0.5, min=0.01, mutable=True, help="First back-off after a failure."

@@ -84,6 +84,10 @@ class Ledger(Protocol):
         """Remove a lease and all it held; its story stays in the audit."""
         ...
 
+    def news_of_pools(self, since: datetime) -> Mapping[str, datetime]:
+        """Whose pools changed since then, and when: reservations by id, all hosts as ''."""
+        ...
+
     # hosts
     def host(self, ref: str) -> Host:
         """An enrolled host by id, uuid or name; NotFound."""

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens to a lease when its time has come, as durable steps."""
 
-import contextlib
-import functools
 import logging
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -22,8 +19,7 @@ from holdfast.model.lease import (
     Lease,
 )
 from holdfast.model.operation import Operation
-from holdfast.nova.names import CLOSED, OPEN
-from holdfast.ports.cloud import Cloud, Pool, Server
+from holdfast.ports.cloud import Cloud, Server
 from holdfast.ports.ledger import Ledger, Work
 from holdfast.reserve import progress
 from holdfast.reserve.announce import Announcer
@@ -34,11 +30,6 @@ from holdfast.work.guarded import guarded
 from holdfast.work.kind import Kind, NotYet, Run, Step
 
 LOG = logging.getLogger(__name__)
-
-TELL = "pools_tell"
-#: After a change; beyond the half minute that a service may take to find its broker again.
-TELL_AFTER_S = (5.0, 20.0, 50.0)
-_NAMES = uuid.UUID("0d5c5a52-7a53-4b39-8f57-3c2b1c1f6f0a")
 
 
 class Settings(Options, Protocol):
@@ -115,19 +106,6 @@ class _LeaseWork:
         work = _with(work or Work(), *told)
         run.memo["lease"] = self.desk.ledger.save(old, new, claim=run.claim, say=say, work=work)
 
-    def telling(self, run: Run) -> Work:
-        """The pools of the lease changed: what says so again, later. One without reservations has
-        none."""
-        if not self.lease(run).reservations:
-            return Work()
-        names = (self.desk.freepool, *(r.id for r in self.lease(run).reservations))
-        about = run.operation
-        told = tell_again(
-            about.id, about.subject, names, self.desk.ledger.now(), over=self.name in (END, DELETE)
-        )
-        # A lease becomes active once, perhaps with hundreds of others: no look for an older row.
-        return Work(add=(told,)) if self.name == START else Work(put=(told,))
-
     def each(self, verb: str) -> Callable[[Run], str]:
         """A step that calls `verb` of every reservation's resource. One that needs more time does
         not keep the others waiting."""
@@ -171,10 +149,10 @@ class _LeaseWork:
                 new = new.move_reservations(reservations)
             said = f"lease {old.name} is {new.status}"
             if new != old:
-                work, event = (self.telling(run), progress.event(self.name)) if tell else (None, "")
-                if work and self.name == END:
+                work, event = Work(), progress.event(self.name) if tell else ""
+                if tell and self.name == END:
                     ended = self.desk.enforcement.end_work(old, self.desk.ledger.now())
-                    work = _with(work, *ended)
+                    work = Work(add=tuple(ended))
                 self.save(run, new, said if say else "", work, event)
             return said
 
@@ -250,11 +228,14 @@ class LeaseApply(_Aside):
     name, verbs = APPLY, ("start", "settle")
 
     def steps(self) -> Sequence[Step]:
-        return (*super().steps(), Step("tell", self.tell, kept=False))
+        return (*super().steps(), Step("say", self.say, kept=False))
 
-    def tell(self, run: Run) -> str:
-        self.save(run, self.lease(run), "", self.telling(run))
-        return "its pools will be told again"
+    def say(self, run: Run) -> str:
+        """For those who tell of pools, too."""
+        lease = self.lease(run)
+        said = f"lease {lease.name} has what it was changed to"
+        self.save(run, lease, said)
+        return said
 
     def failed(self, run: Run, why: str) -> None:
         """The owner is told that not all of it is there."""
@@ -311,79 +292,11 @@ class LeaseDelete(_LeaseWork):
             return "the lease is gone"
         said, now = f"lease {lease.name} deleted", self.desk.ledger.now()
         told = self.desk.announcer.work("lease.delete", lease, now)
-        work = _with(self.telling(run), *told)
+        work = Work(add=tuple(told))
         # `put`: of a lease without reservations nobody can tell whether its end was told of.
         work = replace(work, put=(*work.put, *self.desk.enforcement.end_work(lease, now)))
         self.desk.ledger.erase(lease, claim=run.claim, say=said, work=work)
         return said
-
-
-class PoolsTell:
-    """Says again how pools stand, and after an end deletes those of the lease.
-
-    Who places servers hears of pools by message. Just after the broker was away it may not be back
-    when a change is made, and no call fails. A pool that was deleted cannot be told any more, so
-    one that is over stays, shut and empty, until its last telling.
-    """
-
-    name = TELL
-    stubborn = True
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-
-    def steps(self) -> Sequence[Step]:
-        tellings = [Step(f"after {s:g} s", functools.partial(self.tell, s)) for s in TELL_AFTER_S]
-        return (*tellings, Step("tidy", self.tidy))
-
-    def tell(self, after_s: float, run: Run) -> str:
-        born = run.operation.due_at - timedelta(seconds=TELL_AFTER_S[0])
-        early = after_s - (self._desk.ledger.now() - born).total_seconds()
-        if "told" in run.memo:  # one that is late keeps the distance: who is deaf now may hear then
-            early = max(early, after_s - run.memo["told"])
-        if early > 0:
-            raise NotYet("its time has not come", early)
-        pools = self._desk.hands(run).cloud.pools
-        for pool in self._pools(run):
-            with contextlib.suppress(NotFound):  # gone meanwhile: nothing to tell
-                pools.tell(pool.id)
-        run.memo["told"] = after_s
-        return f"told {after_s:g} s after"
-
-    def tidy(self, run: Run) -> str:
-        if not run.operation.payload.get("over", True):  # shut since: its end's own telling does it
-            return "nothing to delete"
-        pools = self._desk.hands(run).cloud.pools
-        over = [p for p in self._pools(run) if p.metadata.get(OPEN) == CLOSED and not p.hosts]
-        for pool in over:
-            pools.delete(pool.id)
-        return f"{len(over)} pools deleted"
-
-    def _pools(self, run: Run) -> list[Pool]:
-        wanted = run.operation.payload["pools"]
-        return [p for p in self._desk.hands(run).cloud.pools.list() if p.name in wanted]
-
-    def give_up_at(self, operation: Operation) -> datetime | None:
-        return None
-
-    def failed(self, run: Run, why: str) -> None:
-        LOG.error("%s: %s", run.operation.key, why)
-
-
-def tell_again(
-    about: str, subject: str, pools: Sequence[str], now: datetime, *, over: bool = False
-) -> Operation:
-    key = f"{TELL}/{about}"
-    first = now + timedelta(seconds=TELL_AFTER_S[0])
-    return Operation(
-        id=str(uuid.uuid5(_NAMES, key)),
-        kind=TELL,
-        subject=f"pools:{subject}",
-        key=key,
-        due_at=first,
-        next_try_at=first,
-        payload={"pools": list(pools), "over": over},
-    )
 
 
 def _with(work: Work, *more: Operation) -> Work:
@@ -402,4 +315,4 @@ def kinds(desk: Desk) -> dict[str, Kind]:
             LeaseDelete,
         )
     ]
-    return {kind.name: kind for kind in (*made, PoolsTell(desk))}
+    return {kind.name: kind for kind in made}

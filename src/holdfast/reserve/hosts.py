@@ -9,7 +9,7 @@ from holdfast.model.host import RESERVED_NAMES
 from holdfast.model.operation import Operation
 from holdfast.nova.names import KEPT, KEPT_POOL
 from holdfast.ports.ledger import Work
-from holdfast.reserve.due import Desk, tell_again
+from holdfast.reserve.due import Desk
 from holdfast.reserve.pools import ensure
 from holdfast.work.kind import Kind, NotYet, Run, Step
 
@@ -62,19 +62,18 @@ class Hosts:
         self._desk.ledger.set_property(name, private)
 
     def _operations(self, kind: str, uuid: str, service_host: str) -> tuple[Operation, ...]:
-        """The work itself, and what says again how the pools stand after it: one for all hosts,
-        put off by each that comes or goes."""
         now = self._desk.ledger.now()
-        work = Operation(
-            id=self._new_id(),
-            kind=kind,
-            subject=f"host:{uuid}",
-            key=f"{kind}/{uuid}",
-            due_at=now,
-            next_try_at=now,
-            payload={"service_host": service_host},
+        return (
+            Operation(
+                id=self._new_id(),
+                kind=kind,
+                subject=f"host:{uuid}",
+                key=f"{kind}/{uuid}",
+                due_at=now,
+                next_try_at=now,
+                payload={"service_host": service_host},
+            ),
         )
-        return work, tell_again("hosts", "hosts", (KEPT_POOL, self._desk.freepool), now)
 
 
 def check_capabilities(capabilities: Mapping[str, str | None]) -> None:

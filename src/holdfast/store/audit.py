@@ -9,6 +9,9 @@ from sqlalchemy.engine import Connection
 
 from holdfast.store.tables import audit
 
+#: Who comes and goes, of all hosts together.
+HOSTS = "hosts"
+
 _INSERT = sa.insert(audit)
 
 

@@ -15,7 +15,7 @@ from holdfast.model.operation import Claim
 from holdfast.model.stock import Stock
 from holdfast.ports.cloud import CloudHost
 from holdfast.ports.ledger import Obstacle, Work
-from holdfast.store import capabilities
+from holdfast.store import audit, capabilities
 from holdfast.store.booking import portions, take
 from holdfast.store.capabilities import HOST
 from holdfast.store.database import Database
@@ -266,6 +266,8 @@ class HostStore:
             now = self._db.now(conn)
             _change(conn, host_id, now, reservable=reservable)  # hosts before work, as everywhere
             update_claimed(conn, claim, updated_at=now)
+            can = "can" if reservable else "cannot"
+            audit.write(conn, now, audit.HOSTS, None, f"host {host_id} {can} be reserved")
 
         self._db.retry(action)
 
@@ -288,6 +290,8 @@ class HostStore:
                 )
             _change(conn, host_id, now, enrolled=False, reservable=False)
             apply_work(conn, f"host:{host.uuid}", work, now)
+            said = f"host {host.hypervisor_hostname} withdrawn"
+            audit.write(conn, now, audit.HOSTS, None, said)
 
         self._db.retry(action)
 

@@ -21,6 +21,7 @@ from holdfast.store.database import Database
 from holdfast.store.lease_list import Listing, narrowed
 from holdfast.store.operations import apply_work, update_claimed
 from holdfast.store.tables import allocations, leases, operations, reservations
+from holdfast.store.tables import audit as audit_rows
 
 T = TypeVar("T")
 #: A lease as its owner sees it: without what it holds, with how far its work is.
@@ -80,6 +81,12 @@ class LeaseStore:
                 rows = conn.execute(_leases(("ids",)), {"ids": ids}).all()
                 full |= {seen[0].id: seen for seen in _seen(conn, rows, holding)}
             return stamps, full
+
+    def news_of_pools(self, since: datetime) -> Mapping[str, datetime]:
+        with self._db.read() as conn:
+            found = {name: at for name, at in conn.execute(_NEWS, {"since": since})}
+            at = conn.execute(_NEWS_OF_HOSTS, {"since": since}).scalar_one()
+            return {**found, "": at} if at else found
 
     # act
 
@@ -185,6 +192,16 @@ _UPDATE = (
     .where(leases.c.id == sa.bindparam("its_id"))
     .where(leases.c.version == sa.bindparam("its_version"))
     .values({name: sa.bindparam(f"new_{name}") for name in _WRITTEN})
+)
+_NEWS = (
+    sa.select(reservations.c.id, sa.func.max(audit_rows.c.at))
+    .join(leases, leases.c.id == reservations.c.lease_id)
+    .join(audit_rows, audit_rows.c.subject == leases.c.id)
+    .where(audit_rows.c.at > sa.bindparam("since"), leases.c.status != "PENDING")
+    .group_by(reservations.c.id)
+)
+_NEWS_OF_HOSTS = sa.select(sa.func.max(audit_rows.c.at)).where(
+    audit_rows.c.at > sa.bindparam("since"), audit_rows.c.subject == audit.HOSTS
 )
 _LOCK_LEASE = sa.select(leases.c.id).where(leases.c.id == sa.bindparam("lease")).with_for_update()
 _CONDITIONS: Mapping[str, sa.ColumnElement[bool]] = {

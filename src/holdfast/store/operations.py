@@ -42,16 +42,22 @@ class OperationStore:
 
         def action(conn: Connection) -> Sequence[Operation]:
             now = self._db.now(conn)
-            query = _CLAIMABLE if self._db.dialect == "sqlite" else _CLAIMABLE_LOCKED
             bound = {"now": now, "kinds": list(kinds), "most": limit}
+            until = {"by": owner, "until": now + ttl, "at": now}
+            if self._db.dialect == "postgresql":
+                rows = conn.execute(_CLAIM_DUE, bound | until).mappings().all()
+                begun = [
+                    row["id"] for row in rows if row["epoch"] > 1
+                ]  # a first claim has no steps
+                return _with_steps(conn, sorted(rows, key=lambda row: row["due_at"]), begun)
+            query = _CLAIMABLE if self._db.dialect == "sqlite" else _CLAIMABLE_LOCKED
             ids = conn.execute(query, bound).scalars().all()
             if not ids:
                 return []
-            until = {"its_ids": ids, "by": owner, "until": now + ttl, "at": now}
-            conn.execute(_CLAIM, until)  # ours alone: locked by the query above
+            conn.execute(_CLAIM, {"its_ids": ids, **until})  # ours alone: locked by the query above
             return load(conn, o.id.in_(ids))
 
-        return self._db.retry(action)
+        return self._db.retry(action, single=True)
 
     def _any_due(self, kinds: Collection[str]) -> bool:
         """Mostly there is nothing: found out without a write transaction."""
@@ -110,19 +116,25 @@ class OperationStore:
     def finish(self, claim: Claim, status: str, sentence: str) -> bool:
         def action(conn: Connection) -> bool:
             now = self._db.now(conn)
-            update_claimed(
-                conn,
-                claim,
-                status=status,
-                is_open=False,
-                claim_until=None,
-                sentence=sentence,
-                updated_at=now,
-            )
+            values = {
+                "status": status,
+                "is_open": False,
+                "claim_until": None,
+                "sentence": sentence,
+                "updated_at": now,
+            }
+            if self._db.dialect == "postgresql":
+                bound = _claimed(claim, values) | {"now": now}
+                row = conn.execute(_finished(tuple(values)), bound).first()
+                if row is None:
+                    raise _lost(claim)
+                return bool(row[0])
+            update_claimed(conn, claim, **values)
+            following = _FOLLOWING.where(_next.subject == _SUBJECT)
             bound = {"its_id": claim.operation_id, "now": now}
-            return conn.execute(_FOLLOWING, bound).first() is not None
+            return conn.execute(following, bound).first() is not None
 
-        return self._db.retry(action)
+        return self._db.retry(action, single=True)
 
     def _keep(self, conn: Connection, claim: Claim, ttl: timedelta) -> datetime:
         now = self._db.now(conn)
@@ -179,47 +191,47 @@ class OperationStore:
             return {kind: count for kind, count in conn.execute(query)}
 
 
-def _claimable() -> sa.Select[Any]:
+def _claimable(due: sa.FromClause) -> sa.Select[Any]:
     """Due rows, but never before an earlier one of the same subject has ended."""
     earlier = operations.alias("earlier")
     return (
-        sa.select(o.id)
+        sa.select(due.c.id)
         .where(
-            o.is_open.is_(True),
-            o.next_try_at <= sa.bindparam("now"),
-            o.kind.in_(sa.bindparam("kinds", expanding=True)),
+            due.c.is_open.is_(True),
+            due.c.next_try_at <= sa.bindparam("now"),
+            due.c.kind.in_(sa.bindparam("kinds", expanding=True)),
             ~sa.exists().where(
-                earlier.c.subject == o.subject,
+                earlier.c.subject == due.c.subject,
                 earlier.c.is_open.is_(True),
-                earlier.c.sequence < o.sequence,
+                earlier.c.sequence < due.c.sequence,
             ),
         )
-        .order_by(o.next_try_at)
+        .order_by(due.c.next_try_at)
         .limit(sa.bindparam("most"))
     )
 
 
 # The statements of the loop are built once: building costs more than running them.
-_CLAIMABLE = _claimable()
+_CLAIMABLE = _claimable(operations)
 _CLAIMABLE_LOCKED = _CLAIMABLE.with_for_update(skip_locked=True)
-_CLAIM = (
-    sa.update(operations)
-    .where(o.id.in_(sa.bindparam("its_ids", expanding=True)))
-    .values(
-        status=RUNNING,
-        owner=sa.bindparam("by"),
-        epoch=o.epoch + 1,
-        claim_until=sa.bindparam("until"),
-        next_try_at=sa.bindparam("until"),
-        updated_at=sa.bindparam("at"),
-    )
+_TAKE = sa.update(operations).values(
+    status=RUNNING,
+    owner=sa.bindparam("by"),
+    epoch=o.epoch + 1,
+    claim_until=sa.bindparam("until"),
+    next_try_at=sa.bindparam("until"),
+    updated_at=sa.bindparam("at"),
 )
-_ended = operations.alias("ended").c
-_FOLLOWING = sa.select(o.id).where(
-    o.subject
-    == sa.select(_ended.subject).where(_ended.id == sa.bindparam("its_id")).scalar_subquery(),
-    o.is_open.is_(True),
-    o.next_try_at <= sa.bindparam("now"),
+_CLAIM = _TAKE.where(o.id.in_(sa.bindparam("its_ids", expanding=True)))
+#: The rows are chosen once, before any is written: PostgreSQL might else run the choice again.
+_chosen = _claimable(operations.alias("due")).with_for_update(skip_locked=True)
+_CLAIM_DUE = _TAKE.where(
+    o.id.in_(sa.select(_chosen.cte("chosen").prefix_with("MATERIALIZED").c.id))
+).returning(operations)
+_ended, _next = operations.alias("ended").c, operations.alias("following").c
+_SUBJECT = sa.select(_ended.subject).where(_ended.id == sa.bindparam("its_id")).scalar_subquery()
+_FOLLOWING = sa.select(_next.id).where(
+    _next.is_open.is_(True), _next.next_try_at <= sa.bindparam("now")
 )
 _FIRST = sa.select(sa.func.min(o.next_try_at)).where(
     o.is_open.is_(True), o.kind.in_(sa.bindparam("kinds", expanding=True))
@@ -234,10 +246,25 @@ def update_claimed(conn: Connection, claim: Claim, **values: Any) -> None:
 
     `failures` adds to the attempts; any other name is a column.
     """
+    if conn.execute(_guarded_update(tuple(values)), _claimed(claim, values)).rowcount != 1:
+        raise _lost(claim)
+
+
+def _claimed(claim: Claim, values: Mapping[str, Any]) -> dict[str, Any]:
     bound = {f"new_{name}": value for name, value in values.items()}
-    bound |= {"its_id": claim.operation_id, "its_epoch": claim.epoch, "its_owner": claim.owner}
-    if conn.execute(_guarded_update(tuple(values)), bound).rowcount != 1:
-        raise ClaimLost(f"operation {claim.operation_id}: the claim of {claim.owner} ended")
+    whose = {"its_id": claim.operation_id, "its_epoch": claim.epoch, "its_owner": claim.owner}
+    return bound | whose
+
+
+def _lost(claim: Claim) -> ClaimLost:
+    return ClaimLost(f"operation {claim.operation_id}: the claim of {claim.owner} ended")
+
+
+@functools.cache
+def _finished(names: tuple[str, ...]) -> sa.UpdateBase:
+    """Close it, and say whether the next of its subject is due, in one statement."""
+    following = _FOLLOWING.where(_next.subject == o.subject, _next.id != o.id)
+    return _guarded_update(names).returning(sa.exists(following.correlate(operations)))
 
 
 @functools.cache
@@ -325,8 +352,13 @@ def load(
         sa.select(operations).where(*where).order_by(order if order is not None else o.next_try_at)
     )
     rows = conn.execute(query.limit(limit)).mappings().all()
-    ids = [row["id"] for row in rows if row["is_open"]]
-    done = _done_steps(conn, ids) if ids else {}
+    return _with_steps(conn, rows, [row["id"] for row in rows if row["is_open"]])
+
+
+def _with_steps(
+    conn: Connection, rows: Sequence[RowMapping], begun: Collection[str]
+) -> list[Operation]:
+    done = _done_steps(conn, begun) if begun else {}
     return [_operation(row, done.get(row["id"], frozenset())) for row in rows]
 
 

@@ -10,15 +10,16 @@ import threading
 from typing import Protocol
 
 from holdfast.model.errors import HoldfastError
+from holdfast.model.operation import Operation
 from holdfast.ports.clock import Clock
 from holdfast.ports.operations import Operations
 from holdfast.work.runner import Runner
 
 LOG = logging.getLogger(__name__)
 
-#: How much is claimed in one go: enough that thousands cost few queries, little enough that
-#: managers share a burst.
-BATCH = 100
+#: How much is claimed in one go at first, and at most: as long as there is more, each claim takes
+#: twice as much as the one before. So managers share a burst, and thousands cost few queries.
+FIRST, MOST = 100, 800
 
 
 class Pace(Protocol):
@@ -56,21 +57,33 @@ class Loop:
 
     def cycle(self) -> float:
         """Take what is due; how many seconds may pass until the next look."""
-        free = self._runner.free()
         looked_at, before = self._operations.now(), self._clock.monotonic()
-        taken = self._operations.claim_due(
-            self._runner.owner, min(free, BATCH), self._runner.ttl, self._runner.kinds
-        )
-        for operation in taken:
-            self._runner.submit(operation, before)
-        if taken and len(taken) == min(free, BATCH) and self._runner.free():
-            return 0.0
+        self._take()
         # What was due before that look is taken, or waits for an earlier one of its subject.
         following = self._operations.next_look(looked_at)
         if following is None or not self._runner.free():
             return self._pace.poll_interval_s
         left = (following - looked_at).total_seconds() - (self._clock.monotonic() - before)
         return min(max(left, 0.0), self._pace.poll_interval_s)
+
+    def _take(self) -> None:
+        """Claim what is due. None of it begins before all is claimed: thousands that are under way
+        would leave no time for claiming thousands more."""
+        taken: list[tuple[Operation, float]] = []
+        batch, room = FIRST, self._runner.free()
+        try:
+            while (wanted := min(batch, room - len(taken))) > 0:
+                before = self._clock.monotonic()
+                some = self._operations.claim_due(
+                    self._runner.owner, wanted, self._runner.ttl, self._runner.kinds
+                )
+                taken += [(operation, before) for operation in some]
+                if len(some) < wanted:
+                    break
+                batch, room = min(batch * 2, MOST), self._runner.free(ahead=True)
+        finally:
+            for operation, claimed_at in taken:
+                self._runner.submit(operation, claimed_at)
 
     def _forever(self) -> None:
         while not self._stop.is_set():

@@ -75,10 +75,12 @@ class Runner:
         self._lock = threading.Lock()
         self.freed = threading.Event()
 
-    def free(self) -> int:
-        """How many more operations can be taken on now; some of them wait for a worker here."""
+    def free(self, *, ahead: bool = False) -> int:
+        """How many more operations can be taken on now; `ahead`: also those that would wait here
+        for a worker."""
         with self._lock:
-            return 0 if self._stop.is_set() else max(0, self._free + self._patience.claim_ahead)
+            more = self._patience.claim_ahead if ahead else 0
+            return 0 if self._stop.is_set() else max(0, self._free + more)
 
     def submit(self, operation: Operation, claimed_at: float) -> None:
         """Run a claimed operation; `claimed_at` is the monotonic time just before its claim."""
@@ -100,7 +102,7 @@ class Runner:
             LOG.exception("operation %s %s: unforeseen", operation.kind, operation.id)
         finally:
             with self._lock:
-                waited_for = self._free + self._patience.claim_ahead <= 0
+                waited_for = self._free == 0  # below, others wait here already
                 self._free += 1
             if waited_for or attempt.news:
                 self.freed.set()
