@@ -26,8 +26,11 @@ SPEC = json.dumps(
 )
 
 
-def fill(url: str, hosts: int, holds: int, days: int = 365) -> float:
-    """That many hosts, each held that often within the coming days; how long it took."""
+def fill(
+    url: str, hosts: int, holds: int, days: int = 365, together: int = HOSTS_OF_A_LEASE
+) -> float:
+    """That many hosts, each held that often within the coming days, so many `together` by one
+    lease; how long it took."""
     began = time.perf_counter()
     database = Database(url, SystemClock())
     try:
@@ -39,7 +42,7 @@ def fill(url: str, hosts: int, holds: int, days: int = 365) -> float:
         rule = "ex_allocations_one_owner"
         conn.execute(f"ALTER TABLE allocations DROP CONSTRAINT {rule}")
         _copy(conn, "hosts", _HOST, _hosts(hosts))
-        _book(conn, hosts, holds, days)
+        _book(conn, hosts, holds, days, together)
         conn.execute(
             f"ALTER TABLE allocations ADD CONSTRAINT {rule} EXCLUDE USING gist"
             " (host_id WITH =, tsrange(held_from, held_until) WITH &&) WHERE (slots IS NULL)"
@@ -66,14 +69,14 @@ def _hosts(count: int) -> Iterator[tuple[Any, ...]]:
         yield (number, str(uuid.uuid4()), name, name, name, *about, *state)
 
 
-def _book(conn: psycopg.Connection[Any], hosts: int, holds: int, days: int) -> None:
+def _book(conn: psycopg.Connection[Any], hosts: int, holds: int, days: int, together: int) -> None:
     """Groups of hosts that are leased together, one lease after the other with pauses between."""
     dice = random.Random(20)
     now = datetime.now(UTC).replace(tzinfo=None, second=0, microsecond=0)
     span = days * 86_400 / holds
     leases, reservations, allocations = [], [], []
-    for first in range(1, hosts + 1, HOSTS_OF_A_LEASE):
-        group = range(first, min(first + HOSTS_OF_A_LEASE, hosts + 1))
+    for first in range(1, hosts + 1, together):
+        group = range(first, min(first + together, hosts + 1))
         phase = dice.random() * span
         for number in range(holds):
             start = now + timedelta(seconds=phase + number * span + dice.random() * span * 0.3)

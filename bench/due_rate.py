@@ -40,8 +40,8 @@ from holdfast.model.operation import Operation
 from holdfast.ports.clock import SystemClock
 from holdfast.ports.ledger import Work
 from holdfast.store import Store, migrations
-from holdfast.store.operations import apply_work
 from holdfast.store.tables import audit
+from holdfast.store.work import apply_work
 from holdfast.work.kind import Run, Step
 from holdfast.work.loop import Loop
 from holdfast.work.runner import Runner
@@ -228,7 +228,8 @@ def lags(
                 leases = list(booked)
             if store.database.now() > start:
                 raise SystemExit("this machine is too slow to set the scene; try fewer")
-            became = _became(store, len(leases), flow.seconds + flow.lasts_s * 2)
+            left = (start - store.database.now()).total_seconds()
+            became = _became(store, len(leases), left + flow.seconds + flow.lasts_s * 2)
     first = start + timedelta(seconds=flow.lasts_s)
     both = Window(first, first + timedelta(seconds=flow.seconds))
     return (
@@ -319,7 +320,8 @@ def _became(store: Store, count: int, seconds: float) -> dict[str, dict[str, dat
                 found[which] = {subject: at for subject, at in conn.execute(said)}
         return min(map(len, found.values())) >= count
 
-    _until(all_there, seconds + 240, every=1.0)
+    time.sleep(seconds)  # who asks all the time is a load of its own
+    _until(all_there, 240, every=1.0)
     return found
 
 

@@ -8,6 +8,7 @@ api      application, HTTP server                          holdfast-api, holdfas
 
 import errno
 import functools
+import gc
 import logging
 import os
 import socket
@@ -16,6 +17,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 from oslo_config import cfg
@@ -29,10 +31,12 @@ from holdfast.api.reservation_v1 import lease_view
 from holdfast.daemon import BadSetup
 from holdfast.drivers.sinks import connect as connect_sinks
 from holdfast.model.errors import DriverError, HoldfastError
+from holdfast.model.operation import Operation
+from holdfast.monitors import Watching
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.manager import Manager
-from holdfast.reserve import due, enforce, hosts, refresh, servers, tell
+from holdfast.reserve import due, enforce, hosts, reconcile, refresh, repair, servers, tell
 from holdfast.reserve.announce import Announcer
 from holdfast.reserve.commands import Commands
 from holdfast.reserve.due import Desk
@@ -40,8 +44,10 @@ from holdfast.reserve.enforce import Enforcement
 from holdfast.reserve.floatingips import FloatingIps
 from holdfast.reserve.hosts import Hosts
 from holdfast.reserve.leases import Leases
+from holdfast.reserve.repair import Repairs
 from holdfast.reserve.resource import Resource
 from holdfast.store import Store
+from holdfast.watch import poll
 from holdfast.work import tidy
 from holdfast.work.kind import never_ending
 from holdfast.work.loop import Loop
@@ -111,6 +117,11 @@ def enforcement(core: Core) -> Enforcement:
         raise BadSetup(error.message) from error
 
 
+def _repair(now: datetime) -> Operation:
+    """What follows when a host goes out of use or comes back: one row for all of them."""
+    return never_ending(repair.REPAIR, now)
+
+
 class ManagerPart:
     """Commands and durable work. Several may run side by side on one database."""
 
@@ -133,6 +144,9 @@ class ManagerPart:
             enforcement=enforcement(core),
         )
         leases = Leases(desk, core.clock, new_id)
+        its_hosts = Hosts(desk, new_id, conf.region)
+        repairs = Repairs(desk, conf.reservation, its_hosts, new_id)
+        self.watching = Watching(core, cloud, repair=_repair, ring=self._ring)
         self.runner = Runner(
             operations,
             {
@@ -140,10 +154,13 @@ class ManagerPart:
                 **hosts.kinds(desk),
                 **desk.announcer.kinds(),
                 **desk.enforcement.kinds(),
+                **repair.kinds(repairs, conf.reservation),
+                **reconcile.kinds(desk, conf.reservation),
                 **tell.kinds(desk),
                 **refresh.kinds(desk, conf.reservation),
                 **servers.kinds(desk, conf.reservation, leases.create),
                 **tidy.kinds(core.store.tidy, conf.manager),
+                **self.watching.kinds,
             },
             core.clock,
             owner=self.name,
@@ -155,8 +172,9 @@ class ManagerPart:
         self.loop = Loop(operations, self.runner, core.clock, conf.manager)
         self.commands = Commands(
             leases,
-            Hosts(desk, new_id, conf.region),
+            its_hosts,
             FloatingIps(ledger, cloud),
+            repairs,
             operations,
             core.clock,
             name=self.name,
@@ -173,6 +191,7 @@ class ManagerPart:
         sys.setswitchinterval(0.0005)
         self._getting_ready.start()
         self.loop.start()
+        self.watching.part.start()
         if self._serve_rpc:
             rabbit = _rabbit()
             now = self._core.store.database.now
@@ -180,18 +199,33 @@ class ManagerPart:
             self._rpc.start()
         LOG.info("manager %s started", self.name)
 
+    def _ring(self) -> None:
+        """There is a loop by the time anybody calls."""
+        self.loop.ring()
+
     def _ready(self) -> None:
         """What can wait for the database without keeping anybody waiting."""
         store = self._core.store
         while not self._stopped.is_set():
             try:
                 now = store.database.now()
-                for chore in (tell.TELL, refresh.REFRESH, servers.SWEEP, tidy.TIDY):
+                for chore in (
+                    repair.REPAIR,
+                    reconcile.RECONCILE,
+                    tell.TELL,
+                    refresh.REFRESH,
+                    servers.SWEEP,
+                    tidy.TIDY,
+                    poll.POLL,
+                ):
                     store.operations.ensure(never_ending(chore, now))
                 began = self._core.clock.monotonic()
-                count = len(store.ledger.stock().hosts)
+                stock = store.ledger.stock()
+                stock.lay_out()  # and numpy with it: nobody who asks waits for that
+                gc.collect()
+                gc.freeze()  # most of it stays: looking through it again and again takes 0.1 s
                 took = self._core.clock.monotonic() - began
-                LOG.info("%s hosts and their leases read in %.1f s", count, took)
+                LOG.info("%s hosts and their leases read in %.1f s", len(stock.hosts), took)
                 return
             except HoldfastError as error:
                 LOG.warning("getting ready: %s", error.message)
@@ -201,6 +235,7 @@ class ManagerPart:
         self._stopped.set()
         if self._rpc is not None:
             self._rpc.stop()
+        self.watching.part.stop()
         self.loop.stop()
         if self._getting_ready.is_alive():
             self._getting_ready.join()

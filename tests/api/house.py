@@ -21,8 +21,11 @@ from holdfast.api.ask import Services
 from holdfast.drivers.cloud.sim import Simulator
 from holdfast.model.caller import Caller
 from holdfast.ports.clock import SystemClock
+from holdfast.reserve.reconcile import RECONCILE
 from holdfast.reserve.refresh import REFRESH
+from holdfast.reserve.repair import REPAIR
 from holdfast.reserve.servers import SWEEP
+from holdfast.reserve.tell import TELL
 from holdfast.store import migrations
 from holdfast.watch.poll import POLL
 from holdfast.work.tidy import TIDY
@@ -36,7 +39,7 @@ LATER = {"OpenStack-API-Version": "reservation 1.1"}
 OWN = "/holdfast/v1"
 ADMIN = Caller("admin", "demo", ("admin",), is_admin=True)
 #: Durable work that never ends.
-CHORES = (REFRESH, SWEEP, TIDY, POLL)
+CHORES = (REFRESH, SWEEP, TIDY, POLL, REPAIR, RECONCILE, TELL)
 #: user -> project, roles; everybody's password is the user's name
 PEOPLE: Mapping[str, tuple[str, list[str]]] = {
     "reader": ("blue", ["reader"]),

@@ -294,7 +294,7 @@ def test_the_password_comes_from_a_file(fake: Fake, holdfast: Run, tmp_path: Any
 def test_every_command_of_ours_teaches_by_example(holdfast: Run) -> None:
     entries = importlib.metadata.entry_points(group="holdfast.commands")
     ours = [e.name for e in entries if e.value.startswith("holdfast.client.")]
-    assert len(ours) == 26
+    assert len(ours) == 30
     for name in ours:
         ran = holdfast(*name.split(), "--help")
         assert ran.code == 0
@@ -312,7 +312,7 @@ def test_help_is_given_wherever_it_is_asked_for(holdfast: Run) -> None:
 def test_completion_for_bash_is_printed_and_parses(holdfast: Run) -> None:
     ran = holdfast("complete")
     assert ran.code == 0, ran.err
-    assert "cmds_lease='create delete list replace-host set show'" in ran.out
+    assert "cmds_lease='ack create delete list replace-host set show'" in ran.out
     subprocess.run(["bash", "-n"], input=ran.out, text=True, check=True, timeout=10)
 
 

@@ -213,6 +213,8 @@ def options(lab: Lab, cloud: str) -> dict[str, dict[str, object]]:
     }
     if cloud != "sim":
         found["openstack"] = {"auth_section": "keystone_authtoken", "region_name": lab.region}
+        # tests that end computes or the broker do not mean to fail hosts; who does says so
+        found["monitors"] = {"poll": False, "push": False}
     return found
 
 

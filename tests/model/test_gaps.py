@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many lines at once against each of them alone."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.gaps import Flat, lay_out
+from holdfast.model.gaps import Flat, Some, lay_out
 from holdfast.model.host import Host
 from holdfast.model.stock import Stock
 from holdfast.model.timeline import FOREVER, Hold, Line
@@ -44,13 +46,13 @@ def test_of_some_lines_known_or_not_the_gaps_are_theirs(
     known: list[Line], others: list[Line], data: st.DataObject
 ) -> None:
     wanted = data.draw(st.lists(st.sampled_from([*known, *others]))) if known or others else []
-    flat = Flat(known)
+    some = Some(Flat(known), wanted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("holdfast.model.gaps.PORTION", 4)
-        portions = list(flat.of(wanted))
+        portions = list(some.gaps())
     found = [gap for portion in portions for gap in zip(*portion, strict=True)]
     assert sorted((a, b) for a, b in found if a < b) == free_minutes(*wanted)
-    assert flat.unknown(wanted) == sum(not any(one is k for k in known) for one in wanted)
+    assert some.unknown == sum(not any(one is k for k in known) for one in wanted)
 
 
 @settings(max_examples=200, deadline=None)
@@ -60,11 +62,36 @@ def test_all_hosts_say_at_once_until_when_they_are_busy(
 ) -> None:
     wanted = [*others, *reversed(known)]
     alone = [line.busy_until(*window) for line in wanted]
-    assert Flat(known).busy_until(wanted, *window) == alone
+    some = Some(Flat(known), wanted)
+    for _again in range(2):
+        said = some.busy_until(*window).tolist()
+        assert [None if until == -FOREVER else until for until in said] == alone
+        assert list(some.free(*window)) == [at for at, until in enumerate(alone) if until is None]
+        busy = sorted((until, at) for at, until in enumerate(alone) if until is not None)
+        assert list(some.first_back(*window, most=3)) == [at for _until, at in busy[:3]]
+        some.busy_until(window[0] + 1, window[1] + 1)  # somebody asks for another window
 
 
 def host(number: int) -> Host:
     return Host(number, f"u{number}", f"cmp-{number}", f"cmp-{number}", f"cmp-{number}")
+
+
+def ids(hosts: Sequence[Host]) -> list[int]:
+    return [host.id for host in hosts]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(_LINE, min_size=2, max_size=6), _WINDOW)
+def test_few_hosts_and_many_are_told_the_same(
+    lines: list[Line], window: tuple[float, float]
+) -> None:
+    stock = Stock({n: host(n) for n in range(len(lines))}, dict(enumerate(lines)))
+    hosts = list(stock.hosts.values())
+    few = [ids(stock.free(hosts, *window)), ids(stock.first_back(hosts, *window, 2))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.model.stock.FEW", 1)
+        stock.lay_out()
+        assert [ids(stock.free(hosts, *window)), ids(stock.first_back(hosts, *window, 2))] == few
 
 
 def test_when_many_lines_are_new_all_are_laid_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,14 +100,15 @@ def test_when_many_lines_are_new_all_are_laid_out_again(monkeypatch: pytest.Monk
     lines = {number: Line([Hold(0.0, 10.0)]) for number in (1, 2, 3)}
     stock = Stock({number: host(number) for number in (1, 2, 3, 4)}, lines)
     hosts = list(stock.hosts.values())
-    assert stock.busy_until(hosts, 5.0, 6.0) == [10.0, 10.0, 10.0, None]
+    assert ids(stock.free(hosts, 5.0, 6.0)) == [4]
+    assert ids(stock.first_back(hosts, 5.0, 6.0, 9)) == [1, 2, 3]
     (kept,) = stock._flat
     lines[1] = Line([Hold(0.0, 20.0)])
-    assert stock.busy_until(hosts[:3], 5.0, 6.0) == [20.0, 10.0, 10.0]
+    assert ids(stock.first_back(hosts[:3], 5.0, 6.0, 9)) == [2, 3, 1]
     assert stock._flat == [kept]
     lines[2] = Line([Hold(0.0, 30.0)])
     renewed = stock.renewed({**stock.hosts, 5: host(5)})
-    assert renewed.busy_until(hosts[:3], 5.0, 6.0) == [20.0, 30.0, 10.0]
+    assert ids(renewed.first_back(hosts[:3], 5.0, 6.0, 2)) == [3, 1]
     assert stock._flat != [kept]
     assert renewed.revision == stock.revision + 1
-    assert stock._flat[0].unknown([*lines.values()]) == 0
+    assert set(stock._flat[0].places) == set(lines.values())

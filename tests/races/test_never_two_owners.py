@@ -21,9 +21,9 @@ from tests.races.rivals import CAPACITY
 
 pytestmark = pytest.mark.race
 
-ATTEMPTS = int(os.environ.get("RACES_ATTEMPTS", "5120"))
+ATTEMPTS = int(os.environ.get("RACES_ATTEMPTS", "5000"))
 #: A net for machines that are busy with something else: alone it takes a minute.
-SECONDS = float(os.environ.get("RACES_SECONDS", "240"))
+SECONDS = float(os.environ.get("RACES_SECONDS", "600"))
 #: Seconds between two lines of progress; 0: none.
 PROGRESS = float(os.environ.get("RACES_PROGRESS", "0"))
 #: Tells the wishes of a run; a failure prints it.

@@ -30,14 +30,17 @@ from holdfast.model.caller import Caller
 from holdfast.model.errors import DriverError, Unavailable
 from holdfast.model.lease import EVENT_TYPES, Lease
 from holdfast.model.operation import Operation
+from holdfast.model.standing import Standing
 from holdfast.nova.names import CLOSED, KEPT_POOL, OPEN
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
-from holdfast.reserve import due, hosts, tell
+from holdfast.ports.standings import Change
+from holdfast.reserve import due, hosts, reconcile, repair, tell
 from holdfast.reserve.commands import Commands
 from holdfast.reserve.due import Desk
 from holdfast.reserve.floatingips import FloatingIps
 from holdfast.reserve.hosts import Hosts
 from holdfast.reserve.leases import Leases
+from holdfast.reserve.repair import REPAIR, Repairs
 from holdfast.reserve.resource import Resource
 from holdfast.reserve.resources.flavor import FlavorResource
 from holdfast.reserve.resources.floatingip import FloatingIpResource
@@ -170,9 +173,17 @@ class Manager:
             resources={one.type: one for one in RESOURCES},
             settings=house.settings,
         )
+        its_hosts = Hosts(desk, house.new_id, "here")
+        repairs = Repairs(desk, house.settings, its_hosts, house.new_id)
         self.runner = Runner(
             self.store.operations,
-            {**due.kinds(desk), **hosts.kinds(desk), **tell.kinds(desk)},
+            {
+                **due.kinds(desk),
+                **hosts.kinds(desk),
+                **tell.kinds(desk),
+                **repair.kinds(repairs, house.settings),
+                **reconcile.kinds(desk, house.settings),
+            },
             house.clock,
             owner=name,
             patience=house.settings,
@@ -183,8 +194,9 @@ class Manager:
         self.loop = Loop(self.store.operations, self.runner, house.clock, house.settings)
         self.commands = Commands(
             Leases(desk, house.clock, house.new_id),
-            Hosts(desk, house.new_id, "here"),
+            its_hosts,
             FloatingIps(self.store.ledger, self.cloud),
+            repairs,
             self.store.operations,
             house.clock,
             name=name,
@@ -271,6 +283,13 @@ class House:
             preemptibles=False,
             server_on_end=["stop"],
             server_start_patience_s=120.0,
+            repair=True,
+            repair_look_s=10.0,
+            repair_horizon_s=86_400.0,
+            reconcile_s=60.0,
+            mass_failure_few=2,
+            mass_failure_some=0.30,
+            mass_failure_many=0.55,
             retry_first_s=0.5,
             retry_most_s=15.0,
             claim_ahead=0,
@@ -353,6 +372,16 @@ class House:
         """From now on pools are told again, and those that are over go."""
         self.m.store.operations.ensure(never_ending(TELL, self.clock.now()))
 
+    def stands(self, name: str, state: str) -> None:
+        """What watching decides of a host, as it writes it."""
+        standings = self.m.store.standings
+        (host,) = [one for one in standings.watched() if one.name == name]
+        new = Standing(state, since=self.clock.now())
+        standings.change(
+            [Change(host.id, host.standing, new, f"{name} is {state}")],
+            lambda now: never_ending(REPAIR, now),
+        )
+
     # what is
 
     def lease(self, lease_id: str) -> Lease:
@@ -370,6 +399,12 @@ class House:
         if operation.status in ("running", "retrying"):
             return "IN_PROGRESS" if operation.due_at <= self.clock.now() else "UNDONE"
         return {"waiting": "UNDONE", "done": "DONE"}.get(operation.status, "ERROR")
+
+    def sentences(self, subject: str) -> list[str]:
+        """What the audit tells of it."""
+        with sqlite3.connect(self.path / "holdfast.db") as db:
+            query = "SELECT sentence FROM audit WHERE subject = ? ORDER BY id"
+            return [sentence for (sentence,) in db.execute(query, [subject])]
 
     def held(self, lease_id: str) -> list[list[str]]:
         """The hosts each reservation of the lease holds, by name."""

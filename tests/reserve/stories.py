@@ -190,6 +190,24 @@ def withdraw_one(house: House) -> None:
         house.m.commands.withdraw_host(ADMIN, host.id)
 
 
+def fail_one(house: House) -> None:
+    """One of its hosts, and the same again after a crash."""
+    if failed := [one.name for one in house.m.store.standings.watched() if not one.standing.usable]:
+        assert failed == [_FAILS]
+    else:
+        house.stands(_FAILS, "down")
+    house.run(seconds=30)
+
+
+def return_one(house: House) -> None:
+    house.stands(_FAILS, "up")
+    house.run(seconds=30)
+
+
+#: Every lease of these stories holds it.
+_FAILS = "cmp-1"
+
+
 def _of(name: str, kind: Kind) -> list[Story]:
     """The life of a lease of one type, in parts; each begins where peace left off."""
     booked = [kind.ground, book(kind)]
@@ -210,10 +228,21 @@ def _of(name: str, kind: Kind) -> list[Story]:
     ]
 
 
+def _repaired(name: str) -> list[Story]:
+    kind = KINDS[name]
+    booked = [kind.ground, book(kind)]
+    acts = [fail_one, return_one]
+    return [
+        Story(f"{name}-repair_pending", booked, acts, "PENDING"),
+        Story(f"{name}-repair_active", [*booked, until_active, a_moment], acts, "ACTIVE"),
+    ]
+
+
 STORIES = (
     Story("enrol", [add_one], [enrol_one, a_moment], None),
     Story("withdraw", [add_one, enrol_one], [withdraw_one, a_moment], None),
     *(story for name, kind in KINDS.items() for story in _of(name, kind) if name != "flavor"),
+    *(story for name in ("host", "instance") for story in _repaired(name)),
     # but for its beginning it is the same as slots of so many vCPUs
     *(one for one in _of("flavor", KINDS["flavor"]) if one.name in ("flavor-start", "flavor-end")),
 )

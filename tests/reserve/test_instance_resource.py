@@ -282,6 +282,7 @@ def test_slots_are_the_owners_from_start_to_end(ground: Ground) -> None:
     assert house.status(lease_id) == "TERMINATED"
     assert house.servers() == []
     assert ground.gone(mine)
+    house.tell()
     house.run(minutes=2)
     assert set(house.all_pools()) == {"freepool", "holdfast"}
 
@@ -525,6 +526,7 @@ def tell(house: House, points: Points) -> None:
     house.sim.change(delete_s=0.4)
     until(31.5)
     points.armed = False
+    house.tell()
     until(36)
     assert house.status(lease_id) == "TERMINATED", points.where
     assert house.servers() == []

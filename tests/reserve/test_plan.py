@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.model.host import Host
 from holdfast.model.stock import Stock
 from holdfast.model.timeline import Hold, Line
-from holdfast.reserve.conditions import conditions
+from holdfast.reserve.conditions import MOST_REMEMBERED, conditions
 from holdfast.reserve.plan import FEW, MOST_BUSY, Choice, HostRequest, Refusal, choose
 
 START, END = 100.0, 200.0
@@ -291,6 +291,32 @@ def test_in_a_large_house_the_last_free_host_is_found(
     for free in (1, 300, count):
         house = hosts(*(number == free for number in range(1, count + 1)))
         assert choose(request(1, 3), house, order) == Choice((free,))
+
+
+@pytest.mark.parametrize("kept", [(), (1, 3)])
+def test_of_many_hosts_as_many_are_had_as_are_free_and_not_one_more(
+    kept: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.reserve.plan.SOME", 50)
+    house = hosts(*(number % 3 != 0 for number in range(FEW + 100)))
+    free = sum(number % 3 != 0 for number in range(FEW + 100))
+    chosen = choose(request(free, FEW, keep=kept), house)
+    assert isinstance(chosen, Choice)
+    assert len(set(chosen.host_ids)) == free
+    refused = choose(request(free + 1, FEW + 1, keep=kept), house)
+    assert isinstance(refused, Refusal)
+    assert refused.free == free
+    assert len(refused.busy) == MOST_BUSY
+
+
+def test_hosts_that_all_differ_are_told_apart() -> None:
+    house = Stock({n: host(n, vcpus=n) for n in range(1, 2 * MOST_REMEMBERED)})
+    properties = {"resource_properties": f'[">", "$vcpus", "{MOST_REMEMBERED}"]'}
+    scoped = {"capabilities": {"capabilities:vcpus": f">= {MOST_REMEMBERED + 1}"}}
+    for spec in (properties, scoped):
+        for _again in range(2):
+            chosen = choose(request(1, 500, conditions=conditions(spec)), house)
+            assert chosen == Choice(tuple(range(MOST_REMEMBERED + 1, 2 * MOST_REMEMBERED)))
 
 
 def test_ten_thousand_hosts_are_no_trouble() -> None:

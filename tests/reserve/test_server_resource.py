@@ -228,6 +228,8 @@ def test_at_the_end_it_stops_and_leaves_the_enrolled_host(cloud: House) -> None:
     server = boot(cloud)
     made = lease(cloud, server)
     cloud.run(minutes=70)
+    cloud.tell()
+    cloud.run(minutes=2)
     assert cloud.status(made) == "TERMINATED"
     assert cloud.effects("servers.stop") == [server]
     assert state(cloud, server) == ("SHELVED_OFFLOADED", None)

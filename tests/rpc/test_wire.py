@@ -21,6 +21,8 @@ from holdfast.ports.manager import (
     NewReservation,
     Preview,
     Refusal,
+    RepairMove,
+    RepairReport,
 )
 from holdfast.rpc import wire
 
@@ -36,6 +38,11 @@ LEASE = Lease(
     ),
 )  # fmt: skip
 
+MOVE = RepairMove(
+    "l1", "one", "p", "r1", "physical:host", True, WINDOW.start, WINDOW.end,
+    leaves=("cmp-1", "cmp-2"), joins=("cmp-3",), short="1 host: none is free",
+)  # fmt: skip
+
 
 def sent(value: Any) -> Any:
     return json.loads(json.dumps(value))
@@ -49,6 +56,9 @@ def sent(value: Any) -> Any:
         ("update_lease", Preview(LEASE)),
         ("availability", Availability(True, 3, (Available(WINDOW, 3),))),
         ("availability", Availability(False, refusal=Refusal("no", {"earliest": None}))),
+        ("acknowledge", None),
+        ("plan_repair", RepairReport()),
+        ("run_repair", RepairReport(("cmp-1", "cmp-2"), (MOVE,), "too many", 5, 2)),
         ("enrol_host", 7),
         ("enrol_floatingip", "f1"),
         ("ping", "m1"),
@@ -73,6 +83,8 @@ def test_a_result_comes_back_as_the_manager_gave_it(method: str, result: Any) ->
         ),
         ("update_lease", {"lease_id": "l1", "change": LeaseChange(end=NOW, dry_run=True)}),
         ("availability", {"query": AvailabilityQuery(NewReservation("a:b"), length_s=5)}),
+        ("plan_repair", {"caller": Caller("u", "p"), "hosts": ("cmp-1",), "racks": ("rack-a",)}),
+        ("run_repair", {"caller": Caller("u", "p"), "approve": True, "reason": "so it is"}),
     ],
 )  # fmt: skip
 def test_arguments_arrive_as_they_were_given(method: str, args: dict[str, Any]) -> None:

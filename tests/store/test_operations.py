@@ -13,7 +13,7 @@ from holdfast.model.errors import ClaimLost
 from holdfast.model.operation import DONE, RETRYING, Claim, Operation
 from holdfast.ports.ledger import Work
 from holdfast.store import Store
-from holdfast.store.operations import apply_work
+from holdfast.store.work import apply_work
 
 TTL = timedelta(seconds=30)
 KINDS = ("kind",)

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from holdfast.model.operation import CANCELLED, DONE, ERROR, OPEN, WAITING, Operation
 from holdfast.ports.ledger import Work
 from holdfast.store import Store
-from holdfast.store.operations import apply_work
 from holdfast.store.tables import audit, leases, operations, steps
 from holdfast.store.tidy import TidyStore
+from holdfast.store.work import apply_work
 
 DAY = timedelta(days=1)
 

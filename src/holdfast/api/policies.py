@@ -97,6 +97,24 @@ RULES = [
         "Give a reservation that has not started another host",
         "POST /holdfast/v1/leases/{lease_id}/reservations/{reservation_id}/replace-host",
     ),
+    _rule(
+        "holdfast:lease:acknowledge",
+        MEMBER,
+        "Say that it was seen that a lease got something else",
+        "POST /holdfast/v1/leases/{lease_id}/acknowledge",
+    ),
+    _rule(
+        "holdfast:repair:plan",
+        ADMIN,
+        "See what a repair would do, also if more hosts failed",
+        "POST /holdfast/v1/repair/plan",
+    ),
+    _rule(
+        "holdfast:repair:run",
+        ADMIN,
+        "Repair now, or approve what is held",
+        "POST /holdfast/v1/repair",
+    ),
     _rule("holdfast:operation:list", ADMIN, "List durable work", "GET /holdfast/v1/operations"),
     _rule("holdfast:sim:show", ADMIN, "Look at the simulated cloud", "GET /holdfast/v1/sim"),
     _rule(

@@ -17,6 +17,7 @@ from holdfast.client.hosts import Hosts
 from holdfast.client.keystone import Session
 from holdfast.client.leases import Leases
 from holdfast.client.operations import Operations
+from holdfast.client.repair import Repair
 from holdfast.client.sim import Sim
 from holdfast.client.wire import Wire
 
@@ -53,6 +54,7 @@ class Client:
         self.floatingips = FloatingIps(self._wire)
         self.availability = Availability(self._wire)
         self.operations = Operations(self._wire)
+        self.repair = Repair(self._wire)
         self.sim = Sim(self._wire)
 
     @property

@@ -86,6 +86,10 @@ class Leases:
         where = f"/holdfast/v1/leases{path(lease_id)}/reservations{path(reservation_id)}"
         self._wire.call("POST", f"{where}/replace-host", body={"host": host})
 
+    def acknowledge(self, lease_id: str) -> None:
+        """You have seen that it got something else: its `resources_changed` goes."""
+        self._wire.call("POST", f"/holdfast/v1/leases{path(lease_id)}/acknowledge")
+
     def find(self, ref: str) -> Lease:
         """The lease of that id, or the only one of that name."""
         if UUID.fullmatch(ref):

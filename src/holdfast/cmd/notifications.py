@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast notifications listen`: is Nova talking to us?"""
+"""`holdfast notifications`: is Nova talking to us, and what could nobody digest?"""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import queue
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cliff.command import Command
 
 from holdfast import conf as configuration
-from holdfast.client.commands import Base
+from holdfast.client.commands import Base, ListCommand, Table, rows
 from holdfast.cmd.db import config_option
 from holdfast.model.notice import Notice
 from holdfast.ports.clock import SystemClock
@@ -112,6 +113,38 @@ class Listen(Base, Command):
             print(line, file=self.app.stdout, flush=True)
         if self.exit_code:
             self.app.LOG.error("nothing was heard")
+
+
+class ListSetAside(ListCommand):
+    """List messages that a monitor failed on three times, the newest first.
+
+    It reads the database of the configuration. The newest thousand are kept.
+    """
+
+    example = """\
+  holdfast notifications set-aside --config /etc/holdfast/holdfast.conf
+  holdfast notifications set-aside --long -f json"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        config_option(parser)
+        parser.add_argument(
+            "--most", type=int, default=20, metavar="N", help="so many at most (default 20)"
+        )
+        parser.add_argument("--long", action="store_true", help="with the messages themselves")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        from holdfast.store import Store
+
+        conf = configuration.load([], parsed_args.config)
+        with contextlib.closing(Store(conf.database.connection, SystemClock())) as store:
+            found = store.standings.all_set_aside(parsed_args.most)
+        columns = ("at", "monitor", "event_type", "message_id", "why")
+        return rows(
+            (*columns, "message") if parsed_args.long else columns,
+            [{**dataclasses.asdict(one), "at": one.at.isoformat()} for one in found],
+        )
 
 
 def as_line(notice: Notice) -> str:

@@ -89,4 +89,59 @@ OPTS = [
         mutable=True,
         help="How long such a lease is. It starts when it is made.",
     ),
+    cfg.BoolOpt(
+        "repair",
+        default=True,
+        mutable=True,
+        help="Reservations that a failed host hits get something else by themselves.",
+    ),
+    cfg.FloatOpt(
+        "repair_look_s",
+        default=10.0,
+        min=0.5,
+        mutable=True,
+        help="Seconds between two looks for what can be repaired: capacity may have appeared. A "
+        "host that fails or returns is looked at once in any case.",
+    ),
+    cfg.FloatOpt(
+        "repair_horizon_s",
+        default=86_400.0,
+        min=0.0,
+        mutable=True,
+        help="A lease that starts later than that waits for the failed host to return; 0: all "
+        "leases are repaired at once, however far ahead.",
+    ),
+    cfg.IntOpt(
+        "mass_failure_few",
+        default=2,
+        min=0,
+        mutable=True,
+        help="So many failed hosts of a rack (or of a zone, where racks are not known) never are "
+        "too many.",
+    ),
+    cfg.FloatOpt(
+        "mass_failure_some",
+        default=0.30,
+        min=0.0,
+        max=1.0,
+        mutable=True,
+        help="Below that share of a rack or zone failures are repaired as they come.",
+    ),
+    cfg.FloatOpt(
+        "mass_failure_many",
+        default=0.55,
+        min=0.0,
+        max=1.0,
+        mutable=True,
+        help="From that share on nothing of the rack or zone is repaired until an operator says "
+        "so: holdfast repair run --approve.",
+    ),
+    cfg.FloatOpt(
+        "reconcile_s",
+        default=60.0,
+        min=0.0,
+        mutable=True,
+        help="Seconds between two comparisons of the cloud's pools with the book; what differs is "
+        "put right, or told in the log and the audit. 0: nobody compares.",
+    ),
 ]

@@ -38,36 +38,33 @@ class Flat:
     """The gaps of these lines, each of them once."""
 
     def __init__(self, lines: Iterable[Line]) -> None:
-        self._places = {line: place for place, line in enumerate(dict.fromkeys(lines))}
-        self._sizes = np.fromiter(map(len, self._places), np.intp) + 1
+        self.places = {line: place for place, line in enumerate(dict.fromkeys(lines))}
+        self._sizes = np.fromiter(map(len, self.places), np.intp) + 1
         self._lasts = np.cumsum(self._sizes) - 1
-        self._gaps = lay_out(self._places)
-        self._is_tangled = np.fromiter((line.is_tangled for line in self._places), bool)
+        self._gaps = lay_out(self.places)
+        self._is_tangled = np.fromiter((line.is_tangled for line in self.places), bool)
+        self._asked: tuple[tuple[float, float], Times] | None = None
 
-    def unknown(self, lines: Sequence[Line]) -> int:
-        """How many of these it does not know."""
-        return len(lines) - sum(map(self._places.__contains__, lines))
-
-    def of(self, lines: Sequence[Line]) -> Iterator[Gaps]:
-        """The gaps of these lines, portion by portion."""
-        places = list(map(self._places.get, lines))
-        unknown = [line for line, place in zip(lines, places, strict=True) if place is None]
-        is_wanted = np.zeros(len(self._places), bool)
-        is_wanted[[place for place in places if place is not None]] = True
-        if np.count_nonzero(is_wanted) < len(lines) - len(unknown):
-            yield lay_out(lines)  # some are there twice
-            return
-        yield lay_out(unknown)
-        row_is_wanted = np.repeat(is_wanted, self._sizes)
-        for at in range(0, len(row_is_wanted), PORTION):
+    def where(self, is_wanted: NDArray[np.bool_]) -> Iterator[Gaps]:
+        """The gaps of the lines at these places, portion by portion."""
+        all_are = bool(is_wanted.all())
+        row_is_wanted = is_wanted if all_are else np.repeat(is_wanted, self._sizes)
+        for at in range(0, len(self._gaps.begins), PORTION):
             portion = slice(at, at + PORTION)
             some = Gaps(self._gaps.begins[portion], self._gaps.ends[portion])
-            yield _where(some, row_is_wanted[portion])
+            yield some if all_are else _where(some, row_is_wanted[portion])
 
-    def busy_until(self, lines: Sequence[Line], start: float, end: float) -> Sequence[float | None]:
-        """Of each of these lines what it would say itself."""
-        if not self._places:
-            return [line.busy_until(start, end) for line in lines]
+    def busy_until(self, start: float, end: float) -> Times:
+        """Of all lines, by place, what each would say itself; -FOREVER where nobody holds any.
+        A plan asks several times for one window: the last answer is kept."""
+        asked = self._asked
+        if asked is None or asked[0] != (start, end):
+            asked = self._asked = (start, end), self._busy_until(start, end)
+        return asked[1]
+
+    def _busy_until(self, start: float, end: float) -> Times:
+        if not self.places:
+            return np.empty(0)
         begins, ends = self._gaps
         has_begun = begins <= start
         is_over = np.append(has_begun[1:], False)
@@ -75,15 +72,62 @@ class Flat:
         now = np.flatnonzero(has_begun & ~is_over)  # of each line one: it lasts, or is held since
         is_held = ends.take(now) < end
         until = begins.take(now + 1, mode="clip")
-        until[~is_held] = -FOREVER
-        known = list(self._places)
+        until[~is_held | (until <= start)] = -FOREVER
+        known = list(self.places)
         for place in np.flatnonzero(is_held & self._is_tangled):
-            until[place] = known[place].busy_until(start, end)
-        said = [at if at > start else None for at in until.tolist()]
-        return [
-            said[place] if place is not None else line.busy_until(start, end)
-            for line, place in zip(lines, map(self._places.get, lines), strict=True)
-        ]
+            until[place] = _said(known[place], start, end)
+        return until
+
+
+class Some:
+    """Questions about some lines, most of which were laid out before."""
+
+    def __init__(self, flat: Flat, lines: Sequence[Line]) -> None:
+        self._flat = flat
+        self._lines = lines
+        place = flat.places.get
+        self._places = np.array([place(line, -1) for line in lines], np.intp)
+        self._unknown: list[int] = np.flatnonzero(self._places < 0).tolist()
+
+    @property
+    def unknown(self) -> int:
+        """How many of them were not."""
+        return len(self._unknown)
+
+    def gaps(self) -> Iterator[Gaps]:
+        """Their gaps, portion by portion."""
+        is_wanted = np.zeros(len(self._flat.places), bool)
+        is_wanted[self._places[self._places >= 0]] = True
+        if np.count_nonzero(is_wanted) < len(self._lines) - self.unknown:
+            yield lay_out(self._lines)  # some are there twice
+            return
+        yield lay_out([self._lines[at] for at in self._unknown])
+        yield from self._flat.where(is_wanted)
+
+    def free(self, start: float, end: float) -> Sequence[int]:
+        """Which of them nobody holds in the window."""
+        found: list[int] = np.flatnonzero(self.busy_until(start, end) == -FOREVER).tolist()
+        return found
+
+    def first_back(self, start: float, end: float, most: int) -> Sequence[int]:
+        """Which of those that somebody holds in the window are given back first."""
+        until = self.busy_until(start, end)
+        busy = np.flatnonzero(until > -FOREVER)
+        first: list[int] = busy[np.argsort(until[busy], kind="stable")[:most]].tolist()
+        return first
+
+    def busy_until(self, start: float, end: float) -> Times:
+        """Of each, when the first who holds some of it in the window gives it back."""
+        known = self._flat.busy_until(start, end)
+        until = known[self._places] if len(known) else np.empty(len(self._lines))
+        for at in self._unknown:
+            until[at] = _said(self._lines[at], start, end)
+        return until
+
+
+def _said(line: Line, start: float, end: float) -> float:
+    until = line.busy_until(start, end)
+    return -FOREVER if until is None else until
 
 
 def _where(gaps: Gaps, is_wanted: NDArray[np.bool_]) -> Gaps:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from holdfast.model.standing import USABLE
+
 
 def normalise(name: str) -> str:
     """The form in which host names are kept: lower case, no trailing dot."""
@@ -80,12 +82,18 @@ class Host:
     local_gb: int = 0
     enrolled: bool = False
     reservable: bool = False
+    state: str = "up"  # model/standing.py decides it
     generation: int = 0
     created_at: datetime | None = None
     updated_at: datetime | None = None
     capabilities: Mapping[str, str] = field(default_factory=dict)
     inventories: Mapping[str, Inventory] = field(default_factory=dict)
     traits: frozenset[str] = frozenset()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is not known to have failed: only then it takes reservations."""
+        return self.state in USABLE
 
     def capacity(self) -> Mapping[str, int]:
         """What slots can take of it, by resource class."""

@@ -18,7 +18,7 @@ from holdfast.model.lease import Allocation
 from holdfast.model.timeline import EMPTY, Hold, Line
 
 if TYPE_CHECKING:
-    from holdfast.model.gaps import Flat, Gaps
+    from holdfast.model.gaps import Flat, Gaps, Some
 
 #: How many different requests' matching hosts are remembered.
 MOST_MATCHES = 256
@@ -35,6 +35,7 @@ class Stock:
     hosts: Mapping[int, Host] = field(default_factory=dict)
     lines: Mapping[int, Line] = field(default_factory=dict)
     revision: int = 0
+    changes: int = 0  # grows with every change of a line
     _changed: Mapping[int, Line] = field(default_factory=dict)  # over `lines`, for one plan
     _matches: dict[Hashable, Sequence[Host]] = field(default_factory=dict)
     _flat: list["Flat"] = field(default_factory=list)  # one at most, of the lines
@@ -43,12 +44,20 @@ class Stock:
         line = self._changed.get(host_id)
         return line if line is not None else self.lines.get(host_id, EMPTY)
 
-    def matching(self, key: Hashable, test: Callable[[Host], bool]) -> Sequence[Host]:
-        """The hosts that pass, by id; remembered under `key` until a host's facts change."""
+    def matching(
+        self,
+        key: Hashable,
+        test: Callable[[Host], bool],
+        among: Callable[[], Sequence[Host]] | None = None,
+    ) -> Sequence[Host]:
+        """The hosts that pass, by id; remembered under `key` until a host's facts change. Who knows
+        that only some can pass says among which to look."""
         remembered = (self.revision, key)
         found = self._matches.get(remembered)
         if found is None:
-            found = [host for host in list(self.hosts.values()) if test(host)]
+            every = list(self.hosts.values()) if among is None else among()
+            passed = [host for host in every if test(host)]
+            found = passed if len(passed) < len(every) else every
             if len(self._matches) >= MOST_MATCHES:
                 self._matches.clear()
             self._matches[remembered] = found
@@ -59,34 +68,51 @@ class Stock:
         from holdfast.model.gaps import lay_out  # numpy comes with it
 
         lines = self._lines_of(hosts)
-        return self._laid_out(lines).of(lines) if len(lines) > FEW else [lay_out(lines)]
+        return self._laid_out(lines).gaps() if len(lines) > FEW else [lay_out(lines)]
 
-    def busy_until(self, hosts: Iterable[Host], start: float, end: float) -> Sequence[float | None]:
-        """Of each, when the first who holds some of it in the window gives it back, if any."""
+    def free(self, hosts: Sequence[Host], start: float, end: float) -> Sequence[Host]:
+        """Those of which nobody holds anything in the window."""
         lines = self._lines_of(hosts)
         if len(lines) > FEW:
-            return self._laid_out(lines).busy_until(lines, start, end)
-        return [line.busy_until(start, end) for line in lines]
+            return [hosts[at] for at in self._laid_out(lines).free(start, end)]
+        return [host for host, line in zip(hosts, lines, strict=True) if line.is_free(start, end)]
+
+    def first_back(
+        self, hosts: Sequence[Host], start: float, end: float, most: int
+    ) -> Sequence[Host]:
+        """Those that are held in the window and given back first, the first one first."""
+        lines = self._lines_of(hosts)
+        if len(lines) > FEW:
+            return [hosts[at] for at in self._laid_out(lines).first_back(start, end, most)]
+        until = [line.busy_until(start, end) for line in lines]
+        busy = [(back, at) for at, back in enumerate(until) if back is not None]
+        return [hosts[at] for _back, at in sorted(busy)[:most]]
+
+    def lay_out(self) -> None:
+        """What the first who asks about very many hosts would have to wait for."""
+        self._laid_out(list(self.lines.values()))
 
     def _lines_of(self, hosts: Iterable[Host]) -> Sequence[Line]:
         if self._changed:
             return [self.line(host.id) for host in hosts]
         return [self.lines.get(host.id, EMPTY) for host in hosts]
 
-    def _laid_out(self, lines: Sequence[Line]) -> "Flat":
-        from holdfast.model.gaps import Flat
+    def _laid_out(self, lines: Sequence[Line]) -> "Some":
+        from holdfast.model.gaps import Flat, Some
 
         flat = next(iter(self._flat), None)
-        if flat is None or flat.unknown(lines) > MANY:
-            flat = None
-            self._flat.clear()  # never two of them in memory
-            flat = Flat(list(self.lines.values()))
-            self._flat[:] = [flat]
-        return flat
+        some = None if flat is None else Some(flat, lines)
+        if some is not None and some.unknown <= MANY:
+            return some
+        flat = some = None
+        self._flat.clear()  # never two of them in memory
+        flat = Flat(list(self.lines.values()))
+        self._flat[:] = [flat]
+        return Some(flat, lines)
 
     def renewed(self, hosts: Mapping[int, Host]) -> "Stock":
         """The same lines, and what is known of their hosts by now."""
-        return Stock(hosts, self.lines, self.revision + 1, _flat=self._flat)
+        return Stock(hosts, self.lines, self.revision + 1, self.changes, _flat=self._flat)
 
     def without(self, allocations: Iterable[Allocation]) -> "Stock":
         """The same, less what somebody who plans anew holds himself."""
@@ -103,7 +129,7 @@ class Stock:
         """The same, as if these hosts could not be reserved."""
         gone = set(host_ids)
         left = {i: host for i, host in self.hosts.items() if i not in gone}
-        return Stock(left, self.lines, self.revision, self._changed, _flat=self._flat)
+        return Stock(left, self.lines, self.revision, _changed=self._changed, _flat=self._flat)
 
     def plus(self, allocations: Iterable[Allocation]) -> "Stock":
         """The same, with what is planned and not booked yet."""
@@ -117,7 +143,14 @@ class Stock:
         return line if line is not None else self.lines.get(host_id, EMPTY)
 
     def _with(self, changed: Mapping[int, Line]) -> "Stock":
-        return Stock(self.hosts, self.lines, self.revision, changed, self._matches, self._flat)
+        return Stock(
+            self.hosts,
+            self.lines,
+            self.revision,
+            _changed=changed,
+            _matches=self._matches,
+            _flat=self._flat,
+        )
 
 
 def hold_of(allocation: Allocation) -> Hold:

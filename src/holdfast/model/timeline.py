@@ -27,12 +27,15 @@ class Hold(NamedTuple):
     takes: Mapping[str, int] | None = None
 
 
+_Hold = tuple[float, float, Mapping[str, int] | None]  # as those who read very many have them
+
+
 class Line:
     """The holds of one host, in the order of their starts."""
 
     __slots__ = ("_ends", "_latest", "_starts", "_takes")
 
-    def __init__(self, holds: Iterable[Hold] = ()) -> None:
+    def __init__(self, holds: Iterable[_Hold] = ()) -> None:
         in_order = sorted(holds, key=itemgetter(0, 1))
         self._starts = array("d", [hold[0] for hold in in_order])
         self._ends = array("d", [hold[1] for hold in in_order])

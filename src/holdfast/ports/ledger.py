@@ -29,6 +29,16 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Change:
+    """One of many steps that are saved together."""
+
+    old: Lease
+    new: Lease
+    work: Work | None = None
+    say: str = ""
+
+
+@dataclass(frozen=True)
 class Obstacle:
     """A lease that is in the way; of another project's only that it is there, and until when."""
 
@@ -45,6 +55,27 @@ class Limits:
     leases: int | None = None
     hosts: int | None = None
     host_hours: int | None = None
+
+
+@dataclass(frozen=True)
+class RightfulPool:
+    """What the pool of a reservation that runs should be."""
+
+    lease_id: str
+    project_id: str
+    hosts: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Rightful:
+    """What pools should be, as far as nobody is about to change them: those of reservations by
+    id, hosts that belong to the free pool, hosts that are enrolled, and hosts that we know and that
+    are not on their way anywhere."""
+
+    reservations: Mapping[str, RightfulPool]
+    free: frozenset[str]
+    enrolled: frozenset[str]
+    settled: frozenset[str]
 
 
 class Ledger(Protocol):
@@ -76,6 +107,10 @@ class Ledger(Protocol):
         """Write the step from old to new; under a claim, only while it is ours."""
         ...
 
+    def save_many(self, steps: Sequence[Change]) -> None:
+        """All of them in one transaction, or none: StaleWrite. Quotas are not looked at."""
+        ...
+
     def foresee(self, old: Lease | None, new: Lease, limits: Limits) -> None:
         """QuotaExceeded if writing that step would be more than the project may have."""
         ...
@@ -87,6 +122,51 @@ class Ledger(Protocol):
     def news_of_pools(self, since: datetime) -> Mapping[str, datetime]:
         """Whose pools changed since then, and when: reservations by id, all hosts as ''."""
         ...
+
+    # repair
+    def needs_repair(self) -> bool:
+        """Whether an enrolled host has failed or is on its way back, or a living reservation
+        misses something."""
+        ...
+
+    def leases_on(self, host_ids: Collection[int], *, flagged: bool = False) -> Sequence[Lease]:
+        """Leases that wait or run and hold one of these hosts now or later; `flagged`: also those
+        that miss something."""
+        ...
+
+    def holders(self, host_id: int) -> Mapping[str, bool]:
+        """Ids of reservations that hold the host at this moment; whether the whole of it."""
+        ...
+
+    def rightful(self, kinds: Collection[str]) -> Rightful:
+        """Of reservations only those of these resource types."""
+        ...
+
+    def note(self, subject: str, sentence: str) -> None:
+        """A sentence for the audit, of something that changes nothing else."""
+        ...
+
+    def keep_back(self, host_id: int, work: Work) -> None:
+        """Let nobody book a host that failed, until that work gives it back."""
+        ...
+
+    def arm(self, operation: Operation) -> None:
+        """Make the one row of a chore due; whoever is at it is not disturbed."""
+        ...
+
+    def hasten(self, key: str) -> None:
+        """Make open work due that only waits; nothing if there is none."""
+        ...
+
+    def asked_again(self, operation: Operation) -> bool:
+        """Whether the chore was asked for again since it was claimed."""
+        ...
+
+    def approve(self, what: str, author: str, reason: str, until: datetime) -> None:
+        """An operator's word that lifts a hold."""
+        ...
+
+    def approved(self, what: str) -> bool: ...
 
     # hosts
     def host(self, ref: str) -> Host:

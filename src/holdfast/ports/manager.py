@@ -6,7 +6,7 @@ takes them straight from the database. A command carries ids chosen by the calle
 command sent twice is one command.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -101,6 +101,35 @@ class Availability:
     refusal: Refusal | None = None
 
 
+@dataclass(frozen=True)
+class RepairMove:
+    """What becomes, or would become, of one reservation that a failed host hits."""
+
+    lease_id: str
+    lease_name: str
+    project_id: str
+    reservation_id: str
+    resource_type: str
+    active: bool
+    start: datetime
+    end: datetime
+    leaves: tuple[str, ...] = ()  # hosts that failed and are replaced
+    joins: tuple[str, ...] = ()  # hosts that it gets instead
+    short: str = ""  # what it misses still, and why
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """The plan of a repair. `held` says why nothing of it happens by itself (too much failed at
+    once): it waits for an operator's word. Hosts are counted: usable, of these free now, failed."""
+
+    failed: tuple[str, ...] = ()
+    moves: tuple[RepairMove, ...] = ()
+    held: str = ""
+    usable: int = 0
+    free: int = 0
+
+
 class Manager(Protocol):
     def ping(self) -> str:
         """The answering manager's name."""
@@ -120,6 +149,21 @@ class Manager(Protocol):
         self, caller: Caller, lease_id: str, reservation_id: str, host_id: int
     ) -> None:
         """Something else instead of that host, for a reservation that has not started."""
+        ...
+
+    def acknowledge(self, caller: Caller, lease_id: str) -> None:
+        """The owner has seen that the lease got something else: `resources_changed` goes."""
+        ...
+
+    def plan_repair(
+        self, caller: Caller, hosts: Sequence[str] = (), racks: Sequence[str] = ()
+    ) -> RepairReport:
+        """What a repair would do now; with hosts or racks: if these failed as well. Nothing is
+        written. NotFound names a host or rack that is not enrolled."""
+        ...
+
+    def run_repair(self, caller: Caller, approve: bool = False, reason: str = "") -> RepairReport:
+        """Repair now, without waiting for the next look; `approve` lifts a hold for a while."""
         ...
 
     def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:

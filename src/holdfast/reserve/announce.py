@@ -126,9 +126,15 @@ def news(old: Lease, new: Lease, now: datetime) -> tuple[str, ...]:
 
 
 def _health(old: Lease, new: Lease) -> tuple[str, ...]:
-    if old.degraded == new.degraded:
-        return ()
-    return (DEGRADED,) if new.degraded else (HEALED,)
+    """Worse is also one that was bad before and has become worse."""
+    if _troubles(new) - _troubles(old) or (new.degraded and not old.degraded):
+        return (DEGRADED,)
+    return (HEALED,) if old.degraded and not new.degraded else ()
+
+
+def _troubles(lease: Lease) -> set[tuple[str, str]]:
+    found = {(r.id, "missing") for r in lease.reservations if r.missing_resources}
+    return found | {(r.id, "changed") for r in lease.reservations if r.resources_changed}
 
 
 def _step(event_type: str, lease: Lease) -> int:

@@ -7,7 +7,7 @@ regardless.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, NotFound, Unavailable
@@ -19,11 +19,13 @@ from holdfast.ports.manager import (
     LeaseChange,
     NewLease,
     Preview,
+    RepairReport,
 )
 from holdfast.ports.operations import Operations
 from holdfast.reserve.floatingips import FloatingIps
 from holdfast.reserve.hosts import Hosts
 from holdfast.reserve.leases import Leases
+from holdfast.reserve.repair import Repairs
 
 
 class Commands:
@@ -32,6 +34,7 @@ class Commands:
         leases: Leases,
         hosts: Hosts,
         floatingips: FloatingIps,
+        repairs: Repairs,
         operations: Operations,
         clock: Clock,
         *,
@@ -42,6 +45,7 @@ class Commands:
         self._leases = leases
         self._hosts = hosts
         self._floatingips = floatingips
+        self._repairs = repairs
         self._operations = operations
         self._clock = clock
         self._name = name
@@ -68,6 +72,23 @@ class Commands:
         self, caller: Caller, lease_id: str, reservation_id: str, host_id: int
     ) -> None:
         self._leases.replace_host(caller, lease_id, reservation_id, host_id)
+
+    def acknowledge(self, caller: Caller, lease_id: str) -> None:
+        self._repairs.acknowledge(caller, lease_id)
+
+    def plan_repair(
+        self, caller: Caller, hosts: Sequence[str] = (), racks: Sequence[str] = ()
+    ) -> RepairReport:
+        return self._repairs.plan(hosts, racks)
+
+    def run_repair(self, caller: Caller, approve: bool = False, reason: str = "") -> RepairReport:
+        """What it does is the plan before it; the row is made due, and a manager does it."""
+        if approve:
+            self._repairs.approve(caller, reason)
+        report = self._repairs.plan((), ())
+        self._repairs.hasten()
+        self._ring()
+        return report
 
     def delete_lease(self, caller: Caller, lease_id: str) -> None:
         self._wait(self._leases.delete(caller, lease_id))

@@ -18,6 +18,8 @@ LABELS = {"region": "region", "availability_zone": "availability_zone"}
 AMOUNTS = {"vcpus": "cpu_cores", "memory_mb": "free_ram_mb", "local_gb": "free_disk_gb"}
 #: How much of a condition a refusal quotes.
 MAX_SAID = 120
+#: Of so many different answers of hosts a condition remembers its verdict.
+MOST_REMEMBERED = 100
 
 
 @dataclass(frozen=True)
@@ -65,23 +67,39 @@ def _amount(name: str, fact: str, wanted: int) -> Condition:
 
 def _capability(key: str, text: str) -> Condition:
     name, test = extra_specs.path(key), extra_specs.parse(text, key)
+    names = [name] if ":" not in name else [name, name.split(":", 1)[0]]
 
-    def passes(host: Host) -> bool:
-        found = extra_specs.value(host.fact, name)
+    def test_facts(facts: expression.Facts) -> bool:
+        found = extra_specs.value(facts.get, name)
         return found is not None and test(found)
 
+    passes = _remembering(names, test_facts)
     return Condition(_short(f"{name} {text}"), passes, frozenset([name]), text)
 
 
 def _property(part: expression.Expression) -> Condition:
-    def passes(host: Host) -> bool:
-        return part.matches(_known(host, part.keys))
-
+    passes = _remembering(sorted(part.keys), part.matches)
     return Condition(_short(part.text), passes, part.keys, part.source)
 
 
-def _known(host: Host, keys: frozenset[str]) -> expression.Facts:
-    return {key: found for key in keys if (found := host.fact(key)) is not None}
+def _remembering(
+    names: Sequence[str], test: Callable[[expression.Facts], bool]
+) -> Callable[[Host], bool]:
+    """The test of these facts of a host. A cloud has many hosts and few makes: of hosts that say
+    the same of themselves one is tested."""
+    verdicts: dict[tuple[Any, ...], bool] = {}
+
+    def passes(host: Host) -> bool:
+        said = tuple([host.fact(name) for name in names])
+        verdict = verdicts.get(said)
+        if verdict is None:
+            known = zip(names, said, strict=True)
+            verdict = test({name: fact for name, fact in known if fact is not None})
+            if len(verdicts) < MOST_REMEMBERED:
+                verdicts[said] = verdict
+        return verdict
+
+    return passes
 
 
 def _short(text: str) -> str:

@@ -40,6 +40,10 @@ class _Look:
     sure: bool
 
 
+class _Refused(Exception):
+    """By a stock that may be a moment old; with what an explanation needs."""
+
+
 class Drafts:
     def __init__(self, desk: Desk, new_id: Callable[[], str]) -> None:
         self._desk = desk
@@ -197,10 +201,15 @@ class Drafts:
     # shared
 
     def _made_sure(self, draft: Callable[[_Look], Lease]) -> Lease:
+        stock = self._desk.ledger.stock()
+        changes = stock.changes
         try:
-            return draft(_Look(self._desk.ledger.stock(), sure=False))
-        except NotEnoughHosts:
-            return draft(_Look(self._desk.ledger.stock(sure=True), sure=True))
+            return draft(_Look(stock, sure=False))
+        except _Refused as first:
+            again = self._desk.ledger.stock(sure=True)
+            if again is stock and again.changes == changes:  # a second plan would say the same
+                raise self._explained(*first.args) from None
+            return draft(_Look(again, sure=True))
 
     def _plan(self, resource: Resource, wish: Wish, look: _Look) -> tuple[Allocation, ...]:
         late = self._late(wish)
@@ -211,7 +220,7 @@ class Drafts:
             return resource.plan(wish, look.stock, self._desk.ledger)
         except NotEnoughHosts as refused:
             if not look.sure:
-                raise
+                raise _Refused(refused, resource, wish, look.stock) from None
             raise self._explained(refused, resource, wish, look.stock) from None
 
     def _late(self, wish: Wish) -> set[int]:

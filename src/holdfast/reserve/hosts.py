@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts come into reservation and leave it: rows at once, pools by durable steps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from holdfast.model.errors import HostInUse, InvalidInput, NotFound
-from holdfast.model.host import RESERVED_NAMES
+from holdfast.model.host import RESERVED_NAMES, Host, same
 from holdfast.model.operation import Operation
-from holdfast.nova.names import KEPT, KEPT_POOL
+from holdfast.nova.names import KEPT, KEPT_POOL, OWNER, SERVER, SLOTS
 from holdfast.ports.ledger import Work
 from holdfast.reserve.due import Desk
 from holdfast.reserve.pools import ensure
 from holdfast.work.kind import Kind, NotYet, Run, Step
 
-ENROL, WITHDRAW = "host_enrol", "host_withdraw"
+ENROL, WITHDRAW, RETURN = "host_enrol", "host_withdraw", "host_return"
+#: How often a host that failed is looked at.
+LOOK_S = 10.0
 LONGEST_KEY = 64
 LONGEST_VALUE = 4096
 
@@ -36,7 +38,7 @@ class Hosts:
             )
         work = Work(
             put=self._operations(ENROL, found.uuid, found.service_host),
-            cancel=frozenset({WITHDRAW}),
+            cancel=frozenset({WITHDRAW, RETURN}),
         )
         host = self._desk.ledger.enrol(found, self._region, capabilities, work)
         return host.id, f"{ENROL}/{found.uuid}"
@@ -53,10 +55,21 @@ class Hosts:
         host = self._desk.ledger.host(str(host_id))
         work = Work(
             put=self._operations(WITHDRAW, host.uuid, host.service_host),
-            cancel=frozenset({ENROL}),
+            cancel=frozenset({ENROL, RETURN}),
         )
         self._desk.ledger.withdraw(host.id, work)
         return f"{WITHDRAW}/{host.uuid}"
+
+    def keep_back(self, hosts: Iterable[Host]) -> None:
+        """Hosts that failed: nobody books them until they are healthy and empty."""
+        for host in hosts:
+            work = self._operations(RETURN, host.uuid, host.service_host)
+            self._desk.ledger.keep_back(host.id, Work(put=work))
+
+    def let_back(self, hosts: Iterable[Host]) -> None:
+        """Hosts that are healthy again: who was kept back need not wait for the next look."""
+        for host in hosts:
+            self._desk.ledger.hasten(f"{RETURN}/{host.uuid}")
 
     def set_property(self, name: str, private: bool) -> None:
         self._desk.ledger.set_property(name, private)
@@ -143,6 +156,52 @@ class HostEnrol(_HostWork):
         return f"{host.hypervisor_hostname} can be reserved"
 
 
+class HostReturn(_HostWork):
+    """A host that failed leaves the free pool, and the pools of reservations that got another one
+    as soon as their servers have gone; healthy again and empty, it comes back."""
+
+    name = RETURN
+    stubborn = True
+
+    def steps(self) -> Sequence[Step]:
+        return (
+            Step("leave", self.leave),
+            Step("wait", self.wait, kept=False),
+            Step("join", self.join_if_free, kept=False),
+            Step("open", self.open),
+        )
+
+    def wait(self, run: Run) -> str:
+        """Also for its own reservation's servers no reason to wait: they are where they belong."""
+        host, name = self._host(run), run.operation.payload["service_host"]
+        cloud, holders = self.desk.hands(run).cloud, self.desk.ledger.holders(host.id)
+        servers = [] if holders else self.desk.in_the_way(cloud, name)
+        if not servers:
+            for pool in cloud.pools.list():
+                whole = OWNER in pool.metadata and not pool.metadata.keys() & {SLOTS, SERVER}
+                mine = any(same(name, member) for member in pool.hosts)
+                if whole and mine and pool.name not in holders:
+                    cloud.pools.remove_host(pool.id, name)
+        if not host.usable:
+            raise NotYet(f"{name} has failed and is not healthy yet", LOOK_S)
+        if servers:
+            raise NotYet(f"{name} is healthy, but {len(servers)} servers are on it", LOOK_S)
+        return f"{name} is healthy again"
+
+    def join_if_free(self, run: Run) -> str:
+        if any(self.desk.ledger.holders(self._host(run).id).values()):
+            return "its reservation has it"
+        return self.join(run)
+
+    def open(self, run: Run) -> str:
+        host = self._host(run)
+        self.desk.ledger.set_reservable(host.id, True, claim=run.claim)
+        return f"{host.hypervisor_hostname} can be reserved again"
+
+    def _host(self, run: Run) -> Host:
+        return self.desk.ledger.host(run.operation.subject.removeprefix("host:"))
+
+
 class HostWithdraw(_HostWork):
     """Tried until it succeeds: nobody can ask for it again once the host is out of our list."""
 
@@ -166,5 +225,5 @@ class HostWithdraw(_HostWork):
 
 
 def kinds(desk: Desk) -> dict[str, Kind]:
-    made: list[Kind] = [HostEnrol(desk), HostWithdraw(desk)]
+    made: list[Kind] = [HostEnrol(desk), HostReturn(desk), HostWithdraw(desk)]
     return {kind.name: kind for kind in made}

@@ -8,8 +8,8 @@ large house not every host is looked at: some more than are wanted are enough to
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from holdfast.model.host import Host
 from holdfast.model.stock import Stock
@@ -79,14 +79,20 @@ def choose(request: HostRequest, stock: Stock, order: Order = BY_ID) -> Choice |
     found = list(_candidates(request, hosts, stock, set(kept), more, order)) if more else []
     if len(kept) + len(found) < request.low:
         return _too_few(request, hosts, stock, len(kept) + len(found))
-    chosen = _chosen(request, [stock.hosts[i] for i in kept], _ranked(found, more, order), more)
+    chosen = arranged(request, [stock.hosts[i] for i in kept], _ranked(found, more, order), more)
     return Choice((*kept, *(host.id for host in chosen)))
 
 
 def matching(request: HostRequest, stock: Stock) -> Sequence[Host]:
     """The hosts that match, remembered by what was asked for."""
-    wanted = request.conditions
-    return stock.matching(wanted, lambda host: matches(host, wanted))
+    return _meeting(request.conditions, stock)
+
+
+def _meeting(wanted: tuple[Condition, ...], stock: Stock) -> Sequence[Host]:
+    """Condition by condition: a refusal says how many hosts each of them removed."""
+    if not wanted:
+        return stock.matching((), lambda _host: True)
+    return stock.matching(wanted, wanted[-1].test, lambda: _meeting(wanted[:-1], stock))
 
 
 # look
@@ -112,8 +118,14 @@ def _candidates(
     """Free hosts: all of a few; of many, until there are enough to choose from."""
     everything = len(hosts) <= FEW or request.spread or request.pack
     enough = len(hosts) if everything else 4 * more + 64
+    looked_at: Iterable[Host] = _some_then_free(request, _from(hosts, order), stock)
+    if enough > SOME:
+        looked_at = free = stock.free(_from(hosts, order), request.start, request.end)
+        if len(besides.union(host.id for host in free)) < request.low:  # no need to compare them
+            yield from (_Candidate(host, (0.0, 0.0)) for host in free if host.id not in besides)
+            return
     perfect = 0
-    for host in _some_then_free(request, _from(hosts, order), stock):
+    for host in looked_at:
         gap = stock.line(host.id).gap(request.start, request.end)
         if gap is None or host.id in besides:
             continue
@@ -138,8 +150,7 @@ def _some_then_free(request: HostRequest, hosts: Sequence[Host], stock: Stock) -
     yield from hosts[:SOME]
     others = hosts[SOME:]
     if others:
-        busy = stock.busy_until(others, request.start, request.end)
-        yield from (host for host, until in zip(others, busy, strict=True) if until is None)
+        yield from stock.free(others, request.start, request.end)
 
 
 def _rest(request: HostRequest, gap: tuple[float, float]) -> tuple[float, float]:
@@ -163,9 +174,10 @@ def _ranked(found: Sequence[_Candidate], more: int, order: Order) -> list[Host]:
     return [one.host for one in by_rest]
 
 
-def _chosen(
+def arranged(
     request: HostRequest, kept: Sequence[Host], ranked: Sequence[Host], more: int
 ) -> Sequence[Host]:
+    """So many of the ranked: the first, or as the request wants them spread or packed."""
     if request.spread:
         return _spread(kept, ranked, more, request.spread)
     if request.pack:
@@ -246,8 +258,7 @@ def _removed(request: HostRequest, stock: Stock) -> tuple[tuple[str, int], ...]:
     found: list[tuple[str, int]] = []
     left = len(stock.hosts)
     for position, condition in enumerate(request.conditions, start=1):
-        so_far = replace(request, conditions=request.conditions[:position])
-        before, left = left, len(matching(so_far, stock))
+        before, left = left, len(_meeting(request.conditions[:position], stock))
         found.append((condition.text, before - left))
     return tuple(found)
 
@@ -262,6 +273,5 @@ def _lacking(request: HostRequest, stock: Stock) -> str:
 
 
 def _in_the_way(request: HostRequest, hosts: Sequence[Host], stock: Stock) -> tuple[int, ...]:
-    until = stock.busy_until(hosts, request.start, request.end)
-    busy = ((at, host.id) for host, at in zip(hosts, until, strict=True) if at is not None)
-    return tuple(host_id for _until, host_id in heapq.nsmallest(MOST_BUSY, busy))
+    first = stock.first_back(hosts, request.start, request.end, MOST_BUSY)
+    return tuple(host.id for host in first)

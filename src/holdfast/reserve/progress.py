@@ -7,6 +7,9 @@ from dataclasses import replace
 from holdfast.model.lease import EVENT_TYPES, Lease, Reservation
 from holdfast.reserve.resource import Effect
 
+#: In `Reservation.made`: ids of hosts that failed and for which nothing else was found.
+LOST = "lost"
+
 
 def event(kind: str) -> str:
     """How an announcement calls it."""
@@ -18,6 +21,7 @@ def after(lease: Lease, effects: Sequence[Effect]) -> Lease:
 
     def changed(reservation: Reservation, effect: Effect) -> Reservation:
         missing = reservation.missing_resources if effect.missing is None else effect.missing
+        missing = missing or bool(reservation.made.get(LOST))
         made = {**reservation.made, **effect.made}
         return replace(reservation, made=made, missing_resources=missing)
 

@@ -28,6 +28,7 @@ from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.model.stock import Stock
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.ledger import Ledger
+from holdfast.reserve.mend_need import Need
 from holdfast.reserve.plan import Order
 from holdfast.reserve.pools import KnownPools
 from holdfast.work.kind import NotYet
@@ -123,6 +124,7 @@ class Effect:
 class Resource(Protocol):
     type: str
     arranges: bool  # whether `arrange` has anything to do
+    pooled: bool  # whether, while it runs, the pool of its id has just the hosts that it holds
 
     # decide
 
@@ -140,6 +142,11 @@ class Resource(Protocol):
 
     def plan(self, wish: Wish, stock: Stock, ledger: Ledger) -> tuple[Allocation, ...]:
         """What to hold in the window; NotEnoughHosts says why not."""
+        ...
+
+    def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need | None:
+        """What must take the place of what is lost, beside what the wish keeps; None: `plan` is
+        asked instead, for this reservation alone."""
         ...
 
     def openings(
@@ -178,6 +185,7 @@ class Quiet:
 
     type = ""
     arranges = False
+    pooled = False
 
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         return dict(spec)
@@ -190,6 +198,9 @@ class Quiet:
 
     def plan(self, wish: Wish, stock: Stock, ledger: Ledger) -> tuple[Allocation, ...]:
         return ()
+
+    def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need | None:
+        return None
 
     def openings(
         self, wish: Wish, until: datetime, stock: Stock, ledger: Ledger, most: int

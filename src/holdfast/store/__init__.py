@@ -8,11 +8,13 @@ from holdfast.store.hosts import HostStore
 from holdfast.store.leases import LeaseStore
 from holdfast.store.observations import ObservationStore
 from holdfast.store.operations import OperationStore
+from holdfast.store.repairs import RepairStore
+from holdfast.store.standings import StandingStore
 from holdfast.store.stock import StockKeeper
 from holdfast.store.tidy import TidyStore
 
 
-class SqlLedger(LeaseStore, HostStore, FloatingIpStore):
+class SqlLedger(LeaseStore, HostStore, FloatingIpStore, RepairStore):
     """All parts of the book: the `ports.ledger.Ledger` of SQL."""
 
     def __init__(self, database: Database) -> None:
@@ -28,6 +30,7 @@ class Store:
         self.ledger = SqlLedger(self.database)
         self.operations = OperationStore(self.database)
         self.observations = ObservationStore(self.database)
+        self.standings = StandingStore(self.database)
         self.tidy = TidyStore(self.database)
 
     def close(self) -> None:

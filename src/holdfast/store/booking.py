@@ -17,6 +17,7 @@ from holdfast.model.errors import StaleWrite
 from holdfast.model.lease import Allocation, Lease, Window
 from holdfast.model.stock import hold_of
 from holdfast.model.timeline import Hold, too_much
+from holdfast.store.host_rows import USABLE
 from holdfast.store.inventories import capacity
 from holdfast.store.tables import allocations, floatingips, hosts, things
 
@@ -31,14 +32,19 @@ def portions(some: Iterable[T]) -> Iterator[Sequence[T]]:
     return (every[at : at + PORTION] for at in range(0, len(every), PORTION))
 
 
-def hold(
-    conn: Connection, old: Lease | None, new: Lease, now: datetime, *, patient: bool = True
-) -> None:
-    """Take what `new` holds, less what `old` held already; StaleWrite when that cannot be."""
-    wanted = _more(old, new)
-    take(conn, _changed(old, new), now, patient=patient)
-    own = [reservation.id for reservation in new.reservations]
-    lost = _lost_hosts(conn, wanted, new, own, now) | _lost_things(conn, wanted, own)
+#: A lease before and after.
+Step = tuple[Lease | None, Lease]
+
+
+def hold(conn: Connection, steps: Sequence[Step], now: datetime, *, patient: bool = True) -> None:
+    """Take what the new leases hold, less what the old ones held already; StaleWrite when that
+    cannot be."""
+    wanted = [more for old, new in steps for more in _more(old, new)]
+    changed = {host_id for old, new in steps for host_id in _changed(old, new)}
+    take(conn, changed, now, patient=patient)
+    own = [reservation.id for _old, new in steps for reservation in new.reservations]
+    held = [allocation for _old, new in steps for allocation in new.allocations()]
+    lost = _lost_hosts(conn, wanted, held, own, now) | _lost_things(conn, wanted, own)
     if lost:
         raise StaleWrite(f"{', '.join(sorted(lost))}: taken by another booking meanwhile")
 
@@ -72,7 +78,10 @@ _OTHERS = sa.select(a.host_id, a.held_from, a.held_until, a.slots, a.takes).wher
     a.reservation_id.not_in(sa.bindparam("own", expanding=True)),
 )
 _ROOM = sa.select(h.id, h.inventories, h.vcpus, h.memory_mb, h.local_gb).where(
-    h.id.in_(sa.bindparam("ids", expanding=True)), h.enrolled.is_(True), h.reservable.is_(True)
+    h.id.in_(sa.bindparam("ids", expanding=True)),
+    h.enrolled.is_(True),
+    h.reservable.is_(True),
+    USABLE,
 )
 
 
@@ -122,7 +131,7 @@ def _hosts(some: Iterable[Allocation]) -> set[int]:
 def _lost_hosts(
     conn: Connection,
     wanted: Sequence[Allocation],
-    lease: Lease,
+    held: Sequence[Allocation],
     own: Sequence[str],
     now: datetime,
 ) -> set[str]:
@@ -130,10 +139,10 @@ def _lost_hosts(
     if not ids:
         return set()
     mine: dict[int, list[Hold]] = {}
-    for allocation in lease.allocations():
+    for allocation in held:
         if allocation.host_id in ids:
             mine.setdefault(allocation.host_id, []).append(hold_of(allocation))
-    span = _span(one for one in lease.allocations() if one.host_id in ids)
+    span = _span(one for one in held if one.host_id in ids)
     others = _others(conn, ids, Window(max(span.start, now), span.end), own)
     room = _room(conn, ids)
     return {

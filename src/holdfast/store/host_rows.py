@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from holdfast.model import standing
 from holdfast.model.host import Host, normalise, short
 from holdfast.ports.cloud import CloudHost
 from holdfast.store import capabilities, inventories
@@ -33,12 +34,15 @@ _FIELDS = [
     "local_gb",
     "enrolled",
     "reservable",
+    "state",
     "generation",
     "created_at",
     "updated_at",
 ]
 
 
+#: Not known to have failed: with `enrolled` and `reservable` what a booking needs.
+USABLE = h.state.in_(standing.USABLE)
 #: Texts that many hosts share.
 _OFTEN = ("hypervisor_type", "cpu_info", "region", "zone", "rack")
 

@@ -20,7 +20,7 @@ from holdfast.store.booking import portions, take
 from holdfast.store.capabilities import HOST
 from holdfast.store.database import Database
 from holdfast.store.host_rows import by_name, columns, load, named, write_traits
-from holdfast.store.operations import apply_work, update_claimed
+from holdfast.store.operations import update_claimed
 from holdfast.store.stock import StockKeeper
 from holdfast.store.tables import (
     allocations,
@@ -32,6 +32,7 @@ from holdfast.store.tables import (
     reservations,
     things,
 )
+from holdfast.store.work import apply_work
 
 h = hosts.c
 
@@ -348,24 +349,35 @@ _BUSY_THINGS = (
     )
 )
 
-_OBSTACLES = (
+#: The reservations that go first, before anything is joined: many hosts are held by thousands.
+_FIRST_TO_GO = (
     sa.select(
-        leases.c.id,
-        leases.c.name,
-        leases.c.project_id,
+        allocations.c.reservation_id,
         sa.func.max(allocations.c.held_until).label("until"),
         sa.func.count(sa.distinct(allocations.c.host_id)).label("hosts"),
     )
-    .join(reservations, reservations.c.lease_id == leases.c.id)
-    .join(allocations, allocations.c.reservation_id == reservations.c.id)
     .where(
         allocations.c.host_id.in_(sa.bindparam("ids", expanding=True)),
         allocations.c.held_from < sa.bindparam("end"),
         allocations.c.held_until > sa.bindparam("start"),
     )
-    .group_by(leases.c.id, leases.c.name, leases.c.project_id)
+    .group_by(allocations.c.reservation_id)
     .order_by(sa.func.max(allocations.c.held_until))
     .limit(sa.bindparam("most"))
+    .subquery()
+)
+_OBSTACLES = (
+    sa.select(
+        leases.c.id,
+        leases.c.name,
+        leases.c.project_id,
+        sa.func.max(_FIRST_TO_GO.c.until).label("until"),
+        sa.cast(sa.func.sum(_FIRST_TO_GO.c.hosts), sa.Integer).label("hosts"),
+    )
+    .join(reservations, reservations.c.lease_id == leases.c.id)
+    .join(_FIRST_TO_GO, _FIRST_TO_GO.c.reservation_id == reservations.c.id)
+    .group_by(leases.c.id, leases.c.name, leases.c.project_id)
+    .order_by(sa.func.max(_FIRST_TO_GO.c.until))
 )
 
 

@@ -75,6 +75,16 @@ def columns(lease: Lease) -> dict[str, Any]:
     }
 
 
+RESERVATION_COLUMNS = (
+    "resource_type",
+    "status",
+    "missing_resources",
+    "resources_changed",
+    "spec",
+    "made",
+)
+
+
 def reservation_columns(reservation: Reservation) -> dict[str, Any]:
     return {
         "resource_type": reservation.resource_type,

@@ -12,16 +12,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from holdfast.model.errors import NotFound, StaleWrite
-from holdfast.model.lease import Event, Lease, Reservation
+from holdfast.model.lease import Event, Lease
 from holdfast.model.operation import Claim
-from holdfast.ports.ledger import Limits, Work
+from holdfast.ports.ledger import Change, Limits, Work
 from holdfast.store import audit, lease_rows, quotas
-from holdfast.store.booking import hold, portions, take
+from holdfast.store.booking import Step, hold, portions, take
 from holdfast.store.database import Database
 from holdfast.store.lease_list import Listing, narrowed
-from holdfast.store.operations import apply_work, update_claimed
+from holdfast.store.lease_rows import RESERVATION_COLUMNS
+from holdfast.store.operations import update_claimed
 from holdfast.store.tables import allocations, leases, operations, reservations
 from holdfast.store.tables import audit as audit_rows
+from holdfast.store.work import apply_work
 
 T = TypeVar("T")
 #: A lease as its owner sees it: without what it holds, with how far its work is.
@@ -43,9 +45,12 @@ class LeaseStore:
 
     def lease(self, lease_id: str) -> Lease:
         with self._db.read() as conn:
-            row = conn.execute(_leases(("lease",)), {"lease": lease_id}).first()
+            row = conn.execute(lease_query(("lease",)), {"lease": lease_id}).first()
             if row is not None:
-                return lease_rows.lease(row, lease_rows.with_holds(conn, [row.id]))
+                parts = lease_rows.with_holds(conn, [row.id])
+                # One that has nothing may have been erased between the two looks.
+                if parts or conn.execute(lease_query(("lease",)), {"lease": lease_id}).first():
+                    return lease_rows.lease(row, parts)
         raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
 
     def with_events(
@@ -54,7 +59,7 @@ class LeaseStore:
         """Leases with their events, without what they hold; all, or one, or a project's."""
         asked, bound = _asked(lease_id, project_id)
         with self._db.read() as conn:
-            return list(_seen(conn, conn.execute(_leases(asked), bound).all()))
+            return list(_seen(conn, conn.execute(lease_query(asked), bound).all()))
 
     def stamped(
         self,
@@ -78,7 +83,7 @@ class LeaseStore:
             stamps: list[Stamp] = [tuple(row) for row in conn.execute(query, bound)]
             full: dict[str, Seen] = {}
             for ids in portions(list(missing(stamps))):
-                rows = conn.execute(_leases(("ids",)), {"ids": ids}).all()
+                rows = conn.execute(lease_query(("ids",)), {"ids": ids}).all()
                 full |= {seen[0].id: seen for seen in _seen(conn, rows, holding)}
             return stamps, full
 
@@ -95,7 +100,7 @@ class LeaseStore:
     ) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
-            hold(conn, None, lease, now, patient=patient)
+            hold(conn, [(None, lease)], now, patient=patient)
             conn.execute(
                 sa.insert(leases).values(id=lease.id, created_at=now, **lease_rows.columns(lease))
             )
@@ -109,7 +114,7 @@ class LeaseStore:
                         **lease_rows.reservation_columns(reservation),
                     )
                 )
-            _rewrite_allocations(conn, {}, lease)
+            _rewrite_allocations(conn, [(None, lease)])
             if limits is not None:
                 quotas.check(conn, lease.project_id, limits, now, new=lease)
             apply_work(conn, lease.id, work, now, is_new=True)
@@ -134,18 +139,10 @@ class LeaseStore:
             # Always in this order, or two of us wait for each other: lease, hosts, things,
             # project, work.
             _update_lease(conn, old, new, now)
-            hold(conn, old, new, now, patient=patient)
+            hold(conn, [(old, new)], now, patient=patient)
             if claim is not None:
                 update_claimed(conn, claim, updated_at=now)
-            before = {r.id: r for r in old.reservations}
-            for reservation in new.reservations:
-                if reservation != before[reservation.id]:
-                    conn.execute(
-                        sa.update(reservations)
-                        .where(reservations.c.id == reservation.id)
-                        .values(updated_at=now, **lease_rows.reservation_columns(reservation))
-                    )
-            _rewrite_allocations(conn, before, new)
+            _rewrite_reservations(conn, [(old, new)], now)
             if limits is not None:
                 quotas.check(conn, new.project_id, limits, now, old=old, new=new)
             if work is not None:
@@ -153,6 +150,20 @@ class LeaseStore:
             if say:
                 audit.write(conn, now, new.id, new.project_id, say)
         return replace(new, version=old.version + 1, updated_at=now)
+
+    def save_many(self, steps: Sequence[Change]) -> None:
+        with self._db.write() as conn:
+            now = self._db.now(conn)
+            pairs: list[Step] = [(one.old, one.new) for one in steps]
+            _take_leases(conn, [one.old for one in steps])
+            _update_leases(conn, [(one.old, one.new) for one in steps], now)
+            hold(conn, pairs, now)
+            _rewrite_reservations(conn, pairs, now)
+            for one in steps:
+                if one.work is not None:
+                    apply_work(conn, one.new.id, one.work, now)
+            said = [(one.new.id, one.new.project_id, one.say) for one in steps if one.say]
+            audit.write_many(conn, now, said)
 
     def foresee(self, old: Lease | None, new: Lease, limits: Limits) -> None:
         with self._db.read() as conn:
@@ -193,6 +204,11 @@ _UPDATE = (
     .where(leases.c.version == sa.bindparam("its_version"))
     .values({name: sa.bindparam(f"new_{name}") for name in _WRITTEN})
 )
+_UPDATE_RESERVATION = (
+    sa.update(reservations)
+    .where(reservations.c.id == sa.bindparam("its_id"))
+    .values({name: sa.bindparam(f"new_{name}") for name in ("updated_at", *RESERVATION_COLUMNS)})
+)
 _NEWS = (
     sa.select(reservations.c.id, sa.func.max(audit_rows.c.at))
     .join(leases, leases.c.id == reservations.c.lease_id)
@@ -212,7 +228,7 @@ _CONDITIONS: Mapping[str, sa.ColumnElement[bool]] = {
 
 
 @functools.cache
-def _leases(asked: tuple[str, ...]) -> sa.Select[Any]:
+def lease_query(asked: tuple[str, ...]) -> sa.Select[Any]:
     """Lease rows, their columns in the order of the dataclass."""
     names = (
         "id name user_id project_id start_date end_date before_end_date status degraded version"
@@ -259,24 +275,58 @@ def _no_twins(what: str) -> Iterator[None]:
 
 
 def _update_lease(conn: Connection, old: Lease, new: Lease, now: datetime) -> None:
-    values = {**lease_rows.columns(new), "updated_at": now, "version": old.version + 1}
-    bound = {f"new_{name}": value for name, value in values.items()}
-    done = conn.execute(_UPDATE, {**bound, "its_id": old.id, "its_version": old.version})
-    if done.rowcount != 1:
+    if conn.execute(_UPDATE, _bound(old, new, now)).rowcount != 1:
         raise StaleWrite(f"lease {old.id} was changed by somebody else meanwhile")
 
 
-def _rewrite_allocations(conn: Connection, before: Mapping[str, Reservation], new: Lease) -> None:
-    """Replace the allocations of each reservation whose holds differ."""
+def _bound(old: Lease, new: Lease, now: datetime) -> dict[str, Any]:
+    values = {**lease_rows.columns(new), "updated_at": now, "version": old.version + 1}
+    bound = {f"new_{name}": value for name, value in values.items()}
+    return {**bound, "its_id": old.id, "its_version": old.version}
+
+
+def _take_leases(conn: Connection, olds: Sequence[Lease]) -> None:
+    """Own their rows until the commit; StaleWrite if somebody changed one."""
+    query = sa.select(leases.c.id, leases.c.version).order_by(leases.c.id)
+    if conn.dialect.name != "sqlite":
+        query = query.with_for_update()
+    now: dict[str, int] = {}
+    for ids in portions(old.id for old in olds):
+        now |= {row.id: row.version for row in conn.execute(query.where(leases.c.id.in_(ids)))}
+    changed = sorted(old.id for old in olds if now.get(old.id) != old.version)
+    if changed:
+        raise StaleWrite(f"changed by somebody else meanwhile: leases {', '.join(changed)}")
+
+
+def _update_leases(conn: Connection, steps: Sequence[tuple[Lease, Lease]], now: datetime) -> None:
+    """Those whose rows are ours."""
+    conn.execute(_UPDATE, [_bound(old, new, now) for old, new in steps])
+
+
+def _rewrite_reservations(conn: Connection, steps: Sequence[Step], now: datetime) -> None:
+    """The rows of reservations that changed, and what they hold."""
     rows: list[dict[str, Any]] = []
-    for reservation in new.reservations:
-        was = before.get(reservation.id)
-        if was is not None and was.allocations == reservation.allocations:
-            continue
-        if was is not None and was.allocations:
-            conn.execute(
-                sa.delete(allocations).where(allocations.c.reservation_id == reservation.id)
-            )
+    for old, new in steps:
+        before = {r.id: r for r in old.reservations} if old else {}
+        for reservation in new.reservations:
+            if reservation != before[reservation.id]:
+                values = {"updated_at": now, **lease_rows.reservation_columns(reservation)}
+                bound = {f"new_{name}": value for name, value in values.items()}
+                rows.append({**bound, "its_id": reservation.id})
+    if rows:
+        conn.execute(_UPDATE_RESERVATION, rows)
+    _rewrite_allocations(conn, steps)
+
+
+def _rewrite_allocations(conn: Connection, steps: Sequence[Step]) -> None:
+    """Replace the allocations of each reservation whose holds differ."""
+    before = {r.id: r.allocations for old, _new in steps if old for r in old.reservations}
+    now = [reservation for _old, new in steps for reservation in new.reservations]
+    differ = [one for one in now if before.get(one.id) != one.allocations]
+    for ids in portions(one.id for one in differ if before.get(one.id)):
+        conn.execute(sa.delete(allocations).where(allocations.c.reservation_id.in_(ids)))
+    rows: list[dict[str, Any]] = []
+    for reservation in differ:
         rows += [
             {
                 "reservation_id": reservation.id,

@@ -74,7 +74,7 @@ def _operation(route: Route) -> dict[str, Any]:
         said["parameters"] = parameters
     if route.schema is not None:
         said["requestBody"] = {
-            "required": True,
+            "required": bool(route.schema.get("required") or route.schema.get("minProperties")),
             "content": {"application/json": {"schema": route.schema}},
         }
     return said

@@ -152,7 +152,7 @@ def view(host: Host) -> dict[str, Any]:
         "status": None,
         "availability_zone": host.zone,
         "trust_id": None,
-        "reservable": host.reservable,
+        "reservable": host.reservable and host.usable,
         "created_at": stamp(host.created_at),
         "updated_at": stamp(host.updated_at),
     }

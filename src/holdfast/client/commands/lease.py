@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast lease create | list | show | set | delete"""
+"""holdfast lease create | list | show | set | delete | replace-host | ack"""
 
 import argparse
 from datetime import datetime
@@ -288,6 +288,31 @@ class ReplaceHost(Base):
         for reservation_id in holding:
             self.client.leases.replace_host(lease["id"], reservation_id, host["id"])
         self.say(f"lease {lease['name']} no longer holds {parsed_args.host}")
+
+
+class Acknowledge(Base):
+    """Say that you have seen that a lease got other resources while it was active.
+
+    Its `resources_changed` goes, and `degraded` with it unless something is still missing. What
+    happened stays in the lease's history.
+    """
+
+    example = "  holdfast lease ack nightly-tests"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("leases", nargs="+", metavar="lease", help="name or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.each(parsed_args.leases, self._acknowledge)
+
+    def _acknowledge(self, ref: str) -> None:
+        lease = self.client.leases.find(ref)
+        self.client.leases.acknowledge(lease["id"])
+        short = any(each.get("missing_resources") for each in lease.get("reservations", ()))
+        still = ", but it still misses something" if short else ""
+        self.say(f"lease {lease['name']} ({lease['id']}) acknowledged{still}")
 
 
 def _changes(args: argparse.Namespace, lease: dict[str, Any], now: datetime) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import itertools
 import logging
 import ssl
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -129,8 +129,10 @@ def tls(conf: cfg.ConfigOpts, url: str) -> dict[str, Any] | bool:
 class Broker:
     """Opens connections, to each node in turn, and knows the queue."""
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, topics: Sequence[str] = ()) -> None:
+        """`topics` are bound beside those of the configuration."""
         self._options = conf.notifications
+        self._topics = sorted({*conf.notifications.topics, *topics})
         url = self._options.transport_url or conf.transport_url
         if not url:
             raise DriverError(
@@ -228,7 +230,7 @@ class Broker:
     def _bind(self, connection: amqp.Connection, queue: str) -> None:
         self.look(connection)
         channel = connection.channel()
-        for topic in self._options.topics:
+        for topic in self._topics:
             channel.queue_bind(queue, self.exchange, f"{topic}.*")
 
 

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
+from collections.abc import Sequence
 
 import amqp
 from oslo_config import cfg
@@ -55,8 +56,9 @@ class NovaNotices:
         tally: Tally | None = None,
         *,
         shared: bool = True,
+        topics: Sequence[str] = (),
     ) -> None:
-        self.broker = Broker(conf)
+        self.broker = Broker(conf, topics)
         self._clock = clock
         self._tally: Tally = tally or NoTally()
         self._shared = shared

@@ -5,6 +5,7 @@ A host is at all times in at least one of the two pools, so that no ordinary ser
 it: it joins the new pool before it leaves the old one.
 """
 
+import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -18,7 +19,8 @@ from holdfast.model.stock import Stock
 from holdfast.ports.cloud import Server
 from holdfast.ports.ledger import Ledger
 from holdfast.reserve.conditions import AMOUNTS, EXPRESSIONS, LABELS, conditions
-from holdfast.reserve.plan import HostRequest, Refusal, choose
+from holdfast.reserve.mend_need import Need
+from holdfast.reserve.plan import HostRequest, Refusal, arranged, choose
 from holdfast.reserve.pools import OWNER, shut
 from holdfast.reserve.resource import Effect, Hands, Opening, Quiet, Wish
 from holdfast.work.kind import NotYet
@@ -36,6 +38,7 @@ _LOOK_S = 0.5
 
 class HostResource(Quiet):
     type = "physical:host"
+    pooled = True
 
     # decide
 
@@ -58,7 +61,7 @@ class HostResource(Quiet):
         return {"min": low, "max": high, "before_end": before_end, **texts, **_beyond(spec)}
 
     def plan(self, wish: Wish, stock: Stock, ledger: Ledger) -> tuple[Allocation, ...]:
-        answer = choose(_request(wish, ledger), stock, wish.order)
+        answer = choose(_request(wish, ledger.now()), stock, wish.order)
         if isinstance(answer, Refusal):
             raise NotEnoughHosts(
                 f"Not enough hosts available: {answer.sentence}",
@@ -69,6 +72,17 @@ class HostResource(Quiet):
             )
         return tuple(Allocation(host_id, wish.held) for host_id in answer.host_ids)
 
+    def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need:
+        request = _request(wish, wish.held.start)
+        grouped = request.spread or request.pack
+        return Need(
+            wish.held,
+            len(lost),
+            where=request.conditions,
+            besides=frozenset(request.keep),
+            arrange=functools.partial(arranged, request) if grouped else None,
+        )
+
     def openings(
         self, wish: Wish, until: datetime, stock: Stock, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
@@ -76,7 +90,7 @@ class HostResource(Quiet):
             return ()  # it has begun: no other start can be had
         from holdfast.reserve.openings import openings  # and numpy with it
 
-        found = openings(_request(wish, ledger), until.timestamp(), stock, most)
+        found = openings(_request(wish, ledger.now()), until.timestamp(), stock, most)
         length = wish.held.end - wish.held.start
         return [Opening(_window(wish, at, length), amount) for at, amount in found]
 
@@ -137,7 +151,7 @@ _GROUPS = ("spread", "pack")
 _KEYS = {"min", "max", "before_end", "capabilities", *EXPRESSIONS, *LABELS, *AMOUNTS, *_GROUPS}
 
 
-def _request(wish: Wish, ledger: Ledger) -> HostRequest:
+def _request(wish: Wish, now: datetime) -> HostRequest:
     spec = wish.spec
     return HostRequest(
         low=spec["min"],
@@ -149,7 +163,7 @@ def _request(wish: Wish, ledger: Ledger) -> HostRequest:
         must_keep=wish.is_active,
         spread=spec.get("spread") or "",
         pack=spec.get("pack") or "",
-        now=ledger.now().timestamp(),
+        now=now.timestamp(),
     )
 
 

@@ -27,6 +27,7 @@ from holdfast.model.stock import Stock
 from holdfast.nova.names import OWNER, SERVER, SIZE
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.ledger import Ledger
+from holdfast.reserve.mend_need import Need
 from holdfast.reserve.resource import Effect, Hands, Opening, Quiet, Wish
 from holdfast.reserve.resources import server_end
 from holdfast.reserve.resources.server_end import SHELVABLE, SHELVED, show
@@ -105,6 +106,11 @@ class ServerResource(Quiet):
         if host is None:
             return held
         return (*held, Allocation(host.id, wish.held, slots=1, takes=takes(wish.spec)))
+
+    def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need:
+        """Room elsewhere; the server itself stays the reservation's."""
+        slot = Slot(takes(wish.spec))
+        return Need(wish.held, len(lost), slot.size, slot.conditions(1))
 
     def openings(
         self, wish: Wish, until: datetime, stock: Stock, ledger: Ledger, most: int

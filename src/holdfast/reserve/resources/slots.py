@@ -27,6 +27,7 @@ from holdfast.model.lease import Allocation, Lease, Reservation
 from holdfast.model.stock import Stock
 from holdfast.ports.cloud import Flavor, Pool, Server
 from holdfast.ports.ledger import Ledger
+from holdfast.reserve.mend_need import How, Need
 from holdfast.reserve.plan import Refusal
 from holdfast.reserve.pools import shut
 from holdfast.reserve.resource import Effect, Hands, Opening, Quiet, Wish
@@ -47,10 +48,13 @@ from holdfast.reserve.resources.slots_plan import Slot, SlotsRequest, choose
 from holdfast.reserve.resources.slots_spec import WHERE
 from holdfast.work.kind import NotYet
 
+_HOW = {True: How.TOGETHER, False: How.APART, None: How.ANYWHERE}
+
 
 class SlotsResource(Quiet):
     """Two types are made of this; each says what a slot is and which flavor its servers have."""
 
+    pooled = True
     keys: frozenset[str] = frozenset()  # what a request may say, beside where
 
     def __init__(self) -> None:
@@ -77,6 +81,18 @@ class SlotsResource(Quiet):
                 busy=list(chosen.busy),
             )
         return request.allocations(chosen)
+
+    def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need:
+        """On other hosts than those it keeps, of which it has one number of slots each."""
+        slot = self.slot(wish.spec)
+        return Need(
+            wish.held,
+            sum(a.slots or 0 for a in lost),
+            slot.size,
+            slot.conditions(1),
+            _HOW[wish.spec["affinity"]],
+            frozenset(a.host_id for a in wish.kept if a.host_id is not None),
+        )
 
     def openings(
         self, wish: Wish, until: datetime, stock: Stock, ledger: Ledger, most: int

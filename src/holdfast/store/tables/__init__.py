@@ -18,7 +18,14 @@ from holdfast.store.tables.leases import (
     things,
 )
 from holdfast.store.tables.operations import audit, duties, operations, steps
-from holdfast.store.tables.watch import incidents, observations, pauses, silences, verdicts
+from holdfast.store.tables.watch import (
+    incidents,
+    observations,
+    pauses,
+    set_aside,
+    silences,
+    verdicts,
+)
 
 __all__ = [
     "UtcDateTime",
@@ -44,6 +51,7 @@ __all__ = [
     "reservations",
     "segment_hosts",
     "segments",
+    "set_aside",
     "silences",
     "steps",
     "things",

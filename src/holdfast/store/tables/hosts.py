@@ -37,6 +37,7 @@ hosts = Table(
     Column("inventories", JSON, nullable=False, default=dict),  # by resource class
     Column("state", String(16), nullable=False, default="up"),
     Column("state_since", UtcDateTime),
+    Column("standing", JSON),  # what the state rests on: model/standing.py
     flag("enrolled"),
     flag("reservable"),
     # Grows with every change of the row or of who holds the host; `touched_at` says when.

@@ -23,6 +23,18 @@ observations = Table(
     Index("ix_observations_subject", "subject", "observed_at"),
 )
 
+set_aside = Table(
+    "set_aside",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("monitor", String(64), nullable=False),
+    Column("message_id", String(255), nullable=False),
+    Column("event_type", String(255), nullable=False),
+    Column("why", Text, nullable=False),
+    Column("message", JSON, nullable=False),
+)
+
 incidents = Table(
     "incidents",
     metadata,

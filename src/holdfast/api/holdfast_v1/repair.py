@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/holdfast/v1/repair: what becomes of reservations whose hosts failed, or would if they did; and
+the owner's word that it was seen."""
+
+from typing import Any
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.api.holdfast_v1.observations import plain
+from holdfast.model.errors import InvalidInput
+from holdfast.ports.manager import RepairMove, RepairReport
+
+MOST_NAMED = 1000
+_NAMES = {
+    "type": "array",
+    "maxItems": MOST_NAMED,
+    "items": {"type": "string", "minLength": 1, "maxLength": 255},
+}
+PLAN: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "hosts": {**_NAMES, "description": "If these failed as well: by name or id."},
+        "racks": {**_NAMES, "description": "If all enrolled hosts of these racks did."},
+    },
+}
+RUN: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "approve": {
+            "type": "boolean",
+            "default": False,
+            "description": "So much did fail: lift the hold for a while.",
+        },
+        "reason": {
+            "type": "string",
+            "maxLength": 1000,
+            "description": "Why it is approved, for those who ask later; needed with approve.",
+        },
+    },
+}
+_TEXT = {"type": "string"}
+_MAYBE = {"type": ["string", "null"]}
+_TEXTS = {"type": "array", "items": _TEXT}
+_DATE = {"type": "string", "format": "date-time"}
+_MOVE: dict[str, Any] = {
+    "lease_id": _TEXT,
+    "lease_name": _TEXT,
+    "project_id": _TEXT,
+    "reservation_id": _TEXT,
+    "resource_type": _TEXT,
+    "active": {"type": "boolean"},
+    "start_date": _DATE,
+    "end_date": _DATE,
+    "leaves": _TEXTS,
+    "joins": _TEXTS,
+    "short": {**_MAYBE, "description": "What it misses still, and why; null: it is whole."},
+}
+_COUNTS = ("reservations", "moved", "short", "usable", "free")
+_SHOWN: dict[str, Any] = {
+    "failed": _TEXTS,
+    "held": {**_MAYBE, "description": "Why part of it waits for approval; null: none does."},
+    "counts": {
+        "type": "object",
+        "required": list(_COUNTS),
+        "properties": {name: {"type": "integer", "minimum": 0} for name in _COUNTS},
+    },
+    "moves": {
+        "type": "array",
+        "items": {"type": "object", "required": list(_MOVE), "properties": _MOVE},
+    },
+}
+VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
+
+
+def acknowledge(ask: Ask) -> Reply:
+    """Twice is once; another project's lease is not found."""
+    ask.services.manager.acknowledge(ask.caller, ask.path["lease_id"])
+    return Reply(status=204)
+
+
+def plan(ask: Ask) -> Reply:
+    """Without hosts and racks: what a repair would do now. Nothing is written."""
+    hosts, racks = (tuple(ask.body.get(name, ())) for name in ("hosts", "racks"))
+    return _told(ask.services.manager.plan_repair(ask.caller, hosts, racks))
+
+
+def run(ask: Ask) -> Reply:
+    """202 and the plan: a manager begins with it at once."""
+    approve, reason = ask.body.get("approve", False), ask.body.get("reason", "").strip()
+    if approve and not reason:
+        raise InvalidInput("reason: say why the hold is lifted; it is kept with the approval")
+    return _told(ask.services.manager.run_repair(ask.caller, approve, reason), status=202)
+
+
+def view(report: RepairReport) -> dict[str, Any]:
+    short = sum(bool(move.short) for move in report.moves)
+    return {
+        "failed": list(report.failed),
+        "held": report.held or None,
+        "counts": {
+            "reservations": len(report.moves),
+            "moved": len(report.moves) - short,
+            "short": short,
+            "usable": report.usable,
+            "free": report.free,
+        },
+        "moves": [_move(move) for move in report.moves],
+    }
+
+
+def _told(report: RepairReport, status: int = 200) -> Reply:
+    return Reply({"repair": view(report)}, status)
+
+
+def _move(move: RepairMove) -> dict[str, Any]:
+    return {
+        "lease_id": move.lease_id,
+        "lease_name": move.lease_name,
+        "project_id": move.project_id,
+        "reservation_id": move.reservation_id,
+        "resource_type": move.resource_type,
+        "active": move.active,
+        "start_date": plain(move.start),
+        "end_date": plain(move.end),
+        "leaves": list(move.leaves),
+        "joins": list(move.joins),
+        "short": move.short or None,
+    }

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""[monitors]: who watches the hosts, and when a host counts as failed. All of it changes while
+running: edit the file, send SIGHUP."""
+
+from oslo_config import cfg
+
+GROUP = "monitors"
+OPTS = [
+    cfg.ListOpt(
+        "enabled",
+        default=["compute"],
+        mutable=True,
+        help="Monitors that are asked and told: names of the entry points holdfast.monitors.",
+    ),
+    cfg.BoolOpt("poll", default=True, mutable=True, help="Look at the cloud now and then."),
+    cfg.FloatOpt(
+        "poll_interval_s",
+        default=30.0,
+        min=1.0,
+        mutable=True,
+        help="A host that the cloud shows as down is found within so many seconds; one of all "
+        "managers looks.",
+    ),
+    cfg.FloatOpt(
+        "confirm_s",
+        default=2.0,
+        min=0.1,
+        mutable=True,
+        help="While a host is suspect the next look comes so soon.",
+    ),
+    cfg.FloatOpt(
+        "poll_timeout_s",
+        default=60.0,
+        min=0.1,
+        mutable=True,
+        help="A monitor whose look takes longer is left behind and reported; it is not asked again "
+        "until it has returned.",
+    ),
+    cfg.BoolOpt(
+        "push",
+        default=True,
+        mutable=True,
+        help="Listen to what Nova says on its message broker: see [notifications]. Needs a "
+        "transport_url there or in [DEFAULT], and a cloud that is not simulated.",
+    ),
+    cfg.FloatOpt(
+        "push_timeout_s",
+        default=5.0,
+        min=0.1,
+        mutable=True,
+        help="A monitor that takes longer over a message is left behind and reported.",
+    ),
+    cfg.FloatOpt(
+        "push_fresh_s",
+        default=10.0,
+        min=0.0,
+        mutable=True,
+        help="A message that is older, or from a clock that differs by more, is not believed but "
+        "makes us look at once; where poll is off it is believed.",
+    ),
+    cfg.IntOpt(
+        "down_samples",
+        default=2,
+        min=1,
+        mutable=True,
+        help="So many looks in a row must show a host as down before it counts as failed.",
+    ),
+    cfg.FloatOpt(
+        "down_for_s",
+        default=0.0,
+        min=0.0,
+        mutable=True,
+        help="And for so long it must have been down, by what the source itself knows.",
+    ),
+    cfg.FloatOpt(
+        "healthy_for_s",
+        default=300.0,
+        min=0.0,
+        mutable=True,
+        help="A failed host can be reserved again when it has been well for so long.",
+    ),
+    cfg.FloatOpt(
+        "damping_s",
+        default=600.0,
+        min=0.0,
+        mutable=True,
+        help="And not before so long after it was taken out of use: a host that flaps causes one "
+        "repair in that time.",
+    ),
+    cfg.BoolOpt(
+        "disabled_is_failure",
+        default=False,
+        mutable=True,
+        help="Whether a compute service that a person disabled counts as failed, at once.",
+    ),
+    cfg.BoolOpt(
+        "auto_disabled_is_failure",
+        default=False,
+        mutable=True,
+        help="Whether one that Nova itself disabled (its reason begins with `AUTO:`, as when "
+        "libvirt is lost) counts as failed, after down_samples looks.",
+    ),
+]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work comes to be: added, armed again and cancelled within the transaction of what asks for it."""
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.model.operation import CANCELLED, OPEN, RUNNING, Operation
+from holdfast.ports.ledger import Work
+from holdfast.store.tables import operations, steps
+
+o = operations.c
+
+#: What work that is armed again keeps; of the claim its end, for a call may be on its way.
+_FIXED = {"id", "key", "epoch", "created_at", "claim_until"}
+
+
+def apply_work(
+    conn: Connection, subject: str, work: Work, now: datetime, *, is_new: bool = False
+) -> None:
+    """Add, cancel and re-arm the work of a subject, within somebody's transaction; one that
+    `is_new` has none yet."""
+    # A call of work that we cancel or move may still be on its way: what is new waits for its end.
+    # The rows are ours from here on: nobody claims or renews between this look and our writes.
+    busy = now
+    ours = work.cancel or any(one.subject == subject for one in (*work.add, *work.put))
+    if ours and not is_new:
+        if conn.dialect.name != "sqlite":
+            conn.execute(sa.select(o.id).where(o.subject == subject).with_for_update())
+        busy = busy_until(conn, subject, now) or now
+    if work.cancel:
+        conn.execute(
+            sa.update(operations)
+            .where(o.subject == subject, o.kind.in_(work.cancel), o.is_open.is_(True))
+            .values(
+                status=CANCELLED,
+                is_open=False,
+                epoch=o.epoch + 1,
+                sentence="no longer wanted",
+                updated_at=now,
+            )
+        )
+
+    def row(operation: Operation) -> dict[str, Any]:
+        """Work that is about something else, and only comes along, need not wait."""
+        first = max(operation.next_try_at, busy if operation.subject == subject else now)
+        return {**_values(operation, now), "next_try_at": first}
+
+    fresh = [row(operation) for operation in work.add]
+    for operation in work.put:
+        values = {k: v for k, v in row(operation).items() if k not in _FIXED}
+        again = conn.execute(
+            sa.update(operations).where(o.key == operation.key).values(**values, epoch=o.epoch + 1)
+        )
+        if again.rowcount == 0:
+            fresh.append(row(operation))
+            continue
+        rearmed = sa.select(o.id).where(o.key == operation.key).scalar_subquery()
+        conn.execute(sa.delete(steps).where(steps.c.operation_id == rearmed))
+    if fresh:
+        conn.execute(sa.insert(operations), fresh)
+
+
+def nudge(conn: Connection, operation: Operation, now: datetime) -> None:
+    """Make the one row of a chore due, within somebody's transaction. Whoever is at it is not
+    disturbed: its `due_at` tells that it was asked for again meanwhile."""
+    rows = o.key == operation.key, o.is_open.is_(True)
+    known = conn.execute(sa.update(operations).where(*rows).values(due_at=now, updated_at=now))
+    if known.rowcount == 0:
+        apply_work(conn, operation.subject, Work(put=(operation,)), now)
+        return
+    resting = sa.update(operations).where(*rows, o.status != RUNNING)
+    conn.execute(resting.values(next_try_at=now))
+
+
+def busy_until(conn: Connection, subject: str, now: datetime) -> datetime | None:
+    """Until when somebody's call for this subject may still be on its way."""
+    query = sa.select(sa.func.max(o.claim_until)).where(o.subject == subject, o.claim_until > now)
+    when: datetime | None = conn.execute(query).scalar_one()
+    return when
+
+
+def _values(operation: Operation, now: datetime) -> dict[str, Any]:
+    return {
+        "id": operation.id,
+        "kind": operation.kind,
+        "subject": operation.subject,
+        "key": operation.key,
+        "sequence": operation.sequence,
+        "due_at": operation.due_at,
+        "status": operation.status,
+        "is_open": operation.status in OPEN,
+        "owner": operation.owner,
+        "epoch": operation.epoch,
+        "claim_until": operation.claim_until,
+        "attempts": operation.attempts,
+        "next_try_at": operation.next_try_at,
+        "sentence": operation.sentence,
+        "payload": dict(operation.payload),
+        "created_at": now,
+        "updated_at": now,
+    }

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The monitors' part of a manager: it listens when the configuration says so, for as long as it
+says so, and has the look round done early when that is due: the broker is back, a message was
+missed, or the configuration changed.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.model.errors import HoldfastError
+from holdfast.model.notice import Notice
+from holdfast.ports.notices import Notices
+from holdfast.ports.notices import Tally as NoticeTally
+from holdfast.ports.standings import Standings
+from holdfast.watch.monitor import NOT_LOADED, Monitor, Tally
+from holdfast.watch.poll import POLL, Watch
+from holdfast.watch.push import Hearer, Settings
+
+LOG = logging.getLogger(__name__)
+
+#: How often the configuration is looked at.
+EVERY_S = 1.0
+
+#: Makes a listener that counts with this; None where there is nothing to listen to.
+Connect = Callable[[NoticeTally], Notices]
+
+
+class Monitors:
+    def __init__(
+        self,
+        watch: Watch,
+        standings: Standings,
+        settings: Any,
+        connect: Connect | None,
+        ring: Callable[[], None],
+    ) -> None:
+        self._settings: Settings = settings
+        self._standings = standings
+        self._tally = watch.tally
+        self._clock = watch.clock
+        self._connect = connect
+        self._ring = ring
+        self._hearer = Hearer(watch, standings, settings, self.look_soon)
+        self._listening: Notices | None = None
+        self._wanted = threading.Event()  # a look round
+        self._bell = threading.Event()
+        self._stop = watch.stop
+        self._known: tuple[Any, ...] = self._facts()
+        self._complained = ""
+        self._thread = threading.Thread(target=self._forever, name="monitors", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._bell.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._deaf()
+
+    def look_soon(self) -> None:
+        self._wanted.set()
+        self._bell.set()
+
+    # the thread
+
+    def _forever(self) -> None:
+        while not self._stop.is_set():
+            self._bell.clear()
+            try:
+                self.turn()
+            except HoldfastError as error:
+                self._complain(error.message)
+            except Exception:  # the top of the thread: it must come round again
+                LOG.exception("monitors: unforeseen")
+            self._clock.wait(self._bell, EVERY_S)
+
+    def turn(self) -> None:
+        """Make it so as the configuration says now, and have somebody look if that is wanted."""
+        facts = self._facts()
+        if facts != self._known:
+            self._known = facts
+            self._wanted.set()
+        if self._wanted.is_set():
+            self._have_looked()
+        if self._settings.push and self._connect is not None:
+            self._listen(self._connect)
+        else:
+            self._deaf()
+        self._complained = ""
+
+    def _have_looked(self) -> None:
+        self._wanted.clear()
+        try:
+            due = self._standings.hasten(POLL)
+        except HoldfastError:
+            self._wanted.set()
+            raise
+        if due:
+            self._ring()
+        else:
+            self._wanted.set()  # somebody looks now, or nobody can yet: again when that is over
+
+    def _facts(self) -> tuple[Any, ...]:
+        """What of the configuration makes a difference to when we look next."""
+        settings: Any = self._settings
+        return (settings.poll, settings.poll_interval_s, tuple(settings.enabled))
+
+    def _listen(self, connect: Connect) -> None:
+        """DriverError where that can never be, which is said once."""
+        if self._listening is None:
+            made = connect(_Tally(self))
+            made.listen(self._hearer.hear)
+            self._listening = made
+
+    def _deaf(self) -> None:
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.stop()
+            self._tally.connected(False)
+            LOG.info("monitors: no longer listening to Nova's notifications")
+
+    def _complain(self, why: str) -> None:
+        if why != self._complained:
+            LOG.warning("monitors: %s", why)
+        self._complained = why
+
+
+class _Tally:
+    """What the listener tells; a broker that is there (again) is a reason to look."""
+
+    def __init__(self, part: Monitors) -> None:
+        self._part = part
+        self._count = part._tally
+
+    def heard(self, notice: Notice) -> None:
+        self._count.message("heard")
+
+    def not_understood(self) -> None:
+        self._count.message("not understood")
+
+    def failed(self, notice: Notice) -> None:
+        self._count.message("failed")
+
+    def put_off(self, notice: Notice) -> None:
+        self._count.message("put off")
+
+    def broker(self, there: bool) -> None:
+        self._count.connected(there)
+        if there:
+            self._part.look_soon()
+
+
+def report(
+    monitors: Sequence[Monitor], broken: dict[str, str], enabled: Sequence[str], tally: Tally
+) -> None:
+    """Say what could not be loaded and what was asked for in vain."""
+    for name, why in broken.items():
+        tally.failed(name, NOT_LOADED)
+        LOG.error("monitor %s cannot be loaded, the others go on without it: %s", name, why)
+    there = {one.name for one in monitors}
+    for name in set(enabled) - there - broken.keys():
+        LOG.error(
+            "[monitors] enabled names %s, which is not installed; there are: %s",
+            *(name, ", ".join(sorted(there)) or "none"),
+        )

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reservation hit by a failure gets other resources, and its owner can see it."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.model.errors import NotFound
+from holdfast.reserve.repair import REPAIR
+from tests.reserve.house import ADMIN, ANN, BOB, House
+
+
+def flags(house: House, lease_id: str) -> tuple[bool, bool, bool]:
+    """missing_resources and resources_changed of its only reservation, degraded."""
+    lease = house.lease(lease_id)
+    (reservation,) = lease.reservations
+    return reservation.missing_resources, reservation.resources_changed, lease.degraded
+
+
+def said(house: House) -> str:
+    return house.m.store.operations.by_key(REPAIR).sentence
+
+
+def enrol(house: House, count: int) -> None:
+    house.enrol(*(f"cmp-{number}" for number in range(1, count + 1)))
+    house.run(seconds=1)
+
+
+def test_a_reservation_that_has_not_begun_moves_and_nobody_needs_to_know(house: House) -> None:
+    enrol(house, 4)
+    lease_id = house.create(minutes=(60, 120))
+    ((host,),) = house.held(lease_id)
+    house.stands(host, "down")
+    house.run(seconds=1)
+    ((other,),) = house.held(lease_id)
+    assert other != host
+    assert flags(house, lease_id) == (False, False, False)
+    assert said(house) == "1 reservations moved, 0 miss something still"
+    house.check_no_double_booking()
+
+
+def test_a_running_one_gets_another_host_into_its_pool_and_the_owner_is_told(house: House) -> None:
+    enrol(house, 4)
+    lease_id = house.create(minutes=(None, 120))
+    (reservation,) = house.lease(lease_id).reservations
+    ((host,),) = house.held(lease_id)
+    house.boot("web", host)
+    house.sim.fail_host(host)
+    house.stands(host, "down")
+    house.run(seconds=1)
+    ((other,),) = house.held(lease_id)
+    assert other != host
+    assert flags(house, lease_id) == (False, True, True)
+    # its servers are where they were until they are recovered, so the failed one stays for them
+    assert house.pools()[reservation.id] == {host, other}
+    assert other not in house.pools()["freepool"]
+    (server,) = [s["id"] for s in house.sim.world()["servers"]]
+    house.m.cloud.servers.delete(server)
+    house.run(seconds=30)
+    assert house.servers() == []
+    assert house.pools()[reservation.id] == {other}
+    assert host not in house.pools()["freepool"]
+    house.m.commands.acknowledge(ANN, lease_id)
+    assert flags(house, lease_id) == (False, False, False)
+    sentences = house.sentences(lease_id)
+    assert any("got something else for" in one for one in sentences)
+    house.clock.advance(7200)
+    house.run(seconds=1)
+    assert house.status(lease_id) == "TERMINATED"
+
+
+def test_only_the_owner_can_acknowledge(house: House) -> None:
+    enrol(house, 2)
+    lease_id = house.create(minutes=(None, 120))
+    with pytest.raises(NotFound):
+        house.m.commands.acknowledge(BOB, lease_id)
+
+
+def test_what_cannot_be_replaced_is_missing_until_capacity_appears(house: House) -> None:
+    enrol(house, 2)
+    first, second = (house.create(minutes=(60, 120)) for _ in range(2))
+    ((host,),) = house.held(first)
+    house.stands(host, "down")
+    house.run(seconds=1)
+    assert flags(house, first) == (True, False, True)
+    assert house.held(first) == [[host]]
+    house.delete(second)
+    house.run(seconds=11)
+    assert flags(house, first) == (False, False, False)
+    assert house.held(first) != [[host]]
+    assert any("is whole again" in one for one in house.sentences(first))
+
+
+def test_a_host_that_returns_makes_its_reservation_whole_again(house: House) -> None:
+    enrol(house, 1)
+    lease_id = house.create(minutes=(60, 120))
+    house.stands("cmp-1", "down")
+    house.run(seconds=1)
+    assert flags(house, lease_id) == (True, False, True)
+    house.stands("cmp-1", "up")
+    house.run(seconds=1)
+    assert flags(house, lease_id) == (False, False, False)
+    assert house.held(lease_id) == [["cmp-1"]]
+
+
+def test_a_new_host_is_used_for_what_is_short(house: House) -> None:
+    enrol(house, 1)
+    lease_id = house.create(minutes=(60, 120))
+    house.stands("cmp-1", "down")
+    house.run(seconds=1)
+    house.enrol("cmp-2")
+    house.run(seconds=11)
+    assert house.held(lease_id) == [["cmp-2"]]
+    assert flags(house, lease_id) == (False, False, False)
+
+
+def test_a_start_does_not_hide_what_is_missing(house: House) -> None:
+    enrol(house, 2)
+    lease_id = house.create(minutes=(60, 120), hosts=2)
+    house.stands("cmp-1", "down")
+    house.run(seconds=1)
+    house.clock.advance(3600)
+    house.run(seconds=1)
+    assert house.status(lease_id) == "ACTIVE"
+    assert flags(house, lease_id) == (True, False, True)
+
+
+def test_a_failed_host_leaves_the_free_pool_and_comes_back_healthy_and_empty(house: House) -> None:
+    enrol(house, 3)
+    house.stands("cmp-1", "down")
+    house.run(seconds=1)
+    assert house.pools()["freepool"] == {"cmp-2", "cmp-3"}
+    assert not house.m.store.ledger.host("cmp-1").reservable
+    server = house.boot("left-over", "cmp-1")
+    house.stands("cmp-1", "up")
+    house.run(seconds=30)
+    assert house.pools()["freepool"] == {"cmp-2", "cmp-3"}
+    house.m.cloud.servers.delete(server)
+    house.run(seconds=30)
+    assert house.pools()["freepool"] == {"cmp-1", "cmp-2", "cmp-3"}
+    assert house.m.store.ledger.host("cmp-1").reservable
+
+
+def test_beyond_the_horizon_a_lease_waits_for_the_host_to_return(house: House) -> None:
+    enrol(house, 4)
+    lease_id = house.create(minutes=(3 * 1440, 4 * 1440))
+    ((host,),) = house.held(lease_id)
+    house.stands(host, "down")
+    house.run(minutes=1)
+    assert house.held(lease_id) == [[host]]
+    assert flags(house, lease_id) == (False, False, False)
+    house.clock.advance(2 * 86_400 + 3600)
+    house.run(seconds=1)
+    assert house.held(lease_id) != [[host]]
+
+
+def test_too_many_at_once_wait_for_an_operators_word(house: House) -> None:
+    enrol(house, 5)
+    lease_id = house.create(minutes=(60, 120))
+    ((host,),) = house.held(lease_id)
+    down = {host, *[name for name in ("cmp-1", "cmp-2", "cmp-3") if name != host][:2]}
+    for name in sorted(down):
+        house.stands(name, "down")
+    house.run(seconds=30)
+    assert house.held(lease_id) == [[host]]
+    assert "held: 3 of 5 hosts are down" in said(house)
+    report = house.m.commands.plan_repair(ADMIN)
+    assert "3 of 5" in report.held
+    assert (report.usable, report.free) == (2, 2)
+    house.m.commands.run_repair(ADMIN, approve=True, reason="the rack burnt")
+    house.run(seconds=1)
+    assert house.held(lease_id) != [[host]]
+
+
+def test_what_if_says_who_would_move_where_and_writes_nothing(house: House) -> None:
+    enrol(house, 3)
+    lease_id = house.create(minutes=(60, 120))
+    ((host,),) = house.held(lease_id)
+    before = house.lease(lease_id)
+    report = house.m.commands.plan_repair(ADMIN, hosts=[host])
+    (move,) = report.moves
+    assert (move.lease_id, move.leaves, move.short) == (lease_id, (host,), "")
+    assert move.joins[0] in {"cmp-1", "cmp-2", "cmp-3"} - {host}
+    assert (report.failed, report.usable) == ((host,), 2)
+    everything = house.m.commands.plan_repair(ADMIN, hosts=["cmp-1", "cmp-2", "cmp-3"])
+    assert [bool(one.short) for one in everything.moves] == [True]
+    assert house.lease(lease_id) == before
+    with pytest.raises(NotFound, match="rack"):
+        house.m.commands.plan_repair(ADMIN, racks=["r-99"])
+
+
+def test_a_host_that_fails_while_others_are_repaired_is_repaired_at_once_too(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrol(house, 8)
+    leases = [house.create(minutes=(60, 120)) for _ in range(2)]
+    (one,), (two,) = (house.held(lease_id)[0] for lease_id in leases)
+    ledger: Any = house.m.store.ledger
+    whole, again = ledger.save_many, [two]
+
+    def save(*args: Any, **kwargs: Any) -> Any:
+        if again:
+            house.clock.advance(0.01)
+            house.stands(again.pop(), "down")
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(ledger, "save_many", save)
+    house.stands(one, "down")
+    house.run(seconds=1)
+    assert all(house.held(lease_id) not in ([[one]], [[two]]) for lease_id in leases)

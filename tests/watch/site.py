@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store, a simulated cloud, monitors, and managers that do nothing but look round."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from holdfast.drivers.cloud.sim import SimCloud, Simulator
+from holdfast.model.notice import Notice
+from holdfast.model.operation import Operation
+from holdfast.model.standing import Sighting
+from holdfast.ports.clock import Clock
+from holdfast.ports.cloud import Cloud
+from holdfast.ports.ledger import Work
+from holdfast.store import Store, migrations
+from holdfast.watch import poll
+from holdfast.watch.hosts import HostWatch
+from holdfast.watch.monitors.compute import ComputeMonitor
+from holdfast.watch.poll import Watch
+from holdfast.work.kind import never_ending
+from holdfast.work.loop import Loop
+from holdfast.work.runner import Runner
+from tests.reserve.house import Inline
+from tests.simclock import SimClock
+
+
+class Own:
+    """A monitor of which each test says what it does."""
+
+    topics: Sequence[str] = ()
+
+    def __init__(
+        self,
+        name: str = "own",
+        heard: Callable[[Notice], Any] = lambda _notice: [],
+        states: Callable[[Cloud, datetime], Any] = lambda _cloud, _at: [],
+        event_types: Sequence[str] = ("service.update",),
+    ) -> None:
+        self.name, self.event_types = name, event_types
+        self._heard, self._states = heard, states
+        self.calls: Counter[str] = Counter()
+
+    def heard(self, notice: Notice) -> Any:
+        self.calls["heard"] += 1
+        return self._heard(notice)
+
+    def states(self, cloud: Cloud, at: datetime) -> Any:
+        self.calls["states"] += 1
+        return self._states(cloud, at)
+
+
+class Count:
+    """A tally that remembers."""
+
+    def __init__(self) -> None:
+        self.sightings: Counter[tuple[str, str]] = Counter()
+        self.failures: Counter[tuple[str, str]] = Counter()
+        self.messages: Counter[str] = Counter()
+        self.looks: Counter[str] = Counter()
+        self.there: list[bool] = []
+
+    def sighted(self, sighting: Sighting) -> None:
+        self.sightings[sighting.source, sighting.verdict] += 1
+
+    def failed(self, monitor: str, how: str) -> None:
+        self.failures[monitor, how] += 1
+
+    def polled(self, monitor: str) -> None:
+        self.looks[monitor] += 1
+
+    def connected(self, there: bool) -> None:
+        self.there.append(there)
+
+    def message(self, how: str) -> None:
+        self.messages[how] += 1
+
+
+def settings(**changes: Any) -> SimpleNamespace:
+    """[monitors] as it is by default, and what the runner reads."""
+    given = {
+        "enabled": ["compute", "own", "other"],
+        "poll": True,
+        "poll_interval_s": 30.0,
+        "confirm_s": 2.0,
+        "poll_timeout_s": 60.0,
+        "push": True,
+        "push_timeout_s": 5.0,
+        "push_fresh_s": 10.0,
+        "down_samples": 2,
+        "down_for_s": 0.0,
+        "healthy_for_s": 300.0,
+        "damping_s": 600.0,
+        "disabled_is_failure": False,
+        "auto_disabled_is_failure": False,
+        "retry_first_s": 0.5,
+        "retry_most_s": 15.0,
+        "claim_ahead": 0,
+        "poll_interval_of_the_loop_s": 1e6,
+    }
+    return SimpleNamespace(**{**given, **changes})
+
+
+class Site:
+    def __init__(
+        self,
+        path: Path,
+        stack: contextlib.ExitStack,
+        *monitors: Any,
+        clock: Clock | None = None,
+        given: Any = None,
+        **changes: Any,
+    ) -> None:
+        self.clock: Any = clock or SimClock()
+        file = str(path / "cloud.db")
+        self.store = stack.enter_context(
+            contextlib.closing(Store(f"sqlite:///{path}/holdfast.db", self.clock))
+        )
+        migrations.sync(self.store.database)
+        self.sim = stack.enter_context(contextlib.closing(Simulator(file, self.clock)))
+        self.cloud = stack.enter_context(contextlib.closing(SimCloud(file, self.clock)))
+        self.settings = given or settings(**changes)
+        self.count = Count()
+        self.rung = self._armed = 0
+        self.hosts = HostWatch(
+            self.store.standings, self.settings, repair=self._repair, ring=self._ring
+        )
+        some = [ComputeMonitor(None), *monitors]
+        self.watch = Watch(self.hosts, some, self.count, self.clock)
+        self.loop = self.manager("m1")
+        self.store.operations.ensure(never_ending(poll.POLL, self.clock.now()))
+
+    def _repair(self, now: datetime) -> Operation:
+        self._armed += 1
+        return never_ending("repair", now)
+
+    def _ring(self) -> None:
+        self.rung += 1
+
+    def manager(self, name: str, pool: Executor | None = None) -> Loop:
+        operations = self.store.operations
+        runner = Runner(
+            operations,
+            poll.kinds(self.watch, self.cloud, self.settings, self.store.standings.now),
+            self.clock,
+            owner=name,
+            patience=self.settings,
+            claim_s=30,
+            pool=pool or Inline(),
+        )
+        return Loop(operations, runner, self.clock, SimpleNamespace(poll_interval_s=1e6))
+
+    def enrol(self, *names: str) -> None:
+        for name in names:
+            host = self.sim.add_host(name, vcpus=8)
+            made = self.store.ledger.enrol(host, "here", {}, Work())
+            with self.store.database.write() as conn:
+                conn.exec_driver_sql(f"UPDATE hosts SET reservable = 1 WHERE id = {made.id}")
+
+    def run(self, seconds: float, *loops: Loop) -> None:
+        """Let time pass, and every manager look when it wants to."""
+        until = self.clock.monotonic() + seconds
+        while (left := until - self.clock.monotonic()) > 0:
+            pause = min(loop.cycle() for loop in loops or (self.loop,))
+            self.clock.advance(min(left, max(0.05, pause)))
+
+    def states(self) -> dict[str, str]:
+        return {one.name: one.standing.state for one in self.store.standings.watched()}
+
+    def free(self) -> set[str]:
+        return {host.name for host in self.store.ledger.stock(sure=True).hosts.values()}
+
+    def repairs(self) -> int:
+        """How often repair was armed, of which there is one row at most."""
+        assert len(self.store.operations.list_all(subject="repair")) == min(1, self._armed)
+        return self._armed
+
+    def said(self) -> str:
+        return self.store.operations.by_key(poll.POLL).sentence
+
+
+class Gate:
+    """Where a monitor hangs until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+
+    def __call__(self, *_: Any) -> list[Sighting]:
+        assert self.open.wait(30)
+        return []

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast up`: a simulated host that dies is noticed, and what Prometheus hears of it.
+
+When a host that is well again can be reserved is for repair to say, and for its tests.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import urllib.request
+from pathlib import Path
+
+from holdfast.client import Client
+from tests.e2e.deployment import all_in_one, write_config
+from tests.processes import eventually
+
+MONITORS = {
+    "poll": True,
+    "poll_interval_s": 1,
+    "confirm_s": 0.2,
+    "healthy_for_s": 0,
+    "damping_s": 0,
+}
+
+
+def reservable(client: Client, name: str) -> bool:
+    return bool(client.hosts.find(name)["reservable"])
+
+
+def test_a_simulated_host_that_dies_is_out_of_use_and_comes_back(tmp_path: Path) -> None:
+    with all_in_one(tmp_path, {"monitors": MONITORS}) as (program, client):
+        name = client.hosts.list()[0]["hypervisor_hostname"]
+        eventually(lambda: reservable(client, name))
+        client.sim.fail_host(name)
+        began = time.monotonic()
+        eventually(lambda: not reservable(client, name))
+        assert time.monotonic() - began < 5
+        text = eventually(lambda: metrics(client, 'holdfast_hosts{state="down"} 1.0'))
+        assert 'holdfast_sightings_total{source="nova:service",verdict="down"}' in text
+        assert 'holdfast_poll_age_seconds{monitor="compute"} 0.' in text
+        assert "holdfast_push_connected 0.0" in text
+
+        write_config(tmp_path / "up.conf", {"monitors": {**MONITORS, "poll": False}})
+        program.signal(signal.SIGHUP)
+        log = tmp_path / "state" / "holdfast.log"
+        eventually(lambda: "[monitors]poll: True -> False" in log.read_text())
+        client.sim.recover_host(name)
+        time.sleep(2)
+        assert not reservable(client, name)
+        write_config(tmp_path / "up.conf", {"monitors": MONITORS})
+        program.signal(signal.SIGHUP)
+        eventually(lambda: f"host {name}: down -> up" in log.read_text())
+        assert program.terminate() == 0
+
+
+def metrics(client: Client, line: str) -> str:
+    with urllib.request.urlopen(f"{client.url}/metrics", timeout=5) as answer:
+        text: str = answer.read().decode()
+    return text if line in text else ""
