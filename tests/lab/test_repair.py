@@ -84,7 +84,7 @@ def test_a_compute_forced_down_costs_its_reservation_less_than_a_second(
         end_date=wire_date(start + timedelta(hours=1)),
         reservations=[asked],
     )
-    eventually(lambda: client.leases.get(lease["id"])["status"] == "ACTIVE", 60, 0.2)
+    eventually(lambda: client.leases.show(lease["id"])["status"] == "ACTIVE", 60, 0.2)
     mine = lease["reservations"][0]["id"]
     took: list[float] = []
     with contextlib.closing(Store(home.database_url, SystemClock())) as store:
@@ -100,11 +100,11 @@ def test_a_compute_forced_down_costs_its_reservation_less_than_a_second(
             eventually(lambda: held() != host, 20, 0.01)  # noqa: B023
             took.append(time.monotonic() - began)
             eventually(lambda: site.pools()[mine] == {held()}, 30, 0.2)
-            shown = client.leases.get(lease["id"])
+            shown = client.leases.show(lease["id"])
             assert (shown["status"], shown["degraded"]) == ("ACTIVE", True)
             assert [r["resources_changed"] for r in shown["reservations"]] == [True]
             client.leases.acknowledge(lease["id"])
-            assert client.leases.get(lease["id"])["degraded"] is False
+            assert client.leases.show(lease["id"])["degraded"] is False
             force(site, host, down=False)
             eventually(lambda: store.ledger.host(host).reservable, 30, 0.2)  # noqa: B023
             assert host in site.pools()["freepool"]

@@ -3,7 +3,7 @@
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -463,3 +463,29 @@ def test_what_was_claimed_ahead_and_waited_too_long_is_left_to_others(shop: Shop
     runner.submit(taken, claimed_at)
     assert ran == []
     assert (shop.get(key).status, shop.get(key).epoch) == ("running", again.epoch)
+
+
+def test_what_waits_for_a_worker_stays_ours(shop: Shop) -> None:
+    keys = [shop.add() for _ in range(3)]
+    ran: list[str] = []
+    held: list[Any] = []
+
+    class Later(Executor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            held.append(args)
+
+    runner = shop.runner(Toy("toy", {"a": say("fine", ran)}), workers=1, pool=Later())
+    before = shop.clock.monotonic()
+    for operation in shop.operations.claim_due("m1", 3, TTL, ["toy"]):
+        runner.submit(operation, before)
+    for _ in range(5):
+        shop.clock.advance(TTL.total_seconds() / 2)
+        runner.keep_waiting()
+        assert shop.operations.claim_due("m2", 3, TTL, ["toy"]) == []
+    shop.clock.advance(TTL.total_seconds() + 1)  # frozen for too long: others take it
+    assert len(shop.operations.claim_due("m2", 1, TTL, ["toy"])) == 1
+    runner.keep_waiting()
+    for act, *args in held:
+        act(*args)
+    assert len(ran) == 2
+    assert sorted(shop.get(key).status for key in keys) == ["done", "done", "running"]

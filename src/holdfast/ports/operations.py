@@ -36,6 +36,10 @@ class Operations(Protocol):
         """Keep the claim for another `ttl`; ClaimLost if it is not ours any more."""
         ...
 
+    def renew_many(self, claims: Sequence[Claim], ttl: timedelta) -> set[str]:
+        """The same of several of one owner; the ids of those that are still its own."""
+        ...
+
     def step_done(
         self, claim: Claim, position: int, name: str, sentence: str, ttl: timedelta
     ) -> None:

@@ -269,7 +269,7 @@ class LeaseEnd(_LeaseWork):
     def steps(self) -> Sequence[Step]:
         return (
             Step("begin", self.move("TERMINATING", past="TERMINATED", say=False), kept=False),
-            Step("end", self.each("end")),
+            Step("end", self.each("end"), kept=False),  # what it does is not done twice
             Step(
                 "terminated",
                 self.move("TERMINATED", reservations="deleted", tell=True),

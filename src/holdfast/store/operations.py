@@ -17,6 +17,7 @@ from holdfast.model.operation import (
     Operation,
 )
 from holdfast.ports.ledger import Work
+from holdfast.store.booking import portions
 from holdfast.store.database import Database
 from holdfast.store.tables import operations, steps
 from holdfast.store.work import apply_work
@@ -36,8 +37,10 @@ class OperationStore:
     def claim_due(
         self, owner: str, limit: int, ttl: timedelta, kinds: Collection[str]
     ) -> Sequence[Operation]:
-        if limit <= 0 or not self._any_due(kinds):
+        if limit <= 0:
             return []
+        if self._db.dialect != "postgresql" and not self._any_due(kinds):
+            return []  # there a claim that finds nothing costs a write transaction
 
         def action(conn: Connection) -> Sequence[Operation]:
             now = self._db.now(conn)
@@ -71,7 +74,33 @@ class OperationStore:
             return when
 
     def renew(self, claim: Claim, ttl: timedelta) -> None:
-        self._db.retry(lambda conn: self._keep(conn, claim, ttl))
+        self._db.retry(lambda conn: self._keep(conn, claim, ttl), single=True)
+
+    def renew_many(self, claims: Sequence[Claim], ttl: timedelta) -> set[str]:
+        epochs = {claim.operation_id: claim.epoch for claim in claims}
+        kept: set[str] = set()
+        for ids in portions(sorted(epochs)):
+            kept |= self._db.retry(
+                functools.partial(self._keep_some, claims[0].owner, ids, epochs, ttl)
+            )
+        return kept
+
+    def _keep_some(
+        self,
+        owner: str,
+        ids: Sequence[str],
+        epochs: Mapping[str, int],
+        ttl: timedelta,
+        conn: Connection,
+    ) -> set[str]:
+        now = self._db.now(conn)
+        ours = sa.select(o.id, o.epoch).where(o.id.in_(ids), o.owner == owner, o.is_open.is_(True))
+        if conn.dialect.name != "sqlite":
+            ours = ours.with_for_update(skip_locked=True)
+        kept = [row.id for row in conn.execute(ours) if epochs[row.id] == row.epoch]
+        until = {"claim_until": now + ttl, "next_try_at": now + ttl}
+        conn.execute(sa.update(operations).where(o.id.in_(kept)).values(**until))
+        return set(kept)
 
     def step_done(
         self, claim: Claim, position: int, name: str, sentence: str, ttl: timedelta
@@ -110,7 +139,7 @@ class OperationStore:
                 updated_at=self._db.now(conn),
             )
 
-        self._db.retry(action)
+        self._db.retry(action, single=True)
 
     def finish(self, claim: Claim, status: str, sentence: str) -> bool:
         def action(conn: Connection) -> bool:

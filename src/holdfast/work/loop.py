@@ -58,6 +58,7 @@ class Loop:
     def cycle(self) -> float:
         """Take what is due; how many seconds may pass until the next look."""
         looked_at, before = self._operations.now(), self._clock.monotonic()
+        self._runner.keep_waiting()
         self._take()
         # What was due before that look is taken, or waits for an earlier one of its subject.
         following = self._operations.next_look(looked_at)

@@ -33,8 +33,7 @@ class Patience(Protocol):
 
     retry_first_s: float
     retry_most_s: float
-    # Beyond the workers: claims are quick in large numbers and slow one by one. Of what waits too
-    # long for a worker the claim expires, and whoever claims it next does it.
+    # Beyond the workers: claims are quick in large numbers and slow one by one.
     claim_ahead: int
 
 
@@ -72,6 +71,7 @@ class Runner:
         self._stop = threading.Event()
         self._pool = pool or ThreadPoolExecutor(workers, thread_name_prefix="work")
         self._free = workers
+        self._waiting: dict[Claim, float] = {}  # for a worker; since when the claim lasts
         self._lock = threading.Lock()
         self.freed = threading.Event()
 
@@ -86,14 +86,32 @@ class Runner:
         """Run a claimed operation; `claimed_at` is the monotonic time just before its claim."""
         with self._lock:
             self._free -= 1
-        self._pool.submit(self._guarded_run, operation, claimed_at)
+            self._waiting[Claim(operation.id, self.owner, operation.epoch)] = claimed_at
+        self._pool.submit(self._guarded_run, operation)
+
+    def keep_waiting(self) -> None:
+        """Renew the claims of what waits here for a worker: else others would claim it, and wait
+        with it for theirs."""
+        before = self._clock.monotonic()
+        old = before - self.ttl.total_seconds() / 3
+        with self._lock:
+            due = [claim for claim, since in self._waiting.items() if since < old]
+        if not due:
+            return
+        kept = self._operations.renew_many(due, self.ttl)
+        with self._lock:
+            for claim in due:
+                if claim.operation_id in kept and claim in self._waiting:
+                    self._waiting[claim] = before
 
     def stop(self) -> None:
         """Take nothing more; what is under way ends its present step and is handed back."""
         self._stop.set()
         self._pool.shutdown(wait=True)
 
-    def _guarded_run(self, operation: Operation, claimed_at: float) -> None:
+    def _guarded_run(self, operation: Operation) -> None:
+        with self._lock:
+            claimed_at = self._waiting.pop(Claim(operation.id, self.owner, operation.epoch))
         attempt = _Attempt(self, operation, claimed_at)
         try:
             if attempt.is_ours():

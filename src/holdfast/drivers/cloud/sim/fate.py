@@ -24,6 +24,9 @@ class Fate:
     loss: str = ""  # raised in place of the reply
 
 
+FINE = Fate()
+
+
 def decide(settings: Settings, call: str, timeout_s: float, dice: Dice) -> Fate:
     """First match wins: down, too slow for the timeout, failed, reply lost, fine."""
     if not settings.applies_to(call):

@@ -9,10 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.drivers.cloud.sim import settings as settings_
-from holdfast.drivers.cloud.sim.fate import Dice, Fate, decide
+from holdfast.drivers.cloud.sim.fate import FINE, Dice, Fate, decide
 from holdfast.drivers.cloud.sim.file import File, failed
-from holdfast.drivers.cloud.sim.world import World, open_world
+from holdfast.drivers.cloud.sim.world import World, acting, open_world
 from holdfast.model.errors import HoldfastError
 from holdfast.ports.clock import Clock
 
@@ -34,7 +33,22 @@ class Wire:
         reply can be lost whatever it says, so a lost refusal sounds like a lost success.
         """
         deadline = self._clock.monotonic() + self._timeout_s
-        fate = self._meet(name)
+        refused: HoldfastError | None = None
+        with self._file.transaction(self._timeout_s) as db:
+            world = World(db, self._clock.now().timestamp(), subject)
+            fate = self._meet(world, name)
+            if fate == FINE:  # in one go, which is most of them
+                db.execute("SAVEPOINT act")
+                try:
+                    with acting(world, name):
+                        yield world
+                except HoldfastError as error:  # counted all the same
+                    db.execute("ROLLBACK TO act")
+                    refused = error
+        if refused is not None:
+            raise refused
+        if fate == FINE:
+            return
         self._sleep(min(fate.wait_s, self._left(deadline)))
         if fate.refusal:
             raise failed(fate.refusal, retryable=True)
@@ -53,18 +67,15 @@ class Wire:
         self._sleep(self._timeout_s)
         raise failed(f"{name}: no answer within {self._timeout_s:g} s", retryable=True)
 
-    def _meet(self, name: str) -> Fate:
+    def _meet(self, world: World, name: str) -> Fate:
         """Count the call and throw its dice; settings are those in the file now."""
-        with self._file.transaction(self._timeout_s) as db:
-            db.execute(
-                "INSERT INTO calls VALUES (?, 1)"
-                " ON CONFLICT (name) DO UPDATE SET count = count + 1",
-                (name,),
-            )
-            settings = settings_.load(db)
+        world.run(
+            "INSERT INTO calls VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET count = count + 1",
+            name,
+        )
         with self._lock:
             dice = Dice(*(self._random.random() for _ in range(4)))
-        return decide(settings, name, self._timeout_s, dice)
+        return decide(world.settings, name, self._timeout_s, dice)
 
     def _lose(self, fate: Fate, deadline: float, reply: HoldfastError | None) -> None:
         if fate.wait_after:

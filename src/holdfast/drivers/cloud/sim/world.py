@@ -40,25 +40,25 @@ class World:
     """One transaction. A caller may set `subject` to a better name than it came with."""
 
     def __init__(self, db: sqlite3.Connection, now: float, subject: str) -> None:
-        self._db = db
+        self.db = db
         self.now = now
         self.settings = settings_.load(db)
         self.subject = subject
 
     def one(self, sql: str, *values: Any) -> sqlite3.Row | None:
-        row: sqlite3.Row | None = self._db.execute(sql, values).fetchone()
+        row: sqlite3.Row | None = self.db.execute(sql, values).fetchone()
         return row
 
     def all(self, sql: str, *values: Any) -> list[sqlite3.Row]:
-        return self._db.execute(sql, values).fetchall()
+        return self.db.execute(sql, values).fetchall()
 
     def run(self, sql: str, *values: Any) -> int:
         """Execute a write; the number of rows it touched."""
-        return self._db.execute(sql, values).rowcount
+        return self.db.execute(sql, values).rowcount
 
     def change(self, **settings: Any) -> None:
-        settings_.save(self._db, settings)
-        self.settings = settings_.load(self._db)
+        settings_.save(self.db, settings)
+        self.settings = settings_.load(self.db)
 
     def new_id(self) -> str:
         """A uuid nobody in this file has; not random, so that runs can be replayed."""
@@ -116,14 +116,23 @@ def open_world(
     patience_s: float = PATIENCE_S,
 ) -> Iterator[World]:
     """A transaction in which what is due has happened; a change in it leaves an effect."""
-    with file.transaction(patience_s) as db:
-        # Read with the lock in hand: time in the file never runs against its order.
-        world = World(db, clock.now().timestamp(), subject)
-        progress.settle(db, world.now)
-        before = db.total_changes
+    with (
+        file.transaction(patience_s) as db,
+        acting(World(db, clock.now().timestamp(), subject), call) as world,
+    ):
         yield world
-        if db.total_changes > before:
-            db.execute(
-                "INSERT INTO effects (at, call, subject) VALUES (?, ?, ?)",
-                (world.now, call, world.subject),
-            )
+
+
+@contextmanager
+def acting(world: World, call: str) -> Iterator[World]:
+    """The same in a transaction that has begun. Its time was read with the lock in hand: time in
+    the file never runs against its order."""
+    db = world.db
+    progress.settle(db, world.now)
+    before = db.total_changes
+    yield world
+    if db.total_changes > before:
+        db.execute(
+            "INSERT INTO effects (at, call, subject) VALUES (?, ?, ?)",
+            (world.now, call, world.subject),
+        )
