@@ -225,7 +225,8 @@ def _wait_for_others(hands: Hands, lease: Lease, reservation: Reservation) -> No
 
 def _servers(hands: Hands, names: Collection[str]) -> dict[str, Server]:
     """All servers on these hosts, by id."""
-    found = hands.calls.map(lambda name: hands.cloud.servers.list(host=name), names)
+    look = hands.calls.map if len(names) > 1 else map
+    found = look(lambda name: hands.cloud.servers.list(host=name), names)
     return {server.id: server for servers in found for server in servers}
 
 
