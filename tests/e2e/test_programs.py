@@ -49,15 +49,22 @@ def test_no_program_loads_eventlet(program: str) -> None:
 
 def test_a_running_process_has_no_eventlet_either(tmp_path: Path) -> None:
     """`holdfast up` with everything in it, asked from inside by a handler it does not have."""
+    port = free_port()
     code = (
-        "import sys, threading, os, signal, time\n"
+        "import sys, threading, os, signal, time, urllib.request\n"
+        "def ready():\n"
+        "    try:\n"
+        f"        return urllib.request.urlopen('http://127.0.0.1:{port}/readyz').status == 200\n"
+        "    except OSError:\n"
+        "        return False\n"
         "def look():\n"
-        "    time.sleep(4)\n"
+        "    while not ready():\n"
+        "        time.sleep(0.2)\n"
         "    print('eventlet:', sys.modules.get('eventlet'), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "threading.Thread(target=look, daemon=True).start()\n"
         "from holdfast.cmd.client import main\n"
-        f"sys.exit(main(['up', '--state', {str(tmp_path)!r}, '--port', '{free_port()}']))\n"
+        f"sys.exit(main(['up', '--state', {str(tmp_path)!r}, '--port', '{port}']))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False

@@ -286,6 +286,7 @@ class House:
             repair=True,
             repair_look_s=10.0,
             repair_horizon_s=86_400.0,
+            repair_priorities={},
             reconcile_s=60.0,
             mass_failure_few=2,
             mass_failure_some=0.30,

@@ -91,6 +91,20 @@ def test_what_cannot_be_replaced_is_missing_until_capacity_appears(house: House)
     assert any("is whole again" in one for one in house.sentences(first))
 
 
+def test_where_there_is_not_enough_the_higher_priority_comes_first(house: House) -> None:
+    enrol(house, 3)
+    mine = house.create(minutes=(60, 120), caller=ANN)
+    theirs = house.create(minutes=(90, 120), caller=BOB)
+    house.settings.repair_priorities = {BOB.project_id: 7}
+    failed = [host for lease_id in (mine, theirs) for (host,) in house.held(lease_id)]
+    for host in failed:
+        house.stands(host, "down")
+    house.settings.mass_failure_few = 3
+    house.run(seconds=11)
+    assert flags(house, mine) == (True, False, True)
+    assert flags(house, theirs) == (False, False, False)
+
+
 def test_a_host_that_returns_makes_its_reservation_whole_again(house: House) -> None:
     enrol(house, 1)
     lease_id = house.create(minutes=(60, 120))

@@ -111,6 +111,15 @@ OPTS = [
         help="A lease that starts later than that waits for the failed host to return; 0: all "
         "leases are repaired at once, however far ahead.",
     ),
+    cfg.Opt(
+        "repair_priorities",
+        type=types.Dict(types.Integer(), bounds=False),
+        default={},
+        mutable=True,
+        help="Whose leases are repaired first where there is not enough for all: project ids with "
+        "a number each, the higher the sooner; others have 0.",
+        sample_default="6e0fb2c4d1f04f8a9c1e52c1f7b7d0a3:10",
+    ),
     cfg.IntOpt(
         "mass_failure_few",
         default=2,

@@ -38,6 +38,7 @@ class Hurt:
     lease: Lease
     reservation: Reservation
     lost: tuple[Allocation, ...]
+    priority: int = 0  # the higher the sooner
 
     @property
     def is_active(self) -> bool:
@@ -50,7 +51,7 @@ class Hurt:
     @property
     def rank(self) -> tuple[float, ...]:
         """Its class: nobody of a later one gets what one of an earlier could have."""
-        return (not self.is_active, -self.reservation.spec.get("priority", 0))
+        return (not self.is_active, -self.priority)
 
     def order(self) -> tuple[object, ...]:
         start = min((a.held.start for a in self.lost), default=self.lease.start)

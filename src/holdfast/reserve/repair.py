@@ -48,6 +48,7 @@ class Settings(Protocol):
     repair: bool
     repair_look_s: float
     repair_horizon_s: float
+    repair_priorities: Mapping[str, int]
     mass_failure_few: int
     mass_failure_some: float
     mass_failure_many: float
@@ -57,7 +58,11 @@ class Settings(Protocol):
 
 
 def hurts(
-    leases: Iterable[Lease], failed: Collection[int], now: datetime, until: datetime | None
+    leases: Iterable[Lease],
+    failed: Collection[int],
+    now: datetime,
+    until: datetime | None,
+    priorities: Mapping[str, int],
 ) -> list[Hurt]:
     """Reservations that hold what failed, now or from now on; of those to come, until then."""
     found: list[Hurt] = []
@@ -69,7 +74,7 @@ def hurts(
                 a for a in reservation.allocations if a.host_id in failed and a.held.end > now
             )
             if lost and reservation.status == _LIVE[lease.status]:
-                found.append(Hurt(lease, reservation, lost))
+                found.append(Hurt(lease, reservation, lost, priorities.get(lease.project_id, 0)))
     return found
 
 
@@ -221,7 +226,8 @@ class Repairs:
     ) -> tuple[Mended, ...]:
         desk = self._desk
         now = desk.ledger.now()
-        hit = hurts(leases, failed, now, None if all_ahead else self._until(now))
+        until = None if all_ahead else self._until(now)
+        hit = hurts(leases, failed, now, until, self._settings.repair_priorities)
         if not hit:
             return ()
         stock = desk.ledger.stock(sure=True).less(failed)
