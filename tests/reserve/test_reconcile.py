@@ -4,9 +4,10 @@
 import pytest
 
 from holdfast.nova.names import CLOSED, KEPT_POOL, OPEN, OWNER
+from holdfast.ports.manager import NewLease, NewReservation
 from holdfast.reserve.reconcile import RECONCILE
 from holdfast.work.kind import never_ending
-from tests.reserve.house import House
+from tests.reserve.house import ANN, House
 
 
 @pytest.fixture
@@ -117,3 +118,19 @@ def test_switched_off_it_leaves_all_as_it_is(ground: tuple[House, str]) -> None:
     by_hand(house, "remove_host", pool, held(house))
     house.run(minutes=5)
     assert house.pools().get(pool, set()) == set()
+
+
+def test_a_host_taken_out_of_a_pool_of_slots_comes_back(house: House) -> None:
+    house.enrol("cmp-1")
+    asked = {"vcpus": 1, "memory_mb": 256, "disk_gb": 1, "amount": 2, "affinity": None}
+    reservation = NewReservation("virtual:instance", {**asked, "resource_properties": ""})
+    lease_id = house.new_id()
+    wanted = NewLease(lease_id, "slots", None, house.at(600), None, (reservation,))
+    house.m.commands.create_lease(ANN, wanted)
+    house.run(minutes=1)
+    (mine,) = house.lease(lease_id).reservations
+    house.m.store.operations.ensure(never_ending(RECONCILE, house.clock.now()))
+    by_hand(house, "remove_host", mine.id, "cmp-1")
+    house.run(minutes=4)
+    assert house.pools()[mine.id] == {"cmp-1"}
+    assert told(house) == [f"pool {mine.id} lacks cmp-1: put right"]

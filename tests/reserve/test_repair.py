@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.errors import NotFound
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.ports.ledger import Work
+from holdfast.ports.manager import NewLease, NewReservation
 from holdfast.reserve.repair import REPAIR
 from tests.reserve.house import ADMIN, ANN, BOB, House
 
@@ -222,3 +224,74 @@ def test_a_host_that_fails_while_others_are_repaired_is_repaired_at_once_too(
     house.stands(one, "down")
     house.run(seconds=1)
     assert all(house.held(lease_id) not in ([[one]], [[two]]) for lease_id in leases)
+
+
+def slots(house: House, amount: int, minutes: tuple[float | None, float] = (60, 120)) -> str:
+    """A quarter of a host each."""
+    asked = {"vcpus": 4, "memory_mb": 256, "disk_gb": 1, "amount": amount, "affinity": None}
+    reservation = NewReservation("virtual:instance", {**asked, "resource_properties": ""})
+    start = None if minutes[0] is None else house.at(minutes[0])
+    lease_id = house.new_id()
+    wanted = NewLease(lease_id, "slots", start, house.at(minutes[1]), None, (reservation,))
+    house.m.commands.create_lease(ANN, wanted)
+    return lease_id
+
+
+def spread(house: House, lease_id: str) -> dict[str, int | None]:
+    (reservation,) = house.lease(lease_id).reservations
+    return {a.host: a.slots for a in reservation.allocations}
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_slots_of_which_some_can_be_replaced_get_these_and_miss_the_others(
+    house: House, active: bool
+) -> None:
+    for name in ("cmp-1", "cmp-2"):
+        house.sim.add_host(name, vcpus=16)
+        house.m.commands.enrol_host(ADMIN, name, {})
+    lease_id = slots(house, 4, (None, 120) if active else (60, 120))
+    house.run(seconds=1)
+    (host,) = spread(house, lease_id)
+    (other,) = {"cmp-1", "cmp-2"} - {host}
+    in_the_way = slots(house, 1)
+    assert spread(house, in_the_way) == {other: 1}
+    house.stands(host, "down")
+    house.run(seconds=5)
+    assert spread(house, lease_id) == {host: 1, other: 3}
+    assert flags(house, lease_id) == (True, active, True)
+    house.stands(host, "up")
+    house.run(seconds=5)
+    assert flags(house, lease_id) == (False, active, active)
+    assert spread(house, lease_id) == {host: 1, other: 3}
+
+
+def test_who_got_another_host_does_not_delete_servers_of_its_next_holder(house: House) -> None:
+    enrol(house, 2)
+    first = house.create(minutes=(None, 60))
+    ((host,),) = house.held(first)
+    (other,) = {"cmp-1", "cmp-2"} - {host}
+    house.run(seconds=1)
+    house.boot("anns", host)
+    house.stands(host, "down")
+    house.run(seconds=5)
+    assert house.held(first) == [[other]]
+    house.stands(host, "up")
+    house.run(seconds=5)
+    house.sim.boot("bobs", BOB.project_id, host, 1, 512, 1)
+    house.delete(first)
+    house.run(seconds=30)
+    assert house.servers() == ["bobs"]
+
+
+def test_a_host_that_failed_is_not_enrolled_again_but_comes_back_by_itself(house: House) -> None:
+    enrol(house, 1)
+    house.stands("cmp-1", "down")
+    house.run(seconds=1)
+    with pytest.raises(Conflict, match="enrolled already"):
+        house.m.commands.enrol_host(ADMIN, "cmp-1", {})
+    house.boot("left", "cmp-1")
+    house.stands("cmp-1", "up")
+    house.run(seconds=1)
+    found = house.m.cloud.hosts.find("cmp-1")
+    with pytest.raises(Conflict, match="is coming back"):
+        house.m.store.ledger.enrol(found, "here", {}, Work())

@@ -66,8 +66,11 @@ class Desk:
 
     def in_the_way(self, cloud: Cloud, host: str) -> list[Server]:
         """Servers that must be gone before a host can be reserved."""
-        found = cloud.servers.list(host=host)
-        return [s for s in found if not (self.settings.preemptibles and s.preemptible)]
+        return [server for server in cloud.servers.list(host=host) if self.stays(server)]
+
+    def stays(self, server: Server) -> bool:
+        """Whether it does not give way by itself."""
+        return not (self.settings.preemptibles and server.preemptible)
 
     def cleaning(self) -> timedelta:
         return timedelta(minutes=self.settings.cleaning_time)

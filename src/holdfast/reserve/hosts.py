@@ -15,7 +15,9 @@ from holdfast.work.kind import Kind, NotYet, Run, Step
 
 ENROL, WITHDRAW, RETURN = "host_enrol", "host_withdraw", "host_return"
 #: How often a host that failed is looked at.
-LOOK_S = 10.0
+LOOK_S, RARELY_S = 10.0, 300.0
+#: What one write may take, for a claim.
+HOLD_S = 10.0
 LONGEST_KEY = 64
 LONGEST_VALUE = 4096
 
@@ -60,15 +62,17 @@ class Hosts:
         self._desk.ledger.withdraw(host.id, work)
         return f"{WITHDRAW}/{host.uuid}"
 
-    def keep_back(self, hosts: Iterable[Host]) -> None:
+    def keep_back(self, hosts: Iterable[Host], hold: Callable[[float], None]) -> None:
         """Hosts that failed: nobody books them until they are healthy and empty."""
         for host in hosts:
+            hold(HOLD_S)
             work = self._operations(RETURN, host.uuid, host.service_host)
             self._desk.ledger.keep_back(host.id, Work(put=work))
 
-    def let_back(self, hosts: Iterable[Host]) -> None:
+    def let_back(self, hosts: Iterable[Host], hold: Callable[[float], None]) -> None:
         """Hosts that are healthy again: who was kept back need not wait for the next look."""
         for host in hosts:
+            hold(HOLD_S)
             self._desk.ledger.hasten(f"{RETURN}/{host.uuid}")
 
     def set_property(self, name: str, private: bool) -> None:
@@ -128,6 +132,15 @@ class _HostWork:
         getattr(pools, verb)(pool.id, name)
         return f"{name}: {verb} {pool_name}"
 
+    def if_there(self, step: Callable[[Run], str]) -> Callable[[Run], str]:
+        def tried(run: Run) -> str:
+            try:
+                return step(run)
+            except NotFound as gone:
+                return f"nothing to leave: {gone.message}"
+
+        return tried
+
     def give_up_at(self, operation: Operation) -> datetime | None:
         return None
 
@@ -165,7 +178,7 @@ class HostReturn(_HostWork):
 
     def steps(self) -> Sequence[Step]:
         return (
-            Step("leave", self.leave),
+            Step("leave", self.if_there(self.leave)),
             Step("wait", self.wait, kept=False),
             Step("join", self.join_if_free, kept=False),
             Step("open", self.open),
@@ -175,18 +188,28 @@ class HostReturn(_HostWork):
         """Also for its own reservation's servers no reason to wait: they are where they belong."""
         host, name = self._host(run), run.operation.payload["service_host"]
         cloud, holders = self.desk.hands(run).cloud, self.desk.ledger.holders(host.id)
-        servers = [] if holders else self.desk.in_the_way(cloud, name)
-        if not servers:
-            for pool in cloud.pools.list():
-                whole = OWNER in pool.metadata and not pool.metadata.keys() & {SLOTS, SERVER}
-                mine = any(same(name, member) for member in pool.hosts)
-                if whole and mine and pool.name not in holders:
-                    cloud.pools.remove_host(pool.id, name)
+        try:
+            there = cloud.servers.list(host=name)
+        except NotFound as gone:
+            raise NotYet(f"{name} has failed: {gone.message}", RARELY_S) from gone
+        for pool in cloud.pools.list():
+            whole = OWNER in pool.metadata and not pool.metadata.keys() & {SLOTS, SERVER}
+            mine = any(same(name, member) for member in pool.hosts)
+            theirs = any(s.project_id == pool.metadata.get(OWNER) for s in there)
+            if whole and mine and pool.name not in holders and not theirs:
+                cloud.pools.remove_host(pool.id, name)
         if not host.usable:
-            raise NotYet(f"{name} has failed and is not healthy yet", LOOK_S)
+            raise NotYet(f"{name} has failed and is not healthy yet", self._pause(run))
+        servers = [] if holders else [s for s in there if self.desk.stays(s)]
         if servers:
-            raise NotYet(f"{name} is healthy, but {len(servers)} servers are on it", LOOK_S)
+            said = f"{name} is healthy, but {len(servers)} servers are on it"
+            raise NotYet(said, self._pause(run))
         return f"{name} is healthy again"
+
+    def _pause(self, run: Run) -> float:
+        """The longer it has failed the rarer the looks; healthy again, somebody hastens it."""
+        age = (self.desk.ledger.now() - run.operation.due_at).total_seconds()
+        return min(max(LOOK_S, age / 10), RARELY_S)
 
     def join_if_free(self, run: Run) -> str:
         if any(self.desk.ledger.holders(self._host(run).id).values()):
@@ -213,15 +236,6 @@ class HostWithdraw(_HostWork):
             Step("leave", self.if_there(self.leave)),
             Step("release", self.if_there(self.release)),
         )
-
-    def if_there(self, step: Callable[[Run], str]) -> Callable[[Run], str]:
-        def tried(run: Run) -> str:
-            try:
-                return step(run)
-            except NotFound as gone:
-                return f"nothing to leave: {gone.message}"
-
-        return tried
 
 
 def kinds(desk: Desk) -> dict[str, Kind]:

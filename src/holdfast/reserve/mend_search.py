@@ -15,6 +15,7 @@ from itertools import groupby
 from holdfast.reserve.mend_best import better
 from holdfast.reserve.mend_board import Board, Job
 from holdfast.reserve.mend_free import crowd, demand
+from holdfast.reserve.mend_need import How
 
 #: How often in a row somebody may be asked to make way for who makes way.
 DEPTH = 8
@@ -93,7 +94,8 @@ def _fill(group: Sequence[Job], board: Board) -> None:
         same = list(some)
         short = [job for job in same if not _give(board, job, pressed=True, way=True)]
         for job in short:
-            _give(board, job, pressed=True, part=True)
+            if job.need.how is not How.TOGETHER:  # on one host all of it, or none
+                _give(board, job, pressed=True, part=True)
 
 
 def _give(

@@ -10,13 +10,13 @@ put right by that lease's own work, which waits its turn among the others of the
 import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from holdfast.model.errors import NotFound, StaleWrite
+from holdfast.model.errors import Conflict, InvalidInput, NotFound, StaleWrite
 from holdfast.model.host import normalise
-from holdfast.model.lease import APPLY, SEQUENCE
+from holdfast.model.lease import APPLY, SEQUENCE, Reservation
 from holdfast.model.operation import Operation
 from holdfast.nova.names import CLOSED, KEPT, KEPT_POOL, OPEN, OWNER
 from holdfast.ports.cloud import Cloud, Pool
@@ -111,8 +111,9 @@ class Reconcile:
         now = differences(pools, rightful, self._desk.freepool)
         sure, self._seen = now & self._seen, now
         owners = {name: one.project_id for name, one in rightful.reservations.items()}
-        these = sorted(sure)[:MOST]  # the others at the next look
-        left = [one for one in these if not self._put_right(cloud, pools, owners, one)]
+        # Those that could not be put right last time come last; the others at the next look.
+        these = sorted(sure, key=lambda one: (one in self._told, one))[:MOST]
+        left = [one for one in these if not self._tried(cloud, pools, owners, one)]
         self._tell(frozenset(these), left)
         if now - sure:
             raise NotYet(f"{len(now - sure)} differences, looked at again", AGAIN_S)
@@ -121,6 +122,16 @@ class Reconcile:
 
     def _kinds(self) -> list[str]:
         return [name for name, one in self._desk.resources.items() if getattr(one, "pooled", False)]
+
+    def _tried(
+        self, cloud: Cloud, pools: Sequence[Pool], owners: Mapping[str, str], one: Difference
+    ) -> bool:
+        """One that the cloud refuses does not keep the others waiting."""
+        try:
+            return self._put_right(cloud, pools, owners, one)
+        except (NotFound, Conflict, InvalidInput) as refused:
+            LOG.warning("%s: %s", one, refused.message)
+            return False
 
     def _put_right(
         self, cloud: Cloud, pools: Sequence[Pool], owners: Mapping[str, str], one: Difference
@@ -138,11 +149,7 @@ class Reconcile:
             return self._by_its_lease(one.lease_id)
         pool = ensure(cloud.pools, one.pool, {KEPT: "yes"} if one.pool == KEPT_POOL else {})
         act = cloud.pools.add_host if one.what == LACKS else cloud.pools.remove_host
-        try:
-            act(pool.id, one.host)
-        except NotFound as gone:
-            LOG.warning("%s: %s", one, gone.message)
-            return False
+        act(pool.id, one.host)
         return True
 
     def _remove_if_empty(self, cloud: Cloud, pool: Pool, host: str) -> bool:
@@ -169,7 +176,8 @@ class Reconcile:
             for reservation in lease.reservations:  # the pool may be another one now
                 self._desk.known.forget(reservation.id)
             if lease.status == "ACTIVE":
-                ledger.save(lease, lease, work=Work(put=(work,)), say="its pools are put right")
+                doubted = replace(lease, reservations=tuple(map(_doubted, lease.reservations)))
+                ledger.save(lease, doubted, work=Work(put=(work,)), say="its pools are put right")
         except (NotFound, StaleWrite):
             return False  # it lives: the next look finds what is left
         return True
@@ -187,6 +195,14 @@ class Reconcile:
 
     def failed(self, run: Run, why: str) -> None:
         LOG.error("%s: %s", run.operation.key, why)
+
+
+def _doubted(reservation: Reservation) -> Reservation:
+    """What was made for it is looked at anew; its hosts stay known, for those that leave."""
+    stands = reservation.made.get("stands")
+    if not stands:
+        return reservation
+    return replace(reservation, made={**reservation.made, "stands": {**stands, "shape": ""}})
 
 
 def kinds(desk: Desk, settings: Settings) -> dict[str, Kind]:

@@ -10,15 +10,17 @@ What cannot be replaced stays booked on the host that failed: nobody else gets i
 and if it comes back the reservation is whole again.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from holdfast.model import mass_failure
 from holdfast.model.caller import Caller
-from holdfast.model.errors import Conflict, NotFound, StaleWrite
+from holdfast.model.errors import Conflict, HoldfastError, NotFound, StaleWrite
 from holdfast.model.host import Host
 from holdfast.model.lease import APPLY, END, SEQUENCE, Allocation, Lease, Reservation
 from holdfast.model.operation import Operation
@@ -37,6 +39,10 @@ REPAIR = "repair"
 APPROVED = timedelta(hours=1)
 #: Leases saved between two looks at the claim, and how long that may take.
 PORTION, PORTION_S = 100, 10.0
+#: In `Reservation.made`, beside LOST: whether something else was missing before.
+BEFORE = "missed_before"
+#: While many are planned the claim is renewed so often.
+KEEP_S = 3.0
 #: Somebody changed a lease while it was planned: soon again.
 SOON_S = 0.5
 _LIVE = {"PENDING": "pending", "ACTIVE": "active"}
@@ -106,8 +112,10 @@ def _flagged(reservation: Reservation, failed: Collection[int]) -> Reservation:
         return reservation
     made = {name: value for name, value in reservation.made.items() if name != LOST}
     if lost:
-        return replace(reservation, made={**made, LOST: lost}, missing_resources=True)
-    return replace(reservation, made=made, missing_resources=False)
+        before = made.get(BEFORE, reservation.missing_resources)
+        made |= {LOST: lost, BEFORE: before}
+        return replace(reservation, made=made, missing_resources=True)
+    return replace(reservation, missing_resources=bool(made.pop(BEFORE, False)), made=made)
 
 
 def _left(mended: Mended) -> tuple[Allocation, ...]:
@@ -140,6 +148,30 @@ def held_back(
     }
     waiting = {i for i in failed if domain.get(i) in verdicts}
     return waiting, "; ".join(sorted({verdict.sentence for verdict in verdicts.values()}))
+
+
+@contextlib.contextmanager
+def _kept(hold: Callable[[float], None]) -> Iterator[None]:
+    """Keep the claim however long the block takes; ClaimLost after it, if that could not be."""
+    over, lost = threading.Event(), list[HoldfastError]()
+
+    def keep() -> None:
+        while not over.wait(KEEP_S):
+            try:
+                hold(PORTION_S)
+            except HoldfastError as error:
+                lost.append(error)
+                return
+
+    thread = threading.Thread(target=keep, name="keep", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    if lost:
+        raise lost[0]
 
 
 # the chore
@@ -200,13 +232,14 @@ class Repairs:
             return "nothing is hurt", self._settings.repair_look_s
         known = ledger.enrolled()
         failed = {host.id for host in known if not host.usable}
-        self._hosts.keep_back(host for host in known if host.id in failed and host.reservable)
-        self._hosts.let_back(host for host in known if host.usable and not host.reservable)
+        self._hosts.keep_back((one for one in known if one.id in failed and one.reservable), hold)
+        self._hosts.let_back((one for one in known if one.usable and not one.reservable), hold)
         leases = ledger.leases_on(failed, flagged=True)
         if not leases:
             return "nothing is hurt", self._settings.repair_look_s
         waiting, why = self._waiting(known, failed)
-        plan = self._plan(leases, failed - waiting)
+        with _kept(hold):
+            plan = self._plan(leases, failed - waiting)
         lost = self._carry_out(leases, plan, failed, hold)
         said = self._said(plan, why if waiting else "", lost)
         return said, SOON_S if lost else self._settings.repair_look_s

@@ -191,8 +191,15 @@ class HostStore:
         def action(conn: Connection) -> Host:
             now = self._db.now(conn)
             known = load(conn, sa.or_(h.uuid == host.uuid, by_name(host.service_host)))
-            if any(row.reservable for row in known):
+            if any(row.reservable or (row.enrolled and not row.usable) for row in known):
                 raise Conflict(f"host {host.hypervisor_hostname} is enrolled already")
+            coming_back = [f"host_return/{row.uuid}" for row in known]
+            open_ = operations.c.key.in_(coming_back), operations.c.is_open.is_(True)
+            if conn.execute(sa.select(operations.c.id).where(*open_)).first() is not None:
+                raise Conflict(
+                    f"host {host.hypervisor_hostname} is enrolled already, failed and is coming"
+                    f" back: holdfast operation show host_return/{host.uuid}"
+                )
             values = {
                 **columns(host),
                 "region": region,

@@ -118,6 +118,7 @@ class RepairStore:
                     members.setdefault(name, set()).add(host)
             held = set(conn.execute(_HELD_WHOLE, bound).scalars())
             rows = [row for row in conn.execute(_HOSTS) if f"host:{row.uuid}" not in busy]
+        resting = {row.service_host for row in rows}
         enrolled = frozenset(row.service_host for row in rows if row.enrolled)
         free = {row.service_host for row in rows if row.reservable and row.usable}
         return Rightful(
@@ -125,7 +126,7 @@ class RepairStore:
             frozenset(free & enrolled - held),
             enrolled,
             frozenset(normalise(row.service_host) for row in rows if row.service_host not in held)
-            | {normalise(host) for hosts in members.values() for host in hosts},
+            | {normalise(one) for some in members.values() for one in some if one in resting},
         )
 
     def note(self, subject: str, sentence: str) -> None:

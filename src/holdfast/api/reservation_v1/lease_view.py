@@ -33,7 +33,7 @@ _KEYS: Mapping[str, Sequence[str]] = {
     "virtual:floatingip": ("network_id", "amount", "required_floatingips"),
 }
 #: What steps remember for each other.
-_OURS = frozenset({"stands", "cloud_ids", "snapshot_for"})
+_OURS = frozenset({"stands", "cloud_ids", "snapshot_for", "lost", "missed_before"})
 #: What is no business of owners: Nova, too, tells only administrators where a server is.
 _HIDDEN: Mapping[str, frozenset[str]] = {"virtual:server": frozenset({"host"})}
 #: Floating IPs by id.

@@ -138,10 +138,13 @@ class HostResource(Quiet):
         if pool is None:
             return Effect(f"pool {reservation.id} is gone")
         shut(hands.cloud.pools, pool)
-        _clear(hands, lease, pool.hosts)
+        _clear(hands, lease, reservation, pool.hosts)
+        mine = _ours(reservation)
+        back = [name for name in pool.hosts if normalise(name) in mine]
         with hands.pool(hands.freepool) as free_id:
-            hands.each(lambda name: hands.cloud.pools.add_host(free_id, name), pool.hosts)
-        _clear(hands, lease, pool.hosts)  # also who was let in just before the door was shut
+            hands.each(lambda name: hands.cloud.pools.add_host(free_id, name), back)
+        # Also who was let in just before the door was shut.
+        _clear(hands, lease, reservation, pool.hosts)
         hands.each(lambda name: hands.cloud.pools.remove_host(pool.id, name), pool.hosts)
         hands.known.forget(reservation.id)  # it is deleted when everybody has heard that it is shut
         return Effect(f"{', '.join(pool.hosts) or 'no host'} back in {hands.freepool}")
@@ -230,12 +233,23 @@ def _servers(hands: Hands, names: Collection[str]) -> dict[str, Server]:
     return {server.id: server for servers in found for server in servers}
 
 
-def _clear(hands: Hands, lease: Lease, names: Collection[str]) -> None:
+def _ours(reservation: Reservation) -> set[str]:
+    return {normalise(name) for name in reservation.hosts()}
+
+
+def _clear(hands: Hands, lease: Lease, reservation: Reservation, names: Collection[str]) -> None:
     """Delete the servers on these hosts; NotYet until there are none. The longer the end has taken
-    the rarer the looks: a host that died may keep its servers for days."""
+    the rarer the looks: a host that died may keep its servers for days. Of a host that failed and
+    was replaced only the owner's own: it may be somebody else's by now."""
+    ours = _ours(reservation)
     taken = hands.ledger.now() - (lease.updated_at or lease.end)
     pause_s = min(max(_LOOK_S, taken.total_seconds() / 20), 10.0)
-    _remove(hands, list(_servers(hands, names).values()), pause_s)
+    found = [
+        server
+        for server in _servers(hands, names).values()
+        if normalise(server.host or "") in ours or server.project_id == lease.project_id
+    ]
+    _remove(hands, found, pause_s)
 
 
 def _make_way(hands: Hands, names: Collection[str]) -> None:

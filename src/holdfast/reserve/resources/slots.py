@@ -212,7 +212,8 @@ class SlotsResource(Quiet):
         before = pool.hosts if reservation.status == "pending" else ()
         for host in (*before, *reservation.made.get("stands", {}).get("hosts", {})):
             if normalise(host) not in now:
-                parts[host] = functools.partial(self._leave, hands, reservation, pool, host)
+                go = self._leave if reservation.status == "pending" else self._leave_if_empty
+                parts[host] = functools.partial(go, hands, reservation, pool, host)
         to = pool if stands["joined"] else None
         for host, total in stands["hosts"].items():
             parts[host] = functools.partial(self._come, hands, reservation, to, host, total)
@@ -245,6 +246,22 @@ class SlotsResource(Quiet):
         if pool is not None:
             with self._turns.at(host):
                 hands.cloud.pools.remove_host(pool.id, host)
+
+    def _leave_if_empty(
+        self, hands: Hands, reservation: Reservation, pool: Pool, host: str
+    ) -> None:
+        """Of a host that failed no more than is used there; it leaves once it is empty, at the end
+        at the latest."""
+        name = resource_class(reservation.id)
+        try:
+            used = hands.cloud.slots.inventory(host, name).used
+        except NotFound:
+            used = 0
+        if not used:
+            self._leave(hands, reservation, pool, host)
+            return
+        with self._turns.at(host):
+            set_slots(hands, host, name, used)
 
     def _drop_class(self, hands: Hands, reservation: Reservation) -> None:
         name = resource_class(reservation.id)
