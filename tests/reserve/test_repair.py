@@ -295,3 +295,36 @@ def test_a_host_that_failed_is_not_enrolled_again_but_comes_back_by_itself(house
     found = house.m.cloud.hosts.find("cmp-1")
     with pytest.raises(Conflict, match="is coming back"):
         house.m.store.ledger.enrol(found, "here", {}, Work())
+
+
+def test_the_next_holder_of_a_host_that_failed_waits_until_the_first_ones_servers_have_left(
+    house: House,
+) -> None:
+    enrol(house, 2)
+    first = house.create(minutes=(None, 600))
+    ((host,),) = house.held(first)
+    (other,) = {"cmp-1", "cmp-2"} - {host}
+    house.run(seconds=1)
+    house.boot("anns", host)
+    house.stands(host, "down")
+    house.run(seconds=5)
+    assert house.held(first) == [[other]]
+    house.stands(host, "up")
+    house.run(seconds=5)
+    with house.m.store.database.write() as conn:  # booked before it failed, say
+        conn.exec_driver_sql("UPDATE hosts SET reservable = 1")
+    second = house.create(minutes=(1, 600), caller=BOB)
+    assert house.held(second) == [[host]]
+    with house.m.store.database.write() as conn:
+        conn.exec_driver_sql(f"UPDATE hosts SET reservable = 0 WHERE name = '{host}'")
+    (theirs,) = house.lease(second).reservations
+    house.run(minutes=2)
+    assert house.status(second) == "STARTING"
+    assert host not in house.pools()[theirs.id]
+    (server,) = [s["id"] for s in house.sim.world()["servers"]]
+    house.m.cloud.servers.delete(server)  # or it was moved to the other one
+    house.run(minutes=1)
+    assert house.status(second) == "ACTIVE"
+    assert house.pools()[theirs.id] == {host}
+    (mine,) = house.lease(first).reservations
+    assert house.pools()[mine.id] == {other}

@@ -206,8 +206,8 @@ class Ledger(Protocol):
     def not_given_back(
         self, ids: Collection[int], *, besides: str, whole: bool = False
     ) -> Collection[str]:
-        """Names of leases that are over and whose end has not returned these hosts yet; `whole`:
-        only those that held whole hosts."""
+        """In words, leases that are over and whose end has not returned these hosts yet (`whole`:
+        only those that held whole hosts), and of these hosts those that are on their way back."""
         ...
 
     def enrol(

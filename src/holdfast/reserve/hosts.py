@@ -192,18 +192,23 @@ class HostReturn(_HostWork):
             there = cloud.servers.list(host=name)
         except NotFound as gone:
             raise NotYet(f"{name} has failed: {gone.message}", RARELY_S) from gone
+        left = ""
         for pool in cloud.pools.list():
             whole = OWNER in pool.metadata and not pool.metadata.keys() & {SLOTS, SERVER}
             mine = any(same(name, member) for member in pool.hosts)
             theirs = any(s.project_id == pool.metadata.get(OWNER) for s in there)
-            if whole and mine and pool.name not in holders and not theirs:
+            if not whole or not mine or pool.name in holders:
+                continue
+            if theirs:  # of a reservation that got another host, and of which servers are here
+                left = f"servers of reservation {pool.name} are on it"
+            else:
                 cloud.pools.remove_host(pool.id, name)
         if not host.usable:
             raise NotYet(f"{name} has failed and is not healthy yet", self._pause(run))
-        servers = [] if holders else [s for s in there if self.desk.stays(s)]
-        if servers:
-            said = f"{name} is healthy, but {len(servers)} servers are on it"
-            raise NotYet(said, self._pause(run))
+        if not holders and (servers := [s for s in there if self.desk.stays(s)]):
+            left = left or f"{len(servers)} servers are on it"
+        if left:
+            raise NotYet(f"{name} is healthy, but {left}", self._pause(run))
         return f"{name} is healthy again"
 
     def _pause(self, run: Run) -> float:

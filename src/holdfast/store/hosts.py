@@ -19,7 +19,7 @@ from holdfast.store import audit, capabilities
 from holdfast.store.booking import portions, take
 from holdfast.store.capabilities import HOST
 from holdfast.store.database import Database
-from holdfast.store.host_rows import by_name, columns, load, named, write_traits
+from holdfast.store.host_rows import USABLE, by_name, columns, load, named, write_traits
 from holdfast.store.operations import update_claimed
 from holdfast.store.stock import StockKeeper
 from holdfast.store.tables import (
@@ -317,8 +317,12 @@ class HostStore:
 
 
 # What every start asks is built once: building costs more than running.
-_NOT_GIVEN_BACK = (
-    sa.select(leases.c.name)
+#: A host that failed and is healthy again may have servers of a reservation that has moved.
+_COMING_BACK = sa.select(sa.literal("host ") + h.name).where(
+    h.id.in_(sa.bindparam("ids", expanding=True)), h.reservable.is_(False), USABLE
+)
+_OVERDUE = (
+    sa.select(sa.literal("lease ") + leases.c.name)
     .join(reservations, reservations.c.lease_id == leases.c.id)
     .join(allocations, allocations.c.reservation_id == reservations.c.id)
     .where(
@@ -328,7 +332,8 @@ _NOT_GIVEN_BACK = (
         leases.c.id != sa.bindparam("besides"),
     )
 )
-_NOT_GIVEN_BACK_WHOLE = _NOT_GIVEN_BACK.where(allocations.c.slots.is_(None))
+_NOT_GIVEN_BACK = _OVERDUE.union_all(_COMING_BACK)
+_NOT_GIVEN_BACK_WHOLE = _OVERDUE.where(allocations.c.slots.is_(None)).union_all(_COMING_BACK)
 
 #: Work that is due is looked at again this soon, at the latest; by that an index finds it.
 _LOOKED_AT_WITHIN = timedelta(hours=1)

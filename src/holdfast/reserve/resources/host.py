@@ -223,7 +223,7 @@ def _wait_for_others(hands: Hands, lease: Lease, reservation: Reservation) -> No
     """A lease before ours may still be giving a host back, and with it delete all servers there."""
     late = hands.ledger.not_given_back(reservation.host_ids(), besides=lease.id)
     if late:
-        raise NotYet(f"lease {', '.join(sorted(late))} has not given its hosts back yet", 0.5)
+        raise NotYet(f"{', '.join(sorted(late))}: not given back yet", 0.5)
 
 
 def _servers(hands: Hands, names: Collection[str]) -> dict[str, Server]:

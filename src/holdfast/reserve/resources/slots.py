@@ -131,7 +131,7 @@ class SlotsResource(Quiet):
             return Effect(f"lease {lease.name} was over before it could start")
         late = _not_given_back(hands, lease, reservation)
         if late:
-            raise NotYet(f"lease {', '.join(sorted(late))} has not given its hosts back yet", 0.5)
+            raise NotYet(f"{', '.join(sorted(late))}: not given back yet", 0.5)
         made = self._joined(hands, lease, reservation)
         _make_way(hands, reservation.hosts())
         self._open(hands, lease, reservation)
