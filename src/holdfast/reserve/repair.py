@@ -13,7 +13,7 @@ and if it comes back the reservation is whole again.
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -22,14 +22,14 @@ from holdfast.model import mass_failure
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, HoldfastError, NotFound, StaleWrite
 from holdfast.model.host import Host
-from holdfast.model.lease import APPLY, END, SEQUENCE, Allocation, Lease, Reservation
+from holdfast.model.lease import APPLY, END, SEQUENCE, Lease
 from holdfast.model.operation import Operation
 from holdfast.ports.ledger import Change, Work
-from holdfast.ports.manager import RepairMove, RepairReport
+from holdfast.ports.manager import RepairReport
+from holdfast.reserve import hurt
 from holdfast.reserve.due import Desk
 from holdfast.reserve.hosts import Hosts
-from holdfast.reserve.mend import Hurt, Mended, mend
-from holdfast.reserve.progress import LOST
+from holdfast.reserve.mend import Mended, mend
 from holdfast.work.kind import Kind, NotYet, Run, Step, never_ending
 
 LOG = logging.getLogger(__name__)
@@ -39,13 +39,10 @@ REPAIR = "repair"
 APPROVED = timedelta(hours=1)
 #: Leases saved between two looks at the claim, and how long that may take.
 PORTION, PORTION_S = 100, 10.0
-#: In `Reservation.made`, beside LOST: whether something else was missing before.
-BEFORE = "missed_before"
 #: While many are planned the claim is renewed so often.
 KEEP_S = 3.0
 #: Somebody changed a lease while it was planned: soon again.
 SOON_S = 0.5
-_LIVE = {"PENDING": "pending", "ACTIVE": "active"}
 
 
 class Settings(Protocol):
@@ -58,96 +55,6 @@ class Settings(Protocol):
     mass_failure_few: int
     mass_failure_some: float
     mass_failure_many: float
-
-
-# what is hit, what becomes of it: values in, values out
-
-
-def hurts(
-    leases: Iterable[Lease],
-    failed: Collection[int],
-    now: datetime,
-    until: datetime | None,
-    priorities: Mapping[str, int],
-) -> list[Hurt]:
-    """Reservations that hold what failed, now or from now on; of those to come, until then."""
-    found: list[Hurt] = []
-    for lease in leases:
-        if lease.status not in _LIVE or (until and lease.start >= until):
-            continue
-        for reservation in lease.reservations:
-            lost = tuple(
-                a for a in reservation.allocations if a.host_id in failed and a.held.end > now
-            )
-            if lost and reservation.status == _LIVE[lease.status]:
-                found.append(Hurt(lease, reservation, lost, priorities.get(lease.project_id, 0)))
-    return found
-
-
-def repaired(lease: Lease, mended: Iterable[Mended], failed: Collection[int]) -> Lease:
-    """The lease with what was found instead, and the flags that tell its owner."""
-    by_id = {one.hurt.reservation.id: one for one in mended}
-
-    def after(reservation: Reservation) -> Reservation:
-        one = by_id.get(reservation.id)
-        if one is None and LOST not in reservation.made:
-            return reservation  # its time has not come
-        if one is not None and one.found:
-            held = (*one.kept, *_left(one), *one.found)
-            changed = reservation.resources_changed or one.hurt.is_active
-            reservation = replace(reservation, allocations=held, resources_changed=changed)
-        return _flagged(reservation, failed)
-
-    reservations = tuple(map(after, lease.reservations))
-    degraded = any(r.missing_resources or r.resources_changed for r in reservations)
-    return replace(lease, reservations=reservations, degraded=degraded)
-
-
-def _flagged(reservation: Reservation, failed: Collection[int]) -> Reservation:
-    """Missing while it holds what failed; no longer once it does not. What is missing for another
-    reason is not our business."""
-    lost = sorted({i for i in reservation.host_ids() if i in failed})
-    known = reservation.made.get(LOST)
-    if lost == (known or []):
-        return reservation
-    made = {name: value for name, value in reservation.made.items() if name != LOST}
-    if lost:
-        before = made.get(BEFORE, reservation.missing_resources)
-        made |= {LOST: lost, BEFORE: before}
-        return replace(reservation, made=made, missing_resources=True)
-    return replace(reservation, missing_resources=bool(made.pop(BEFORE, False)), made=made)
-
-
-def _left(mended: Mended) -> tuple[Allocation, ...]:
-    """What of the lost was not replaced."""
-    found = sum(a.slots or 1 for a in mended.found)
-    left: list[Allocation] = []
-    for one in mended.hurt.lost:
-        units = one.slots or 1
-        gone = min(units, found)
-        found -= gone
-        if gone == 0:
-            left.append(one)
-        elif gone < units:
-            takes = {name: amount // units * (units - gone) for name, amount in one.takes.items()}
-            left.append(replace(one, slots=units - gone, takes=takes))
-    return tuple(left)
-
-
-def held_back(
-    failed: Collection[int], hosts: Iterable[Host], rule: mass_failure.Rule
-) -> tuple[set[int], str]:
-    """Those of the failed hosts that wait for an operator's word, and why."""
-    known = {host.id: host for host in hosts}
-    domain = {i: host.rack or host.zone for i, host in known.items()}
-    seen = [mass_failure.Seen(domain[i], i in failed) for i in known]
-    verdicts = {
-        name: verdict
-        for name, verdict in mass_failure.judge(seen, rule).items()
-        if verdict.what in (mass_failure.HOLD, mass_failure.STOP)
-    }
-    waiting = {i for i in failed if domain.get(i) in verdicts}
-    return waiting, "; ".join(sorted({verdict.sentence for verdict in verdicts.values()}))
 
 
 @contextlib.contextmanager
@@ -252,7 +159,7 @@ class Repairs:
         rule = mass_failure.Rule(
             settings.mass_failure_few, settings.mass_failure_some, settings.mass_failure_many
         )
-        return held_back(failed, known, rule)
+        return hurt.held_back(failed, known, rule)
 
     def _plan(
         self, leases: Sequence[Lease], failed: Collection[int], *, all_ahead: bool = False
@@ -260,7 +167,7 @@ class Repairs:
         desk = self._desk
         now = desk.ledger.now()
         until = None if all_ahead else self._until(now)
-        hit = hurts(leases, failed, now, until, self._settings.repair_priorities)
+        hit = hurt.hurts(leases, failed, now, until, self._settings.repair_priorities)
         if not hit:
             return ()
         stock = desk.ledger.stock(sure=True).less(failed)
@@ -284,7 +191,7 @@ class Repairs:
         changes = [
             self._change(old, new)
             for old in leases
-            if (new := repaired(old, by_lease.get(old.id, ()), failed)) != old
+            if (new := hurt.repaired(old, by_lease.get(old.id, ()), failed)) != old
         ]
         beaten = 0
         for at in range(0, len(changes), PORTION):
@@ -295,13 +202,13 @@ class Repairs:
     def _change(self, old: Lease, new: Lease) -> Change:
         now = self._desk.ledger.now()
         put: tuple[Operation, ...] = ()
-        if new.status == "ACTIVE" and _holds(new) != _holds(old):
+        if new.status == "ACTIVE" and hurt.holds(new) != hurt.holds(old):
             # The end is armed anew too: one that is about to begin must wait for what is new.
             due = ((APPLY, now), (END, new.end))
             put = tuple(self._operation(new.id, kind, at) for kind, at in due)
         told = tuple(self._desk.announcer.health(old, new, now))
         return Change(
-            old, new, Work(add=told, put=put) if told or put else None, _sentence(old, new)
+            old, new, Work(add=told, put=put) if told or put else None, hurt.sentence(old, new)
         )
 
     def _save(self, changes: Sequence[Change]) -> int:
@@ -334,7 +241,7 @@ class Repairs:
         free = sum(stock.line(i).is_free(now, now + 1) for i in stock.hosts if i not in taken)
         return RepairReport(
             failed=tuple(sorted(names[i] for i in failed)),
-            moves=tuple(_move(one, names) for one in plan),
+            moves=tuple(hurt.move(one, names) for one in plan),
             held=why if waiting else "",
             usable=len(stock.hosts),
             free=free,
@@ -397,43 +304,6 @@ class Repair:
 
     def failed(self, run: Run, why: str) -> None:
         LOG.error("%s: %s", run.operation.key, why)
-
-
-def _holds(lease: Lease) -> list[tuple[Allocation, ...]]:
-    return [reservation.allocations for reservation in lease.reservations]
-
-
-def _sentence(old: Lease, new: Lease) -> str:
-    """The history of the lease tells it for ever."""
-    said: list[str] = []
-    for was, now in zip(old.reservations, new.reservations, strict=True):
-        gone = set(was.hosts()) - set(now.hosts())
-        if was.allocations != now.allocations:
-            said.append(f"reservation {now.id} got something else for {', '.join(sorted(gone))}")
-        if now.missing_resources and not was.missing_resources:
-            said.append(f"reservation {now.id} misses what failed")
-        if was.missing_resources and not now.missing_resources:
-            said.append(f"reservation {now.id} is whole again")
-    return f"lease {new.name}: {'; '.join(said) or 'looked at'}"
-
-
-def _move(one: Mended, names: Mapping[int, str]) -> RepairMove:
-    lease, reservation = one.hurt.lease, one.hurt.reservation
-    stays = {a.host_id for a in (*one.kept, *_left(one))}
-    gone = sorted({a.host_id for a in one.hurt.lost if a.host_id not in stays}, key=str)
-    return RepairMove(
-        lease_id=lease.id,
-        lease_name=lease.name,
-        project_id=lease.project_id,
-        reservation_id=reservation.id,
-        resource_type=reservation.resource_type,
-        active=one.hurt.is_active,
-        start=lease.start,
-        end=lease.end,
-        leaves=tuple(names.get(i or 0, str(i)) for i in gone),
-        joins=tuple(names.get(a.host_id or 0, str(a.host_id)) for a in one.found),
-        short=one.short,
-    )
 
 
 def kinds(repairs: Repairs, settings: Settings) -> dict[str, Kind]:

@@ -193,9 +193,9 @@ class HostStore:
             known = load(conn, sa.or_(h.uuid == host.uuid, by_name(host.service_host)))
             if any(row.reservable or (row.enrolled and not row.usable) for row in known):
                 raise Conflict(f"host {host.hypervisor_hostname} is enrolled already")
-            coming_back = [f"host_return/{row.uuid}" for row in known]
-            open_ = operations.c.key.in_(coming_back), operations.c.is_open.is_(True)
-            if conn.execute(sa.select(operations.c.id).where(*open_)).first() is not None:
+            returns = operations.c.key.in_([f"host_return/{row.uuid}" for row in known])
+            open_ = sa.select(operations.c.id).where(returns, operations.c.is_open.is_(True))
+            if conn.execute(open_).first() is not None:
                 raise Conflict(
                     f"host {host.hypervisor_hostname} is enrolled already, failed and is coming"
                     f" back: holdfast operation show host_return/{host.uuid}"
