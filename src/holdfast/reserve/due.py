@@ -15,6 +15,7 @@ from holdfast.model.lease import (
     BEFORE_END,
     DELETE,
     END,
+    SEQUENCE,
     START,
     Lease,
 )
@@ -300,6 +301,21 @@ class LeaseDelete(_LeaseWork):
         work = replace(work, put=(*work.put, *self.desk.enforcement.end_work(lease, now)))
         self.desk.ledger.erase(lease, claim=run.claim, say=said, work=work)
         return said
+
+
+def lease_work(
+    id_: str, lease_id: str, kind: str, due: datetime, early_s: float = 0.0
+) -> Operation:
+    """The row of one of a lease's works; looked at so much earlier, if that is worth it."""
+    return Operation(
+        id=id_,
+        kind=kind,
+        subject=lease_id,
+        key=f"{kind}/{lease_id}",
+        sequence=SEQUENCE[kind],
+        due_at=due,
+        next_try_at=due - timedelta(seconds=early_s),
+    )
 
 
 def _with(work: Work, *more: Operation) -> Work:

@@ -16,7 +16,6 @@ from holdfast.model.lease import (
     BEFORE_END,
     DELETE,
     END,
-    SEQUENCE,
     START,
     Allocation,
     Lease,
@@ -37,7 +36,7 @@ from holdfast.ports.manager import (
 )
 from holdfast.reserve import rules
 from holdfast.reserve.draft import Asked, Drafts
-from holdfast.reserve.due import Desk
+from holdfast.reserve.due import Desk, lease_work
 from holdfast.reserve.plan import Order
 
 T = TypeVar("T")
@@ -256,16 +255,8 @@ class Leases:
         return replace(lease, reservations=tuple(map(shown, lease.reservations)))
 
     def _operation(self, lease_id: str, kind: str, due: datetime) -> Operation:
-        early = timedelta(seconds=self._desk.settings.prepare_s if kind == START else 0)
-        return Operation(
-            id=self._new_id(),
-            kind=kind,
-            subject=lease_id,
-            key=f"{kind}/{lease_id}",
-            sequence=SEQUENCE[kind],
-            due_at=due,
-            next_try_at=due - early,
-        )
+        early_s = self._desk.settings.prepare_s if kind == START else 0.0
+        return lease_work(self._new_id(), lease_id, kind, due, early_s)
 
 
 @dataclass(frozen=True)

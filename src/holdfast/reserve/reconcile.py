@@ -16,12 +16,12 @@ from typing import Protocol
 
 from holdfast.model.errors import Conflict, InvalidInput, NotFound, StaleWrite
 from holdfast.model.host import normalise
-from holdfast.model.lease import APPLY, SEQUENCE, Reservation
+from holdfast.model.lease import APPLY, Reservation
 from holdfast.model.operation import Operation
 from holdfast.nova.names import CLOSED, KEPT, KEPT_POOL, OPEN, OWNER
 from holdfast.ports.cloud import Cloud, Pool
 from holdfast.ports.ledger import Rightful, Work
-from holdfast.reserve.due import Desk
+from holdfast.reserve.due import Desk, lease_work
 from holdfast.reserve.pools import ensure
 from holdfast.work.kind import Kind, NotYet, Run, Step
 
@@ -161,16 +161,7 @@ class Reconcile:
 
     def _by_its_lease(self, lease_id: str) -> bool:
         ledger = self._desk.ledger
-        now = ledger.now()
-        work = Operation(
-            id=str(uuid.uuid4()),
-            kind=APPLY,
-            subject=lease_id,
-            key=f"{APPLY}/{lease_id}",
-            sequence=SEQUENCE[APPLY],
-            due_at=now,
-            next_try_at=now,
-        )
+        work = lease_work(str(uuid.uuid4()), lease_id, APPLY, ledger.now())
         try:
             lease = ledger.lease(lease_id)
             for reservation in lease.reservations:  # the pool may be another one now

@@ -22,12 +22,12 @@ from holdfast.model import mass_failure
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, HoldfastError, NotFound, StaleWrite
 from holdfast.model.host import Host
-from holdfast.model.lease import APPLY, END, SEQUENCE, Lease
+from holdfast.model.lease import APPLY, END, Lease
 from holdfast.model.operation import Operation
 from holdfast.ports.ledger import Change, Work
 from holdfast.ports.manager import RepairReport
 from holdfast.reserve import hurt
-from holdfast.reserve.due import Desk
+from holdfast.reserve.due import Desk, lease_work
 from holdfast.reserve.hosts import Hosts
 from holdfast.reserve.mend import Mended, mend
 from holdfast.work.kind import Kind, NotYet, Run, Step, never_ending
@@ -205,7 +205,7 @@ class Repairs:
         if new.status == "ACTIVE" and hurt.holds(new) != hurt.holds(old):
             # The end is armed anew too: one that is about to begin must wait for what is new.
             due = ((APPLY, now), (END, new.end))
-            put = tuple(self._operation(new.id, kind, at) for kind, at in due)
+            put = tuple(lease_work(self._new_id(), new.id, kind, at) for kind, at in due)
         told = tuple(self._desk.announcer.health(old, new, now))
         return Change(
             old, new, Work(add=told, put=put) if told or put else None, hurt.sentence(old, new)
@@ -266,17 +266,6 @@ class Repairs:
         if why:
             said += f"; held: {why}; if it is so: holdfast repair run --approve --reason …"
         return said
-
-    def _operation(self, lease_id: str, kind: str, due: datetime) -> Operation:
-        return Operation(
-            id=self._new_id(),
-            kind=kind,
-            subject=lease_id,
-            key=f"{kind}/{lease_id}",
-            sequence=SEQUENCE[kind],
-            due_at=due,
-            next_try_at=due,
-        )
 
 
 class Repair:
