@@ -15,6 +15,7 @@ import pytest
 from tests.drivers.hands import SRC, HandClock, python
 
 from holdfast.drivers.cloud.sim import SimCloud, Simulator
+from holdfast.drivers.cloud.sim.calls import AGE_S
 from holdfast.model.errors import Conflict, DriverError
 from holdfast.ports.clock import SystemClock
 
@@ -40,6 +41,7 @@ def test_many_threads_share_one_cloud(cloud: SimCloud, sim: Simulator) -> None:
 BOOKER = """
 import sys
 from holdfast.drivers.cloud.sim import SimCloud, Simulator
+from holdfast.drivers.cloud.sim.calls import AGE_S
 from holdfast.model.errors import Conflict
 from holdfast.ports.clock import SystemClock
 path, me = sys.argv[1:]
@@ -171,11 +173,61 @@ def test_a_call_that_cannot_get_the_lock_ends_in_a_retryable_error(path: str) ->
     hog = sqlite3.connect(path)
     hog.execute("BEGIN IMMEDIATE")
     with pytest.raises(DriverError, match="locked") as error:
-        cloud.hosts.list()
+        cloud.pools.create("r1", {})
     assert error.value.retryable
     hog.close()
-    assert cloud.hosts.list() == []
+    assert cloud.pools.create("r1", {}).name == "r1"
     cloud.close()
+
+
+def test_who_only_looks_waits_for_nobody_and_sees_what_was_committed(path: str) -> None:
+    cloud = SimCloud(path, SystemClock(), call_timeout_s=0.2)
+    cloud.pools.create("r1", {})
+    hog = sqlite3.connect(path)
+    hog.execute("BEGIN IMMEDIATE")
+    hog.execute("UPDATE pools SET name = 'r2'")
+    assert [pool.name for pool in cloud.pools.list()] == ["r1"]
+    hog.commit()
+    assert [pool.name for pool in cloud.pools.list()] == ["r2"]
+    hog.close()
+    cloud.close()
+
+
+LOOKER = """
+import sys
+from holdfast.drivers.cloud.sim import SimCloud
+from holdfast.ports.clock import SystemClock
+cloud = SimCloud(sys.argv[1], SystemClock())
+for _ in range(5):
+    cloud.hosts.list()
+cloud.close()
+"""
+
+
+def test_calls_that_only_looked_are_counted_when_their_process_goes(path: str) -> None:
+    sim = Simulator(path, SystemClock())
+    with python(LOOKER, path) as looker:
+        looker.communicate(timeout=30)
+    assert sim.calls() == {"hosts.list": 5}
+    sim.close()
+
+
+def test_calls_that_only_looked_are_written_after_a_while(path: str) -> None:
+    cloud = SimCloud(path, SystemClock())
+    cloud.hosts.list()
+    time.sleep(AGE_S * 1.5)
+    cloud.hosts.list()
+    with sqlite3.connect(path) as db:  # as another process sees it
+        assert db.execute("SELECT * FROM calls").fetchall() == [("hosts.list", 2)]
+    db.close()
+    cloud.close()
+
+
+def test_a_look_brings_about_what_time_has_made_due(cloud: SimCloud, sim: Simulator) -> None:
+    server = sim.boot("s", "p", "cmp-1", 1, 1, 1)
+    cloud.servers.stop(server.id)
+    assert cloud.servers.show(server.id).status == "SHUTOFF"
+    assert sim.running(server.id) == []
 
 
 def test_a_file_that_cannot_be_used_is_a_driver_error(tmp_path: Path) -> None:

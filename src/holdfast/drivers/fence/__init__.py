@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the power of hosts is cut: Redfish, any fence agent, none, the simulated cloud's.
+
+Drivers are found by entry point `holdfast.fences`, devices in the file of `[fencing] devices_file`.
+Each is loaded when a host of its is first fenced or looked at.
+"""
+
+import importlib.metadata
+import importlib.util
+import logging
+
+from oslo_config import cfg
+
+from holdfast.drivers.fence.check import Settings
+from holdfast.drivers.fence.device import PORT, Device
+from holdfast.drivers.fence.fences import Fences
+from holdfast.model.errors import DriverError
+from holdfast.ports.clock import Clock
+from holdfast.ports.fence import Driver
+
+LOG = logging.getLogger(__name__)
+NAMESPACE = "holdfast.fences"
+#: What a device has less than a call: time to end what hangs.
+SPARE_S = 2.0
+
+
+def connect(conf: cfg.ConfigOpts, clock: Clock) -> Fences:
+    """All fences of the configuration; DriverError says what of it cannot be."""
+    options = conf.fencing
+    longest_s = options.call_timeout_s - SPARE_S
+    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=NAMESPACE)}
+
+    def load(device: Device) -> Driver:
+        try:
+            made: Driver = entries[device.driver].load()(device, conf, clock)
+        except ImportError as error:
+            raise DriverError(
+                PORT,
+                f"{device.hosts}: driver {device.driver}: {error.name or error} is not installed:"
+                " pip install holdfast[fence]",
+                retryable=False,
+            ) from error
+        return made
+
+    given = []
+    if not options.devices_file and conf.cloud.driver == "sim":
+        given = [Device(hosts="*", line=0, driver="sim", timeout_s=longest_s)]
+    elif not options.devices_file:
+        LOG.warning("[fencing] devices_file is not set: no host can be fenced")
+    fences = Fences(
+        options.devices_file,
+        Settings(longest_s, options.agents_dir, entries.keys()),
+        load,
+        call_timeout_s=options.call_timeout_s,
+        given=given,
+    )
+    if any(device.driver == "redfish" for device in fences.book().devices):
+        _need_sushy()
+    return fences
+
+
+def _need_sushy() -> None:
+    """Found now, not when the first host is dead."""
+    if importlib.util.find_spec("sushy") is None:
+        raise DriverError(
+            PORT, "driver redfish needs sushy: pip install holdfast[fence]", retryable=False
+        )

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any fence agent of ClusterLabs: a program that reads `key=value` lines on its standard input and
+answers with its exit code. IPMI, power distribution units, blade chassis, clouds, …
+
+Nothing secret is on its command line or in its environment. It runs in a process group of its own,
+without our environment, and is killed with all its children when its time is over.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.drivers.fence.device import PORT, Device, secret, without
+from holdfast.model.errors import DriverError
+from holdfast.ports.clock import Clock
+from holdfast.ports.fence import OFF, ON
+
+#: Where the programs are that agents call.
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: These run ipmitool with the password among its words; `cmd/ipmitool.py` stands in between.
+BY_IPMITOOL = frozenset(
+    f"fence_{name}"
+    for name in ("ipmilan", "ipmilanplus", "idrac", "ilo3", "ilo4", "ilo5", "ilo6", "imm")
+)
+STAND_IN = "holdfast-ipmitool"
+PASSWORD_FILE = "HOLDFAST_IPMI_PASSWORD_FILE"
+_STATUS = re.compile(r"^Status:\s*(\w+)\s*$", re.MULTILINE)
+#: Time for a killed process to be gone, twice.
+_GRACE_S = 0.5
+
+
+def needs_stand_in(device: Device) -> bool:
+    by_ipmitool = device.agent in BY_IPMITOOL and "ipmitool_path" not in device.options
+    return by_ipmitool and bool(device.password_file)
+
+
+def stand_in() -> str:
+    """Where it was installed; empty if it was not."""
+    beside = os.path.dirname(sys.executable)
+    return shutil.which(STAND_IN, path=f"{beside}:{os.environ.get('PATH', '')}") or ""
+
+
+class Agent:
+    def __init__(self, device: Device, agents_dir: str) -> None:
+        self._device = device
+        self._program = str(Path(agents_dir) / device.agent)
+
+    def power(self, host: str) -> str:
+        code, said, secrets = self._run(host, "status")
+        # 2 is off, and also what an interpreter says that finds no program: both must say it
+        state = {0: ON, 2: OFF}.get(code, "")
+        if {word.lower() for word in _STATUS.findall(said)} == {state}:
+            return state
+        raise self._failed(host, f"status: {_ended(code)}: {without(said, secrets)}")
+
+    def off(self, host: str) -> None:
+        self._order(host, self._device.action)
+
+    def on(self, host: str) -> None:
+        self._order(host, "on")
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def _order(self, host: str, action: str) -> None:
+        code, said, secrets = self._run(host, action)
+        if code != 0:
+            raise self._failed(host, f"{action}: {_ended(code)}: {without(said, secrets)}")
+
+    def _run(self, host: str, action: str) -> tuple[int, str, tuple[str, ...]]:
+        """Exit code, output, and what of it must not be shown."""
+        device = self._device.of(host)
+        hidden = {key: secret(path) for key, path in device.secret_files.items()}
+        environment = {"PATH": SEARCH_PATH, "LANG": "C", "LC_ALL": "C"}
+        shown = dict(device.options)
+        if needs_stand_in(device):
+            shown["ipmitool_path"] = stand_in()
+            environment[PASSWORD_FILE] = device.password_file
+        elif device.password_file:
+            hidden["password"] = secret(device.password_file)
+        given = {"action": action, "ip": device.address, "username": device.user}
+        lines = words({**given, **shown, **hidden})
+        code, said = self._talk(host, action, lines, environment)
+        return code, said, tuple(hidden.values())
+
+    def _talk(
+        self, host: str, action: str, lines: str, environment: Mapping[str, str]
+    ) -> tuple[int, str]:
+        try:
+            process = subprocess.Popen(
+                [self._program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except OSError as error:
+            raise self._failed(host, f"cannot be run: {error.strerror}", False) from None
+        try:
+            said, _ = process.communicate(lines, timeout=self._device.timeout_s)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise self._failed(
+                host, f"{action}: no answer within {self._device.timeout_s:g} s"
+            ) from None
+        return process.returncode, said
+
+    def _failed(self, host: str, why: str, retryable: bool = True) -> DriverError:
+        return DriverError(PORT, f"{host}: {self._device.agent}: {why}", retryable=retryable)
+
+
+def words(settings: Mapping[str, str]) -> str:
+    """Lines of an agent's input. None can hold more than one line: all were looked at before, or
+    are the first line of a file."""
+    return "".join(f"{key}={value}\n" for key, value in settings.items() if value)
+
+
+def _ended(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Kill it and its children: all of its process group, which nobody else is in."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    # a grandchild that left the group may keep the pipe open: we do not wait for that
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=_GRACE_S)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_S)
+
+
+def connect(device: Device, conf: Any, _clock: Clock) -> Agent:
+    return Agent(device, conf.fencing.agents_dir)
