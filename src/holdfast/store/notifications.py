@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notifications in the database: admitted one after the other per host, worked on, ended.
+
+A report is admitted in one transaction that takes the row of its host in the segment, so of many
+that say the same at once one is kept. What is to be done about it is written with it: a row of
+durable work, which any manager finds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.model.errors import Conflict, InvalidInput, NotFound
+from holdfast.model.incident import RECOVER, meaning
+from holdfast.model.notification import NEW, OPEN, NewNotification, Notification
+from holdfast.model.operation import Operation
+from holdfast.model.segment import SegmentHost
+from holdfast.ports.ledger import Work
+from holdfast.store.database import Database
+from holdfast.store.pages import Columns, Page, fetch
+from holdfast.store.segments import find
+from holdfast.store.tables import (
+    hosts,
+    incidents,
+    notifications,
+    operations,
+    segment_hosts,
+    steps,
+    vmoves,
+)
+from holdfast.store.work import apply_work
+
+n, v, m, i, o, t = (
+    notifications.c,
+    vmoves.c,
+    segment_hosts.c,
+    incidents.c,
+    operations.c,
+    steps.c,
+)
+KIND = "notification"
+NOTIFICATION_KEYS: Columns = {
+    "id": n.id,
+    "notification_uuid": n.uuid,
+    "type": n.type,
+    "source_host_uuid": n.segment_host_uuid,
+    "failover_segment_uuid": n.segment_uuid,
+    "generated_time": n.generated_time,
+    "status": n.status,
+    "message": n.message,
+    "created_at": n.created_at,
+    "updated_at": n.updated_at,
+    "deleted": None,
+    "deleted_at": None,
+}
+VMOVE_KEYS: Columns = {
+    "id": v.id,
+    "uuid": v.uuid,
+    "instance_uuid": v.server_id,
+    "instance_name": v.server_name,
+    "source_host": v.source_host,
+    "dest_host": v.dest_host,
+    "start_time": v.started_at,
+    "end_time": v.ended_at,
+    "type": v.type,
+    "status": v.status,
+    "message": v.message,
+    "created_at": v.created_at,
+    "updated_at": v.updated_at,
+    "notification_uuid": None,
+    "deleted": None,
+    "deleted_at": None,
+}
+_VMOVES = sa.select(
+    *(column for column in VMOVE_KEYS.values() if column is not None), v.attempts
+).select_from(vmoves)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the recovery of a notification is: its durable work, and the steps that are done."""
+
+    kind: str
+    status: str
+    sentence: str
+    at: datetime | None
+    steps: Sequence[Mapping[str, Any]]
+
+
+class NotificationStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    # look
+
+    def list_all(
+        self, where: Mapping[str, Any], page: Page, *, since: datetime | None = None
+    ) -> Sequence[Notification]:
+        """Those that have these values, by column, and were generated `since` then."""
+        wanted = [n[name] == value for name, value in where.items()]
+        if since is not None:
+            wanted.append(n.generated_time >= since)
+        with self._db.read() as conn:
+            rows = fetch(conn, sa.select(notifications).where(*wanted), page, NOTIFICATION_KEYS)
+            return [Notification(**row) for row in rows]
+
+    def notification(self, ref: str) -> Notification:
+        """By uuid or integer id; NotFound."""
+        with self._db.read() as conn:
+            return _notification(conn, ref)
+
+    def hostnames(self, host_uuids: Sequence[str]) -> Mapping[str, str]:
+        """Of those that are still in a segment."""
+        query = sa.select(m.uuid, hosts.c.service_host).join(hosts, hosts.c.id == m.host_id)
+        with self._db.read() as conn:
+            rows = conn.execute(query.where(m.uuid.in_(set(host_uuids))))
+            return {uuid: name for uuid, name in rows}
+
+    def progress(self, notification: Notification) -> Progress | None:
+        """None while no recovery has come of it."""
+        if notification.incident_id is None:
+            return None
+        key = f"recovery/{notification.incident_id}"
+        query = sa.select(o.id, o.kind, o.status, o.sentence, o.updated_at).where(o.key == key)
+        with self._db.read() as conn:
+            row = conn.execute(query).first()
+            if row is None:
+                return None
+            its = sa.select(t.name, t.status, t.finished_at, t.sentence)
+            its = its.where(t.operation_id == row.id).order_by(t.position)
+            done = [dict(step) for step in conn.execute(its).mappings()]
+        return Progress(row.kind, row.status, row.sentence, row.updated_at, done)
+
+    def vmoves(
+        self, notification: Notification, where: Mapping[str, Any], page: Page
+    ) -> Sequence[Mapping[str, Any]]:
+        wanted = [v[name] == value for name, value in where.items()]
+        query = _VMOVES.where(_of(notification), *wanted)
+        with self._db.read() as conn:
+            return [dict(row) for row in fetch(conn, query, page, VMOVE_KEYS)]
+
+    def vmove(self, notification: Notification, ref: str) -> Mapping[str, Any]:
+        """NotFound."""
+        own = v.id == int(ref) if _is_number(ref) else v.uuid == ref
+        with self._db.read() as conn:
+            row = conn.execute(_VMOVES.where(_of(notification), own)).mappings().first()
+        if row is None:
+            raise NotFound(f"No vmove with uuid {ref[:80]} of notification {notification.uuid}")
+        return dict(row)
+
+    # act
+
+    def admit(self, id_: str, new: NewNotification, *, interval: timedelta) -> Notification:
+        """Keep the report and the work that comes of it. InvalidInput if nobody knows its host;
+        Conflict if the host is on maintenance, or the report says nothing new."""
+
+        def action(conn: Connection) -> Notification:
+            now = self._db.now(conn)
+            member = _taken(conn, new.hostname)
+            _check_new(conn, member, new, interval)
+            conn.execute(
+                sa.insert(notifications).values(
+                    uuid=id_,
+                    type=new.type,
+                    segment_host_uuid=member.uuid,
+                    segment_uuid=member.segment.uuid,
+                    generated_time=new.generated_time,
+                    payload=dict(new.payload),
+                    status=NEW,
+                    created_at=now,
+                )
+            )
+            work = _work(id_, now)
+            apply_work(conn, work.subject, Work(add=(work,)), now, is_new=True)
+            return _notification(conn, id_)
+
+        return self._db.retry(action)
+
+
+# within the transaction of whoever works on it
+
+
+def take(conn: Connection, uuid: str) -> Notification | None:
+    """The notification, its row ours until the commit; None if there is none."""
+    query = sa.select(notifications).where(n.uuid == uuid).with_for_update()
+    row = conn.execute(query).mappings().first()
+    return None if row is None else Notification(**row)
+
+
+def attach(
+    conn: Connection, uuid: str, incident_id: str | None, status: str, message: str, now: datetime
+) -> None:
+    """It belongs to that incident from now on, or to none, and stands so."""
+    values = {"incident_id": incident_id, "status": status, "message": message, "updated_at": now}
+    conn.execute(sa.update(notifications).where(n.uuid == uuid).values(**values))
+
+
+def end(conn: Connection, incident_id: str, status: str, message: str, now: datetime) -> None:
+    """What becomes of all notifications of an incident that have not ended yet."""
+    open_ = n.incident_id == incident_id, n.status.in_(OPEN)
+    values = {"status": status, "message": message, "updated_at": now}
+    conn.execute(sa.update(notifications).where(*open_).values(**values))
+
+
+def _taken(conn: Connection, hostname: str) -> SegmentHost:
+    """The member of that name, its row ours until the commit."""
+    member = find(conn, hostname)
+    if member is not None:
+        query = sa.select(m.on_maintenance).where(m.id == member.id).with_for_update()
+        row = conn.execute(query).first()
+        if row is not None and row.on_maintenance:
+            raise Conflict(
+                f"Host {member.name} is on maintenance: notifications about it are not taken;"
+                " end the maintenance first"
+            )
+        if row is not None:
+            return member
+    raise InvalidInput(
+        f"Host with name {hostname} could not be found: it is in no segment; add it to one first"
+    )
+
+
+def _check_new(
+    conn: Connection, member: SegmentHost, new: NewNotification, interval: timedelta
+) -> None:
+    """Conflict if one like it is there already, or if what it tells of was recovered since."""
+    at = new.generated_time
+    lately = sa.and_(n.status.in_(OPEN), n.generated_time >= at - interval)
+    like = sa.select(n.uuid, n.payload).where(
+        n.segment_host_uuid == member.uuid,
+        n.type == new.type,
+        sa.or_(n.generated_time == at, lately),
+    )
+    for row in conn.execute(like.order_by(n.id)):
+        if row.payload == dict(new.payload):
+            raise _duplicate(member, new, f"notification {row.uuid} says the same")
+    means = meaning(new.type, member.key, new.payload)
+    if means.verdict != RECOVER:
+        return
+    if since := recovered_since(conn, means.subject, at):
+        raise _duplicate(member, new, since[1])
+
+
+def recovered_since(conn: Connection, subject: str, at: datetime) -> tuple[str, str] | None:
+    """The incident by which what was dead then runs again, and a sentence that says so."""
+    # What was verified was so before its incident was closed.
+    later = sa.select(i.id, i.details).where(i.subject == subject, i.closed_at >= at)
+    for row in conn.execute(later):
+        verified = (row.details or {}).get("verified_at")
+        if verified and _moment(verified) >= at:
+            return row.id, f"incident {row.id} has recovered it since, {verified}"
+    return None
+
+
+def _moment(text: str) -> datetime:
+    when = datetime.fromisoformat(text)
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else when
+
+
+def _duplicate(member: SegmentHost, new: NewNotification, why: str) -> Conflict:
+    return Conflict(
+        f"Notification received from host {member.name} of type '{new.type}' is a duplicate: {why}"
+    )
+
+
+def _work(uuid: str, now: datetime) -> Operation:
+    subject = f"{KIND}:{uuid}"
+    return Operation(uuid, KIND, subject, f"{KIND}/{uuid}", due_at=now, next_try_at=now)
+
+
+def _notification(conn: Connection, ref: str) -> Notification:
+    own = n.id == int(ref) if _is_number(ref) else n.uuid == ref
+    row = conn.execute(sa.select(notifications).where(own)).mappings().first()
+    if row is None:
+        raise NotFound(f"No notification with uuid {ref[:80]}")
+    return Notification(**row)
+
+
+def _is_number(ref: str) -> bool:
+    return ref.isascii() and ref.isdigit() and len(ref) < 10
+
+
+def _of(notification: Notification) -> sa.ColumnElement[bool]:
+    """Moves of a host belong to all who reported it."""
+    own = v.notification_uuid == notification.uuid
+    if notification.incident_id is None:
+        return own
+    return sa.or_(own, v.incident_id == notification.incident_id)
