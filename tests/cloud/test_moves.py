@@ -11,8 +11,8 @@ from tests.cloud.worlds import World, settled
 from tests.processes import eventually
 
 
-def moves_of(world: World, server: Server) -> list[Migration]:
-    found = world.cloud.moves.migrations(source_host=f"{world.hosts[0]}.example.org")
+def moves_of(world: World, server: Server, kind: str = "evacuation") -> list[Migration]:
+    found = world.cloud.moves.migrations(source_host=f"{world.hosts[0]}.example.org", kind=kind)
     return [move for move in found if move.server_id == server.id]
 
 
@@ -88,3 +88,78 @@ def test_what_is_not_there_cannot_be_evacuated(world: World) -> None:
         world.cloud.moves.evacuate("4ab11c5e-7bb4-4f0e-8b52-000000000000")
     with pytest.raises(NotFound, match="nobody"):
         world.cloud.moves.migrations(source_host="nobody")
+
+
+def test_a_stuck_evacuation_is_reset_and_done_again(world: World) -> None:
+    moves, servers, (source, target) = world.cloud.moves, world.cloud.servers, world.hosts
+    server = world.boot(host=source)
+    world.fail(source)
+    world.cloud.services.force_down(source)
+    with world.hold(target):
+        moves.evacuate(server.id, target)
+        for _ in range(2):
+            servers.reset(server.id)
+            seen = servers.show(server.id)
+            assert (seen.status, seen.task_state, seen.host) == ("ERROR", None, source)
+    eventually(lambda: [move.status for move in moves_of(world, server)] == ["failed"], 30)
+
+    def again() -> bool:
+        servers.reset(server.id)
+        try:
+            moves.evacuate(server.id, target)
+        except Conflict:  # the target came to the first one late, and left it `rebuilding`
+            return False
+        return True
+
+    eventually(again, 30, 0.5)
+    eventually(lambda: [move.status for move in moves_of(world, server)] == ["failed", "done"], 30)
+    assert settled(world, server, "ACTIVE").host == target
+
+
+def test_a_running_server_moves_while_it_runs(world: World) -> None:
+    moves, (source, target) = world.cloud.moves, world.hosts
+    server = world.boot(host=source)
+    with pytest.raises(Conflict, match=source):  # it is there now
+        moves.live_migrate(server.id, source)
+    with pytest.raises(NotFound):
+        moves.live_migrate(server.id, "nobody")
+    with world.hold(target):
+        moves.live_migrate(server.id, f"{target}.example.org")
+        seen = world.cloud.servers.show(server.id)
+        assert (seen.status, seen.task_state, seen.host) == ("ACTIVE", "migrating", source)
+        for attempt in (moves.live_migrate, world.cloud.servers.stop):
+            with pytest.raises(Conflict, match="migrating"):
+                attempt(server.id)
+    eventually(
+        lambda: [m.status for m in moves_of(world, server, "live-migration")] == ["done"], 30
+    )
+    assert settled(world, server, "ACTIVE").host == target
+    (move,) = moves_of(world, server, "live-migration")
+    assert (move.source_host, move.dest_host, move.type) == (source, target, "live-migration")
+    assert moves_of(world, server) == []
+
+
+def test_a_running_server_for_which_there_is_no_room_stays_where_it_is(world: World) -> None:
+    source, target = world.hosts
+    server = world.boot(host=source)
+    world.cloud.services.disable(target, "for a test")
+    world.cloud.moves.live_migrate(server.id, target)
+    eventually(
+        lambda: [m.status for m in moves_of(world, server, "live-migration")] == ["failed"], 30
+    )
+    assert settled(world, server, "ACTIVE").host == source
+
+
+def test_only_what_runs_on_a_host_that_is_up_moves_while_it_runs(world: World) -> None:
+    moves, servers, (source, target) = world.cloud.moves, world.cloud.servers, world.hosts
+    stopped, running = world.boot(host=source), world.boot(host=source)
+    servers.stop(stopped.id)
+    settled(world, stopped, "SHUTOFF")
+    with pytest.raises(Conflict, match="SHUTOFF"):
+        moves.live_migrate(stopped.id, target)
+    world.cloud.services.force_down(source)
+    with pytest.raises(Conflict, match="evacuate it"):
+        moves.live_migrate(running.id, target)
+    assert servers.show(running.id).task_state is None
+    with pytest.raises(NotFound):
+        moves.live_migrate("4ab11c5e-7bb4-4f0e-8b52-000000000000")

@@ -86,6 +86,17 @@ def test_a_deleted_server_lingers_then_is_gone_and_may_be_deleted_again(world: W
     assert servers.list(host=world.hosts[0]) == []
 
 
+def test_a_server_that_was_reset_is_in_error_and_may_be_stopped(world: World) -> None:
+    servers = world.cloud.servers
+    server = world.boot(host=world.hosts[0])
+    for _ in range(2):
+        servers.reset(server.id)
+        seen = servers.show(server.id)
+        assert (seen.status, seen.task_state, seen.host) == ("ERROR", None, world.hosts[0])
+    servers.stop(server.id)
+    settled(world, server, "SHUTOFF")
+
+
 def test_a_stopped_server_and_one_in_the_middle_of_something_can_be_deleted(world: World) -> None:
     servers = world.cloud.servers
     stopped, stopping = world.boot(host=world.hosts[0]), world.boot(host=world.hosts[0])
@@ -105,6 +116,7 @@ def test_nothing_can_be_done_with_a_server_that_is_not_there(world: World) -> No
         lambda: servers.show(nobody),
         lambda: servers.stop(nobody),
         lambda: servers.unshelve(nobody),
+        lambda: servers.reset(nobody),
         lambda: servers.lock(nobody, "why"),
         lambda: servers.snapshot(nobody, "image"),
     ]

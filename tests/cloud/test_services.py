@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Services port, in every world."""
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -38,6 +39,20 @@ def test_a_service_tells_when_it_was_last_heard_of(world: World) -> None:
     heard = look(world, world.hosts[0]).updated_at
     assert heard is not None
     assert abs(datetime.now(UTC) - heard) < timedelta(minutes=2)
+
+
+def test_to_force_a_dead_host_down_makes_it_look_as_if_it_had_been_heard_of(world: World) -> None:
+    services, (host, _) = world.cloud.services, world.hosts
+    world.fail(host)
+    heard = look(world, host).updated_at
+    assert heard is not None
+    time.sleep(1.1)  # Nova knows whole seconds
+    assert look(world, host).updated_at == heard
+    services.force_down(host)
+    told = look(world, host).updated_at
+    assert told is not None and told > heard
+    time.sleep(1.1)
+    assert look(world, host).updated_at == told  # it is dead all the same
 
 
 def test_an_unknown_host_has_no_service(world: World) -> None:

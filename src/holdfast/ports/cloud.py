@@ -137,9 +137,18 @@ class Servers(Protocol):
 
     def unlock(self, server_id: str) -> None: ...
 
+    def reset(self, server_id: str) -> None:
+        """In ERROR, and nothing under way any more, by an operator's word: what has stuck can be
+        evacuated again. At once; NotFound if the server is gone.
+
+        A move that was under way has failed. The host that was to do it is not told: when it comes
+        to it, it gives up, and may leave the server `rebuilding` once more. Reset it again then.
+        """
+        ...
+
 
 class Moves(Protocol):
-    """Servers leaving a host that died."""
+    """Servers leaving their host: one that died, or one that is to be emptied."""
 
     def evacuate(self, server_id: str, host: str | None = None) -> None:
         """Refused (Conflict) while the source's service looks up, and while one is under way.
@@ -149,8 +158,17 @@ class Moves(Protocol):
         """
         ...
 
-    def migrations(self, *, source_host: str) -> Sequence[Migration]:
-        """Evacuations from that host, oldest first. Only a `done` one proves where a server is."""
+    def live_migrate(self, server_id: str, host: str | None = None) -> None:
+        """Move a running server while it runs; accepted at once, `migrating` until it is there.
+
+        Conflict unless it is ACTIVE, nothing is under way and its host's service looks up. If no
+        host is open to it, or the one named is not, the migration fails and it stays where it is.
+        """
+        ...
+
+    def migrations(self, *, source_host: str, kind: str = "evacuation") -> Sequence[Migration]:
+        """Moves of that kind (`evacuation`, `live-migration`) from that host, oldest first. Only a
+        `done` one proves where a server is."""
         ...
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Nova side of the Moves port: evacuations and their traces.
+"""The Nova side of the Moves port: evacuations, live migrations and their traces.
 
 Nova accepts an evacuation before it knows where to: one that finds no room shows as a failed
 migration and a server in ERROR. A host that is named is a wish; the scheduler's filters decide.
@@ -12,12 +12,12 @@ from typing import Any
 
 from openstack.exceptions import BadRequestException
 
-from holdfast.drivers.cloud.nova.directory import Directory
+from holdfast.drivers.cloud.nova.directory import Directory, services
 from holdfast.drivers.cloud.nova.edge import BASE, Edge, pages, supports
 from holdfast.drivers.cloud.nova.servers import act, show
 from holdfast.drivers.cloud.nova.services import moment
 from holdfast.model.errors import Conflict
-from holdfast.ports.cloud import Migration
+from holdfast.ports.cloud import Migration, Server
 
 #: From here on the evacuated server ends stopped; before, it ends as it was.
 ENDS_STOPPED = "2.95"
@@ -51,10 +51,25 @@ class NovaMoves:
             except BadRequestException as refused:  # its service looks up, or it is there already
                 raise Conflict(f"server {server_id}: {refused.details}") from refused
 
-    def migrations(self, *, source_host: str) -> Sequence[Migration]:
+    def live_migrate(self, server_id: str, host: str | None = None) -> None:
+        """Disks go along where hosts share none: Nova finds that out."""
+        with self._edge.call("moves.live_migrate", server_id) as cloud:
+            seen = show(cloud, server_id)
+            wish = self._directory.find(cloud, host).service_host if host else None
+            # All of this Nova itself would find out later, if at all.
+            why = _stays(cloud, seen, wish)
+            if why:
+                raise Conflict(f"server {server_id}: cannot live migrate it while {why}")
+            wanted = {"host": wish, "block_migration": "auto"}
+            try:
+                act(cloud, server_id, "os-migrateLive", wanted)
+            except BadRequestException as refused:  # its devices, shares or keys cannot move
+                raise Conflict(f"server {server_id}: {refused.details}") from refused
+
+    def migrations(self, *, source_host: str, kind: str = "evacuation") -> Sequence[Migration]:
         with self._edge.call("moves.migrations", source_host) as cloud:
             own = self._directory.find(cloud, source_host).service_host
-            asked = {"migration_type": "evacuation", "source_compute": own}
+            asked = {"migration_type": kind, "source_compute": own}
             # Until a page is empty: Nova hides some after it cut the page.
             found = pages(
                 cloud.compute,
@@ -65,6 +80,17 @@ class NovaMoves:
                 until_empty=True,
             )
             return sorted((_migration(one) for one in found), key=lambda move: int(move.id))
+
+
+def _stays(cloud: Any, server: Server, wish: str | None) -> str | None:
+    """Why the server cannot be moved while it runs."""
+    if server.task_state or server.status != "ACTIVE" or server.host is None:
+        return f"it is {server.task_state or server.status}"
+    if wish == server.host:
+        return f"it is on {wish} already"
+    if any(one["state"] != "up" for one in services(cloud, server.host)):
+        return f"the compute service of {server.host} is down; evacuate it"
+    return None
 
 
 def _migration(one: Mapping[str, Any]) -> Migration:

@@ -131,6 +131,9 @@ class NovaServers:
     def unlock(self, server_id: str) -> None:
         self._act("servers.unlock", server_id, "unlock")
 
+    def reset(self, server_id: str) -> None:
+        self._act("servers.reset", server_id, "os-resetState", {"state": "error"})
+
     def _act(self, what: str, server_id: str, verb: str, details: Any = None) -> None:
         with self._edge.call(what, server_id) as cloud:
             act(cloud, server_id, verb, details)

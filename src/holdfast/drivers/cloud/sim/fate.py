@@ -25,12 +25,13 @@ class Fate:
 
 
 FINE = Fate()
+PEACE = Settings()
 
 
 def decide(settings: Settings, call: str, timeout_s: float, dice: Dice) -> Fate:
     """First match wins: down, too slow for the timeout, failed, reply lost, fine."""
-    if not settings.applies_to(call):
-        return Fate()
+    if settings == PEACE or not settings.applies_to(call):
+        return FINE
     if settings.down:
         return Fate(refusal=f"{call}: the cloud is down")
     swing = settings.latency_jitter * (2 * dice.jitter - 1)
@@ -44,4 +45,4 @@ def decide(settings: Settings, call: str, timeout_s: float, dice: Dice) -> Fate:
         return Fate(wait_s=wait_s, refusal=f"{call}: failed, nothing was changed")
     if dice.loss < settings.lost_reply_rate:
         return Fate(wait_s=wait_s, loss=f"{call}: no reply")
-    return Fate(wait_s=wait_s)
+    return Fate(wait_s=wait_s) if wait_s else FINE

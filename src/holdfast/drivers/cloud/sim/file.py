@@ -1,28 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file the simulated cloud lives in: connections and transactions, nothing of their meaning.
 
-Every transaction is `BEGIN IMMEDIATE`: writers of all threads and processes queue for the one
-write lock and never deadlock on an upgrade. WAL makes a killed writer's half transaction vanish.
+Every transaction that writes is `BEGIN IMMEDIATE`: writers of all threads and processes queue for
+the one write lock and never deadlock on an upgrade. Who only looks waits for nobody and sees what
+was committed last. WAL makes a killed writer's half transaction vanish.
 """
 
+import contextlib
 import random
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.drivers.cloud.sim import schema
+from holdfast.drivers.cloud.sim.calls import Calls
 from holdfast.model.errors import DriverError
 from holdfast.ports.clock import Clock
 
 PORT = "sim cloud"
 PATIENCE_S = 10.0
+#: How often a writer looks whether the lock is free; SQLite's own pauses grow to 0.1 s.
+POLL_S = 0.001
 
 
 def failed(message: str, *, retryable: bool) -> DriverError:
     """The one kind of failure this driver has."""
     return DriverError(PORT, message, retryable=retryable)
+
+
+def _begin(db: sqlite3.Connection, how: str, deadline: float) -> None:
+    """Begin a transaction; real time, for what it waits for is another process."""
+    while True:
+        try:
+            db.execute(how)
+            if how == "BEGIN":  # which by itself does nothing yet
+                db.execute("PRAGMA user_version").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_S)
 
 
 class File:
@@ -36,28 +58,56 @@ class File:
         # Threads of one process queue here, in turn; SQLite's own waiting is a poll with sleeps.
         self._turn = threading.Lock()
         self._closed = False
+        self._calls = Calls()
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise failed(f"{path}: {error}", retryable=False) from error
         self._use_wal()
         self._create(seed)
+        self._calls = Calls.of(path)
 
     @contextmanager
     def transaction(self, patience_s: float = PATIENCE_S) -> Iterator[sqlite3.Connection]:
         """All of the block or none of it, alone; foreign exceptions become DriverError."""
+        deadline = time.monotonic() + patience_s
         with self._turn, self._connection() as db:
-            db.execute(f"PRAGMA busy_timeout = {max(0, int(patience_s * 1000))}")
-            db.execute("BEGIN IMMEDIATE")
+            _begin(db, "BEGIN IMMEDIATE", deadline)
+            counted = self._calls.take()
             try:
+                self._calls.write(db, counted)
                 yield db
                 db.execute("COMMIT")
             finally:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
+                    self._calls.add(counted)
+
+    @contextmanager
+    def looking(self, patience_s: float = PATIENCE_S) -> Iterator[sqlite3.Connection]:
+        """What was committed last, and beside whoever writes."""
+        with self._connection() as db:
+            _begin(db, "BEGIN", time.monotonic() + patience_s)
+            try:
+                yield db
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+
+    def count(self, call: str) -> None:
+        """Of a call that came in; it is written with the next transaction."""
+        self._calls.add({call: 1})
+
+    def must_write(self) -> bool:
+        """Whether calls have been counted for so long that others should see them."""
+        return self._calls.are_old()
 
     def close(self) -> None:
         """Close what is idle; what is in use closes when its transaction ends."""
+        if not self._closed and self._calls.let_go():
+            # What was counted last; where the file has gone, nobody asks how often.
+            with contextlib.suppress(DriverError), self.transaction(0.0):
+                pass
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -90,6 +140,7 @@ class File:
         db.execute("PRAGMA foreign_keys = ON")
         # Enough against a killed process; only a power cut may cost the last commits.
         db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA busy_timeout = 0")  # see _begin
         return db
 
     def _give_back(self, db: sqlite3.Connection) -> None:

@@ -17,12 +17,12 @@ class SimFlavors:
         self._wire = wire
 
     def list(self) -> Sequence[Flavor]:
-        with self._wire.call("flavors.list") as world:
+        with self._wire.look("flavors.list") as world:
             rows = world.all("SELECT * FROM flavors ORDER BY name")
             return [replace(_flavor(world, row), projects=()) for row in rows]
 
     def show(self, flavor_id: str) -> Flavor:
-        with self._wire.call("flavors.show") as world:
+        with self._wire.look("flavors.show") as world:
             return _flavor(world, _known(world, flavor_id))
 
     def create(self, flavor: Flavor) -> None:

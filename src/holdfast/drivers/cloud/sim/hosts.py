@@ -25,12 +25,12 @@ class SimHosts:
         self._wire = wire
 
     def list(self) -> Sequence[CloudHost]:
-        with self._wire.call("hosts.list") as world:
+        with self._wire.look("hosts.list") as world:
             rows = world.all("SELECT * FROM hosts ORDER BY name")
             return [_host(world, row) for row in rows]
 
     def find(self, name: str) -> CloudHost:
-        with self._wire.call("hosts.find") as world:
+        with self._wire.look("hosts.find") as world:
             return _whole(world, world.host(name))
 
 

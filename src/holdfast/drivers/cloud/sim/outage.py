@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to machines: power lost, power back, a guest that dies."""
+"""What happens to machines: power lost, cables cut, power back, a guest that dies."""
 
 from holdfast.drivers.cloud.sim.progress import IDLE
 from holdfast.drivers.cloud.sim.world import SERVERS, World
@@ -10,7 +10,7 @@ def power_off(world: World, name: str) -> None:
     """The host loses power: nothing runs on it any more, and the cloud does not know.
 
     Its servers keep the status they had. What was moving *to* it fails: an evacuated server ends
-    ERROR where it came from, an unshelved one stays shelved.
+    ERROR where it came from, an unshelved one stays shelved, one that ran goes on where it is.
     """
     host = world.host(name)
     world.subject = host["name"]
@@ -19,11 +19,37 @@ def power_off(world: World, name: str) -> None:
     world.run("DELETE FROM domains WHERE host_id = ?", host["id"])
     for server in world.all(f"{SERVERS} WHERE s.dest_host_id = ?", host["id"]):
         world.abandon_move(server["id"])
-        status = "ERROR" if server["host_id"] else server["status"]
+        status = "ERROR" if server["task_state"] == "rebuilding" else server["status"]
         world.run(f"UPDATE servers SET status = ?, {IDLE} WHERE id = ?", status, server["id"])
     world.run(
-        "UPDATE hosts SET powered = 0, failed_at = ? WHERE id = ?",
+        "UPDATE hosts SET powered = 0, failed_at = COALESCE(failed_at, ?) WHERE id = ?",
         *(world.now, host["id"]),
+    )
+
+
+def cut_off(world: World, name: str) -> None:
+    """Nothing is heard of the host any more, and nothing reaches it: all on it goes on running.
+
+    To the cloud that looks like a loss of power. What was to be done there waits.
+    """
+    host = world.host(name)
+    world.subject = host["name"]
+    world.run(
+        "UPDATE hosts SET failed_at = ? WHERE id = ? AND failed_at IS NULL",
+        *(world.now, host["id"]),
+    )
+
+
+def reach_again(world: World, name: str) -> None:
+    """The host that was cut off is heard again. Its nova-compute has not restarted: what left it
+    meanwhile still runs there, and it cannot be un-forced."""
+    host = world.host(name)
+    world.subject = host["name"]
+    if not host["powered"]:
+        raise Conflict(f"host {host['name']} has no power; recover it")
+    world.run(
+        "UPDATE hosts SET failed_at = NULL WHERE id = ? AND failed_at IS NOT NULL",
+        host["id"],
     )
 
 
@@ -31,11 +57,16 @@ def power_on(world: World, name: str) -> None:
     """The host, or at least its nova-compute, starts again.
 
     Domains of servers that have left are destroyed and their evacuations marked cleaned, so that
-    the service may be un-forced. After a power loss the servers still here are found stopped; a
-    host that never lost power keeps running them.
+    the service may be un-forced. Live migrations from here are forgotten. After a power loss the
+    servers still here are found stopped; a host that never lost power keeps running them.
     """
     host = world.host(name)
     world.subject = host["name"]
+    for server in world.all(
+        f"{SERVERS} WHERE s.host_id = ? AND s.task_state = 'migrating'", host["id"]
+    ):
+        world.abandon_move(server["id"])
+        world.run(f"UPDATE servers SET {IDLE} WHERE id = ?", server["id"])
     if not host["powered"]:
         world.run(
             f"UPDATE servers SET status = 'SHUTOFF', {IDLE} WHERE host_id = ?"

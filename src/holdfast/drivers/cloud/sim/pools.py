@@ -2,6 +2,7 @@
 """The simulated side of the Pools port: host aggregates without availability zones."""
 
 import json
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 
@@ -10,18 +11,26 @@ from holdfast.drivers.cloud.sim.world import World
 from holdfast.model.errors import Conflict, InvalidInput, NotFound
 from holdfast.ports.cloud import Pool
 
+_ID = re.compile(r"[1-9][0-9]{0,17}")
+
 
 class SimPools:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def list(self) -> Sequence[Pool]:
-        with self._wire.call("pools.list") as world:
+        with self._wire.look("pools.list") as world:
+            members: dict[int, list[str]] = {}
+            for row in world.all(
+                "SELECT p.pool_id, h.name FROM pool_hosts p JOIN hosts h ON h.id = p.host_id"
+                " ORDER BY h.name"
+            ):
+                members.setdefault(row["pool_id"], []).append(row["name"])
             rows = world.all("SELECT * FROM pools ORDER BY id")
-            return [pool_of(world, row) for row in rows]
+            return [_pool(row, members.get(row["id"], ())) for row in rows]
 
     def find(self, name: str) -> Pool | None:
-        with self._wire.call("pools.find") as world:
+        with self._wire.look("pools.find") as world:
             row = world.one("SELECT * FROM pools WHERE name = ?", name)
             return pool_of(world, row) if row else None
 
@@ -39,7 +48,7 @@ class SimPools:
 
     def tell(self, pool_id: str) -> None:
         """Nobody here ever misses the news."""
-        with self._wire.call("pools.tell", pool_id) as world:
+        with self._wire.look("pools.tell") as world:
             _known(world, pool_id)
 
     def add_host(self, pool_id: str, host: str) -> None:
@@ -95,8 +104,10 @@ def _body(metadata: Mapping[str, str]) -> str:
 
 
 def _find(world: World, pool_id: str) -> sqlite3.Row | None:
-    # As text: '01' or ' 1' is not the id of pool 1.
-    return world.one("SELECT * FROM pools WHERE CAST(id AS TEXT) = ?", pool_id)
+    # '01' or ' 1' is not the id of pool 1.
+    if not _ID.fullmatch(pool_id):
+        return None
+    return world.one("SELECT * FROM pools WHERE id = ?", int(pool_id))
 
 
 def _known(world: World, pool_id: str) -> sqlite3.Row:
@@ -112,9 +123,13 @@ def pool_of(world: World, row: sqlite3.Row) -> Pool:
         " WHERE p.pool_id = ? ORDER BY h.name",
         row["id"],
     )
+    return _pool(row, [host["name"] for host in hosts])
+
+
+def _pool(row: sqlite3.Row, hosts: Sequence[str]) -> Pool:
     return Pool(
         id=str(row["id"]),
         name=row["name"],
-        hosts=tuple(host["name"] for host in hosts),
+        hosts=tuple(hosts),
         metadata=json.loads(row["metadata"]),
     )

@@ -3,9 +3,11 @@
 
 Two kinds of truth live side by side: what the cloud *says* (`servers.status`, the columns of
 services in `hosts`) and what *is* (`hosts.powered`, `domains`). Times are seconds since the epoch.
+`hosts.failed_at` is since when nothing is heard of the host: it has no power, or it is cut off;
+`hosts.changed_at`, when somebody last changed its service.
 """
 
-VERSION = 2
+VERSION = 3
 
 STATEMENTS = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -24,7 +26,7 @@ STATEMENTS = (
         inventories TEXT NOT NULL DEFAULT '{}', traits TEXT NOT NULL DEFAULT '[]',
         powered INTEGER NOT NULL DEFAULT 1, failed_at REAL, restarted_at REAL,
         enabled INTEGER NOT NULL DEFAULT 1, disabled_reason TEXT NOT NULL DEFAULT '',
-        forced_down INTEGER NOT NULL DEFAULT 0,
+        forced_down INTEGER NOT NULL DEFAULT 0, changed_at REAL NOT NULL DEFAULT 0,
         generation INTEGER NOT NULL DEFAULT 0)""",
     "CREATE INDEX hosts_short ON hosts (short)",
     "CREATE INDEX hosts_hypervisor_short ON hosts (hypervisor_short)",

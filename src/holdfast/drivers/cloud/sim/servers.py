@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.drivers.cloud.sim.placement import order_of, place
+from holdfast.drivers.cloud.sim.progress import IDLE
 from holdfast.drivers.cloud.sim.wire import Wire
 from holdfast.drivers.cloud.sim.world import SERVERS, World, moment
 from holdfast.model.errors import Conflict
@@ -45,7 +46,7 @@ class SimServers:
         self._wire = wire
 
     def list(self, *, host: str | None = None, project_id: str | None = None) -> Sequence[Server]:
-        with self._wire.call("servers.list") as world:
+        with self._wire.look("servers.list") as world:
             host_id = world.host(host)["id"] if host is not None else None
             rows = world.all(
                 f"{SERVERS} WHERE (?1 IS NULL OR COALESCE(s.host_id, s.dest_host_id) = ?1)"
@@ -55,7 +56,7 @@ class SimServers:
             return [server_of(row) for row in rows]
 
     def show(self, server_id: str) -> Server:
-        with self._wire.call("servers.show") as world:
+        with self._wire.look("servers.show") as world:
             return server_of(world.server(server_id))
 
     def delete(self, server_id: str) -> None:
@@ -89,7 +90,7 @@ class SimServers:
     def unshelve(self, server_id: str, host: str | None = None) -> None:
         with self._wire.call("servers.unshelve", server_id) as world:
             server = world.server(server_id)
-            _check(server, UNSHELVE)
+            check(server, UNSHELVE)
             try:
                 begin(world, UNSHELVE, server_id, place(world, order_of(server), host))
             except Conflict:  # accepted all the same: where to is asked afterwards
@@ -98,7 +99,7 @@ class SimServers:
     def snapshot(self, server_id: str, name: str) -> str:
         with self._wire.call("servers.snapshot", server_id) as world:
             server = world.server(server_id)
-            _check(server, SNAPSHOT)
+            check(server, SNAPSHOT)
             begin(world, replace(SNAPSHOT, ends=server["status"]), server_id)
             image_id = world.new_id()
             world.run(
@@ -109,7 +110,7 @@ class SimServers:
 
     def images(self, server_id: str, name: str) -> Sequence[str]:
         """Images outlive their server, so a server that is gone is no error."""
-        with self._wire.call("servers.images") as world:
+        with self._wire.look("servers.images") as world:
             rows = world.all(
                 "SELECT id FROM images WHERE server_id = ? AND name = ? ORDER BY rowid",
                 *(server_id, name),
@@ -133,9 +134,19 @@ class SimServers:
                 server_id,
             )
 
+    def reset(self, server_id: str) -> None:
+        with self._wire.call("servers.reset", server_id) as world:
+            world.server(server_id)
+            world.abandon_move(server_id)
+            world.run(
+                f"UPDATE servers SET status = 'ERROR', {IDLE}"
+                " WHERE id = ? AND (status != 'ERROR' OR finish_at IS NOT NULL)",
+                server_id,
+            )
+
     def _act(self, action: Action, server_id: str) -> None:
         with self._wire.call(f"servers.{action.verb}", server_id) as world:
-            _check(world.server(server_id), action)
+            check(world.server(server_id), action)
             begin(world, action, server_id)
 
 
@@ -170,7 +181,7 @@ def server_of(row: sqlite3.Row) -> Server:
     )
 
 
-def _check(server: sqlite3.Row, action: Action) -> None:
+def check(server: sqlite3.Row, action: Action) -> None:
     """Conflict unless the server may do that now."""
     if server["task_state"]:
         raise Conflict(

@@ -15,7 +15,7 @@ class SimServices:
         self._wire = wire
 
     def list(self) -> Sequence[Service]:
-        with self._wire.call("services.list") as world:
+        with self._wire.look("services.list") as world:
             rows = world.all("SELECT * FROM hosts ORDER BY name")
             return [_service(world, row) for row in rows]
 
@@ -24,9 +24,9 @@ class SimServices:
             row = world.host(host)
             world.subject = row["name"]
             world.run(
-                "UPDATE hosts SET enabled = 0, disabled_reason = ?"
-                " WHERE id = ? AND (enabled OR disabled_reason != ?)",
-                *(reason, row["id"], reason),
+                "UPDATE hosts SET enabled = 0, disabled_reason = ?1, changed_at = ?2"
+                " WHERE id = ?3 AND (enabled OR disabled_reason != ?1)",
+                *(reason, world.now, row["id"]),
             )
             unheard = row["enabled"] and _unheard(world, row)
         if unheard:
@@ -37,8 +37,9 @@ class SimServices:
             row = world.host(host)
             world.subject = row["name"]
             world.run(
-                "UPDATE hosts SET enabled = 1, disabled_reason = '' WHERE id = ? AND NOT enabled",
-                row["id"],
+                "UPDATE hosts SET enabled = 1, disabled_reason = '', changed_at = ?"
+                " WHERE id = ? AND NOT enabled",
+                *(world.now, row["id"]),
             )
             unheard = not row["enabled"] and _unheard(world, row)
         if unheard:
@@ -49,8 +50,8 @@ class SimServices:
             row = world.host(host)
             world.subject = row["name"]
             world.run(
-                "UPDATE hosts SET forced_down = 1 WHERE id = ? AND NOT forced_down",
-                row["id"],
+                "UPDATE hosts SET forced_down = 1, changed_at = ? WHERE id = ? AND NOT forced_down",
+                *(world.now, row["id"]),
             )
 
     def unforce(self, host: str) -> None:
@@ -70,21 +71,26 @@ class SimServices:
                     f"host {row['name']}: {len(left)} evacuations from it are recorded as"
                     " done and its service has not restarted since; restart it first"
                 )
-            world.run("UPDATE hosts SET forced_down = 0 WHERE id = ?", row["id"])
+            world.run(
+                "UPDATE hosts SET forced_down = 0, changed_at = ? WHERE id = ?",
+                *(world.now, row["id"]),
+            )
 
 
 def _unheard(world: World, row: sqlite3.Row) -> bool:
     """Whether the cloud now waits in vain for the host to say that it has heard: it does not know
-    that it is dead."""
-    return not row["powered"] and world.looks_up(row)
+    that it is dead, or cut off."""
+    return row["failed_at"] is not None and world.looks_up(row)
 
 
 def _service(world: World, row: sqlite3.Row) -> Service:
+    silent = row["failed_at"]
     return Service(
         host=row["name"],
         state="up" if world.looks_up(row) else "down",
         enabled=bool(row["enabled"]),
         disabled_reason=row["disabled_reason"],
         forced_down=bool(row["forced_down"]),
-        updated_at=moment(world.now if row["powered"] else row["failed_at"]),
+        # As Nova's: whoever changes the row sets it, not the host alone.
+        updated_at=moment(world.now if silent is None else max(silent, row["changed_at"])),
     )

@@ -28,6 +28,8 @@ CALLS = frozenset(
     for method in vars(protocol)
     if not method.startswith("_")
 )
+#: Those of its hosts' fences (`drivers/fence/sim.py`): their faults are theirs alone.
+FENCES = frozenset({"fence.power", "fence.off", "fence.on"})
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,14 @@ class Settings:
     delete_s: float = 0.0  # a server is `deleting` that long
     action_s: float = 0.0  # stop, start, shelve, evacuate, ... take that long
     service_down_s: float = 0.0  # a dead host's service still looks up that long
+    fence_lies: bool = False  # a fence takes the order, and the power stays as it is
 
     def applies_to(self, call: str) -> bool:
         return not self.only_calls or call in self.only_calls
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
+_TRUTHS = frozenset({"down", "fence_lies"})
 _RATES = frozenset({"latency_jitter", "lost_reply_rate", "failure_rate"})
 
 
@@ -78,7 +82,7 @@ def save(db: sqlite3.Connection, changes: Mapping[str, Any]) -> None:
 def _value(name: str, value: Any) -> Any:
     if name not in FIELDS:
         raise _wrong(name, f"no such setting; there are {', '.join(FIELDS)}")
-    if name == "down":
+    if name in _TRUTHS:
         if not isinstance(value, bool):
             raise _wrong(name, "must be true or false")
         return value
@@ -96,7 +100,7 @@ def _value(name: str, value: Any) -> Any:
 def _calls(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple | set | frozenset):
         raise _wrong("only_calls", "must be a list of call names")
-    unknown = [call for call in value if call not in CALLS]
+    unknown = [call for call in value if call not in CALLS | FENCES]
     if unknown:
         raise _wrong("only_calls", f"no such call: {unknown[0]!r}")
     return tuple(value)

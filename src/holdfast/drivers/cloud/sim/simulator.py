@@ -178,6 +178,18 @@ class Simulator:
         with self._open("fail_host", name) as world:
             outage.power_off(world, name)
 
+    def cut_host(self, name: str) -> None:
+        """Cut off, not dead: the cloud sees what it sees of a host without power, and its servers
+        run on. Evacuated before somebody takes its power, they run twice (`running`)."""
+        with self._open("cut_host", name) as world:
+            outage.cut_off(world, name)
+
+    def mend_host(self, name: str) -> None:
+        """The host that was cut off is heard again, as if nothing had been. Conflict if it has lost
+        its power since."""
+        with self._open("mend_host", name) as world:
+            outage.reach_again(world, name)
+
     def recover_host(self, name: str) -> None:
         """Power and service back; a service forced down may now be un-forced."""
         with self._open("recover_host", name) as world:

@@ -25,7 +25,7 @@ class SimSlots:
         self._wire = wire
 
     def inventory(self, host: str, resource_class: str) -> Inventory:
-        with self._wire.call("slots.inventory") as world:
+        with self._wire.look("slots.inventory") as world:
             return _inventory(world, world.host(host), resource_class)
 
     def set_inventory(
@@ -72,7 +72,7 @@ class SimSlots:
             return group
 
     def groups(self) -> Sequence[ServerGroup]:
-        with self._wire.call("slots.groups") as world:
+        with self._wire.look("slots.groups") as world:
             rows = world.all("SELECT * FROM server_groups ORDER BY name")
             return [ServerGroup(*row) for row in rows]
 

@@ -14,7 +14,7 @@ class SimVolumes:
         self._wire = wire
 
     def list(self, *, server_id: str | None = None) -> Sequence[Volume]:
-        with self._wire.call("volumes.list") as world:
+        with self._wire.look("volumes.list") as world:
             rows = world.all(
                 "SELECT * FROM volumes v WHERE ?1 IS NULL OR EXISTS"
                 " (SELECT 1 FROM attachments a"

@@ -7,11 +7,12 @@ A port method is `with self._wire.call("pools.create", name) as world:` and its 
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
+from holdfast.drivers.cloud.sim import progress
 from holdfast.drivers.cloud.sim.fate import FINE, Dice, Fate, decide
 from holdfast.drivers.cloud.sim.file import File, failed
-from holdfast.drivers.cloud.sim.world import World, acting, open_world
+from holdfast.drivers.cloud.sim.world import World, acting
 from holdfast.model.errors import HoldfastError
 from holdfast.ports.clock import Clock
 
@@ -25,35 +26,37 @@ class Wire:
         self._lock = threading.Lock()
         self._never = threading.Event()
 
-    @contextmanager
-    def call(self, name: str, subject: str = "") -> Iterator[World]:
+    def call(self, name: str, subject: str = "") -> AbstractContextManager[World]:
         """One call from request to reply.
 
         If the block changed anything, an effect is recorded with it in the same transaction. A
         reply can be lost whatever it says, so a lost refusal sounds like a lost success.
         """
+        return self._call(name, subject)
+
+    def look(self, name: str) -> AbstractContextManager[World]:
+        """The same for a call that changes nothing: it waits for no other."""
+        return self._call(name, looking=True)
+
+    @contextmanager
+    def _call(self, name: str, subject: str = "", *, looking: bool = False) -> Iterator[World]:
         deadline = self._clock.monotonic() + self._timeout_s
-        refused: HoldfastError | None = None
-        with self._file.transaction(self._timeout_s) as db:
-            world = World(db, self._clock.now().timestamp(), subject)
+        self._file.count(name)
+        with self._world(subject, self._timeout_s, looking) as world:
             fate = self._meet(world, name)
-            if fate == FINE:  # in one go, which is most of them
-                db.execute("SAVEPOINT act")
-                try:
-                    with acting(world, name):
-                        yield world
-                except HoldfastError as error:  # counted all the same
-                    db.execute("ROLLBACK TO act")
-                    refused = error
-        if refused is not None:
-            raise refused
-        if fate == FINE:
+            if fate is FINE:  # in one go, which is most of them
+                with acting(world, name):
+                    yield world
+        if fate is FINE:
             return
         self._sleep(min(fate.wait_s, self._left(deadline)))
         if fate.refusal:
             raise failed(fate.refusal, retryable=True)
         try:
-            with open_world(self._file, self._clock, name, subject, self._left(deadline)) as world:
+            with (
+                self._world(subject, self._left(deadline), looking) as world,
+                acting(world, name),
+            ):
                 yield world
         except HoldfastError as error:
             if fate.loss:
@@ -67,12 +70,20 @@ class Wire:
         self._sleep(self._timeout_s)
         raise failed(f"{name}: no answer within {self._timeout_s:g} s", retryable=True)
 
+    @contextmanager
+    def _world(self, subject: str, patience_s: float, looking: bool) -> Iterator[World]:
+        """Who looks writes all the same when time has moved something, or calls are to be seen."""
+        if looking and not self._file.must_write():
+            with self._file.looking(patience_s) as db:
+                world = World(db, self._clock.now().timestamp(), subject, looking=True)
+                if not progress.is_behind(db, world.now):
+                    yield world
+                    return
+        with self._file.transaction(patience_s) as db:
+            yield World(db, self._clock.now().timestamp(), subject)
+
     def _meet(self, world: World, name: str) -> Fate:
-        """Count the call and throw its dice; settings are those in the file now."""
-        world.run(
-            "INSERT INTO calls VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET count = count + 1",
-            name,
-        )
+        """Throw the dice of the call; settings are those in the file now."""
         with self._lock:
             dice = Dice(*(self._random.random() for _ in range(4)))
         return decide(world.settings, name, self._timeout_s, dice)
