@@ -136,7 +136,10 @@ class Watched(RuleBasedStateMachine):
         """What brute force says; of a lease that runs already it says less."""
         since = max(minutes(self.house.clock.now()), wanted.span[0])
         span = (since, wanted.span[1])
-        runs = now is not None and self.house.status(now.id) != "PENDING"
+        status = "PENDING" if now is None else self.house.status(now.id)
+        if status in ("STARTING", "TERMINATING"):
+            return Verdict("either")  # it may say: again when that is done
+        runs = status != "PENDING"
         if wanted.kind == "physical:host":
             free = others.free(span)
             why = f"{len(free)} hosts are free, wanted are {wanted.spec['min']}"
@@ -249,15 +252,21 @@ class Watched(RuleBasedStateMachine):
             except Killed:
                 self._killed()
                 until = max(until, self.house.clock.now())
+            except Unavailable:  # the loop's own look was not answered: it comes round again
+                self.house.clock.advance(1.0)
 
     @contextlib.contextmanager
     def _acting(self) -> Iterator[None]:
-        """Managers die at work, not while we look on."""
-        self.points.armed = True
+        """Managers die at work, not while we look on. What an answer was about that got lost may be
+        late, whoever notices."""
+        points, before = self.points, len(self.points.passed)
+        points.armed = True
         try:
             yield
         finally:
-            self.points.armed = False
+            points.armed = False
+            if before < points.at <= len(points.passed):
+                self._trouble()
 
     def _killed(self) -> None:
         """The manager is gone; when its claims have expired, another is there."""

@@ -152,13 +152,14 @@ def test_what_was_asked_before_changes_no_answer(
         assert found(wanted, house.plus([Allocation(number, held)]), most=100) == want_after
         assert found(wanted, house, most=100) == want_before
         lines_of(house)[number] = after.line(number)
+        house.changes += 1
         assert found(wanted, house, most=100) == want_after
         fewer = house.less([number])
         assert found(wanted, fewer, most=100) == by_brute_force(wanted, fewer, 100)
 
 
 def lines_of(house: Stock) -> dict[int, Line]:
-    """As who keeps it fresh has them."""
+    """As who keeps it fresh has them, and says so in `changes`."""
     assert isinstance(house.lines, dict)
     return house.lines
 

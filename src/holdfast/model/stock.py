@@ -10,9 +10,10 @@ owner too many.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from holdfast.model.failover import Spare
 from holdfast.model.host import Host
 from holdfast.model.lease import Allocation
 from holdfast.model.timeline import EMPTY, Hold, Line
@@ -36,9 +37,12 @@ class Stock:
     lines: Mapping[int, Line] = field(default_factory=dict)
     revision: int = 0
     changes: int = 0  # grows with every change of a line
+    spares: tuple[Spare, ...] = ()  # segments of which hosts are kept free
     _changed: Mapping[int, Line] = field(default_factory=dict)  # over `lines`, for one plan
     _matches: dict[Hashable, Sequence[Host]] = field(default_factory=dict)
     _flat: list["Flat"] = field(default_factory=list)  # one at most, of the lines
+    #: Whom the last question was about, as of which change: one plan asks several about the same.
+    _last: list[tuple[Sequence[Host], int, "Some"]] = field(default_factory=list)
 
     def line(self, host_id: int) -> Line:
         line = self._changed.get(host_id)
@@ -63,28 +67,28 @@ class Stock:
             self._matches[remembered] = found
         return found
 
-    def gaps(self, hosts: Iterable[Host]) -> Iterable["Gaps"]:
+    def gaps(self, hosts: Sequence[Host]) -> Iterable["Gaps"]:
         """When nobody holds any of these hosts, as arrays, portion by portion."""
         from holdfast.model.gaps import lay_out  # numpy comes with it
 
-        lines = self._lines_of(hosts)
-        return self._laid_out(lines).gaps() if len(lines) > FEW else [lay_out(lines)]
+        if len(hosts) > FEW:
+            return self._some(hosts).gaps()
+        return [lay_out(self._lines_of(hosts))]
 
     def free(self, hosts: Sequence[Host], start: float, end: float) -> Sequence[Host]:
         """Those of which nobody holds anything in the window."""
+        if len(hosts) > FEW:
+            return [hosts[at] for at in self._some(hosts).free(start, end)]
         lines = self._lines_of(hosts)
-        if len(lines) > FEW:
-            return [hosts[at] for at in self._laid_out(lines).free(start, end)]
         return [host for host, line in zip(hosts, lines, strict=True) if line.is_free(start, end)]
 
     def first_back(
         self, hosts: Sequence[Host], start: float, end: float, most: int
     ) -> Sequence[Host]:
         """Those that are held in the window and given back first, the first one first."""
-        lines = self._lines_of(hosts)
-        if len(lines) > FEW:
-            return [hosts[at] for at in self._laid_out(lines).first_back(start, end, most)]
-        until = [line.busy_until(start, end) for line in lines]
+        if len(hosts) > FEW:
+            return [hosts[at] for at in self._some(hosts).first_back(start, end, most)]
+        until = [line.busy_until(start, end) for line in self._lines_of(hosts)]
         busy = [(back, at) for at, back in enumerate(until) if back is not None]
         return [hosts[at] for _back, at in sorted(busy)[:most]]
 
@@ -97,6 +101,15 @@ class Stock:
             return [self.line(host.id) for host in hosts]
         return [self.lines.get(host.id, EMPTY) for host in hosts]
 
+    def _some(self, hosts: Sequence[Host]) -> "Some":
+        changes, last = self.changes, next(iter(self._last), None)
+        if last and last[0] is hosts and last[1] == changes and not self._changed:
+            return last[2]
+        some = self._laid_out(self._lines_of(hosts))
+        if not self._changed:
+            self._last[:] = [(hosts, changes, some)]
+        return some
+
     def _laid_out(self, lines: Sequence[Line]) -> "Some":
         from holdfast.model.gaps import Flat, Some
 
@@ -106,13 +119,20 @@ class Stock:
             return some
         flat = some = None
         self._flat.clear()  # never two of them in memory
+        self._last.clear()
         flat = Flat(list(self.lines.values()))
         self._flat[:] = [flat]
         return Some(flat, lines)
 
     def renewed(self, hosts: Mapping[int, Host]) -> "Stock":
         """The same lines, and what is known of their hosts by now."""
-        return Stock(hosts, self.lines, self.revision + 1, self.changes, _flat=self._flat)
+        return Stock(
+            hosts, self.lines, self.revision + 1, self.changes, self.spares, _flat=self._flat
+        )
+
+    def keeping(self, spares: tuple[Spare, ...]) -> "Stock":
+        """The same, and what is to be kept free of it by now."""
+        return replace(self, spares=spares)
 
     def without(self, allocations: Iterable[Allocation]) -> "Stock":
         """The same, less what somebody who plans anew holds himself."""
@@ -129,7 +149,7 @@ class Stock:
         """The same, as if these hosts could not be reserved."""
         gone = set(host_ids)
         left = {i: host for i, host in self.hosts.items() if i not in gone}
-        return Stock(left, self.lines, self.revision, _changed=self._changed, _flat=self._flat)
+        return replace(self, hosts=left, changes=0, _matches={})
 
     def plus(self, allocations: Iterable[Allocation]) -> "Stock":
         """The same, with what is planned and not booked yet."""
@@ -147,6 +167,7 @@ class Stock:
             self.hosts,
             self.lines,
             self.revision,
+            spares=self.spares,
             _changed=changed,
             _matches=self._matches,
             _flat=self._flat,

@@ -47,9 +47,17 @@ class Operations(Protocol):
         ...
 
     def put_off(
-        self, claim: Claim, status: str, next_try_at: datetime, sentence: str, failures: int = 0
+        self,
+        claim: Claim,
+        status: str,
+        next_try_at: datetime,
+        sentence: str,
+        failures: int = 0,
+        *,
+        due_at: datetime | None = None,
     ) -> None:
-        """Give the claim back: look again at `next_try_at`; `failures` adds to the attempts."""
+        """Give the claim back: look again at `next_try_at`; `failures` adds to the attempts. With
+        the `due_at` that was claimed: at once, if it was asked for again since."""
         ...
 
     def finish(self, claim: Claim, status: str, sentence: str) -> bool:

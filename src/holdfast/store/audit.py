@@ -25,15 +25,19 @@ def write(
 def write_many(conn: Connection, at: datetime, said: Sequence[tuple[str, str | None, str]]) -> None:
     """Subject, project and sentence of each. The request in whose name this happens is the thread's
     oslo context, if there is one."""
-    request = oslo_context.get_current()
-    common = {
-        "at": at,
-        "actor": (request.user_id if request else None) or "holdfast",
-        "request_id": (request.request_id if request else None) or "",
-    }
+    common = {"at": at, **whose()}
     rows = [
         {**common, "subject": subject, "project_id": project_id, "sentence": sentence}
         for subject, project_id, sentence in said
     ]
     if rows:
         conn.execute(_INSERT, rows)
+
+
+def whose() -> dict[str, str]:
+    """The columns that say in whose name something happens."""
+    request = oslo_context.get_current()
+    return {
+        "actor": (request.user_id if request else None) or "holdfast",
+        "request_id": (request.request_id if request else None) or "",
+    }

@@ -17,6 +17,7 @@ from holdfast.model.errors import StaleWrite
 from holdfast.model.lease import Allocation, Lease, Window
 from holdfast.model.stock import hold_of
 from holdfast.model.timeline import Hold, too_much
+from holdfast.store import failover
 from holdfast.store.host_rows import USABLE
 from holdfast.store.inventories import capacity
 from holdfast.store.tables import allocations, floatingips, hosts, things
@@ -36,15 +37,29 @@ def portions(some: Iterable[T]) -> Iterator[Sequence[T]]:
 Step = tuple[Lease | None, Lease]
 
 
-def hold(conn: Connection, steps: Sequence[Step], now: datetime, *, patient: bool = True) -> None:
+def hold(
+    conn: Connection,
+    steps: Sequence[Step],
+    now: datetime,
+    *,
+    patient: bool = True,
+    spared: bool = False,
+) -> None:
     """Take what the new leases hold, less what the old ones held already; StaleWrite when that
-    cannot be."""
+    cannot be. `spared`: also of what segments keep free for this case."""
     wanted = [more for old, new in steps for more in _more(old, new)]
     changed = {host_id for old, new in steps for host_id in _changed(old, new)}
     take(conn, changed, now, patient=patient)
     own = [reservation.id for _old, new in steps for reservation in new.reservations]
     held = [allocation for _old, new in steps for allocation in new.allocations()]
-    lost = _lost_hosts(conn, wanted, held, own, now) | _lost_things(conn, wanted, own)
+    lost, guarded = _lost_hosts(conn, wanted, held, own, now)
+    if guarded and not spared:
+        before = [allocation for old, _new in steps if old for allocation in old.allocations()]
+        for segment in sorted(guarded):
+            take_thing(conn, failover.key(segment))
+        booking = failover.Booking(before, held, own)
+        lost |= failover.eaten(conn, guarded, booking, now)
+    lost |= _lost_things(conn, wanted, own)
     if lost:
         raise StaleWrite(f"{', '.join(sorted(lost))}: taken by another booking meanwhile")
 
@@ -77,11 +92,15 @@ _OTHERS = sa.select(a.host_id, a.held_from, a.held_until, a.slots, a.takes).wher
     a.held_until > sa.bindparam("start"),
     a.reservation_id.not_in(sa.bindparam("own", expanding=True)),
 )
-_ROOM = sa.select(h.id, h.inventories, h.vcpus, h.memory_mb, h.local_gb).where(
-    h.id.in_(sa.bindparam("ids", expanding=True)),
-    h.enrolled.is_(True),
-    h.reservable.is_(True),
-    USABLE,
+_ROOM = (
+    sa.select(h.id, failover.SEGMENT, h.inventories, h.vcpus, h.memory_mb, h.local_gb)
+    .select_from(failover.HOSTS)
+    .where(
+        h.id.in_(sa.bindparam("ids", expanding=True)),
+        h.enrolled.is_(True),
+        h.reservable.is_(True),
+        USABLE,
+    )
 )
 
 
@@ -137,23 +156,25 @@ def _lost_hosts(
     held: Sequence[Allocation],
     own: Sequence[str],
     now: datetime,
-) -> set[str]:
+) -> tuple[set[str], set[str]]:
+    """Hosts that cannot be had; segments of which some must be kept free."""
     ids = _hosts(wanted)
     if not ids:
-        return set()
+        return set(), set()
     mine: dict[int, list[Hold]] = {}
     for allocation in held:
         if allocation.host_id in ids:
             mine.setdefault(allocation.host_id, []).append(hold_of(allocation))
     span = _span(one for one in held if one.host_id in ids)
     others = _others(conn, ids, Window(max(span.start, now), span.end), own)
-    room = _room(conn, ids)
-    return {
+    room, guarded = _room(conn, ids)
+    lost = {
         f"host {host_id}"
         for host_id in ids
         if host_id not in room
         or too_much(room[host_id], _ahead([*mine[host_id], *others.get(host_id, ())], now))
     }
+    return lost, guarded
 
 
 def _ahead(holds: Iterable[Hold], now: datetime) -> list[Hold]:
@@ -181,13 +202,16 @@ def _others(
     return found
 
 
-def _room(conn: Connection, ids: Collection[int]) -> dict[int, Mapping[str, int]]:
-    """Capacity by host, of those that can be reserved at all."""
+def _room(conn: Connection, ids: Collection[int]) -> tuple[dict[int, Mapping[str, int]], set[str]]:
+    """Capacity by host, of those that can be reserved at all; their segments that keep some."""
     found: dict[int, Mapping[str, int]] = {}
+    guarded: set[str] = set()
     for some in portions(ids):
-        for host_id, *about in conn.execute(_ROOM, {"ids": some}):
+        for host_id, segment, *about in conn.execute(_ROOM, {"ids": some}):
             found[host_id] = capacity(*about)
-    return found
+            if segment is not None:
+                guarded.add(segment)
+    return found, guarded
 
 
 def _lost_things(conn: Connection, wanted: Sequence[Allocation], own: Sequence[str]) -> set[str]:

@@ -124,20 +124,28 @@ class OperationStore:
         self._db.retry(action)
 
     def put_off(
-        self, claim: Claim, status: str, next_try_at: datetime, sentence: str, failures: int = 0
+        self,
+        claim: Claim,
+        status: str,
+        next_try_at: datetime,
+        sentence: str,
+        failures: int = 0,
+        *,
+        due_at: datetime | None = None,
     ) -> None:
         def action(conn: Connection) -> None:
-            update_claimed(
-                conn,
-                claim,
-                status=status,
-                owner=None,
-                claim_until=None,
-                next_try_at=next_try_at,
-                failures=failures,
-                sentence=sentence,
-                updated_at=self._db.now(conn),
-            )
+            values = {
+                "status": status,
+                "owner": None,
+                "claim_until": None,
+                "next_try_at": next_try_at,
+                "failures": failures,
+                "sentence": sentence,
+                "updated_at": self._db.now(conn),
+            }
+            if due_at is not None:
+                values["claimed_due"] = due_at
+            update_claimed(conn, claim, **values)
 
         self._db.retry(action, single=True)
 
@@ -272,7 +280,8 @@ _NEXT_LOOK = sa.select(sa.func.min(o.next_try_at)).where(
 def update_claimed(conn: Connection, claim: Claim, **values: Any) -> None:
     """Write to an operation only while the claim is ours; takes its row until the commit.
 
-    `failures` adds to the attempts; any other name is a column.
+    `failures` adds to the attempts; `claimed_due` makes it due at once where the row is not due at
+    that time any more, for then it was asked for again; any other name is a column.
     """
     if conn.execute(_guarded_update(tuple(values)), _claimed(claim, values)).rowcount != 1:
         raise _lost(claim)
@@ -301,6 +310,12 @@ def _guarded_update(names: tuple[str, ...]) -> sa.Update:
     values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names}
     if "failures" in values:
         values["attempts"] = o.attempts + values.pop("failures")
+    if "claimed_due" in values:
+        now, later = (
+            sa.bindparam(f"new_{name}", type_=o.next_try_at.type)
+            for name in ("updated_at", "next_try_at")
+        )
+        values["next_try_at"] = sa.case((o.due_at != values.pop("claimed_due"), now), else_=later)
     return (
         sa.update(operations)
         .where(

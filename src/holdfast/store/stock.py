@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection
 from holdfast.model.host import Host
 from holdfast.model.stock import Stock
 from holdfast.model.timeline import Line
+from holdfast.store import failover
 from holdfast.store.booking import portions
 from holdfast.store.database import Database
 from holdfast.store.host_rows import USABLE, load
@@ -28,6 +29,8 @@ from holdfast.store.tables import allocations, hosts
 h, a = hosts.c, allocations.c
 #: How long a transaction may take from its write to its commit and still be seen by every look.
 OVERLAP = timedelta(seconds=15)
+#: So often it is read who keeps what free; and before anything is refused.
+SPARES_AGE = timedelta(seconds=5)
 #: So many holds are read at a time: fewer than make Python look for garbage among them.
 ROWS = 500
 _EPOCH = datetime(1970, 1, 1)
@@ -44,6 +47,7 @@ class StockKeeper:
         self._looks = self._seen = self._seen_surely = 0
         self._known: dict[int, tuple[int, datetime | None]] = {}
         self._since: datetime | None = None
+        self._spares_at: datetime | None = None
         self._lines: dict[int, Line] = {}
         self._stock = Stock(lines=self._lines)
 
@@ -70,6 +74,8 @@ class StockKeeper:
                 if sure and not self._knows_all(conn):
                     self._read_again(conn, now)
             self._since = now
+            if sure or self._spares_at is None or now - self._spares_at > SPARES_AGE:
+                self._renew_spares(conn, now)
 
     def _knows_all(self, conn: Connection) -> bool:
         count, generations = conn.execute(_ALL).one()
@@ -102,6 +108,12 @@ class StockKeeper:
                 now[host.id] = host
         in_order = dict(sorted(now.items()))
         self._stock = self._stock.renewed(in_order)
+
+    def _renew_spares(self, conn: Connection, now: datetime) -> None:
+        spares = failover.spares(conn)
+        if spares != self._stock.spares:
+            self._stock = self._stock.keeping(spares)
+        self._spares_at = now
 
     def _renew_lines(self, conn: Connection, ids: Collection[int], now: datetime) -> None:
         for some in portions(ids):

@@ -20,6 +20,8 @@ LOG = logging.getLogger(__name__)
 #: How much is claimed in one go at first, and at most: as long as there is more, each claim takes
 #: twice as much as the one before. So managers share a burst, and thousands cost few queries.
 FIRST, MOST = 100, 800
+#: Between two looks: what falls due, or is handed back, within that time is taken in one go.
+BREATH_S = 0.02
 
 
 class Pace(Protocol):
@@ -98,4 +100,5 @@ class Loop:
                 LOG.exception("looking for due work: unforeseen")
                 pause = 1.0
             self.last_cycle = self._clock.monotonic()
-            self._clock.wait(self._bell, pause)
+            self._stop.wait(BREATH_S)  # by no clock: it spares the processor
+            self._clock.wait(self._bell, pause - self.age_s())

@@ -260,7 +260,8 @@ class _Attempt:
         return min(grown, patience.retry_most_s)
 
     def _put_off(self, status: str, when: datetime, sentence: str, failures: int = 0) -> None:
-        self.r._operations.put_off(self.claim, status, when, sentence, failures)
+        due_at = self.operation.due_at
+        self.r._operations.put_off(self.claim, status, when, sentence, failures, due_at=due_at)
         self.news = True
         self._tell(status, sentence)
 
