@@ -58,8 +58,10 @@ class Recorder:
         self.asked.append(("plan", caller.user_id, hosts, racks))
         return self.report
 
-    def run_repair(self, caller: Caller, approve: bool = False, reason: str = "") -> RepairReport:
-        self.asked.append(("run", caller.user_id, approve, reason))
+    def run_repair(
+        self, caller: Caller, approve: bool = False, reason: str = "", domain: str = ""
+    ) -> RepairReport:
+        self.asked.append(("run", caller.user_id, approve, reason, domain))
         return self.report
 
 
@@ -153,18 +155,19 @@ def test_where_nothing_failed_the_report_is_empty(build: Build) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "approve", "reason"),
+    ("asked", "approve", "reason", "domain"),
     [
-        (None, False, ""),
-        ({"approve": False}, False, ""),
-        ({"approve": True, "reason": " rack-a burns "}, True, "rack-a burns"),
+        (None, False, "", ""),
+        ({"approve": False}, False, "", ""),
+        ({"approve": True, "reason": " rack-a burns "}, True, "rack-a burns", ""),
+        ({"approve": True, "reason": "so", "domain": " rack-a"}, True, "so", "rack-a"),
     ],
 )
 def test_a_run_hands_the_approval_and_its_reason_on(
-    guarded: House, recorder: Recorder, asked: Any, approve: bool, reason: str
+    guarded: House, recorder: Recorder, asked: Any, approve: bool, reason: str, domain: str
 ) -> None:
     assert guarded.call("POST", RUN, "admin", json=asked).status_code == 202
-    assert recorder.asked == [("run", "admin", approve, reason)]
+    assert recorder.asked == [("run", "admin", approve, reason, domain)]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +190,8 @@ def test_a_run_hands_the_approval_and_its_reason_on(
         (RUN, {"approve": True, "reason": 5}, "reason"),
         (RUN, {"approve": "yes", "reason": "so"}, "approve"),
         (RUN, {"approve": 1, "reason": "so"}, "approve"),
+        (RUN, {"domain": "rack-a"}, "domain"),
+        (RUN, {"approve": True, "reason": "so", "domain": "x" * 201}, "domain"),
         (RUN, {"hosts": ["cmp-1"]}, "unknown field hosts"),
     ],
 )

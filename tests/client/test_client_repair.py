@@ -195,6 +195,9 @@ def test_a_run_repairs_and_says_what_came_of_it(fake: Fake, holdfast: Run) -> No
     assert squeezed(ran.out)[0].endswith("2 reservations hit: 1 moves, 1 misses something")
     assert holdfast("repair", "run", "--approve", "--reason", "rack-a burns").code == 0
     assert fake.asked[-1]["body"] == {"approve": True, "reason": "rack-a burns"}
+    words = "repair run --approve --reason burns --domain rack-a"
+    assert holdfast(*words.split()).code == 0
+    assert fake.asked[-1]["body"] == {"approve": True, "reason": "burns", "domain": "rack-a"}
 
 
 def test_a_run_that_is_held_ends_with_1_and_says_how_to_approve(fake: Fake, holdfast: Run) -> None:
@@ -215,6 +218,7 @@ def test_a_run_that_is_held_ends_with_1_and_says_how_to_approve(fake: Fake, hold
         "what-if cmp-1",
         "repair run --approve",
         "repair run --reason because",
+        "repair run --domain rack-a",
         "repair run --fail-on-short",
         "lease ack",
     ],

@@ -26,6 +26,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from holdfast.drivers.cloud.sim import SimCloud, Simulator
+from holdfast.heal.segments import SegmentHosts
 from holdfast.model.caller import Caller
 from holdfast.model.errors import DriverError, Unavailable
 from holdfast.model.lease import EVENT_TYPES, Lease
@@ -183,6 +184,7 @@ class Manager:
                 **tell.kinds(desk),
                 **repair.kinds(repairs, house.settings),
                 **reconcile.kinds(desk, house.settings),
+                **house.more_kinds(self, points),
             },
             house.clock,
             owner=name,
@@ -202,6 +204,7 @@ class Manager:
             name=name,
             ring=lambda: self.turn() and None,
             patience_s=lambda: 1.0,
+            know_host=SegmentHosts(self.store.segments, self.cloud, "").know,
         )
 
     def turn(self) -> float:
@@ -310,6 +313,10 @@ class House:
         self.m = Manager(self, f"m{next(self._names)}", points)
         self._managers.append(self.m)
         return self.m
+
+    def more_kinds(self, manager: Manager, points: Points | None) -> dict[str, Any]:
+        """Work that a house with more rooms does."""
+        return {}
 
     def close(self) -> None:
         for manager in self._managers:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +17,10 @@ from holdfast.model.errors import DriverError
 from holdfast.model.lease import Lease, Reservation
 from holdfast.model.operation import Operation
 from holdfast.ports.ledger import Work
-from holdfast.ports.sinks import LeaseNotice
 from holdfast.reserve import announce
 from holdfast.reserve.announce import Announcer, news
 from holdfast.work.kind import NotYet
+from tests.ear import Ear
 from tests.reserve.house import copy, make_template
 from tests.simclock import EPOCH
 from tests.work.conftest import Shop
@@ -35,25 +35,6 @@ def lease(**more: Any) -> Lease:
         **more,
     }
     return Lease("l1", "lab", "ann", "alpha", EPOCH, EPOCH + 2 * HOUR, **values)
-
-
-@dataclass
-class Ear:
-    """A sink that hears, or raises what it is told to."""
-
-    name: str = "ear"
-    timeout_s: float = 5.0
-    heard: list[LeaseNotice] = field(default_factory=list)
-    trouble: Exception | None = None
-    tries: int = 0
-
-    def send(self, notice: LeaseNotice) -> None:
-        self.tries += 1
-        if self.trouble is not None:
-            raise self.trouble
-        self.heard.append(notice)
-
-    def close(self) -> None: ...
 
 
 AWAY = DriverError("ear", "away", retryable=True)

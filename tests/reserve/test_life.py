@@ -429,6 +429,38 @@ def test_tellings_that_are_late_keep_their_distance(
     assert reservation.id not in house.all_pools()
 
 
+def test_pools_that_always_fail_keep_nobody_else_waiting(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 12  # more than are told at once
+    house.enrol(*(f"cmp-{number}" for number in range(count)))
+    leases = [house.create(minutes=(5, 10)) for _ in range(count)]
+    ids = {house.lease(one).reservations[0].id for one in leases}
+    house.run(minutes=2)
+    house.tell()
+    house.run(minutes=3)
+    pools = house.m.cloud.pools
+    whole, broken, told = pools.tell, set(sorted(ids)[:9]), dict[str, int]()
+
+    def tell(pool_id: str) -> None:
+        (name,) = [pool.name for pool in pools.list() if pool.id == pool_id]
+        if name in broken:
+            raise DriverError("cloud", f"pool {name} is stuck", retryable=True)
+        told[name] = told.get(name, 0) + 1
+        whole(pool_id)
+
+    monkeypatch.setattr(pools, "tell", tell)
+    house.run(seconds=61)
+    well = ids - broken
+    assert {name: told.get(name) for name in well} == dict.fromkeys(well, 3)
+    assert not broken & told.keys()
+    chore = house.m.store.operations.by_key("pools_tell")
+    assert (chore.attempts, "is stuck" in chore.sentence) == (0, True)
+    broken.clear()
+    house.run(minutes=7)
+    assert not ids & house.all_pools().keys()
+
+
 def test_the_telling_of_a_start_does_not_delete_the_pool_of_a_short_lease(house: House) -> None:
     house.enrol("cmp-1")
     lease_id = house.create(minutes=(None, 60))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reservation hit by a failure gets other resources, and its owner can see it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,31 @@ def test_a_running_one_gets_another_host_into_its_pool_and_the_owner_is_told(hou
     house.clock.advance(7200)
     house.run(seconds=1)
     assert house.status(lease_id) == "TERMINATED"
+
+
+def test_an_acknowledgement_is_written_anew_where_somebody_was_faster(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrol(house, 3)
+    lease_id = house.create(minutes=(0, 120))
+    house.run(seconds=1)
+    ((host,),) = house.held(lease_id)
+    house.stands(host, "down")
+    house.run(seconds=1)
+    assert flags(house, lease_id) == (False, True, True)
+    ledger: Any = house.m.store.ledger
+    whole, rivals = ledger.save, [3]
+
+    def save(old: Any, new: Any, **more: Any) -> Any:
+        if rivals[0]:
+            rivals[0] -= 1
+            whole(old, replace(old, name=f"renamed-{rivals[0]}"))
+        return whole(old, new, **more)
+
+    monkeypatch.setattr(ledger, "save", save)
+    house.m.commands.acknowledge(ANN, lease_id)
+    assert flags(house, lease_id) == (False, False, False)
+    assert house.lease(lease_id).name == "renamed-0"
 
 
 def test_only_the_owner_can_acknowledge(house: House) -> None:
@@ -186,6 +212,37 @@ def test_too_many_at_once_wait_for_an_operators_word(house: House) -> None:
     house.m.commands.run_repair(ADMIN, approve=True, reason="the rack burnt")
     house.run(seconds=1)
     assert house.held(lease_id) != [[host]]
+
+
+def test_a_hold_is_lifted_in_one_failure_domain_and_stays_in_the_others(house: House) -> None:
+    for rack in "abc":
+        for number in range(1, 6):
+            house.sim.add_host(f"{rack}-{number}", zone=f"az-{rack}", rack=f"rack-{rack}")
+            house.m.commands.enrol_host(ADMIN, f"{rack}-{number}", {})
+    house.run(seconds=1)
+    leases = {
+        rack: house.create(minutes=(60, 120), resource_properties=f'["==", "$rack", "rack-{rack}"]')
+        for rack in "ab"
+    }
+    held = {rack: house.held(lease_id)[0][0] for rack, lease_id in leases.items()}
+    for rack, host in held.items():
+        others = [f"{rack}-{n}" for n in range(1, 6) if f"{rack}-{n}" != host]
+        for name in (host, *others[:2]):
+            house.stands(name, "down")
+    house.run(seconds=30)
+    assert all(house.held(leases[rack]) == [[held[rack]]] for rack in "ab")
+    with pytest.raises(NotFound, match=r"rack-z.*: az-a, az-b, az-c, rack-a, rack-b"):
+        house.m.commands.run_repair(ADMIN, approve=True, reason="it burnt", domain="rack-z")
+    report = house.m.commands.run_repair(ADMIN, approve=True, reason="it burnt", domain="rack-a")
+    house.run(seconds=1)
+    assert "rack-b" in report.held and "rack-a" not in report.held
+    assert house.held(leases["a"]) != [[held["a"]]]
+    assert house.held(leases["b"]) == [[held["b"]]]
+    assert "the hold of repair in rack-a was lifted: it burnt" in house.sentences(REPAIR)
+    report = house.m.commands.run_repair(ADMIN, approve=True, reason="so it is", domain="az-b")
+    house.run(seconds=1)
+    assert report.held == ""
+    assert house.held(leases["b"]) != [[held["b"]]]
 
 
 def test_what_if_says_who_would_move_where_and_writes_nothing(house: House) -> None:

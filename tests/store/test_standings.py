@@ -175,6 +175,24 @@ def test_work_can_be_hastened_unless_somebody_is_at_it(store: Store) -> None:
     assert store.operations.by_key("chore").next_try_at <= store.database.now()
 
 
+def test_a_chore_that_is_asked_for_while_somebody_is_at_it_is_done_again_at_once(
+    store: Store,
+) -> None:
+    """Also in the last moment, when he has looked and only has to say until when he rests."""
+    hosts = enrolled(store, "a", "b")
+    store.standings.change([Change(hosts[0].id, Standing(), FAILED)], repair)
+    ttl, hour = timedelta(seconds=30), timedelta(hours=1)
+    for again in (True, False):
+        (mine,) = store.operations.claim_due("m", 1, ttl, ["repair"])
+        if again:
+            store.standings.change([Change(hosts[1].id, Standing(), FAILED)], repair)
+        claim, later = Claim(mine.id, "m", mine.epoch), store.database.now() + hour
+        store.operations.put_off(claim, "retrying", later, "rests", due_at=mine.due_at)
+        due = store.operations.by_key("repair").next_try_at
+        assert (due <= store.database.now()) is again
+        assert again or abs(due - later) < timedelta(milliseconds=1)
+
+
 def test_messages_set_aside_are_kept_up_to_a_number(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ class Rules:
     down_for_s: float = 0.0
     healthy_for_s: float = 300.0
     damping_s: float = 600.0
+    poll_interval_s: float = 100.0
     disabled_is_failure: bool = False
     auto_disabled_is_failure: bool = False
 
@@ -122,6 +123,40 @@ def test_a_failed_host_returns_only_after_it_has_been_well_for_long() -> None:
 def test_a_host_that_is_bad_again_while_returning_begins_anew() -> None:
     told = [saw(0, DOWN, **FORCED), saw(700, UP), saw(900, DOWN), saw(950, UP), saw(1249, UP)]
     assert story(*told, saw(1250, UP)) == [DOWN, RETURNING, DOWN, RETURNING, RETURNING, UP]
+
+
+def test_time_in_which_nobody_looked_does_not_count_as_healthy() -> None:
+    rules = Rules(poll_interval_s=10)
+    down = judge(Standing(), saw(0, DOWN, **FORCED), rules, at(0))
+    looked = down
+    for seconds in range(700, 1000, 10):
+        looked = judge(looked, saw(seconds, UP), rules, at(seconds))
+    assert looked.state == RETURNING
+    assert judge(looked, saw(1000, UP), rules, at(1000)).state == UP
+    gone = judge(down, saw(700, UP), rules, at(700))
+    for seconds in range(710, 790, 10):
+        gone = judge(gone, saw(seconds, UP), rules, at(seconds))
+    back = judge(gone, saw(1000, UP), rules, at(1000))
+    assert (back.state, back.well_since) == (RETURNING, at(1000))
+    assert back.why == "looks well since 12:16:40 UTC; before that nobody looked for a while"
+    story = back
+    for seconds in range(1010, 1300, 10):
+        story = judge(story, saw(seconds, UP), rules, at(seconds))
+    assert story.state == RETURNING
+    assert judge(story, saw(1300, UP), rules, at(1300)).state == UP
+
+
+def test_that_a_returning_host_was_looked_at_is_written_now_and_then() -> None:
+    rules = Rules(poll_interval_s=10)
+    standing = judge(Standing(), saw(0, DOWN, **FORCED), rules, at(0))
+    written = 0
+    for seconds in range(10, 310, 10):
+        new = judge(standing, saw(seconds, UP), rules, at(seconds))
+        if new.differs(standing, rules):
+            standing = new  # as the store has it: what is not worth writing is forgotten
+            written += 1
+    assert standing.state == RETURNING
+    assert written == 15
 
 
 def test_damping_keeps_a_host_out_though_it_has_been_healthy_for_long_enough() -> None:

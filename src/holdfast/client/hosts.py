@@ -14,6 +14,7 @@ _PREFIX = "/reservation/v1/os-hosts"
 Host = dict[str, Any]
 Allocation = dict[str, Any]
 Property = dict[str, Any]
+Standing = dict[str, Any]
 
 
 class Hosts:
@@ -82,6 +83,13 @@ class Hosts:
         body, key = {"private": private}, "resource_property"
         changed: Property = self._wire.call("PATCH", where, body=body, key=key)
         return changed
+
+    def standings(self, state: str | None = None) -> builtins.list[Standing]:
+        """Every host Holdfast knows, enrolled or not: whether it can be used, since when, why."""
+        query = {"state": state} if state else {}
+        where = "/holdfast/v1/hosts"
+        found: list[Standing] = self._wire.call("GET", where, query=query, key="hosts")
+        return found
 
     def find(self, ref: str) -> Host:
         """The host of that id, or of that hypervisor_hostname, short or full."""

@@ -22,10 +22,11 @@ class Repair:
         """What a repair would do now; with hosts or racks: if these failed as well."""
         return self._ask("/plan", {"hosts": list(hosts), "racks": list(racks)})
 
-    def run(self, *, approve: bool = False, reason: str = "") -> Report:
+    def run(self, *, approve: bool = False, reason: str = "", domain: str = "") -> Report:
         """Repair now, and what that will do; `approve`, with a reason, lifts the hold of a mass
-        failure."""
-        return self._ask("", {"approve": approve, "reason": reason})
+        failure: all of it, or in one rack or zone."""
+        body = {"approve": approve, "reason": reason}
+        return self._ask("", {**body, "domain": domain} if domain else body)
 
     def _ask(self, where: str, body: dict[str, Any]) -> Report:
         report: Report = self._wire.call("POST", _PATH + where, body=body, key="repair")

@@ -11,7 +11,8 @@ so far amount to. `judge` makes the next standing from the one before:
     └──────────healthy for long enough, and the damping over──────── returning
 
 A host that is up or suspect is used; one that is down or returning is not, so a host that flaps
-stays out and nothing is decided about it again until it has been well for `healthy_for_s`.
+stays out and nothing is decided about it again until it has been well for `healthy_for_s`; time in
+which nobody looked does not count for that.
 No clock, no table: times come in as arguments.
 """
 
@@ -32,6 +33,8 @@ VERDICTS = (UP, DOWN, UNKNOWN, DISABLED, AUTO_DISABLED)
 MOST_SOURCES = 12
 LONGEST_SOURCE = 64
 LONGEST_REASON = 200
+#: In looks: so long after the last one nobody has looked; so often it is written down that one was.
+GAP, NOTED = 5, 2
 
 
 class Rules(Protocol):
@@ -41,6 +44,7 @@ class Rules(Protocol):
     down_for_s: float
     healthy_for_s: float
     damping_s: float
+    poll_interval_s: float
     disabled_is_failure: bool
     auto_disabled_is_failure: bool
 
@@ -98,6 +102,7 @@ class Standing:
     why: str = ""
     decided_at: datetime | None = None  # when it was last taken out of use
     well_since: datetime | None = None
+    seen_at: datetime | None = None  # well, while it is returning; about when last
     sources: Mapping[str, Memory] = field(default_factory=dict)
 
     @property
@@ -109,7 +114,7 @@ class Standing:
 
         def gist(one: Standing) -> tuple[Any, ...]:
             kept = {n: m.gist(rules) for n, m in one.sources.items() if m.verdict != UP}
-            return one.state, one.decided_at, one.well_since, kept
+            return one.state, one.decided_at, one.well_since, one.seen_at, kept
 
         return gist(self) != gist(other)
 
@@ -125,7 +130,20 @@ def judge(standing: Standing, sighting: Sighting, rules: Rules, now: datetime) -
     sources = {**standing.sources, sighting.source: _remember(before, sighting, at, rules)}
     if sighting.decisive and sighting.verdict == UP:
         sources = {name: one for name, one in sources.items() if one.at >= at}
+    if sighting.verdict == UP and standing.state == RETURNING:
+        standing = _seen(standing, rules, at)
     return _conclude(replace(standing, sources=_few(sources)), rules, now)
+
+
+def _seen(standing: Standing, rules: Rules, at: datetime) -> Standing:
+    """The host was seen well. If nobody had looked for long, it has been well since then: nobody
+    knows what it was before."""
+    before = standing.seen_at or at
+    if at - before > timedelta(seconds=GAP * rules.poll_interval_s):
+        why = f"looks well since {at:%H:%M:%S} UTC; before that nobody looked for a while"
+        return replace(standing, well_since=at, seen_at=at, why=why)
+    worth = at - before >= timedelta(seconds=NOTED * rules.poll_interval_s)
+    return replace(standing, seen_at=at) if worth else standing
 
 
 def ripen(standing: Standing, rules: Rules, now: datetime) -> Standing:
@@ -168,7 +186,7 @@ def _conclude(standing: Standing, rules: Rules, now: datetime) -> Standing:
     sure = next((name for name, one in said.items() if one.convinces(rules)), None)
     if sure is not None:
         decided = now if standing.usable else standing.decided_at
-        down = replace(standing, decided_at=decided, well_since=None)
+        down = replace(standing, decided_at=decided, well_since=None, seen_at=None)
         return _move(down, DOWN, _why(sure, said[sure]), now)
     bad = next((name for name, one in said.items() if one.bad), None)
     if standing.usable:
@@ -177,21 +195,21 @@ def _conclude(standing: Standing, rules: Rules, now: datetime) -> Standing:
         return _move(standing, SUSPECT, _why(bad, said[bad]), now)
     closed = next((name for name, one in said.items() if one.verdict != UP), None)
     if closed is not None:  # bad again, or closed by somebody: not well on all sides
-        out = replace(standing, well_since=None)
+        out = replace(standing, well_since=None, seen_at=None)
         return _move(out, DOWN, _why(closed, said[closed]), now)
     return _returning(standing, rules, now)
 
 
 def _returning(standing: Standing, rules: Rules, now: datetime) -> Standing:
     since, decided = standing.well_since or now, standing.decided_at or now
-    well = replace(standing, well_since=since)
+    well = replace(standing, well_since=since, seen_at=standing.seen_at or now)
     ready = max(
         since + timedelta(seconds=rules.healthy_for_s),
         decided + timedelta(seconds=rules.damping_s),
     )
     if now < ready:
         return _move(well, RETURNING, f"looks well since {since:%H:%M:%S} UTC", now)
-    back = replace(standing, well_since=None)
+    back = replace(standing, well_since=None, seen_at=None)
     return _move(back, UP, f"well since {since:%Y-%m-%d %H:%M:%S} UTC", now)
 
 
@@ -212,6 +230,7 @@ def to_plain(standing: Standing) -> dict[str, Any]:
         "why": standing.why,
         "decided_at": _text(standing.decided_at),
         "well_since": _text(standing.well_since),
+        "seen_at": _text(standing.seen_at),
         "sources": {
             name: {
                 "verdict": one.verdict,
@@ -234,6 +253,7 @@ def from_plain(state: str, since: datetime | None, kept: Mapping[str, Any] | Non
         why=kept.get("why", ""),
         decided_at=_time(kept.get("decided_at")),
         well_since=_time(kept.get("well_since")),
+        seen_at=_time(kept.get("seen_at")),
         sources={
             name: Memory(
                 verdict=one["verdict"],

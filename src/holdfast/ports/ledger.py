@@ -103,12 +103,15 @@ class Ledger(Protocol):
         say: str = "",
         limits: Limits | None = None,
         patient: bool = True,
+        spared: bool = False,
     ) -> Lease:
-        """Write the step from old to new; under a claim, only while it is ours."""
+        """Write the step from old to new; under a claim, only while it is ours. `spared`: it may
+        take what segments keep free in case hosts fail."""
         ...
 
     def save_many(self, steps: Sequence[Change]) -> None:
-        """All of them in one transaction, or none: StaleWrite. Quotas are not looked at."""
+        """All of them in one transaction, or none: StaleWrite. Repair's: neither quotas nor what
+        segments keep free stand in its way."""
         ...
 
     def foresee(self, old: Lease | None, new: Lease, limits: Limits) -> None:
@@ -158,15 +161,14 @@ class Ledger(Protocol):
         """Make open work due that only waits; nothing if there is none."""
         ...
 
-    def asked_again(self, operation: Operation) -> bool:
-        """Whether the chore was asked for again since it was claimed."""
-        ...
-
     def approve(self, what: str, author: str, reason: str, until: datetime) -> None:
-        """An operator's word that lifts a hold."""
+        """An operator's word that lifts a hold: of a kind of work (`repair`), or of it in one
+        failure domain (`repair:rack-a`)."""
         ...
 
-    def approved(self, what: str) -> bool: ...
+    def approved(self, kind: str) -> Collection[str]:
+        """The failure domains where the hold of that work is lifted; "" for all of them."""
+        ...
 
     # hosts
     def host(self, ref: str) -> Host:

@@ -162,8 +162,11 @@ class Manager(Protocol):
         written. NotFound names a host or rack that is not enrolled."""
         ...
 
-    def run_repair(self, caller: Caller, approve: bool = False, reason: str = "") -> RepairReport:
-        """Repair now, without waiting for the next look; `approve` lifts a hold for a while."""
+    def run_repair(
+        self, caller: Caller, approve: bool = False, reason: str = "", domain: str = ""
+    ) -> RepairReport:
+        """Repair now, without waiting for the next look; `approve` lifts a hold for a while: all of
+        it, or in one failure domain, a rack or a zone."""
         ...
 
     def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
@@ -172,6 +175,11 @@ class Manager(Protocol):
 
     def enrol_host(self, caller: Caller, name: str, capabilities: Mapping[str, str]) -> int:
         """The new host's id."""
+        ...
+
+    def know_host(self, caller: Caller, name: str) -> int:
+        """The id, in the one list of hosts, of what the cloud runs under that name; added if it is
+        not there, enrolled for nothing. InvalidInput if the cloud has none."""
         ...
 
     def describe_host(

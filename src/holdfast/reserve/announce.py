@@ -17,10 +17,11 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from holdfast.model.errors import DriverError
+from holdfast.model.incident import Incident
 from holdfast.model.lease import BEFORE_END, END, EVENT_TYPES, START, Event, Lease
 from holdfast.model.operation import DONE, ERROR, WAITING, Operation
 from holdfast.ports.clock import Clock, SystemClock
-from holdfast.ports.sinks import LeaseNotice, Sink
+from holdfast.ports.sinks import PUBLISHER, LeaseNotice, Sink
 from holdfast.reserve import rules
 from holdfast.work.kind import Kind, NotYet, Run, Step
 
@@ -29,6 +30,8 @@ CREATED, UPDATED, DELETED = "lease.create", "lease.update", "lease.delete"
 STARTED, ENDED, BEFORE_ENDED = (f"lease.event.{EVENT_TYPES[k]}" for k in (START, END, BEFORE_END))
 BEFORE_END_STOPPED = f"{BEFORE_ENDED}.stop"
 DEGRADED, HEALED = "lease.degraded", "lease.healed"
+#: Who speaks where it is about incidents.
+INCIDENTS = "holdfast.incident"
 #: Those of one change are told in this order.
 ORDER = (
     CREATED,
@@ -92,6 +95,29 @@ class Announcer:
     def health(self, old: Lease, new: Lease, now: datetime) -> tuple[Operation, ...]:
         """The rows of a change in the cloud that made the lease worse or whole again, if it did."""
         return tuple(o for event in _health(old, new) for o in self.work(event, new, now))
+
+    def incident(self, event_type: str, incident: Incident, now: datetime) -> tuple[Operation, ...]:
+        """The rows of one piece of news about an incident; those of one are told in order."""
+        mark = f"{event_type}/{incident.id}/{now.isoformat()}"
+        told = {
+            "message_id": str(uuid.uuid5(_NAMES, mark)),
+            "event_type": event_type,
+            "at": now.isoformat(),
+            "payload": _incident(incident),
+            "publisher": INCIDENTS,
+        }
+        return tuple(
+            Operation(
+                id=str(uuid.uuid5(_NAMES, f"{mark}/{sink}")),
+                kind=ANNOUNCE,
+                subject=f"announce:{incident.id}:{sink}",
+                key=f"announce/{mark}/{sink}"[:255],
+                due_at=now,
+                next_try_at=now,
+                payload={"sink": sink, **told},
+            )
+            for sink in self._doors
+        )
 
     def kinds(self) -> dict[str, Kind]:
         """Also with no sinks: what was written when there were some must come to its end."""
@@ -294,8 +320,24 @@ class _Announce:
         """The row says so; the lease is none the worse."""
 
 
+def _incident(incident: Incident) -> dict[str, Any]:
+    return {
+        "id": incident.id,
+        "subject": incident.subject,
+        "kind": incident.kind,
+        "cause": incident.cause,
+        "status": incident.status,
+        "sentence": incident.sentence,
+        "host": incident.host,
+        "segment": incident.segment,
+        "opened_at": incident.opened_at.isoformat(),
+        "closed_at": incident.closed_at.isoformat() if incident.closed_at else None,
+    }
+
+
 def notice(told: Mapping[str, Any]) -> LeaseNotice:
     return LeaseNotice(
+        publisher=told.get("publisher", PUBLISHER),
         message_id=told["message_id"],
         event_type=told["event_type"],
         at=datetime.fromisoformat(told["at"]),

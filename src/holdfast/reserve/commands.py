@@ -29,7 +29,7 @@ from holdfast.reserve.repair import Repairs
 
 
 class Commands:
-    def __init__(
+    def __init__(  # noqa: PLR0913  # one for each noun that there are commands of
         self,
         leases: Leases,
         hosts: Hosts,
@@ -41,6 +41,7 @@ class Commands:
         name: str,
         ring: Callable[[], None],
         patience_s: Callable[[], float],
+        know_host: Callable[[str], int],
     ) -> None:
         self._leases = leases
         self._hosts = hosts
@@ -51,6 +52,7 @@ class Commands:
         self._name = name
         self._ring = ring
         self._patience_s = patience_s
+        self._know_host = know_host
 
     def ping(self) -> str:
         return self._name
@@ -81,10 +83,12 @@ class Commands:
     ) -> RepairReport:
         return self._repairs.plan(hosts, racks)
 
-    def run_repair(self, caller: Caller, approve: bool = False, reason: str = "") -> RepairReport:
+    def run_repair(
+        self, caller: Caller, approve: bool = False, reason: str = "", domain: str = ""
+    ) -> RepairReport:
         """What it does is the plan before it; the row is made due, and a manager does it."""
         if approve:
-            self._repairs.approve(caller, reason)
+            self._repairs.approve(caller, reason, domain)
         report = self._repairs.plan((), ())
         self._repairs.hasten()
         self._ring()
@@ -97,6 +101,9 @@ class Commands:
         host_id, key = self._hosts.enrol(name, capabilities)
         self._wait(key)
         return host_id
+
+    def know_host(self, caller: Caller, name: str) -> int:
+        return self._know_host(name)
 
     def describe_host(
         self, caller: Caller, host_id: int, capabilities: Mapping[str, str | None]

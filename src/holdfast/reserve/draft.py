@@ -17,7 +17,7 @@ from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.model.stock import Stock
 from holdfast.ports.ledger import Obstacle
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
-from holdfast.reserve import rules
+from holdfast.reserve import failover, rules
 from holdfast.reserve.due import Desk
 from holdfast.reserve.plan import Order
 from holdfast.reserve.resource import Opening, Resource, Wish
@@ -123,7 +123,8 @@ class Drafts:
         return self._made_sure(draft)
 
     def without_host(self, old: Lease, reservation_id: str, host_id: int, order: Order) -> Lease:
-        """The same lease with something else instead of that host."""
+        """The same lease with something else instead of that host, also of what segments keep free
+        for this case."""
         if old.status != "PENDING":
             raise Conflict(
                 f"lease {old.id} is {old.status}: hosts are replaced only before it starts"
@@ -138,7 +139,7 @@ class Drafts:
 
         def draft(look: _Look) -> Lease:
             others = [a for r in old.reservations if r.id != mine.id for a in r.allocations]
-            stock = look.stock.without(old.allocations()).plus(others).less([host_id])
+            stock = look.stock.without(old.allocations()).plus(others).less([host_id]).keeping(())
             left = replace(mine, allocations=kept)
             wish = Wish(mine.spec, window, old.project_id, left, order, old.id, _things(others))
             holds = self._plan(resource, wish, replace(look, stock=stock))
@@ -190,7 +191,7 @@ class Drafts:
         held = Window(window.start, window.end + self._desk.cleaning())
         wish = Wish(spec, held, caller.project_id)
         ledger = self._desk.ledger
-        found = resource.openings(wish, until, ledger.stock(), ledger, most)
+        found = failover.openings(resource, wish, until, ledger.stock(), ledger, most)
         return [self._named(opening) for opening in found]
 
     def _named(self, opening: Opening) -> Opening:
@@ -215,9 +216,9 @@ class Drafts:
         late = self._late(wish)
         if late:
             with contextlib.suppress(NotEnoughHosts):  # then rather one that may be late than none
-                return resource.plan(wish, look.stock.less(late), self._desk.ledger)
+                return failover.plan(resource, wish, look.stock.less(late), self._desk.ledger)
         try:
-            return resource.plan(wish, look.stock, self._desk.ledger)
+            return failover.plan(resource, wish, look.stock, self._desk.ledger)
         except NotEnoughHosts as refused:
             if not look.sure:
                 raise _Refused(refused, resource, wish, look.stock) from None
@@ -244,7 +245,8 @@ class Drafts:
         earliest = None
         if not wish.is_active:
             again = replace(wish, reservation=None)
-            found = resource.openings(again, wish.held.start + AHEAD, stock, ledger, 1)
+            until = wish.held.start + AHEAD
+            found = failover.openings(resource, again, until, stock, ledger, 1)
             earliest = self._named(found[0]).window if found else None
             sentences.append(
                 f"it would fit from {_date(earliest.start)} to {_date(earliest.end)} UTC"

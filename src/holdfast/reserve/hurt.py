@@ -89,9 +89,13 @@ def _left(mended: Mended) -> tuple[Allocation, ...]:
 
 
 def held_back(
-    failed: Collection[int], hosts: Iterable[Host], rule: mass_failure.Rule
+    failed: Collection[int],
+    hosts: Iterable[Host],
+    rule: mass_failure.Rule,
+    lifted: Collection[str] = (),
 ) -> tuple[set[int], str]:
-    """Those of the failed hosts that wait for an operator's word, and why."""
+    """Those of the failed hosts that wait for an operator's word, and why; in racks and zones where
+    it was `lifted` nobody waits any more."""
     known = {host.id: host for host in hosts}
     domain = {i: host.rack or host.zone for i, host in known.items()}
     seen = [mass_failure.Seen(domain[i], i in failed) for i in known]
@@ -100,8 +104,12 @@ def held_back(
         for name, verdict in mass_failure.judge(seen, rule).items()
         if verdict.what in (mass_failure.HOLD, mass_failure.STOP)
     }
-    waiting = {i for i in failed if domain.get(i) in verdicts}
-    return waiting, "; ".join(sorted({verdict.sentence for verdict in verdicts.values()}))
+    waiting = {
+        i
+        for i in failed
+        if domain.get(i) in verdicts and not {known[i].rack, known[i].zone} & {*lifted}
+    }
+    return waiting, "; ".join(sorted({verdicts[domain[i]].sentence for i in waiting}))
 
 
 def holds(lease: Lease) -> list[tuple[Allocation, ...]]:

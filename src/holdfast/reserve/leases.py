@@ -79,7 +79,7 @@ class Leases:
             old = self._visible(caller, lease_id)
             new = self._drafts.without_host(old, reservation_id, host_id, attempt.order)
             said = f"lease {old.name}: host {host_id} was replaced"
-            self._save(old, new, Work(), said, attempt)
+            self._save(old, new, Work(), said, attempt, spared=True)
 
         self._until_won(replaced)
 
@@ -180,12 +180,23 @@ class Leases:
             self._save(old, new, self._changed_work(old, new), said, attempt)
         return None
 
-    def _save(self, old: Lease, new: Lease, work: Work, say: str, attempt: "_Attempt") -> None:
+    def _save(
+        self,
+        old: Lease,
+        new: Lease,
+        work: Work,
+        say: str,
+        attempt: "_Attempt",
+        *,
+        spared: bool = False,
+    ) -> None:
         now = self._desk.ledger.now()
         told = self._desk.announcer.changed(old, new, now)
         limits = self._desk.enforcement.limits(new.project_id)
         work = replace(work, add=(*work.add, *told))
-        self._desk.ledger.save(old, new, work=work, say=say, limits=limits, patient=attempt.patient)
+        self._desk.ledger.save(
+            old, new, work=work, say=say, limits=limits, patient=attempt.patient, spared=spared
+        )
 
     def _changed_work(self, old: Lease, new: Lease) -> Work:
         was = rules.events(old.start, old.end, old.before_end)

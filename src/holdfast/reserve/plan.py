@@ -142,7 +142,7 @@ def _from(hosts: Sequence[Host], order: Order) -> Sequence[Host]:
     begin = 0
     if order is not BY_ID and hosts:
         begin = int(abs(order(hosts[0].id)) * 1_000_003) % len(hosts)
-    return [*hosts[begin:], *hosts[:begin]]
+    return [*hosts[begin:], *hosts[:begin]] if begin else hosts
 
 
 def _some_then_free(request: HostRequest, hosts: Sequence[Host], stock: Stock) -> Iterator[Host]:

@@ -41,6 +41,8 @@ APPROVED = timedelta(hours=1)
 PORTION, PORTION_S = 100, 10.0
 #: While many are planned the claim is renewed so often.
 KEEP_S = 3.0
+#: How often an acknowledgement is written anew where somebody else was faster.
+ACKNOWLEDGE_TRIES = 5
 #: Somebody changed a lease while it was planned: soon again.
 SOON_S = 0.5
 
@@ -109,15 +111,26 @@ class Repairs:
         now = self._desk.ledger.now()
         self._desk.ledger.arm(never_ending(REPAIR, now))
 
-    def asked_again(self, operation: Operation) -> bool:
-        return self._desk.ledger.asked_again(operation)
-
-    def approve(self, caller: Caller, reason: str) -> None:
+    def approve(self, caller: Caller, reason: str, domain: str = "") -> None:
+        """An operator's word: everywhere, or in one rack or zone."""
         ledger = self._desk.ledger
-        ledger.approve(REPAIR, caller.user_id, reason, ledger.now() + APPROVED)
+        if domain:
+            known = {name for host in ledger.enrolled() for name in (host.rack, host.zone) if name}
+            if domain not in known:
+                names = ", ".join(sorted(known)) or "none"
+                raise NotFound(f"no enrolled host is in {domain!r}; racks and zones known: {names}")
+        what = f"{REPAIR}:{domain}" if domain else REPAIR
+        ledger.approve(what, caller.user_id, reason, ledger.now() + APPROVED)
 
     def acknowledge(self, caller: Caller, lease_id: str) -> None:
-        """The owner has seen it."""
+        """The owner has seen it; again where the lease was changed meanwhile, by repair itself as
+        like as not."""
+        for _ in range(ACKNOWLEDGE_TRIES - 1):
+            with contextlib.suppress(StaleWrite):
+                return self._acknowledge(caller, lease_id)
+        return self._acknowledge(caller, lease_id)
+
+    def _acknowledge(self, caller: Caller, lease_id: str) -> None:
         ledger = self._desk.ledger
         lease = ledger.lease(lease_id)
         if not caller.may_see(lease.project_id):
@@ -153,13 +166,14 @@ class Repairs:
 
     def _waiting(self, known: Sequence[Host], failed: set[int]) -> tuple[set[int], str]:
         """Hosts that nobody may act upon yet."""
-        if self._desk.ledger.approved(REPAIR):
+        lifted = self._desk.ledger.approved(REPAIR)
+        if "" in lifted:
             return set(), ""
         settings = self._settings
         rule = mass_failure.Rule(
             settings.mass_failure_few, settings.mass_failure_some, settings.mass_failure_many
         )
-        return hurt.held_back(failed, known, rule)
+        return hurt.held_back(failed, known, rule, lifted)
 
     def _plan(
         self, leases: Sequence[Lease], failed: Collection[int], *, all_ahead: bool = False
@@ -286,7 +300,7 @@ class Repair:
         said, seconds = self._repairs.look(run.hold)
         if said != run.operation.sentence:
             LOG.info("repair: %s", said)
-        raise NotYet(said, 0.0 if self._repairs.asked_again(run.operation) else seconds)
+        raise NotYet(said, seconds)  # or at once, if it was asked for again meanwhile
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return None

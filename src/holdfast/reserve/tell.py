@@ -9,13 +9,12 @@ One chore for all pools: it looks at what the audit says was changed and at what
 and remembers nothing that it could not do without. A burst of changes makes it slow, nothing else.
 """
 
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.model.errors import NotFound
+from holdfast.model.errors import ClaimLost, HoldfastError, NotFound, Unavailable
 from holdfast.model.operation import Operation
 from holdfast.nova.names import CLOSED, KEPT_POOL, OPEN
 from holdfast.ports.cloud import Pool
@@ -37,6 +36,8 @@ BACK, FAR_BACK = timedelta(minutes=2), timedelta(hours=1)
 #: Calls in a turn, and how many of them at once: leases that start come first.
 MOST_CALLS, AT_ONCE = 50, 8
 PAUSE_S = 1.0
+#: What fails for one pool rests so long, and keeps nobody else waiting.
+REST = timedelta(seconds=LOOK_S)
 
 
 @dataclass
@@ -48,11 +49,16 @@ class _Telling:
     shut: bool
     begins: datetime
     times: int = 0
+    rests_until: datetime | None = None  # for it failed
 
     def next(self) -> datetime | None:
         if self.times == len(TELL_AFTER_S):
             return None
-        return self.begins + timedelta(seconds=TELL_AFTER_S[self.times])
+        when = self.begins + timedelta(seconds=TELL_AFTER_S[self.times])
+        return max(when, self.rests_until) if self.rests_until else when
+
+    def rests(self, now: datetime) -> bool:
+        return self.rests_until is not None and self.rests_until > now
 
     def told(self, now: datetime) -> None:
         self.begins = max(self.begins, now - timedelta(seconds=TELL_AFTER_S[self.times]))
@@ -82,11 +88,14 @@ class PoolsTell:
         self._looked = now
         self._note(pools, news, now)
         due = self._due(pools, now)
+        failures: list[HoldfastError] = []
         for at in range(0, min(len(due), MOST_CALLS), AT_ONCE):
-            self._act(hands, due[at : at + AT_ONCE], now)
+            failures += self._act(hands, due[at : at + AT_ONCE], now)
+        not_told = f", of {len(failures)} not: {failures[0].message}" if failures else ""
         if len(due) > MOST_CALLS:
-            raise NotYet(f"{len(due) - MOST_CALLS} pools have not been told yet", PAUSE_S)
-        raise NotYet(f"{len(due)} pools told", self._pause(now))
+            left = len(due) - MOST_CALLS
+            raise NotYet(f"{left} pools have not been told yet{not_told}", PAUSE_S)
+        raise NotYet(f"{len(due) - len(failures)} pools told{not_told}", self._pause(now))
 
     def _must_look(self, news: Mapping[str, datetime], now: datetime) -> bool:
         """At the cloud: something changed, is to be told, or it is time to look at all."""
@@ -94,7 +103,7 @@ class PoolsTell:
             return True
         if any(changed > self._looked - LATE for changed in news.values()):
             return True
-        return any(telling.next() for telling in self._tellings.values())
+        return any(one.next() or one.rests_until for one in self._tellings.values())
 
     def _note(self, pools: Sequence[Pool], news: Mapping[str, datetime], now: datetime) -> None:
         """What is to be told of which pool; who is gone is forgotten."""
@@ -128,23 +137,38 @@ class PoolsTell:
         for pool in pools:
             if telling := self._tellings.get(pool.id):
                 when = telling.next()
+                if telling.rests(now):
+                    continue
                 if (_is_over(pool) and when is None) or (when is not None and when <= now):
                     found.append(pool)
         return sorted(found, key=lambda pool: self._tellings[pool.id].begins)
 
-    def _act(self, hands: Hands, pools: Sequence[Pool], now: datetime) -> None:
+    def _act(self, hands: Hands, pools: Sequence[Pool], now: datetime) -> list[HoldfastError]:
+        """What could not be done; such a pool rests, for who always fails must not be first for
+        ever."""
         by_id = {pool.id: pool for pool in pools}
+        failures: list[HoldfastError] = []
 
         def act(pool_id: str) -> None:
             telling = self._tellings[pool_id]
-            with contextlib.suppress(NotFound):  # gone meanwhile: nothing to tell
+            try:
                 if telling.next():
                     hands.cloud.pools.tell(pool_id)
                     telling.told(now)
                 if telling.next() is None and _is_over(by_id[pool_id]):
                     hands.cloud.pools.delete(pool_id)
+            except NotFound:
+                return  # gone meanwhile: nothing to tell
+            except (ClaimLost, Unavailable):
+                raise
+            except HoldfastError as error:
+                name, again_s = by_id[pool_id].name, REST.total_seconds()
+                LOG.warning("pool %s: %s; again in %.0f s", name, error.message, again_s)
+                telling.rests_until = now + REST
+                failures.append(error)
 
         hands.each(act, by_id)
+        return failures
 
     def _pause(self, now: datetime) -> float:
         """Until the next telling, or the next look."""

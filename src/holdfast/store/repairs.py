@@ -167,11 +167,6 @@ class RepairStore:
 
         self._db.retry(action)
 
-    def asked_again(self, operation: Operation) -> bool:
-        query = sa.select(o.id).where(o.id == operation.id, o.due_at > operation.due_at)
-        with self._db.read() as conn:
-            return conn.execute(query).first() is not None
-
     def approve(self, what: str, author: str, reason: str, until: datetime) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
@@ -187,16 +182,24 @@ class RepairStore:
                     created_at=now,
                 )
             )
-            audit.write(conn, now, what, None, f"the hold of {what} was lifted: {reason}")
+            kind, _, where = what.partition(":")
+            of = f"{kind} in {where}" if where else kind
+            audit.write(conn, now, kind, None, f"the hold of {of} was lifted: {reason}")
 
         self._db.retry(action)
 
-    def approved(self, what: str) -> bool:
-        query = sa.select(pauses.c.id).where(
-            pauses.c.scope == _scope(what), pauses.c.expires_at > sa.bindparam("now")
+    def approved(self, kind: str) -> Collection[str]:
+        scope = _scope(kind)
+        query = sa.select(pauses.c.scope).where(
+            sa.or_(
+                pauses.c.scope == scope,
+                pauses.c.scope.startswith(f"{scope}:", autoescape=True),
+            ),
+            pauses.c.expires_at > sa.bindparam("now"),
         )
         with self._db.read() as conn:
-            return conn.execute(query, {"now": self._db.now(conn)}).first() is not None
+            found = conn.execute(query, {"now": self._db.now(conn)}).scalars()
+            return {one.removeprefix(scope).removeprefix(":") for one in found}
 
 
 def _scope(what: str) -> str:

@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,15 +16,40 @@ from holdfast.ports.standings import Change, Repair, SetAside, Watched
 from holdfast.store import audit
 from holdfast.store.booking import portions
 from holdfast.store.database import Database
-from holdfast.store.tables import hosts, operations, set_aside
+from holdfast.store.tables import hosts, operations, segment_hosts, segments, set_aside
 from holdfast.store.work import nudge
 
 h, o = hosts.c, operations.c
 _STANDING = (h.id, h.uuid, h.state, h.state_since, h.standing)
+_SHOWN = (
+    sa.select(*_STANDING, h.service_host, h.zone, h.rack, h.enrolled, h.reservable)
+    .add_columns(segments.c.name.label("segment"))
+    .select_from(
+        hosts.outerjoin(segment_hosts, segment_hosts.c.host_id == h.id).outerjoin(
+            segments, segments.c.id == segment_hosts.c.segment_id
+        )
+    )
+    .order_by(h.id)
+)
 #: So many messages are kept, and so much of each.
 MOST_SET_ASIDE = 1000
 LONGEST_MESSAGE = 20_000
 LONGEST_WHY = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A host as people look at it: whether it can be used, why, and what it is for."""
+
+    id: int
+    uuid: str
+    name: str
+    zone: str
+    rack: str
+    standing: Standing
+    enrolled: bool
+    reservable: bool
+    segment: str | None
 
 
 class StandingStore:
@@ -54,6 +80,12 @@ class StandingStore:
             return {one.host_id for one in changes} - {one.host_id for one in fresh}
 
         return self._db.retry(action)
+
+    def shown(self, *, state: str | None = None) -> Sequence[Seen]:
+        """All hosts, or those of one state, as people look at them."""
+        query = _SHOWN if state is None else _SHOWN.where(h.state == state)
+        with self._db.read() as conn:
+            return [_seen(row) for row in conn.execute(query)]
 
     def by_state(self) -> Mapping[str, int]:
         query = sa.select(h.state, sa.func.count()).group_by(h.state)
@@ -108,6 +140,11 @@ def _is_still(row: Any, old: Standing) -> bool:
 
 def _standing(row: Any) -> Standing:
     return from_plain(row.state, row.state_since, row.standing)
+
+
+def _seen(row: Any) -> Seen:
+    about = row.id, row.uuid, row.service_host, row.zone, row.rack
+    return Seen(*about, _standing(row), row.enrolled, row.reservable, row.segment)
 
 
 def _write(conn: Connection, change: Change, uuid: str, now: datetime) -> None:

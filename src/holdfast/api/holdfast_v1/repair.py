@@ -10,6 +10,7 @@ from holdfast.model.errors import InvalidInput
 from holdfast.ports.manager import RepairMove, RepairReport
 
 MOST_NAMED = 1000
+LONGEST_DOMAIN = 200
 _NAMES = {
     "type": "array",
     "maxItems": MOST_NAMED,
@@ -36,6 +37,11 @@ RUN: dict[str, Any] = {
             "type": "string",
             "maxLength": 1000,
             "description": "Why it is approved, for those who ask later; needed with approve.",
+        },
+        "domain": {
+            "type": "string",
+            "maxLength": LONGEST_DOMAIN,
+            "description": "The rack or zone that is approved; empty: all of them.",
         },
     },
 }
@@ -90,7 +96,11 @@ def run(ask: Ask) -> Reply:
     approve, reason = ask.body.get("approve", False), ask.body.get("reason", "").strip()
     if approve and not reason:
         raise InvalidInput("reason: say why the hold is lifted; it is kept with the approval")
-    return _told(ask.services.manager.run_repair(ask.caller, approve, reason), status=202)
+    domain = ask.body.get("domain", "").strip()
+    if domain and not approve:
+        raise InvalidInput("domain: goes with approve; a repair itself looks at all hosts")
+    report = ask.services.manager.run_repair(ask.caller, approve, reason, domain)
+    return _told(report, status=202)
 
 
 def view(report: RepairReport) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast host create | list | show | set | unset | delete, and what belongs to hosts: host
-allocation list, host property list | set"""
+"""holdfast host create | list | show | set | unset | delete | standing, and what belongs to hosts:
+host allocation list, host property list | set"""
 
 import argparse
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.client.commands import (
     Base,
     ListCommand,
+    Moment,
     ShowCommand,
     Table,
     one,
@@ -24,6 +25,7 @@ COLUMNS = (
     "availability_zone",
     "reservable",
 )
+STANDING = ("name", "state", "since", "why", "enrolled", "reservable", "segment")
 
 
 def _add_extra(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +78,27 @@ class Show(ShowCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         return one(self.client.hosts.find(parsed_args.host))
+
+
+class Standing(ListCommand):
+    """Show whether hosts can be used, since when, and who says so: enrolled ones and others.
+
+    A host that is `down` takes no reservations, nor does one that is `returning`: it looks well and
+    waits until it has been so for long enough.
+    """
+
+    example = """  holdfast host standing
+  holdfast host standing --state down"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        states = ("up", "suspect", "down", "returning")
+        parser.add_argument("--state", choices=states, help="only hosts that stand so")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        found = self.client.hosts.standings(parsed_args.state)
+        return rows(STANDING, ({**each, "since": Moment(each["since"])} for each in found))
 
 
 class Set(ShowCommand):

@@ -103,12 +103,15 @@ class Run(_Report):
     """
 
     example = """  holdfast repair run
-  holdfast repair run --approve --reason 'rack-b is without power until noon'"""
+  holdfast repair run --approve --domain rack-b --reason 'rack-b is without power until noon'"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("--approve", action="store_true", help="lift the hold")
         parser.add_argument("--reason", metavar="TEXT", help="why; needed with --approve")
+        parser.add_argument(
+            "--domain", metavar="RACK|ZONE", help="only there; default: wherever something is held"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -117,7 +120,10 @@ class Run(_Report):
             self.parser.error("--approve needs --reason TEXT: others will ask why it was lifted")
         if reason and not approve:
             self.parser.error("--reason goes with --approve")
-        report = self.client.repair.run(approve=approve, reason=reason)
+        domain = (parsed_args.domain or "").strip()
+        if domain and not approve:
+            self.parser.error("--domain goes with --approve")
+        report = self.client.repair.run(approve=approve, reason=reason, domain=domain)
         table = self.show(parsed_args, report, "failed")
         if report["held"]:
             self.exit_code = 1

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/holdfast/v1/failover: how many hosts each segment keeps free for the case that others fail, and
+whether it will have them."""
+
+from typing import Any
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.api.holdfast_v1.observations import plain
+from holdfast.model.failover import Capacity
+
+MOST_KEPT = 100_000
+KEEP: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["kept"],
+    "properties": {
+        "kept": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": MOST_KEPT,
+            "description": "So many hosts may fail: no booking leaves fewer of them free.",
+        }
+    },
+}
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+_SHOWN: dict[str, Any] = {
+    "segment_id": _TEXT,
+    "segment": _TEXT,
+    "kept": _COUNT,
+    "members": _COUNT,
+    "enrolled": _COUNT,
+    "usable": {**_COUNT, "description": "Enrolled, not failed, not on maintenance."},
+    "free": {**_COUNT, "description": "Of the usable: nobody holds any of it now."},
+    "least_free": {**_COUNT, "description": "The fewest at any moment of the next 30 days."},
+    "least_free_at": {"type": "string", "format": "date-time"},
+    "short": {**_COUNT, "description": "How many of those to be kept are missing then."},
+    "why": {"type": ["string", "null"], "description": "What is short, in a sentence."},
+}
+VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
+
+
+def index(ask: Ask) -> Reply:
+    return Reply({"failover": [view(one) for one in ask.services.store.failover.report()]})
+
+
+def keep(ask: Ask) -> Reply:
+    """What is booked already stays; the report says what is short."""
+    store = ask.services.store.failover
+    segment_id = store.keep(ask.path["segment_id"], ask.body["kept"])
+    (found,) = [one for one in store.report() if one.segment_id == segment_id]
+    return Reply({"failover": view(found)})
+
+
+def view(capacity: Capacity) -> dict[str, Any]:
+    return {
+        "segment_id": capacity.segment_id,
+        "segment": capacity.name,
+        "kept": capacity.kept,
+        "members": capacity.members,
+        "enrolled": capacity.enrolled,
+        "usable": capacity.usable,
+        "free": capacity.free,
+        "least_free": capacity.least_free,
+        "least_free_at": plain(capacity.least_free_at),
+        "short": capacity.short,
+        "why": str(capacity) or None,
+    }
