@@ -144,8 +144,10 @@ def restart(place: Place, options: argparse.Namespace) -> int:
 
 def run_peer(place: Place, options: argparse.Namespace) -> int:
     """Install and start another project's service beside ours, for benchmarks."""
+    settings = dict(option.split("=", 1) for option in options.set)
+    progress = Progress(place.folder / "peer.log")
     with place.lock():
-        print(peer.blazar(Lab.running(), Progress(place.folder / "peer.log")))
+        print(peer.bring_up(Lab.running(), options.peer, progress, settings))
     return 0
 
 
@@ -190,7 +192,15 @@ def main() -> int:
         if word in ("start", "stop", "kill", "restart"):
             one.add_argument("name", help="as `status` lists it")
         if word in ("peer", "pins"):
-            one.add_argument("peer", choices=["blazar"], nargs="?" if word == "pins" else None)
+            one.add_argument("peer", choices=peer.PEERS, nargs="?" if word == "pins" else None)
+        if word == "peer":
+            one.add_argument(
+                "--set",
+                action="append",
+                default=[],
+                metavar="OPTION=VALUE",
+                help="of its configuration's [DEFAULT], until the next time",
+            )
         if word == "env":
             one.add_argument("user", nargs="?", default="admin")
             one.add_argument("project", nargs="?", default="admin")

@@ -111,6 +111,14 @@ def virtual_environment(place: Place, folder: Path, name: str = "") -> None:
     )
 
 
+def peer(place: Place, name: str) -> None:
+    """Install another project's service, compiled: it is measured."""
+    home = place.peer(name)
+    virtual_environment(place, home, f"-{name}")
+    words = ("-m", "compileall", "-q", "-x", "/tests/", str(home))
+    run(place, "install", [str(home / "bin" / "python"), *words])
+
+
 def keys(place: Place) -> None:
     """Keystone's keys: number 0 is the next one, number 1 signs today."""
     for name in ("fernet-keys", "credential-keys"):

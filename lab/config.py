@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from lab.place import COMPUTES, PASSWORD, REGION, ROOT, Place, write
 
 Value = str | int | Sequence[str]
-Sections = Mapping[str, Mapping[str, Value]]
+Settings = Mapping[str, Value]
+Sections = Mapping[str, Settings]
 
 OUR_FILTER = "holdfast.nova.filter.HoldfastFilter"
 OUR_FILTER_FILE = ROOT / "src" / "holdfast" / "nova" / "filter.py"

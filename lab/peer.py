@@ -1,146 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blazar in the same cloud, to be measured beside us. `up` does not start it.
+"""Other projects' services in the same cloud, to be measured beside us. `up` starts none.
 
-It has an environment and a database of its own, and a free pool that is not ours. The
-catalog's entry `reservation` is not taken either.
+Each has a module with its recipes, which must not have the name of its package (lab/inside.py), an
+environment and a database of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
 
-from lab import bootstrap, build, config
-from lab.part import Recipe
-from lab.parts import environment, serves
-from lab.place import PASSWORD, REGION, Place, digest, write
-from lab.servers import LabMariaDB, LabRabbitMQ
+from lab import build, config, peer_blazar, peer_masakari
+from lab.part import Part, Recipe
+from lab.place import Place, digest
 from lab.steps import Progress, Stamps, Step, do_all
 
 if TYPE_CHECKING:
     from lab.cloud import Lab
 
-KIND = "blazar-peer"
-POOL = "blazar-freepool"
+
+class Peer(Protocol):
+    """What the module of a peer has."""
+
+    def url(self, place: Place) -> str:
+        """Where its API answers."""
+        ...
+
+    def schema(self, place: Place) -> None:
+        """Its tables, from nothing."""
+        ...
+
+    def user(self, lab: Lab) -> None:
+        """Its user, and what else it wants of the cloud."""
+        ...
+
+    def write_config(self, place: Place, settings: config.Settings) -> None:
+        """Its file; `settings` are options of its [DEFAULT]."""
+        ...
+
+    def recipes(self, place: Place) -> Iterator[Recipe]:
+        """Its parts."""
+        ...
 
 
-def blazar(lab: Lab, progress: Progress) -> str:
-    """Bring Blazar up beside the running lab; returns its URL."""
-    place = lab.place
-    install, data = build.pins("-blazar"), digest(build.pins("-blazar"), place.ports)
-    steps = [
-        Step("blazar installed", lambda: environment_of(place), stamp=install),
-        Step("blazar schema", lambda: schema(place), ["blazar installed"], stamp=data),
-        Step("blazar user", lambda: user(lab), stamp=data),
-    ]
-    needs = ["blazar schema", "blazar user"]
-    write_config(place)
-    for recipe in recipes(place):
-        steps.append(Step(recipe.name, lab.part(recipe.name).start, needs))
-    do_all(steps, Stamps(place.stamps), progress)
-    return url(place)
-
-
-def url(place: Place) -> str:
-    """Where its API answers."""
-    return f"{place.url('blazar-api')}/v1"
-
-
-def home(place: Place) -> Path:
-    """Its virtual environment."""
-    return place.folder / "blazar"
-
-
-def environment_of(place: Place) -> None:
-    """Install it, compiled: it is measured."""
-    build.virtual_environment(place, home(place), "-blazar")
-    python = str(home(place) / "bin" / "python")
-    build.run(
-        place, "install", [python, "-m", "compileall", "-q", "-x", "/tests/", str(home(place))]
-    )
-
-
-def schema(place: Place) -> None:
-    """Tables."""
-    LabMariaDB(place).renew("blazar")
-    use = ["--config-file", str(file(place))]
-    commands = [[*use, "upgrade", "head"]]
-    build.manage(place, "blazar", "blazar.db.migration.cli", commands, venv=home(place))
-
-
-def user(lab: Lab) -> None:
-    """Its user, its entry of the catalog and its free pool."""
-    cloud = lab.connect()
-    bootstrap.grant(cloud.identity, "service", "blazar", "admin", "service")
-    bootstrap.publish(cloud.identity, name="blazar", kind=KIND, url=url(lab.place))
-    if not any(pool.name == POOL for pool in cloud.compute.aggregates()):
-        cloud.compute.create_aggregate(name=POOL)
-
-
-def file(place: Place) -> Path:
-    """Its configuration."""
-    return place.etc / "blazar" / "blazar.conf"
-
-
-def write_config(place: Place) -> None:
-    """Write that file."""
-    sections: config.Sections = {
-        "DEFAULT": {
-            **config.LOGGING,
-            "host": "127.0.0.1",
-            "port": place.ports["blazar-api"],
-            "transport_url": place.transport_url,
-            "os_auth_host": "127.0.0.1",
-            "os_auth_port": place.ports["keystone"],
-            "os_auth_protocol": "http",
-            "os_admin_username": "blazar",
-            "os_admin_password": PASSWORD,
-            "os_admin_project_name": "service",
-            "identity_service": "identity",
-            "os_region_name": REGION,
-        },
-        "manager": {"plugins": "physical.host.plugin,virtual.instance.plugin"},
-        "nova": {"aggregate_freepool_name": POOL},
-        "physical:host": {
-            "enable_polling_monitor": "false",
-            "enable_notification_monitor": "false",
-        },
-        "database": {"connection": place.database_url("blazar"), **config.POOL},
-        "enforcement": {"enabled_filters": ""},
-        "keystone_authtoken": config.authtoken(place, "blazar", "reservation"),
-    }
-    file(place).parent.mkdir(parents=True, exist_ok=True)
-    write(file(place), config.ini(sections))
+PEERS: Mapping[str, Peer] = {"blazar": peer_blazar, "masakari": peer_masakari}
 
 
 def recipes(place: Place) -> Iterator[Recipe]:
-    """The API under uWSGI, one process of four threads, and the manager."""
-    programs = home(place) / "bin"
-    env = environment(place) | {
-        "PATH": f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin",
-        "OS_BLAZAR_CONFIG_DIR": str(file(place).parent),
-    }
-    port = place.ports["blazar-api"]
-    use = ("--config-file", str(file(place)))
-    server = place.etc / "uwsgi.ini"
-    yield Recipe(
-        name="blazar-api",
-        command=(
-            *(str(programs / "uwsgi"), "--ini", str(server)),
-            *("--http-socket", f"127.0.0.1:{port}", "--threads", "4"),
-            *("--module", "blazar.wsgi.api:application", "--pyargv", " ".join(use)),
-        ),
-        env=env,
-        ready=serves(f"http://127.0.0.1:{port}/"),
-        files=(server, file(place)),
-        port=port,
-    )
-    broker = LabRabbitMQ(place)
-    yield Recipe(
-        name="blazar-manager",
-        command=(str(programs / "blazar-manager"), *use),
-        env=env,
-        ready=lambda: broker.consumers("blazar.manager") > 0,
-        files=(file(place),),
-    )
+    """The parts of all of them."""
+    for one in PEERS.values():
+        yield from one.recipes(place)
+
+
+def bring_up(lab: Lab, name: str, progress: Progress, settings: config.Settings) -> str:
+    """Run it beside the running lab with these settings; where it answers."""
+    place, one = lab.place, PEERS[name]
+    pins = build.pins(f"-{name}")
+    data = digest(pins, place.made_with)
+    steps = [
+        Step(f"{name} installed", lambda: build.peer(place, name), stamp=pins),
+        Step(f"{name} schema", lambda: one.schema(place), [f"{name} installed"], stamp=data),
+        Step(f"{name} user", lambda: one.user(lab), stamp=data),
+    ]
+    needs = [f"{name} schema", f"{name} user"]
+    one.write_config(place, settings)
+    for recipe in one.recipes(place):
+        part = lab.part(recipe.name)
+        steps.append(Step(recipe.name, lambda part=part: start(part), needs))
+    do_all(steps, Stamps(place.stamps), progress)
+    return one.url(place)
+
+
+def start(part: Part) -> None:
+    """Start it; again if it runs as another file said."""
+    if part.running and not part.current:
+        part.stop()
+    part.start()

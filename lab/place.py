@@ -11,7 +11,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 
@@ -34,6 +34,8 @@ LISTENERS = (
     "nova-api",
     "blazar-api",
 )
+# those who came later than some labs: what is made anew when ports change does not name them
+LATER = ("masakari-api",)
 
 
 class Busy(Exception):
@@ -63,11 +65,22 @@ class Place:
     def ports(self) -> dict[str, int]:
         """The port of each listener: chosen once, then kept."""
         file = self.folder / "ports.json"
-        if not file.exists():
+        ports: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+        missing = [name for name in (*LISTENERS, *LATER) if name not in ports]
+        if missing:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write(file, json.dumps(choose_ports(), indent=1))
-        ports: dict[str, int] = json.loads(file.read_text())
+            ports |= choose_ports(missing, set(ports.values()))
+            write(file, json.dumps(ports, indent=1))
         return ports
+
+    @property
+    def made_with(self) -> dict[str, int]:
+        """The ports that databases and catalog go by: with others all is made anew."""
+        return {name: self.ports[name] for name in LISTENERS}
+
+    def peer(self, name: str) -> Path:
+        """The virtual environment of another project's service."""
+        return self.folder / name
 
     def url(self, name: str) -> str:
         """The root URL of an HTTP part."""
@@ -121,12 +134,12 @@ class Place:
         return False
 
 
-def choose_ports() -> dict[str, int]:
-    """Free ports of 127.0.0.1 for all who listen."""
+def choose_ports(names: Sequence[str], taken: Set[int]) -> dict[str, int]:
+    """Free ports of 127.0.0.1 for those who listen."""
     chosen: dict[str, int] = {}
     candidates = iter(random.sample(PORTS, len(PORTS)))
-    for name in LISTENERS:
-        chosen[name] = next(port for port in candidates if is_free(port))
+    for name in names:
+        chosen[name] = next(port for port in candidates if port not in taken and is_free(port))
     return chosen
 
 

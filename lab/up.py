@@ -15,6 +15,7 @@ from tests.processes import eventually
 from lab import bootstrap, build, config
 from lab.cloud import Lab, connect
 from lab.part import Part
+from lab.peer import PEERS
 from lab.place import COMPUTES, Place, digest, write
 from lab.servers import LabMariaDB, LabRabbitMQ
 from lab.steps import Progress, Stamps, Step, do_all
@@ -26,14 +27,17 @@ SCHEMAS: dict[str, Callable[[Place], None]] = {
     "neutron": build.neutron,
     "nova": build.nova,
 }
-KEPT = ("installer", "virtual environment", "bytecode", "blazar installed")
-DATA = ("mariadb", "rabbitmq", "images", "nova", "neutron", "locks")
+KEPT = (
+    *("installer", "virtual environment", "bytecode"),
+    *(f"{name} installed" for name in PEERS),
+)
+DATA = ("mariadb", "rabbitmq", "images", "nova", "neutron", "locks", "masakari-turns")
 
 
 def up(place: Place, progress: Progress) -> None:
     """Do what is missing until everything answers."""
     place.make()
-    generation = digest(build.pins(), place.ports)
+    generation = digest(build.pins(), place.made_with)
     renew(place, generation, progress)
     config.write_all(place)
     LabRabbitMQ(place).prepare()
