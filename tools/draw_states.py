@@ -54,6 +54,14 @@ MACHINES = (
         "It moves in the transaction in which its lease does.",
     ),
     Machine(
+        "An incident",
+        "open",
+        moves.INCIDENT,
+        moves.INCIDENT_SAYS,
+        "While it is open there is no second one of its subject; an operator can begin again with "
+        "one that failed or was aborted.",
+    ),
+    Machine(
         "An operation: durable work",
         "waiting",
         moves.OPERATION,

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The world a newcomer finds: a simulated cloud, half of it enrolled for reservation, a few leases.
+"""The world a newcomer finds: a simulated cloud, half of it enrolled for reservation, a few leases,
+and a segment, so that a host that dies is recovered.
 
 Made once per state folder. Every piece has a fixed key, so that being stopped in the middle and
 started again completes it instead of doubling it.
 """
 
+import contextlib
 import logging
 import uuid
 from datetime import datetime, timedelta
@@ -15,6 +17,7 @@ from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, NotEnoughHosts
 from holdfast.ports.manager import NewLease, NewReservation
 from holdfast.service import ManagerPart
+from holdfast.store import Store
 
 LOG = logging.getLogger(__name__)
 
@@ -34,8 +37,8 @@ def prepare(simulator: Simulator) -> None:
     simulator.seed_demo()
 
 
-def populate(manager: ManagerPart, mark: Path, now: datetime) -> None:
-    """Enrol the empty hosts and book the first leases, once."""
+def populate(manager: ManagerPart, store: Store, mark: Path, now: datetime) -> None:
+    """Enrol the empty hosts, book the first leases and make a segment of all hosts, once."""
     if mark.exists():
         return
     for host in manager.cloud.hosts.list():
@@ -49,7 +52,22 @@ def populate(manager: ManagerPart, mark: Path, now: datetime) -> None:
     for name, count, ahead, lasts in _LEASES:
         start = now + ahead if ahead else None  # by now the minute may be another
         _book(manager, name, count, start, now + ahead + lasts)
+    _segment(manager, store)
     mark.write_text(f"{now.isoformat()}\n")
+
+
+def _segment(manager: ManagerPart, store: Store) -> None:
+    """Servers of a host that dies are started elsewhere."""
+    segment = str(uuid.uuid5(_KEY, "segment"))
+    values = {"name": "demo", "recovery_method": "auto", "service_type": "compute"}
+    with contextlib.suppress(Conflict):
+        store.segments.create(segment, values)
+    member = {"type": "COMPUTE", "control_attributes": "", "reserved": False}
+    for host in manager.cloud.hosts.list():
+        host_id = manager.commands.know_host(_CALLER, host.service_host)
+        own = str(uuid.uuid5(_KEY, f"segment/{host.service_host}"))
+        with contextlib.suppress(Conflict):
+            store.segments.add_host(own, segment, host_id, {**member, "on_maintenance": False})
 
 
 def _book(

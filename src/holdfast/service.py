@@ -30,12 +30,14 @@ from holdfast.api.metrics import Metrics
 from holdfast.api.reservation_v1 import lease_view
 from holdfast.daemon import BadSetup
 from holdfast.drivers.sinks import connect as connect_sinks
+from holdfast.heal.segments import SegmentHosts
 from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.model.operation import Operation
 from holdfast.monitors import Watching
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.manager import Manager
+from holdfast.recovery import Recovering
 from holdfast.reserve import due, enforce, hosts, reconcile, refresh, repair, servers, tell
 from holdfast.reserve.announce import Announcer
 from holdfast.reserve.commands import Commands
@@ -147,6 +149,14 @@ class ManagerPart:
         its_hosts = Hosts(desk, new_id, conf.region)
         repairs = Repairs(desk, conf.reservation, its_hosts, new_id)
         self.watching = Watching(core, cloud, repair=_repair, ring=self._ring)
+        self.recovering = Recovering(
+            core,
+            cloud,
+            self.watching.hosts,
+            new_id=new_id,
+            ring=self._ring,
+            announce=self._announcer.incident,
+        )
         self.runner = Runner(
             operations,
             {
@@ -161,12 +171,18 @@ class ManagerPart:
                 **servers.kinds(desk, conf.reservation, leases.create),
                 **tidy.kinds(core.store.tidy, conf.manager),
                 **self.watching.kinds,
+                **self.recovering.kinds,
             },
             core.clock,
             owner=self.name,
             patience=conf.manager,
             workers=conf.manager.workers,
-            claim_s=max(conf.manager.claim_s, conf.cloud.call_timeout_s + 5),
+            # Longer than any one call that is made in its name.
+            claim_s=max(
+                conf.manager.claim_s,
+                conf.cloud.call_timeout_s + 5,
+                self.recovering.fence.call_timeout_s + 5,
+            ),
             heard=core.metrics.ended,
         )
         self.loop = Loop(operations, self.runner, core.clock, conf.manager)
@@ -180,6 +196,7 @@ class ManagerPart:
             name=self.name,
             ring=self.loop.ring,
             patience_s=lambda: min(10.0, conf.rpc_timeout * 0.7),
+            know_host=SegmentHosts(core.store.segments, cloud, conf.region).know,
         )
         self._serve_rpc = serve_rpc
         self._stopped = threading.Event()
@@ -292,6 +309,7 @@ def api_services(
     manager: Manager,
     *,
     loop_age_s: Callable[[], float] | None = None,
+    ring: Callable[[], None] = lambda: None,
 ) -> Services:
     return Services(
         conf=core.conf,
@@ -300,6 +318,7 @@ def api_services(
         clock=core.clock,
         new_id=new_id,
         loop_age_s=loop_age_s,
+        ring=ring,
         sim=functools.cache(lambda: _simulator(core)) if core.conf.cloud.driver == "sim" else None,
     )
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 
 from holdfast.api.routes import table
+from tests.api.cases import INCIDENT, furnish_case
+from tests.api.ha import furnish
 from tests.api.house import House
 
 
@@ -41,8 +43,12 @@ def test_public_url_is_used_in_links_when_it_is_set(house: House) -> None:
 
 def test_no_get_and_no_head_changes_anything(house: House) -> None:
     lease_id = house.lease()["id"]
+    furnish(house)
+    furnish_case(house, "")
     before, world = house.dump(), house.services.sim().world() | {"time": ""}
     names = {"lease_id": lease_id, "host_id": "1", "code": "holdfast.internal"}
+    names |= {"segment_id": "1", "notification_id": "1", "vmove_id": "1", "alias": "segments"}
+    names |= {"incident_id": INCIDENT, "other": "else"}
     names["floatingip_id"] = house.core.store.ledger.floatingips()[0].id
     asked = {"reservation": '{"resource_type": "physical:host", "min": 1, "max": 1}'}
     for route in table(house.core.metrics):

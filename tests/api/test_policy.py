@@ -13,7 +13,9 @@ from holdfast.api.ask import Route
 from holdfast.api.policies import RULES
 from holdfast.api.routes import table
 from holdfast.model.errors import Unavailable
+from tests.api.cases import INCIDENT, SILENCE, furnish_case
 from tests.api.conftest import Build
+from tests.api.ha import furnish, report_body, segment_body
 from tests.api.house import ADDRESSES, HOSTS, LEASES, NETWORK, OWN, PEOPLE, House, lease_body
 
 ROUTES = table(None)  # type: ignore[arg-type]  # only what the table says is looked at
@@ -21,7 +23,8 @@ GUARDED = [route for route in ROUTES if route.rule is not None]
 #: Open to everybody, and meant so: they tell nothing of any project.
 OPEN = {
     "/", "/healthcheck", "/livez", "/readyz", "/metrics", "/reservation", "/reservation/versions",
-    "/reservation/v1", "/instance-ha", "/instance-ha/v1", "/holdfast", "/holdfast/v1",
+    "/reservation/v1", "/instance-ha", "/instance-ha/v1", "/instance-ha/{other}",
+    "/instance-ha/healthcheck", "/holdfast", "/holdfast/v1",
     "/holdfast/v1/errors/{code}", "/holdfast/v1/openapi.json",
 }  # fmt: skip
 READERS = {"reader", "member", "manager", "other", "admin"}
@@ -46,6 +49,23 @@ MAY = {
     "reservation:floatingip:show": READERS,
     "reservation:floatingip:create": ADMINS,
     "reservation:floatingip:delete": ADMINS,
+    "instance_ha:extension:list": ADMINS,
+    "instance_ha:extension:show": ADMINS,
+    "instance_ha:segment:list": ADMINS,
+    "instance_ha:segment:show": ADMINS,
+    "instance_ha:segment:create": ADMINS,
+    "instance_ha:segment:update": ADMINS,
+    "instance_ha:segment:delete": ADMINS,
+    "instance_ha:host:list": ADMINS,
+    "instance_ha:host:show": ADMINS,
+    "instance_ha:host:create": ADMINS,
+    "instance_ha:host:update": ADMINS,
+    "instance_ha:host:delete": ADMINS,
+    "instance_ha:notification:list": ADMINS,
+    "instance_ha:notification:show": ADMINS,
+    "instance_ha:notification:create": SERVICES,
+    "instance_ha:vmove:list": ADMINS,
+    "instance_ha:vmove:show": ADMINS,
     "holdfast:availability:show": READERS,
     "holdfast:observation:create": SERVICES,
     "holdfast:observation:list": SERVICES,
@@ -53,6 +73,21 @@ MAY = {
     "holdfast:lease:acknowledge": MEMBERS,
     "holdfast:repair:plan": ADMINS,
     "holdfast:repair:run": ADMINS,
+    "holdfast:host:list": ADMINS,
+    "holdfast:failover:list": ADMINS,
+    "holdfast:failover:update": ADMINS,
+    "holdfast:incident:list": ADMINS,
+    "holdfast:incident:show": ADMINS,
+    "holdfast:incident:retry": ADMINS,
+    "holdfast:incident:abort": ADMINS,
+    "holdfast:incident:confirm-off": ADMINS,
+    "holdfast:incident:approve": ADMINS,
+    "holdfast:pause:list": ADMINS,
+    "holdfast:pause:create": ADMINS,
+    "holdfast:pause:delete": ADMINS,
+    "holdfast:silence:list": ADMINS,
+    "holdfast:silence:create": ADMINS,
+    "holdfast:silence:delete": ADMINS,
     "holdfast:operation:list": ADMINS,
     "holdfast:sim:show": ADMINS,
     "holdfast:sim:change": ADMINS,
@@ -64,7 +99,14 @@ SEEN = {
     "state": "down",
     "since": "2026-11-15T00:00:00Z",
 }
+SEGMENTS = "/instance-ha/v1/segments"
+MEMBER = {"name": "cmp-4", "type": "KVM", "control_attributes": "SSH"}
 BODIES: dict[tuple[str, str], Any] = {
+    ("POST", SEGMENTS): {"segment": segment_body("another")},
+    ("PUT", f"{SEGMENTS}/{{segment_id}}"): {"segment": {"name": "renamed"}},
+    ("POST", f"{SEGMENTS}/{{segment_id}}/hosts"): {"host": MEMBER},
+    ("PUT", f"{SEGMENTS}/{{segment_id}}/hosts/{{host_id}}"): {"host": {"reserved": True}},
+    ("POST", "/instance-ha/v1/notifications"): {"notification": report_body("cmp-3")},
     ("POST", LEASES): lease_body(),
     ("PUT", f"{LEASES}/{{lease_id}}"): {"name": "renamed"},
     ("POST", HOSTS): {"name": "cmp-5"},
@@ -72,7 +114,18 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", f"{HOSTS}/properties/{{name}}"): {"private": True},
     ("POST", ADDRESSES): {"floating_network_id": NETWORK, "floating_ip_address": "203.0.113.8"},
     ("POST", f"{OWN}/observations"): SEEN,
+    ("PUT", f"{OWN}/failover/{{segment_id}}"): {"kept": 1},
     ("PUT", f"{OWN}/sim/settings"): {"latency_s": 0},
+    ("POST", f"{OWN}/incidents/{{incident_id}}/retry"): {},
+    ("POST", f"{OWN}/incidents/{{incident_id}}/abort"): {"reason": "a drill"},
+    ("POST", f"{OWN}/incidents/{{incident_id}}/confirm-off"): {"reason": "plug pulled"},
+    ("POST", f"{OWN}/approvals"): {"reason": "it is so"},
+    ("POST", f"{OWN}/pauses"): {"reason": "a storm"},
+    ("POST", f"{OWN}/silences"): {
+        "matcher": {"kind": "guest"},
+        "reason": "patches",
+        "duration_s": 60,
+    },
 }
 QUERIES = {
     f"{OWN}/availability": {
@@ -80,7 +133,9 @@ QUERIES = {
         "duration_s": "3600",
     }
 }
-NAMES = {"host_id": "2", "ref": "web-1", "code": "holdfast.internal"}
+NAMES = {"host_id": "2", "ref": "web-1", "code": "holdfast.internal", "alias": "segments"}
+NAMES |= {"segment_id": "1", "notification_id": "1", "vmove_id": "1"}
+NAMES |= {"incident_id": INCIDENT, "silence_id": SILENCE}
 
 
 def test_every_route_has_a_rule_that_exists_or_is_open_on_purpose() -> None:
@@ -129,6 +184,10 @@ def test_each_persona_may_do_what_its_roles_allow_and_nothing_else(
     if route.path.endswith("/replace-host"):
         body = {"host": guarded.core.store.ledger.lease(lease_id).reservations[0].hosts()[0]}
     asked: dict[str, Any] = {"json": body, "params": QUERIES.get(route.path)}
+    if route.path.startswith("/instance-ha/") or "{segment_id}" in route.path:
+        furnish(guarded)
+    if str(route.rule).startswith(("holdfast:incident", "holdfast:pause", "holdfast:silence")):
+        furnish_case(guarded, path)
     before = guarded.dump()
     refused = set(PEOPLE) - MAY[str(route.rule)]
     for user in sorted(refused):

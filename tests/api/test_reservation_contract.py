@@ -109,7 +109,7 @@ def test_version_document_is_a_300_with_links_that_end_in_v1(shared: House, path
 
 def test_instance_ha_version_documents_name_their_range(shared: House) -> None:
     (version,) = shared.call("GET", "/instance-ha").json["versions"]
-    assert (version["id"], version["min_version"], version["version"]) == ("v1.0", "1.0", "1.3")
+    assert (version["id"], version["min_version"], version["version"]) == ("v1.0", "1.0", "1.4")
     one = shared.call("GET", "/instance-ha/v1/")
     assert one.status_code == 200
     assert "media-types" in one.json["version"]

@@ -20,7 +20,9 @@ def test_an_evacuation_ends_stopped_elsewhere_and_keeps_the_host_down_until_it_r
     world: World,
 ) -> None:
     moves, services, (source, target) = world.cloud.moves, world.cloud.services, world.hosts
-    server, unlucky = world.boot(host=source), world.boot(host=source)
+    server, unlucky, kept, off = (world.boot(host=source) for _ in range(4))
+    world.cloud.servers.stop(off.id)
+    settled(world, off, "SHUTOFF")
     with pytest.raises(Conflict):  # its host looks up
         moves.evacuate(server.id, target)
     assert moves_of(world, server) == []
@@ -40,6 +42,8 @@ def test_an_evacuation_ends_stopped_elsewhere_and_keeps_the_host_down_until_it_r
         (move,) = moves_of(world, server)
         assert move.status in ("accepted", "running")
         moves.evacuate(unlucky.id, target)
+        for each in (kept, off):
+            moves.evacuate(each.id, target, as_it_was=True)
     eventually(lambda: moves_of(world, server)[0].status == "done", 30)
     assert settled(world, server, "SHUTOFF").host == target
     (move,) = moves_of(world, server)
@@ -48,8 +52,11 @@ def test_an_evacuation_ends_stopped_elsewhere_and_keeps_the_host_down_until_it_r
     # Stopped is how all others end, but Nova starts what was in ERROR.
     eventually(lambda: [m.status for m in moves_of(world, unlucky)] == ["failed", "done"], 30)
     assert settled(world, unlucky, "ACTIVE").host == target
+    for each, status in ((kept, "ACTIVE"), (off, "SHUTOFF")):
+        eventually(lambda: [m.status for m in moves_of(world, each)] == ["done"], 30)  # noqa: B023
+        assert settled(world, each, status).host == target
     here = {each.id for each in world.cloud.servers.list(host=target)}
-    assert here == {server.id, unlucky.id}
+    assert here == {server.id, unlucky.id, kept.id, off.id}
     assert world.cloud.servers.list(host=source) == []
     unforce_after_restart(world, source)
     assert [move.status for move in moves_of(world, server)] == ["done"]

@@ -84,7 +84,10 @@ def test_a_result_comes_back_as_the_manager_gave_it(method: str, result: Any) ->
         ("update_lease", {"lease_id": "l1", "change": LeaseChange(end=NOW, dry_run=True)}),
         ("availability", {"query": AvailabilityQuery(NewReservation("a:b"), length_s=5)}),
         ("plan_repair", {"caller": Caller("u", "p"), "hosts": ("cmp-1",), "racks": ("rack-a",)}),
-        ("run_repair", {"caller": Caller("u", "p"), "approve": True, "reason": "so it is"}),
+        (
+            "run_repair",
+            {"caller": Caller("u", "p"), "approve": True, "reason": "so it is", "domain": "r"},
+        ),
     ],
 )  # fmt: skip
 def test_arguments_arrive_as_they_were_given(method: str, args: dict[str, Any]) -> None:

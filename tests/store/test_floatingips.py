@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from holdfast.model.errors import Conflict, NotFound, StaleWrite
+from holdfast.model.errors import Conflict, InvalidInput, NotFound, StaleWrite
 from holdfast.model.floatingip import FloatingIp
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.ports.ledger import Work
@@ -31,7 +31,7 @@ def at_once(actions: list[Callable[[], object]]) -> list[object]:
         gate.wait()
         try:
             return action()
-        except (Conflict, NotFound) as refused:
+        except (Conflict, NotFound, InvalidInput) as refused:
             return type(refused)
 
     with ThreadPoolExecutor(len(actions)) as pool:

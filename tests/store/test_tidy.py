@@ -10,7 +10,15 @@ import sqlalchemy as sa
 from holdfast.model.operation import CANCELLED, DONE, ERROR, OPEN, WAITING, Operation
 from holdfast.ports.ledger import Work
 from holdfast.store import Store
-from holdfast.store.tables import audit, leases, operations, steps
+from holdfast.store.tables import (
+    audit,
+    incidents,
+    leases,
+    notifications,
+    operations,
+    steps,
+    verdicts,
+)
 from holdfast.store.tidy import TidyStore
 from holdfast.store.work import apply_work
 
@@ -85,3 +93,55 @@ def test_old_sentences_go_oldest_first(store: Store) -> None:
     assert tidy.audit(now - 365 * DAY, 100) == 1
     with store.database.read() as conn:
         assert set(conn.execute(sa.select(audit.c.sentence)).scalars()) == {"10", "364"}
+
+
+def test_old_reports_go_and_with_the_last_one_of_an_incident_all_of_it(store: Store) -> None:
+    now = store.database.now()
+    old, fresh = now - 31 * DAY, now - DAY
+    with store.database.write() as conn:
+        for name, closed in (("over", old), ("half", old), ("open", None)):
+            conn.execute(
+                sa.insert(incidents).values(
+                    id=name,
+                    key=name,
+                    subject=name,
+                    kind="host",
+                    cause="c",
+                    status="recovered" if closed else "running",
+                    opened_at=old,
+                    closed_at=closed,
+                    sentence="s",
+                    details={},
+                    created_at=old,
+                )
+            )
+            conn.execute(
+                sa.insert(verdicts).values(
+                    incident_id=name, guard="g", passed=True, sentence="s", at=old
+                )
+            )
+        for name, incident, at in (
+            ("a", "over", old),
+            ("b", "half", old),
+            ("c", "half", fresh),
+            ("d", "open", old),
+            ("e", None, old),
+        ):
+            conn.execute(
+                sa.insert(notifications).values(
+                    uuid=name,
+                    type="VM",
+                    segment_host_uuid="h",
+                    generated_time=at,
+                    payload={},
+                    status="finished",
+                    incident_id=incident,
+                    created_at=at,
+                    updated_at=at,
+                )
+            )
+    assert TidyStore(store.database).reports(now - 30 * DAY, 100) == 3
+    with store.database.read() as conn:
+        assert set(conn.execute(sa.select(notifications.c.uuid)).scalars()) == {"c", "d"}
+        assert set(conn.execute(sa.select(incidents.c.id)).scalars()) == {"half", "open"}
+        assert set(conn.execute(sa.select(verdicts.c.incident_id)).scalars()) == {"half", "open"}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop: asleep until something is due, awake when the bell rings, never by a tick."""
 
+import itertools
 import logging
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import Unavailable
-from holdfast.work.loop import Loop
+from holdfast.work.loop import BREATH_S, Loop
 from tests.reserve.house import copy
 from tests.simclock import SimClock
 from tests.work.conftest import Shop, Toy
@@ -244,3 +245,25 @@ def test_age_is_the_time_since_the_loop_came_round(shop: Shop) -> None:
     shop.clock.advance(12)
     assert loop.age_s() == 12
     assert timedelta(seconds=loop.age_s()) == timedelta(seconds=12)
+
+
+def test_who_rings_all_the_time_does_not_make_the_loop_look_all_the_time(shop: Shop) -> None:
+    """What falls due within a breath is taken in one go: a look costs more than what it finds."""
+    loop = shop.loop(shop.runner(ONE_STEP))
+    looked: list[float] = []
+    keep_waiting = loop._runner.keep_waiting
+
+    def look() -> None:
+        looked.append(time.monotonic())
+        keep_waiting()
+
+    loop._runner.keep_waiting = look  # type: ignore[method-assign]
+    loop.start()
+    until = time.monotonic() + 10 * BREATH_S
+    while time.monotonic() < until:
+        loop.ring()
+        time.sleep(0.001)
+    loop.stop()
+    assert looked
+    pauses = [after - before for before, after in itertools.pairwise(looked)]
+    assert all(pause >= BREATH_S for pause in pauses)

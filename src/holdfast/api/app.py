@@ -8,6 +8,7 @@ import falcon
 
 from holdfast.api import auth, body, faults, microversions, requests
 from holdfast.api.ask import Ask, Route, Services
+from holdfast.api.instance_ha_v1 import project
 from holdfast.api.metrics import Metrics
 from holdfast.api.policies import Policy
 from holdfast.api.routes import table
@@ -21,7 +22,8 @@ def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None =
     middleware: list[Any] = [
         requests.Middleware(metrics),  # first: whatever fails later has an id and a log line
         microversions.Middleware(),  # before auth: a version we do not speak is nobody's secret
-        auth.Middleware(conf, Policy(conf, clock), clock),  # last
+        auth.Middleware(conf, Policy(conf, clock), clock),
+        project.Middleware(),  # last: whose project an address names is told by who is asking
     ]
     app = falcon.App(middleware=middleware)
     app.req_options.strip_url_path_trailing_slash = True
@@ -78,9 +80,11 @@ class _Endpoint:
         schema: body.Schema | None,
         query: body.Schema | None,
     ) -> Ask:
-        asked = {k: v if isinstance(v, str) else v[-1] for k, v in req.params.items()}
-        for name, value in [*path.items(), *asked.items()]:
-            body.check_text(value, name)
+        every = {k: [v] if isinstance(v, str) else v for k, v in req.params.items()}
+        asked = {k: v[-1] for k, v in every.items()}
+        for name, values in [*((k, [v]) for k, v in path.items()), *every.items()]:
+            for value in values:
+                body.check_text(value, name)
         content = None
         if req.method in ("POST", "PUT", "PATCH"):
             content = body.read(req, self._services.conf.api.max_body)
@@ -95,4 +99,5 @@ class _Endpoint:
             body=content,
             base_url=(public or f"{req.scheme}://{req.netloc}").rstrip("/"),
             microversion=getattr(req.context, "microversion", (1, 0)),
+            every=every,
         )

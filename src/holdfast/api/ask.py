@@ -26,6 +26,7 @@ class Services:
     clock: Clock
     new_id: Callable[[], str]
     loop_age_s: Callable[[], float] | None = None  # None: no loop in this process
+    ring: Callable[[], None] = lambda: None  # there is work; who has no loop is found by its look
     sim: Callable[[], Any] | None = None  # the drivers.cloud.sim.Simulator, where the cloud is one
     lease_texts: Rendered = field(default_factory=Rendered)  # of the reservation contract, 1.0
     whole_lease_texts: Rendered = field(default_factory=Rendered)  # and from 1.1 on
@@ -40,6 +41,7 @@ class Ask:
     body: Any
     base_url: str
     microversion: tuple[int, int] = (1, 0)
+    every: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of the query, if repeated
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Contract:
 
 CONTRACTS = (
     Contract("/reservation/v1", "reservation", (1, 0), (1, 1)),
-    Contract("/instance-ha/v1", "instance-ha", (1, 0), (1, 3)),
+    Contract("/instance-ha/v1", "instance-ha", (1, 0), (1, 4)),
     Contract("/holdfast/v1", "holdfast", (1, 0), (1, 0)),
 )
 

@@ -32,6 +32,11 @@ def _rule(name: str, check: str, what: str, *operations: str) -> policy.Document
 _LEASES = "/reservation/v1/leases"
 _HOSTS = "/reservation/v1/os-hosts"
 _ADDRESSES = "/reservation/v1/floatingips"
+_SEGMENTS = "/instance-ha/v1/segments"
+_MEMBERS = f"{_SEGMENTS}/{{segment_id}}/hosts"
+_REPORTS = "/instance-ha/v1/notifications"
+_PARTS = "/instance-ha/v1/extensions"
+_INCIDENTS = "/holdfast/v1/incidents"
 
 RULES = [
     policy.RuleDefault("context_is_admin", ADMIN, "Who sees the objects of every project."),
@@ -72,6 +77,57 @@ RULES = [
         ADMIN,
         "Withdraw a floating IP",
         f"DELETE {_ADDRESSES}/{{floatingip_id}}",
+    ),
+    _rule("instance_ha:extension:list", ADMIN, "List the contract's parts", f"GET {_PARTS}"),
+    _rule("instance_ha:extension:show", ADMIN, "Show one of them", f"GET {_PARTS}/{{alias}}"),
+    _rule("instance_ha:segment:list", ADMIN, "List segments", f"GET {_SEGMENTS}"),
+    _rule("instance_ha:segment:show", ADMIN, "Show a segment", f"GET {_SEGMENTS}/{{segment_id}}"),
+    _rule("instance_ha:segment:create", ADMIN, "Make a segment", f"POST {_SEGMENTS}"),
+    _rule(
+        "instance_ha:segment:update", ADMIN, "Change a segment", f"PUT {_SEGMENTS}/{{segment_id}}"
+    ),
+    _rule(
+        "instance_ha:segment:delete",
+        ADMIN,
+        "Delete a segment",
+        f"DELETE {_SEGMENTS}/{{segment_id}}",
+    ),
+    _rule("instance_ha:host:list", ADMIN, "List the hosts of a segment", f"GET {_MEMBERS}"),
+    _rule(
+        "instance_ha:host:show", ADMIN, "Show a host of a segment", f"GET {_MEMBERS}/{{host_id}}"
+    ),
+    _rule("instance_ha:host:create", ADMIN, "Add a host to a segment", f"POST {_MEMBERS}"),
+    _rule(
+        "instance_ha:host:update",
+        ADMIN,
+        "Change a host of a segment",
+        f"PUT {_MEMBERS}/{{host_id}}",
+    ),
+    _rule(
+        "instance_ha:host:delete",
+        ADMIN,
+        "Take a host out of a segment",
+        f"DELETE {_MEMBERS}/{{host_id}}",
+    ),
+    _rule("instance_ha:notification:list", ADMIN, "List notifications", f"GET {_REPORTS}"),
+    _rule(
+        "instance_ha:notification:show",
+        ADMIN,
+        "Show a notification and how its recovery goes",
+        f"GET {_REPORTS}/{{notification_id}}",
+    ),
+    _rule("instance_ha:notification:create", SERVICE, "Report a failure", f"POST {_REPORTS}"),
+    _rule(
+        "instance_ha:vmove:list",
+        ADMIN,
+        "List servers that are moved off a dead host",
+        f"GET {_REPORTS}/{{notification_id}}/vmoves",
+    ),
+    _rule(
+        "instance_ha:vmove:show",
+        ADMIN,
+        "Show a server that is moved off a dead host",
+        f"GET {_REPORTS}/{{notification_id}}/vmoves/{{vmove_id}}",
     ),
     _rule(
         "holdfast:availability:show",
@@ -114,6 +170,67 @@ RULES = [
         ADMIN,
         "Repair now, or approve what is held",
         "POST /holdfast/v1/repair",
+    ),
+    _rule("holdfast:host:list", ADMIN, "See how hosts stand", "GET /holdfast/v1/hosts"),
+    _rule(
+        "holdfast:failover:list",
+        ADMIN,
+        "See what segments keep free for the case that hosts fail",
+        "GET /holdfast/v1/failover",
+    ),
+    _rule(
+        "holdfast:failover:update",
+        ADMIN,
+        "Say how many hosts a segment keeps free",
+        "PUT /holdfast/v1/failover/{segment_id}",
+    ),
+    _rule("holdfast:incident:list", ADMIN, "List incidents", f"GET {_INCIDENTS}"),
+    _rule(
+        "holdfast:incident:show",
+        ADMIN,
+        "Look at an incident, and read its story",
+        f"GET {_INCIDENTS}/{{incident_id}}",
+        f"GET {_INCIDENTS}/{{incident_id}}/explanation",
+    ),
+    _rule(
+        "holdfast:incident:retry",
+        ADMIN,
+        "Try again what failed or was aborted",
+        f"POST {_INCIDENTS}/{{incident_id}}/retry",
+    ),
+    _rule(
+        "holdfast:incident:abort",
+        ADMIN,
+        "Begin nothing more for an incident",
+        f"POST {_INCIDENTS}/{{incident_id}}/abort",
+    ),
+    _rule(
+        "holdfast:incident:confirm-off",
+        ADMIN,
+        "Say that a host is off: its servers are started elsewhere on that word",
+        f"POST {_INCIDENTS}/{{incident_id}}/confirm-off",
+    ),
+    _rule(
+        "holdfast:incident:approve",
+        ADMIN,
+        "Say that so much did fail: what is held for that goes on",
+        "POST /holdfast/v1/approvals",
+    ),
+    _rule("holdfast:pause:list", ADMIN, "See where recovery is paused", "GET /holdfast/v1/pauses"),
+    _rule("holdfast:pause:create", ADMIN, "Pause recovery", "POST /holdfast/v1/pauses"),
+    _rule("holdfast:pause:delete", ADMIN, "Let recovery go on", "DELETE /holdfast/v1/pauses"),
+    _rule("holdfast:silence:list", ADMIN, "List silences", "GET /holdfast/v1/silences"),
+    _rule(
+        "holdfast:silence:create",
+        ADMIN,
+        "Leave alone what dies in a window of maintenance",
+        "POST /holdfast/v1/silences",
+    ),
+    _rule(
+        "holdfast:silence:delete",
+        ADMIN,
+        "End a silence",
+        "DELETE /holdfast/v1/silences/{silence_id}",
     ),
     _rule("holdfast:operation:list", ADMIN, "List durable work", "GET /holdfast/v1/operations"),
     _rule("holdfast:sim:show", ADMIN, "Look at the simulated cloud", "GET /holdfast/v1/sim"),

@@ -2,11 +2,16 @@
 """Version documents: what clients read first to find their way."""
 
 from typing import Any
+from urllib.parse import quote
 
 from holdfast.api.ask import Ask, Reply
 from holdfast.api.microversions import CONTRACTS, Contract, text
 
 _UPDATED = "2026-11-15T00:00:00Z"
+_MEDIA = {
+    "base": "application/json",
+    "type": "application/vnd.openstack.masakari+json;version=1",
+}
 
 
 def _contract(service: str) -> Contract:
@@ -42,12 +47,18 @@ def instance_ha_root(ask: Ask) -> Reply:
     return Reply({"versions": [_instance_ha(ask)]})
 
 
+def instance_ha_choices(ask: Ask) -> Reply:
+    """What an address without a version could mean."""
+    entry = {name: _instance_ha(ask)[name] for name in ("id", "status", "links")}
+    choice = {**entry, "media-types": [_MEDIA]}
+    choice["links"] = [
+        {**link, "href": f"{link['href']}/{quote(ask.path['other'])}"} for link in entry["links"]
+    ]
+    return Reply({"choices": [choice]}, status=300)
+
+
 def instance_ha_v1(ask: Ask) -> Reply:
-    media = {
-        "base": "application/json",
-        "type": "application/vnd.openstack.masakari+json;version=1",
-    }
-    return Reply({"version": {**_instance_ha(ask), "media-types": [media]}})
+    return Reply({"version": {**_instance_ha(ask), "media-types": [_MEDIA]}})
 
 
 def holdfast_root(ask: Ask) -> Reply:

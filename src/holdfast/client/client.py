@@ -12,11 +12,14 @@ from typing import Any
 from holdfast.client.access import Access, find, url_from
 from holdfast.client.availability import Availability
 from holdfast.client.errors import Unauthorized
+from holdfast.client.failover import Failover
 from holdfast.client.floatingips import FloatingIps
 from holdfast.client.hosts import Hosts
+from holdfast.client.incidents import Incidents
 from holdfast.client.keystone import Session
 from holdfast.client.leases import Leases
 from holdfast.client.operations import Operations
+from holdfast.client.pauses import Pauses, Silences
 from holdfast.client.repair import Repair
 from holdfast.client.sim import Sim
 from holdfast.client.wire import Wire
@@ -55,6 +58,10 @@ class Client:
         self.availability = Availability(self._wire)
         self.operations = Operations(self._wire)
         self.repair = Repair(self._wire)
+        self.failover = Failover(self._wire)
+        self.incidents = Incidents(self._wire)
+        self.pauses = Pauses(self._wire)
+        self.silences = Silences(self._wire)
         self.sim = Sim(self._wire)
 
     @property

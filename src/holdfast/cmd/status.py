@@ -2,6 +2,7 @@
 """`holdfast status`: is this installation fit to run?"""
 
 import argparse
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,7 @@ def findings(files: list[str] | None, state: str | None) -> Iterator[tuple[str, 
         ("database", _database),
         ("cloud", _cloud),
         ("broker", _broker),
+        ("fencing", _fencing),
     ]
     for name, check in checks:
         try:
@@ -127,3 +129,20 @@ def _broker(conf: cfg.ConfigOpts) -> Finding:
         return OK, f"manager {manager.ping()} answers"
     finally:
         manager.close()
+
+
+def _fencing(conf: cfg.ConfigOpts) -> Finding:
+    """Whether the devices file can be; `holdfast fence check` asks the devices themselves."""
+    from holdfast.drivers.fence import connect
+    from holdfast.ports.clock import SystemClock
+
+    if not conf.fencing.devices_file:
+        if conf.cloud.driver == "sim":
+            return OK, "sim: the simulated cloud's own"
+        return WARNING, "[fencing] devices_file is not set: no host can be fenced"
+    with contextlib.closing(connect(conf, SystemClock())) as fences:
+        devices = fences.book().devices
+    unsafe = [one.hosts for one in devices if one.driver == "none"]
+    if unsafe:
+        return WARNING, f"driver none, so that servers may run twice: {', '.join(unsafe)}"
+    return OK, f"{len(devices)} devices; `holdfast fence check` asks them"

@@ -110,7 +110,9 @@ def _run(conf: cfg.ConfigOpts, state: Path) -> int:
     configuration.set_up_logging(conf, "holdfast")
     core = service.Core(conf)
     manager = service.ManagerPart(core, service.connect_cloud(conf, core.clock))
-    services = service.api_services(core, manager.commands, loop_age_s=manager.loop.age_s)
+    services = service.api_services(
+        core, manager.commands, loop_age_s=manager.loop.age_s, ring=manager.loop.ring
+    )
     application = service.application(core, services)
     server = service.Server(conf.api.host, conf.api.port, application, conf.api.threads)
     server.bind()  # first of all: if that fails, nothing was done
@@ -143,7 +145,7 @@ def _serve(
         def start(self) -> None:
             manager.start()
             if services.sim is not None:
-                demo.populate(manager, state / "populated", core.clock.now())
+                demo.populate(manager, core.store, state / "populated", core.clock.now())
 
         stop = staticmethod(manager.stop)
 
@@ -166,7 +168,7 @@ Holdfast is up (authentication: {conf.auth_strategy}, cloud: {conf.cloud.driver}
 
   console        {url}/   (a front page so far)
   reservations   {url}/reservation/v1   (Blazar v1)
-  instance HA    {url}/instance-ha/v1   (Masakari v1; its version document so far)
+  instance HA    {url}/instance-ha/v1   (Masakari v1)
   own API        {url}/holdfast/v1      (document: {url}/holdfast/v1/openapi.json)
   state and log  {state}
 

@@ -49,8 +49,8 @@ OPTS = [
         default=30,
         min=0,
         mutable=True,
-        help="Days that work which has ended can be looked at; that of a lease as long as the lease"
-        " exists. 0: for ever.",
+        help="Days that work, reports and incidents which have ended can be looked at; work of a"
+        " lease as long as the lease exists. 0: for ever.",
     ),
     cfg.IntOpt(
         "keep_audit_days",

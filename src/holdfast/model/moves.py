@@ -46,6 +46,17 @@ OPERATION: Table = table(
     cancelled="",
 )
 
+INCIDENT: Table = table(
+    open="held running recovered failed ignored aborted explained",
+    held="open running ignored failed aborted explained",
+    running="recovered failed aborted explained",
+    recovered="",
+    failed="open",
+    ignored="",
+    aborted="open",
+    explained="",
+)
+
 #: What the reservation contract calls the states of durable work, once its time has come.
 EVENT_OF: Mapping[str, str] = {
     "waiting": "UNDONE",
@@ -92,6 +103,16 @@ OPERATION_SAYS: Mapping[str, str] = {
     "done": "It did what it was for.",
     "error": "It failed for good; its sentence says why.",
     "cancelled": "It is no longer wanted.",
+}
+INCIDENT_SAYS: Mapping[str, str] = {
+    "open": "Something was reported; the guards have not been asked yet.",
+    "held": "A guard says not now; its sentence says why, and what lifts it.",
+    "running": "The guards said yes: the steps of its recovery are being done.",
+    "recovered": "What died runs again, here or elsewhere.",
+    "failed": "Not all could be done; its sentence says what is left for people.",
+    "ignored": "A guard said no for good: nothing was done.",
+    "aborted": "An operator ended it.",
+    "explained": "Something larger is the cause of it: that one is dealt with.",
 }
 EVENT_SAYS: Mapping[str, str] = {
     "UNDONE": "It has not happened yet, or never will because it is no longer wanted.",

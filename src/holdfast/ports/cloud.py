@@ -150,10 +150,11 @@ class Servers(Protocol):
 class Moves(Protocol):
     """Servers leaving their host: one that died, or one that is to be emptied."""
 
-    def evacuate(self, server_id: str, host: str | None = None) -> None:
+    def evacuate(self, server_id: str, host: str | None = None, *, as_it_was: bool = False) -> None:
         """Refused (Conflict) while the source's service looks up, and while one is under way.
 
-        The server ends stopped, but running if it was in ERROR (as after a failed one). If no host
+        The server ends stopped; `as_it_was`, running if it ran, which is quicker than to start it
+        afterwards. One that was in ERROR (as after a failed one) ends running. If no host
         is open to it, or the one named is not, the migration fails and the server is in ERROR.
         """
         ...

@@ -74,6 +74,8 @@ class Service:
     enabled: bool = True
     disabled_reason: str = ""
     forced_down: bool = False
+    # When it last said that it lives, or somebody changed it: forcing it down moves this too. A
+    # service that is forced down and speaks is one whose time moves while nobody writes.
     updated_at: datetime | None = None
 
 

@@ -23,12 +23,14 @@ PRIORITY = "info"
 
 @dataclass(frozen=True)
 class LeaseNotice:
-    """One thing that happened to a lease. It may come twice, then with the same `message_id`."""
+    """One thing that happened to a lease or an incident. It may come twice, then with the same
+    `message_id`."""
 
     message_id: str
     event_type: str
     at: datetime
     payload: Mapping[str, Any]
+    publisher: str = PUBLISHER
 
 
 class Sink(Protocol):

@@ -13,6 +13,11 @@ class Tidy(Protocol):
         still exists; how many were removed."""
         ...
 
+    def reports(self, before: datetime, most: int) -> int:
+        """Remove up to `most` notifications that ended before that moment, and with the last one of
+        an incident the incident, its verdicts and its moves; how many notifications."""
+        ...
+
     def audit(self, before: datetime, most: int) -> int:
         """Remove up to `most` sentences of the audit older than that; how many were removed."""
         ...

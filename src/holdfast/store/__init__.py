@@ -2,16 +2,24 @@
 """SQL: the one truth. `Store` is the database with one object per noun."""
 
 from holdfast.ports.clock import Clock
+from holdfast.store.cases import CaseStore
 from holdfast.store.database import Database
+from holdfast.store.failover import FailoverStore
 from holdfast.store.floatingips import FloatingIpStore
 from holdfast.store.hosts import HostStore
+from holdfast.store.incidents import IncidentStore
 from holdfast.store.leases import LeaseStore
+from holdfast.store.notifications import NotificationStore
 from holdfast.store.observations import ObservationStore
 from holdfast.store.operations import OperationStore
+from holdfast.store.orders import OrderStore
 from holdfast.store.repairs import RepairStore
+from holdfast.store.segments import SegmentStore
 from holdfast.store.standings import StandingStore
 from holdfast.store.stock import StockKeeper
+from holdfast.store.switches import SwitchStore
 from holdfast.store.tidy import TidyStore
+from holdfast.store.vmoves import VMoveStore
 
 
 class SqlLedger(LeaseStore, HostStore, FloatingIpStore, RepairStore):
@@ -31,6 +39,14 @@ class Store:
         self.operations = OperationStore(self.database)
         self.observations = ObservationStore(self.database)
         self.standings = StandingStore(self.database)
+        self.segments = SegmentStore(self.database)
+        self.notifications = NotificationStore(self.database)
+        self.failover = FailoverStore(self.database)
+        self.incidents = IncidentStore(self.database)
+        self.vmoves = VMoveStore(self.database)
+        self.switches = SwitchStore(self.database)
+        self.orders = OrderStore(self.database)
+        self.cases = CaseStore(self.database)
         self.tidy = TidyStore(self.database)
 
     def close(self) -> None:

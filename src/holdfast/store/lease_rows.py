@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of leases, reservations, holds and events to values and back, within a transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from holdfast.model.lease import EVENT_TYPES, Allocation, Event, Lease, Reservation, Window
-from holdfast.store.tables import allocations, hosts, operations, reservations
+from holdfast.store.tables import allocations, hosts, leases, operations, reservations
 
 #: Statements that every lease goes through are built once: building costs more than running.
 _RESERVATIONS = (
@@ -32,18 +32,40 @@ _RESERVATIONS = (
     .where(reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(reservations.c.lease_id, reservations.c.position)
 )
+_HELD = (
+    *_RESERVATIONS.selected_columns,
+    *(
+        allocations.c[name].label(f"held_{name}")
+        for name in ("id", "host_id", "held_from", "held_until", "slots", "takes", "thing")
+    ),
+    hosts.c.service_host,
+)
 _HELD_OF = (
-    sa.select(
-        *_RESERVATIONS.selected_columns,
-        *(
-            allocations.c[name].label(f"held_{name}")
-            for name in ("id", "host_id", "held_from", "held_until", "slots", "takes", "thing")
-        ),
-        hosts.c.service_host,
-    )
+    sa.select(*_HELD)
     .select_from(reservations.outerjoin(allocations).outerjoin(hosts))
     .where(reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(reservations.c.lease_id, reservations.c.position, allocations.c.id)
+)
+#: In the order of the dataclass.
+LEASE = (
+    leases.c.id,
+    leases.c.name,
+    leases.c.user_id,
+    leases.c.project_id,
+    leases.c.start_date,
+    leases.c.end_date,
+    leases.c.before_end_date,
+    leases.c.status,
+    leases.c.degraded,
+    leases.c.version,
+    leases.c.created_at,
+    leases.c.updated_at,
+)
+_WHOLE = (
+    sa.select(*LEASE, *(column.label(f"its_{column.name}") for column in _HELD))
+    .select_from(leases.outerjoin(reservations).outerjoin(allocations).outerjoin(hosts))
+    .where(leases.c.id == sa.bindparam("lease"))
+    .order_by(reservations.c.position, allocations.c.id)
 )
 _EVENTS = (
     sa.select(
@@ -59,6 +81,18 @@ _EVENTS = (
         operations.c.status != "cancelled",
     )
     .order_by(operations.c.sequence)
+)
+
+
+LEASE_COLUMNS = (
+    "name",
+    "user_id",
+    "project_id",
+    "start_date",
+    "end_date",
+    "before_end_date",
+    "status",
+    "degraded",
 )
 
 
@@ -101,6 +135,16 @@ def lease(row: sa.Row[Any], parts: Mapping[str, Sequence[Reservation]]) -> Lease
     return Lease(*values)
 
 
+def whole(conn: Connection, lease_id: str) -> Lease | None:
+    """A lease with all that it holds, as one look finds it."""
+    rows = conn.execute(_WHOLE, {"lease": lease_id}).all()
+    if not rows:
+        return None
+    parts = _parts(row[len(LEASE) :] for row in rows)
+    values: tuple[Any, ...] = (*rows[0][: len(LEASE)], tuple(parts.get(lease_id, ())))
+    return Lease(*values)
+
+
 def without_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
     """Reservations by lease, without what they hold."""
     found: dict[str, list[Reservation]] = {}
@@ -111,10 +155,16 @@ def without_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[
 
 def with_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
     """Reservations by lease, with what they hold."""
+    return _parts(conn.execute(_HELD_OF, {"ids": lease_ids}))
+
+
+def _parts(found_rows: Iterable[Sequence[Any]]) -> dict[str, list[Reservation]]:
     rows: dict[tuple[str, str], list[Any]] = {}
     held: dict[str, list[Allocation]] = {}
-    for row in conn.execute(_HELD_OF, {"ids": lease_ids}):
+    for row in found_rows:
         lease_id, *values, id_, host_id, start, end, slots, takes, thing, host = row
+        if lease_id is None:
+            continue  # a lease without any
         rows[lease_id, values[0]] = values
         if id_ is not None:
             mine = held.setdefault(values[0], [])

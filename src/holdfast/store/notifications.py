@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from holdfast.model.errors import Conflict, InvalidInput, NotFound
-from holdfast.model.incident import RECOVER, meaning
-from holdfast.model.notification import NEW, OPEN, NewNotification, Notification
+from holdfast.model.incident import NOVA_COMPUTE, PROCESS, RECOVER, RECOVERED, meaning
+from holdfast.model.notification import COMPUTE_HOST, NEW, OPEN, NewNotification, Notification
 from holdfast.model.operation import Operation
 from holdfast.model.segment import SegmentHost
 from holdfast.ports.ledger import Work
@@ -160,7 +160,7 @@ class NotificationStore:
 
         def action(conn: Connection) -> Notification:
             now = self._db.now(conn)
-            member = _taken(conn, new.hostname)
+            member = _taken(conn, new)
             _check_new(conn, member, new, interval)
             conn.execute(
                 sa.insert(notifications).values(
@@ -206,13 +206,23 @@ def end(conn: Connection, incident_id: str, status: str, message: str, now: date
     conn.execute(sa.update(notifications).where(*open_).values(**values))
 
 
-def _taken(conn: Connection, hostname: str) -> SegmentHost:
-    """The member of that name, its row ours until the commit."""
+def lost_compute(conn: Connection, member: SegmentHost) -> bool:
+    """Whether it is on maintenance because its nova-compute died: then it may die altogether."""
+    subject = f"{PROCESS}:{member.key}:{NOVA_COMPUTE}"
+    query = sa.select(i.status, i.details).where(i.subject == subject)
+    row = conn.execute(query.order_by(i.opened_at.desc()).limit(1)).first()
+    return row is not None and row.status == RECOVERED and not (row.details or {}).get("back_at")
+
+
+def _taken(conn: Connection, new: NewNotification) -> SegmentHost:
+    """The member it is about, its row ours until the commit."""
+    hostname = new.hostname
     member = find(conn, hostname)
     if member is not None:
         query = sa.select(m.on_maintenance).where(m.id == member.id).with_for_update()
         row = conn.execute(query).first()
-        if row is not None and row.on_maintenance:
+        dies = new.type == COMPUTE_HOST and lost_compute(conn, member)
+        if row is not None and row.on_maintenance and not dies:
             raise Conflict(
                 f"Host {member.name} is on maintenance: notifications about it are not taken;"
                 " end the maintenance first"

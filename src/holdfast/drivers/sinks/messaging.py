@@ -13,7 +13,7 @@ from oslo_config import cfg
 from holdfast.drivers.sinks.bounded import Bounded
 from holdfast.model.errors import DriverError
 from holdfast.ports.clock import Clock
-from holdfast.ports.sinks import PRIORITY, PUBLISHER, LeaseNotice
+from holdfast.ports.sinks import PRIORITY, LeaseNotice
 
 PORT = "messaging"
 #: Sends that may hang at once; a broker that is away needs no more to prove it.
@@ -49,7 +49,7 @@ class Messaging:
     def send(self, notice: LeaseNotice) -> None:
         message = {
             "message_id": notice.message_id,
-            "publisher_id": PUBLISHER,
+            "publisher_id": notice.publisher,
             "event_type": notice.event_type,
             "priority": PRIORITY.upper(),
             "payload": dict(notice.payload),

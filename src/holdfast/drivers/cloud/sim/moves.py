@@ -20,14 +20,15 @@ class SimMoves:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def evacuate(self, server_id: str, host: str | None = None) -> None:
+    def evacuate(self, server_id: str, host: str | None = None, *, as_it_was: bool = False) -> None:
         with self._wire.call("moves.evacuate", server_id) as world:
             server = world.server(server_id)
             _check(world, server)
             dest = _dest(world, server, host)
-            # What was in ERROR comes back running, as in Nova; all others stopped. Where to is
-            # asked after it was accepted, and what finds no room ends in ERROR.
-            ends = "ACTIVE" if server["status"] == "ERROR" else EVACUATE.ends
+            # What was in ERROR comes back running, as in Nova. Where to is asked after it was
+            # accepted, and what finds no room ends in ERROR.
+            runs = {"ERROR", "ACTIVE"} if as_it_was else {"ERROR"}
+            ends = "ACTIVE" if server["status"] in runs else EVACUATE.ends
             begin(world, replace(EVACUATE, ends=ends if dest else "ERROR"), server_id, dest)
             world.abandon_move(server_id)  # a live migration that its host's death has cut short
             _record(world, server, "evacuation", dest)

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The story of an incident in sentences: what was seen, what was decided and why, what was done,
+how long it took, what is left. Values in, sentences out; the same text for the API and the
+commands."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.model import incident as model
+from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, PENDING, SUCCEEDED, ServerMove
+from holdfast.store.cases import Case
+
+_TEXT = {"type": "string"}
+_PART = {"heading": _TEXT, "sentences": {"type": "array", "items": _TEXT}}
+_SHOWN: dict[str, Any] = {
+    "incident_id": _TEXT,
+    "title": _TEXT,
+    "parts": {
+        "type": "array",
+        "items": {"type": "object", "required": list(_PART), "properties": _PART},
+    },
+    "text": {**_TEXT, "description": "All of it, to be read."},
+}
+VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
+#: What steps say that had nothing to do.
+_IDLE = ("over", "not needed")
+
+
+@dataclass(frozen=True)
+class Part:
+    heading: str
+    sentences: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Story:
+    incident_id: str
+    title: str
+    parts: Sequence[Part]
+
+
+def view(told: Story) -> dict[str, Any]:
+    return {
+        "incident_id": told.incident_id,
+        "title": told.title,
+        "parts": [{"heading": one.heading, "sentences": list(one.sentences)} for one in told.parts],
+        "text": text(told),
+    }
+
+
+def text(told: Story) -> str:
+    lines = [told.title]
+    for part in told.parts:
+        lines += ["", part.heading, *(f"  {sentence}" for sentence in part.sentences)]
+    return "\n".join(lines)
+
+
+def story(case: Case, now: datetime) -> Story:
+    incident = case.incident
+    parts = (
+        Part("What was seen", list(_seen(case))),
+        Part("What was decided", list(_decided(case))),
+        Part("What was done", list(_done(case))),
+        Part("How long it took", list(_took(case, now))),
+        Part("What is left", list(_left(case))),
+    )
+    kept = [part for part in parts if part.sentences]
+    opened = f"{incident.opened_at:%Y-%m-%d %H:%M:%S} UTC"
+    return Story(incident.id, f"Incident {incident.id} of {opened}: {incident.cause}", kept)
+
+
+# what was seen
+
+
+def _seen(case: Case) -> Iterator[str]:
+    incident = case.incident
+    for row in case.reports:
+        payload = ", ".join(f"{key} {value}" for key, value in sorted(row["payload"].items()))
+        late = _span(row["created_at"] - row["generated_time"])
+        yield (
+            f"{_time(row['created_at'], incident)}: a {row['type']} report ({payload}), made {late}"
+            f" before it came in; notification {row['uuid']} is {row['status']}."
+        )
+    where = f" of segment {case.segment_name}" if case.segment_name else ""
+    opened = _time(incident.opened_at, incident)
+    yield f"{opened}: the incident was opened, about {_what(case)}{where}."
+    if said := incident.details.get("confirmed_off"):
+        at = _time(datetime.fromisoformat(said["at"]), incident)
+        yield f"{at}: {said['author']} said that {incident.host} is off: {_end(said['reason'])}"
+    if evidence := incident.details.get("evidence"):
+        at = _time(datetime.fromisoformat(evidence["at"]), incident)
+        yield f"{at}: proof that it is off: {_end(evidence['sentence'])}"
+
+
+def _what(case: Case) -> str:
+    incident = case.incident
+    if incident.kind == model.HOST:
+        return f"host {incident.host}"
+    if incident.kind == model.GUEST:
+        return f"server {incident.server_id} on {incident.host}"
+    return f"{incident.subject.rpartition(':')[2]} on {incident.host}"
+
+
+# what was decided
+
+
+def _decided(case: Case) -> Iterator[str]:
+    incident = case.incident
+    yield from _waits(case)
+    no = [row for row in case.verdicts if not row["passed"]]
+    if case.verdicts and not no:
+        yield "All guards said yes:"
+    elif no:
+        verb = "says" if incident.is_open else "said"
+        yield f"The guard {no[0]['guard']} {verb} no:"
+    for row in case.verdicts:
+        answer = "yes" if row["passed"] else "no"
+        yield f"- {row['guard']}: {answer}, {_end(row['sentence'])}"
+    if not case.verdicts:
+        yield "The guards have not been asked yet."
+
+
+def _waits(case: Case) -> Iterator[str]:
+    """Each reason for which it was held, and for how long; and who had it tried again."""
+    said = [(row["at"], row["sentence"]) for row in case.timeline]
+    for place, (at, sentence) in enumerate(said):
+        if sentence.startswith(f"{model.OPEN}: "):
+            yield f"{_time(at, case.incident)}: {_end(sentence.removeprefix(f'{model.OPEN}: '))}"
+        if not sentence.startswith(f"{model.HELD}: "):
+            continue
+        why = _end(sentence.removeprefix(f"{model.HELD}: "))
+        if place + 1 < len(said):
+            lasted = _span(said[place + 1][0] - at)
+            yield f"{_time(at, case.incident)}: held for {lasted}: {why}"
+        else:
+            yield f"{_time(at, case.incident)}: held: {why}"
+
+
+# what was done
+
+
+def _done(case: Case) -> Iterator[str]:
+    incident = case.incident
+    before = case.work["due_at"] if case.work else incident.opened_at
+    for row in case.done:
+        at = row["finished_at"] or before
+        took, said = _span(at - before), row["sentence"]
+        if said not in _IDLE:
+            yield f"{_time(at, incident)}: {row['name']} ({took}): {_end(said)}"
+        before = at
+    if incident.is_open and case.work is not None and case.work["sentence"]:
+        yield f"Now: {_end(case.work['sentence'])}"
+    for move in case.servers:
+        yield f"- {_moved(move)}"
+    if not case.done and not case.servers and not incident.is_open:
+        yield "Nothing was touched."
+
+
+def _moved(move: ServerMove) -> str:
+    way = f"{move.source_host} -> {move.dest_host}" if move.dest_host else move.source_host
+    name = f"{move.server_name} ({move.server_id})"
+    if move.status == IGNORED:
+        return f"{name} stays: {_end(move.message or 'it was left')}"
+    if move.status == PENDING:
+        tried = f", tried {_times(move.attempts)}" if move.attempts else ""
+        return f"{name} waits for its turn{tried}{f': {move.message}' if move.message else ''}."
+    if move.status == ONGOING:
+        return f"{name} is on its way: {way}."
+    took = ""
+    if move.started_at and move.ended_at:
+        took = f" in {_span(move.ended_at - move.started_at)}"
+    result = "moved" if move.status == SUCCEEDED else "not moved"
+    return f"{name}: {way}, {result}{took}, tried {_times(move.attempts)}: {_end(move.message)}"
+
+
+# how long it took
+
+
+def _took(case: Case, now: datetime) -> Iterator[str]:
+    incident, details = case.incident, case.incident.details
+    opened, over = incident.opened_at, incident.closed_at
+    if case.reports:
+        heard = min(row["created_at"] for row in case.reports)
+        yield f"From the first report to the incident: {_span(opened - heard)}."
+    began = _moment(details, "started_at")
+    since = _moment(details, "retried_at") or opened
+    if began:
+        yield f"Until the guards said yes: {_span(began - since)}."
+    off = details.get("evidence")
+    if began and off:
+        yield f"Until it was sure that the host is off: {_span(_parse(off['at']) - began)}."
+    starts = [one.started_at for one in case.servers if one.started_at]
+    ends = [one.ended_at for one in case.servers if one.ended_at and one.started_at]
+    if starts and ends:
+        moved = sum(one.status == SUCCEEDED for one in case.servers)
+        lasted = _span(max(ends) - min(starts))
+        yield f"Moving servers: {lasted}, {moved} of {len(case.servers)} moved."
+    if over:
+        yield f"In all: {_span(over - opened)}."
+    else:
+        yield f"So far: {_span(now - opened)}."
+
+
+# what is left
+
+
+def _left(case: Case) -> Iterator[str]:
+    incident = case.incident
+    status = incident.status
+    if status == model.HELD:
+        yield f"It waits: {_end(incident.sentence)}"
+    elif status in model.LIVING:
+        yield f"It is being worked on: {_end(incident.sentence)}"
+    else:
+        yield f"It is over, {status}: {_end(incident.sentence)}"
+    waiting = sum(one.status in (PENDING, ONGOING) for one in case.servers)
+    if waiting:
+        yield f"{_servers(waiting)} on the way or waiting."
+    failed = [one for one in case.servers if one.status == FAILED]
+    if failed and not incident.is_open:
+        yield f"{_servers(len(failed))} left on {incident.host}."
+    if status in (model.FAILED, model.ABORTED) and not incident.details.get("back_at"):
+        yield f"To try again: holdfast incident retry {incident.id}"
+    yield from _host_left(incident)
+
+
+def _host_left(incident: model.Incident) -> Iterator[str]:
+    if back := _moment(incident.details, "back_at"):
+        yield f"{incident.host} came back and is in use again since {_time(back, incident)}."
+    elif incident.details.get("told_at"):
+        yield f"{incident.host} is forced down, disabled and on maintenance until it comes back."
+
+
+# words
+
+
+def _servers(count: int) -> str:
+    return "1 server is" if count == 1 else f"{count} servers are"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _end(sentence: str) -> str:
+    said = " ".join(sentence.split())
+    return said if said.endswith((".", "?", "!", "…")) or not said else f"{said}."
+
+
+def _parse(moment: str) -> datetime:
+    return datetime.fromisoformat(moment)
+
+
+def _moment(details: Mapping[str, Any], name: str) -> datetime | None:
+    found = details.get(name)
+    return _parse(found) if found else None
+
+
+def _time(at: datetime, incident: model.Incident) -> str:
+    """The day is said where it is another one than that on which it was opened."""
+    same_day = at.date() == incident.opened_at.date()
+    return f"{at:%H:%M:%S}" if same_day else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _span(length: timedelta) -> str:
+    """0.4 s, 12.5 s, 3 min 20 s, 2 h 5 min"""
+    seconds = max(0.0, length.total_seconds())
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    hours, minutes = divmod(int(seconds) // 60, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"

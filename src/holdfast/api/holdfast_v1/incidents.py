@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/holdfast/v1/incidents: what died, what was decided about it and what was done; and what an
+operator orders. Orders are rows: they need no manager, and are taken also in a storm."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.api.holdfast_v1 import explanation
+from holdfast.api.holdfast_v1.observations import LIMIT, plain, when
+from holdfast.model.errors import InvalidInput
+from holdfast.model.incident import STEPS, WORK
+from holdfast.model.moves import INCIDENT
+from holdfast.model.operation import OPEN
+from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, PENDING, SUCCEEDED, ServerMove
+from holdfast.store.cases import Case, Listed, Wanted
+
+LONGEST_REASON = 1000
+KIND = {"type": "string", "enum": sorted(WORK)}
+STATUS = {"type": "string", "enum": sorted(INCIDENT)}
+QUERY: dict[str, Any] = {
+    "status": STATUS,
+    "kind": KIND,
+    "host": {"type": "string", "maxLength": 255, "description": "By name, short or full."},
+    "segment": {"type": "string", "maxLength": 255, "description": "By name or id."},
+    "open": {
+        "type": "string",
+        "enum": ["true", "false"],
+        "description": "Those that are not over, or those that are.",
+    },
+    "since": {
+        "type": "string",
+        "format": "date-time",
+        "maxLength": 64,
+        "description": "Opened at or after.",
+    },
+    "limit": LIMIT,
+}
+REASON = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": LONGEST_REASON,
+    "description": "Why; it is kept for those who ask later.",
+}
+ORDER: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["reason"],
+    "properties": {"reason": REASON},
+}
+RETRY: dict[str, Any] = {**ORDER, "required": []}
+_TEXT = {"type": "string"}
+_MAYBE = {"type": ["string", "null"]}
+_DATE = {"type": "string", "format": "date-time"}
+_WHEN = {"type": ["string", "null"], "format": "date-time"}
+_COUNT = {"type": "integer", "minimum": 0}
+_COUNTED = (PENDING, ONGOING, SUCCEEDED, FAILED, IGNORED)
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": list(properties), "properties": dict(properties)}
+
+
+def _list(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": _object(properties)}
+
+
+_LISTED: dict[str, Any] = {
+    "id": _TEXT,
+    "kind": KIND,
+    "subject": {**_TEXT, "description": "host:NAME, server:ID or process:HOST:NAME"},
+    "host": _TEXT,
+    "server": {**_MAYBE, "description": "The guest's id."},
+    "segment_id": _TEXT,
+    "segment": _MAYBE,
+    "cause": _TEXT,
+    "status": STATUS,
+    "sentence": {**_TEXT, "description": "How it stands, and what to do."},
+    "opened_at": _DATE,
+    "closed_at": _WHEN,
+    "moves": _object({name: _COUNT for name in _COUNTED}),
+}
+VIEW = _object(_LISTED)
+_VERDICT = {"guard": _TEXT, "passed": {"type": "boolean"}, "sentence": _TEXT, "at": _DATE}
+_STEP = {
+    "name": _TEXT,
+    "status": {"type": "string", "enum": ["done", "under way", "to come"]},
+    "finished_at": _WHEN,
+    "sentence": _TEXT,
+}
+_WORK = {
+    "status": _TEXT,
+    "sentence": _TEXT,
+    "attempts": _COUNT,
+    "next_try_at": _WHEN,
+    "owner": _MAYBE,
+}
+_MOVE = {
+    "server": _TEXT,
+    "name": _TEXT,
+    "from": _TEXT,
+    "to": _MAYBE,
+    "status": {"type": "string", "enum": list(_COUNTED)},
+    "attempts": _COUNT,
+    "message": _TEXT,
+    "reservation": {**_MAYBE, "description": "Whose hosts it must stay on."},
+    "started_at": _WHEN,
+    "ended_at": _WHEN,
+}
+_REPORT = {
+    "id": _TEXT,
+    "type": _TEXT,
+    "payload": {"type": "object"},
+    "status": _TEXT,
+    "message": _MAYBE,
+    "generated_at": _DATE,
+    "received_at": _DATE,
+}
+_LINE = {"at": _DATE, "actor": _TEXT, "sentence": _TEXT}
+CASE = _object(
+    {
+        **_LISTED,
+        "evidence": {**_MAYBE, "description": "What proves that the host is off."},
+        "work": {**_object(_WORK), "type": ["object", "null"]},
+        "verdicts": _list(_VERDICT),
+        "steps": _list(_STEP),
+        "servers": _list(_MOVE),
+        "reports": _list(_REPORT),
+        "timeline": _list(_LINE),
+        "details": {"type": "object"},
+    }
+)
+
+
+def index(ask: Ask) -> Reply:
+    query, cases = ask.query, ask.services.store.cases
+    segment, since, is_open = (query.get(name) for name in ("segment", "since", "open"))
+    wanted = Wanted(
+        status=query.get("status"),
+        kind=query.get("kind"),
+        host=query.get("host"),
+        segment=cases.segment_uuid(segment) if segment else None,
+        is_open=None if is_open is None else is_open == "true",
+        since=when(since, "since") if since else None,
+        limit=query.get("limit", LIMIT["default"]),
+    )
+    return Reply({"incidents": [listed(one) for one in cases.list_all(wanted)]})
+
+
+def show(ask: Ask) -> Reply:
+    return Reply({"incident": view(_case(ask))})
+
+
+def explain(ask: Ask) -> Reply:
+    store = ask.services.store
+    told = explanation.story(_case(ask), store.database.now())
+    return Reply({"explanation": explanation.view(told)})
+
+
+def retry(ask: Ask) -> Reply:
+    ask.services.store.orders.retry(_id(ask), ask.caller.user_id, reason(ask, needed=False))
+    return _told(ask)
+
+
+def abort(ask: Ask) -> Reply:
+    ask.services.store.orders.abort(_id(ask), ask.caller.user_id, reason(ask))
+    return _told(ask)
+
+
+def confirm_off(ask: Ask) -> Reply:
+    ask.services.store.orders.confirm_off(_id(ask), ask.caller.user_id, reason(ask))
+    return _told(ask)
+
+
+def _id(ask: Ask) -> str:
+    return ask.path["incident_id"]
+
+
+def _case(ask: Ask) -> Case:
+    return ask.services.store.cases.case(_id(ask))
+
+
+def _told(ask: Ask) -> Reply:
+    """202: a manager goes by it from now on."""
+    return Reply({"incident": listed(_case(ask))}, status=202)
+
+
+def reason(ask: Ask, *, needed: bool = True) -> str:
+    """Why somebody orders something: not only blanks."""
+    said: str = ask.body.get("reason", "").strip()
+    if needed and not said:
+        raise InvalidInput("reason: say why; it is kept for those who ask later")
+    return said
+
+
+def listed(one: Listed) -> dict[str, Any]:
+    incident = one.incident
+    return {
+        "id": incident.id,
+        "kind": incident.kind,
+        "subject": incident.subject,
+        "host": incident.host,
+        "server": incident.server_id or None,
+        "segment_id": incident.segment,
+        "segment": one.segment_name,
+        "cause": incident.cause,
+        "status": incident.status,
+        "sentence": incident.sentence,
+        "opened_at": plain(incident.opened_at),
+        "closed_at": plain(incident.closed_at),
+        "moves": {name: one.moves.get(name, 0) for name in _COUNTED},
+    }
+
+
+def view(case: Case) -> dict[str, Any]:
+    evidence = case.incident.details.get("evidence") or {}
+    return {
+        **listed(case),
+        "evidence": evidence.get("sentence"),
+        "work": None if case.work is None else _picked(_WORK, case.work),
+        "verdicts": [_picked(_VERDICT, row) for row in case.verdicts],
+        "steps": _steps(case),
+        "servers": [_server(one) for one in case.servers],
+        "reports": [_report(row) for row in case.reports],
+        "timeline": [_picked(_LINE, row) for row in case.timeline],
+        "details": dict(case.incident.details),
+    }
+
+
+def _picked(names: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: plain(row[name]) for name in names}
+
+
+def _steps(case: Case) -> list[dict[str, Any]]:
+    """Those that are done; while it is open also the one that is under way and those to come. A
+    site may have put a step of its own in place of one of ours."""
+    found = [_picked(_STEP, {**row, "status": "done"}) for row in case.done]
+    if not case.incident.is_open or case.work is None:
+        return found
+    ours = list(STEPS[case.incident.kind])
+    known = [ours.index(row["name"]) for row in case.done if row["name"] in ours]
+    left = ours[max(known, default=-1) + 1 :]
+    for place, name in enumerate(left):
+        now = place == 0 and case.work["status"] in OPEN
+        found.append(
+            {
+                "name": name,
+                "status": "under way" if now else "to come",
+                "finished_at": None,
+                "sentence": case.work["sentence"] if now else "",
+            }
+        )
+    return found
+
+
+def _server(move: ServerMove) -> dict[str, Any]:
+    return {
+        "server": move.server_id,
+        "name": move.server_name,
+        "from": move.source_host,
+        "to": move.dest_host,
+        "status": move.status,
+        "attempts": move.attempts,
+        "message": move.message,
+        "reservation": move.reservation or None,
+        "started_at": plain(move.started_at),
+        "ended_at": plain(move.ended_at),
+    }
+
+
+def _report(row: Mapping[str, Any]) -> dict[str, Any]:
+    at: datetime = row["created_at"]
+    return {
+        "id": row["uuid"],
+        "type": row["type"],
+        "payload": dict(row["payload"]),
+        "status": row["status"],
+        "message": row["message"],
+        "generated_at": plain(row["generated_time"]),
+        "received_at": plain(at),
+    }

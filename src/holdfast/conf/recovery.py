@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""[recovery]: what is done about dead hosts and guests, and when it is not. All of it changes while
+running: edit the file, send SIGHUP."""
+
+from oslo_config import cfg
+
+GROUP = "recovery"
+
+
+def _s(name: str, default: float, help_: str, least: float = 0.0) -> cfg.Opt:
+    return cfg.FloatOpt(name, default=default, min=least, mutable=True, help=help_)
+
+
+def _n(name: str, default: int, help_: str, least: int = 0) -> cfg.Opt:
+    return cfg.IntOpt(name, default=default, min=least, mutable=True, help=help_)
+
+
+def _b(name: str, default: bool, help_: str) -> cfg.Opt:
+    return cfg.BoolOpt(name, default=default, mutable=True, help=help_)
+
+
+def _steps(name: str, when: str) -> cfg.Opt:
+    return cfg.DictOpt(
+        name,
+        default={},
+        mutable=True,
+        help=f"Steps of your own that run {when} one of ours: `move:mail`, where mail is an entry"
+        " point of holdfast.recovery_steps. Ours are, of a host: fence, tell, repair, prepare,"
+        " move, verify; of a guest: stop, start, confirm, elsewhere; of a process: disable,"
+        " confirm; of all: guards, report.",
+    )
+
+
+OPTS = [
+    _b("dry_run", False, "Decide and record, and touch nothing."),
+    _s("duplicate_interval_s", 180.0, "A report like one that is being worked on is a duplicate."),
+    _s("give_up_s", 86_400.0, "A recovery that has not ended by then has failed.", 60.0),
+    # whom
+    _b("evacuate_all", True, "Move all servers of a dead host, not only those with ha_key."),
+    _b("restart_all", False, "Restart every guest that dies, not only those with ha_key."),
+    cfg.StrOpt(
+        "ha_key",
+        default="HA_Enabled",
+        mutable=True,
+        help="Servers whose metadata say so come first, or alone.",
+    ),
+    cfg.StrOpt(
+        "priority_key",
+        default="HA_Priority",
+        mutable=True,
+        help="A number in a server's metadata: the higher the sooner it is moved.",
+    ),
+    cfg.StrOpt(
+        "group_key",
+        default="HA_Group",
+        mutable=True,
+        help="Servers with the same word here in their metadata are moved together.",
+    ),
+    cfg.ListOpt(
+        "leave_names",
+        default=["amphora-*"],
+        mutable=True,
+        help="Servers with such names are left alone, of all hosts: who made them replaces them.",
+    ),
+    _b("ignore_error_state", False, "Leave servers in ERROR where they are."),
+    # how fast
+    _n("parallel_moves", 32, "Servers under way at once, of all incidents together.", 1),
+    _n("parallel_per_target", 10, "Servers under way at once to one host that we name.", 1),
+    _s("move_timeout_s", 300.0, "One attempt to move a server may take so long.", 1.0),
+    _s("move_give_up_s", 3600.0, "A server that was not moved by then stays.", 1.0),
+    _s("move_pause_s", 1.0, "First pause after a failed attempt; doubles, to a minute.", 0.05),
+    _s("stop_timeout_s", 180.0, "How long a guest may take to be stopped.", 1.0),
+    _s("start_timeout_s", 60.0, "How long a server may take to run.", 1.0),
+    _s("repair_wait_s", 5.0, "How long servers wait until reservations have other hosts."),
+    # guards
+    _n("guest_budget", 3, "A guest is restarted so often per guest_window_s."),
+    _s("guest_window_s", 3600.0, "See guest_budget.", 1.0),
+    _n("host_budget", 3, "A host is recovered so often per host_window_s."),
+    _s("host_window_s", 3600.0, "See host_budget.", 1.0),
+    _s("slow_start_s", 10.0, "Some of a failure domain is down: one host per so long."),
+    _n("slow_burst", 3, "So many of them at once.", 1),
+    _s("slower_start_s", 100.0, "Much of a failure domain is down: one host per so long."),
+    # evidence
+    _s(
+        "watchdog_s",
+        0.0,
+        "Hosts reset themselves by a watchdog: so long after a host was last seen it is sure to be"
+        " off. 0: there is no such watchdog.",
+    ),
+    _n("fence_escalate_after", 3, "So many failed attempts to fence, and people are called.", 1),
+    cfg.StrOpt(
+        "disable_reason",
+        default="Holdfast: the host failed",
+        mutable=True,
+        help="What Nova shows as the reason why a service is disabled.",
+    ),
+    # afterwards
+    _b("bring_back", True, "Put a host that came back into use again."),
+    _s("bring_back_after_s", 60.0, "It must have been well for so long."),
+    _b("move_back", False, "And move its servers back, by live migration."),
+    _b("add_spare_to_aggregates", False, "A spare host joins the aggregates of the failed one."),
+    _steps("steps_before", "before"),
+    _steps("steps_after", "after"),
+    _steps("steps_instead", "instead of"),
+]

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A dead guest: stopped and started where it is; if that fails, shelved, and brought up
+elsewhere."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from holdfast.heal import plan
+from holdfast.heal.desk import RECOVER_GUEST, Desk
+from holdfast.heal.guards import View
+from holdfast.heal.recovery import Recovery
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.host import same
+from holdfast.model.incident import FAILED, IGNORED, RECOVERED, Incident
+from holdfast.ports.cloud import Cloud, Server
+from holdfast.ports.recovery import Change
+from holdfast.work.kind import Kind, NotYet, Run, Step
+
+LOOK_S = 0.4
+SHELVED = ("SHELVED", "SHELVED_OFFLOADED")
+
+
+class GuestRecovery(Recovery):
+    name = RECOVER_GUEST
+
+    def own(self) -> Sequence[Step]:
+        return (
+            Step("guards", self.guards),
+            Step("stop", self.stop),
+            Step("start", self.start),
+            Step("confirm", self.confirm),
+            Step("elsewhere", self.elsewhere),
+            Step("report", self.report),
+        )
+
+    def view(self, run: Run, incident: Incident) -> View:
+        self.look_back_s = self.desk.settings.guest_window_s
+        server = self._server(run)
+        return replace(super().view(run, incident), server=server, gone=server is None)
+
+    def would(self, run: Run) -> str:
+        return f"{self.incident(run).subject} would be restarted"
+
+    # in place
+
+    def stop(self, run: Run) -> str:
+        if (said := self._skip(run)) is not None:
+            return said
+        server = self._server(run)
+        if server is None:
+            return "it was deleted meanwhile"
+        if server.status == "SHUTOFF" and not server.task_state:
+            return "it is stopped"
+        if self._late(run, "stop_by", self.desk.settings.stop_timeout_s):
+            return self._gave_up(run, f"it could not be stopped: {_state(server)}")
+        if not server.task_state:
+            self._try(lambda: self.desk.hands(run).servers.stop(server.id))
+        raise NotYet(f"{server.name} is being stopped: {_state(server)}", LOOK_S)
+
+    def start(self, run: Run) -> str:
+        if (said := self._skip(run)) is not None:
+            return said
+        server = self._server(run)
+        if server is None:
+            return "it was deleted meanwhile"
+        if server.status == "ACTIVE":
+            return "it was started"
+        if self._late(run, "start_by", self.desk.settings.start_timeout_s):
+            return self._gave_up(run, f"it could not be started: {_state(server)}")
+        if not server.task_state:
+            self._try(lambda: self.desk.hands(run).servers.start(server.id))
+        raise NotYet(f"{server.name} is being started: {_state(server)}", LOOK_S)
+
+    def confirm(self, run: Run) -> str:
+        if (said := self._skip(run)) is not None:
+            return said
+        at, server = self.desk.incidents.now(), self._server(run)
+        if server is None:
+            return "it was deleted meanwhile"
+        if server.status == "ACTIVE" and not server.task_state:
+            self.note(run, None, verified_at=at.isoformat())
+            return f"it runs on {server.host}"
+        if self._late(run, "start_by", self.desk.settings.start_timeout_s):
+            return self._gave_up(run, f"it does not run: {_state(server)}")
+        raise NotYet(f"{server.name} starts: {_state(server)}", LOOK_S)
+
+    # elsewhere
+
+    def elsewhere(self, run: Run) -> str:
+        """Off its host by shelving, then onto another one. A server of a reservation stays with
+        the hosts of its reservation."""
+        incident = self.incident(run)
+        why = incident.details.get("in_place")
+        if not incident.is_open or not why:
+            return "not needed"
+        at, server = self.desk.incidents.now(), self._server(run)
+        if server is None:
+            return "it was deleted meanwhile"
+        cloud = self.desk.hands(run)
+        if self._late(run, "elsewhere_by", self.desk.settings.move_timeout_s):
+            said = f"{why}; elsewhere neither: {_state(server)}"
+            self.note(run, said, elsewhere="failed")
+            return said
+        if server.task_state:
+            raise NotYet(f"{server.name} is {server.task_state}", LOOK_S)
+        if server.status == "ACTIVE" and incident.details.get("tried_hosts"):
+            self.note(run, None, verified_at=at.isoformat(), elsewhere=server.host)
+            return f"it runs on {server.host}"
+        if server.status not in SHELVED:
+            self._try(lambda: cloud.servers.shelve(server.id))
+            raise NotYet(f"{server.name} is being shelved", LOOK_S)
+        self._unshelve(run, cloud, server)
+        raise NotYet(f"{server.name} is brought up elsewhere", LOOK_S)
+
+    def _unshelve(self, run: Run, cloud: Cloud, server: Server) -> None:
+        incident = self.incident(run)
+        tried = list(incident.details.get("tried_hosts", ()))
+        for host in (*self._others(cloud, incident, server), None):
+            if host in tried:
+                continue
+            self.note(run, None, tried_hosts=[*tried, host])
+            self._try(functools.partial(cloud.servers.unshelve, server.id, host))
+            return
+        self.note(run, None, tried_hosts=[None])  # from the beginning: there may be room now
+
+    def _others(self, cloud: Cloud, incident: Incident, server: Server) -> list[str]:
+        owners = plan.owning(cloud.pools.list(), incident.host)
+        if (reservation := owners.get(server.project_id)) is not None:
+            hosts = self.desk.incidents.hosts_of(reservation)
+            return [host for host in hosts if not same(host, incident.host)]
+        up = [one.host for one in cloud.services.list() if one.state == "up" and one.enabled]
+        return [
+            one.name
+            for one in self.desk.incidents.members(incident.segment)
+            if not one.reserved
+            and not one.on_maintenance
+            and not same(one.name, incident.host)
+            and any(same(one.name, host) for host in up)
+        ]
+
+    def report(self, run: Run) -> str:
+        incident = self.incident(run)
+        if self.is_over(run):
+            return incident.sentence
+        details = incident.details
+        where = details.get("elsewhere")
+        ok = bool(details.get("verified_at")) and where != "failed"
+        gone = self._server(run) is None
+        if gone:
+            change = Change(IGNORED, "the server was deleted meanwhile")
+        elif ok:
+            said = f"it runs on {where}, after {details['in_place']}" if where else "it runs again"
+            change = Change(RECOVERED, said)
+        else:
+            said = f"{details.get('in_place') or 'it does not run'}: somebody has to look"
+            change = Change(FAILED, said)
+        return self.close(run, change)
+
+    # inside
+
+    def _skip(self, run: Run) -> str | None:
+        incident = self.incident(run)
+        if not incident.is_open:
+            return "over"
+        return "in place it failed" if incident.details.get("in_place") else None
+
+    def _gave_up(self, run: Run, why: str) -> str:
+        self.note(run, why, in_place=why)
+        return why
+
+    def _server(self, run: Run) -> Server | None:
+        try:
+            return self.desk.hands(run).servers.show(self.incident(run).server_id)
+        except NotFound:
+            return None
+
+    def _late(self, run: Run, name: str, seconds: float) -> bool:
+        """Whether the time of that part is over; it begins with the first look."""
+        now, by = self.desk.incidents.now(), self.incident(run).details.get(name)
+        if by is None:
+            begun = Change(details={name: (now + timedelta(seconds=seconds)).isoformat()})
+            incident = self.incident(run)
+            run.memo["incident"] = self.desk.incidents.change(incident.id, begun, run.claim)
+            return False
+        return now >= datetime.fromisoformat(by)
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """In a state that it does not fit, the cloud refuses; the next look decides."""
+        try:
+            act()
+        except Conflict:
+            return
+
+
+def _state(server: Server) -> str:
+    return f"{server.status} {server.task_state}" if server.task_state else server.status
+
+
+def kinds(desk: Desk) -> dict[str, Kind]:
+    return {RECOVER_GUEST: GuestRecovery(desk)}

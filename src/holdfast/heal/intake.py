@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report comes in: it joins the incident it belongs to, opens one, or is answered at once."""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from holdfast.heal.desk import INTAKE, Desk
+from holdfast.model.incident import NOTE, RECOVER, Incident, meaning, recovery_of
+from holdfast.model.operation import Operation
+from holdfast.work.kind import Kind, Run, Step
+
+LOG = logging.getLogger(__name__)
+
+
+class Intake:
+    """Tried until it succeeds; a report that nobody could take in for a day has failed."""
+
+    name = INTAKE
+    stubborn = True
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("sort", self.sort, kept=False),)
+
+    def sort(self, run: Run) -> str:
+        incidents = self._desk.incidents
+        report = incidents.report(run.operation.subject.removeprefix("notification:"))
+        if report.status != "new":
+            return f"it is {report.status} already"
+        if report.member is None:
+            said = "its host is in no segment any more"
+            incidents.answer(report.uuid, "ignored", said, run.claim)
+            return said
+        told = meaning(report.type, report.member.key, report.payload)
+        if told.verdict != RECOVER:
+            status = "finished" if told.verdict == NOTE else "ignored"
+            incidents.answer(report.uuid, status, told.cause, run.claim)
+            LOG.info("report %s: %s: %s", report.uuid, status, told.cause)
+            return told.cause
+        now = incidents.now()
+        work = recovery_of(self._desk.new_id(), told.kind, told.subject, now)
+
+        def news(new: Incident) -> Sequence[Operation]:
+            return self._desk.announce("incident.opened", new, now)
+
+        said = incidents.take_in(report, told, work, run.claim, news)
+        self._desk.ring()
+        return said
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return operation.due_at + timedelta(seconds=self._desk.settings.give_up_s)
+
+    def failed(self, run: Run, why: str) -> None:
+        uuid = run.operation.subject.removeprefix("notification:")
+        self._desk.incidents.answer(uuid, "failed", why, run.claim)
+
+
+def kinds(desk: Desk) -> dict[str, Kind]:
+    return {INTAKE: Intake(desk)}

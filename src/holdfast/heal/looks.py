@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the cloud that many moves share: sixty servers on their way off one host need one list
+of its migrations, not sixty."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.model.host import same
+from holdfast.ports.clock import Clock, SystemClock
+from holdfast.ports.cloud import Cloud, Migration
+
+#: How old an answer may be that says that something is still under way.
+FRESH_S = 0.4
+FORCED_S = 2.0
+#: How long others may take to ask for us.
+PATIENCE_S = 2.0
+#: Nobody has asked yet.
+NEVER: tuple[float, Any] = (float("-inf"), None)
+#: Evacuations that have not ended.
+UNDER_WAY = ("accepted", "running")
+
+
+class Looks:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._answers: dict[str, tuple[float, Any]] = {}
+        self._askers: dict[str, threading.Lock] = {}
+
+    def last(self, cloud: Cloud, source: str, server_id: str, after: int) -> Migration | None:
+        """The server's latest evacuation since the one of that number. Only an answer that says
+        that it has not ended, or has succeeded, may be older than the question."""
+        key, came = f"migrations/{source}", self._clock.monotonic()
+
+        def ask() -> Sequence[Migration]:
+            return cloud.moves.migrations(source_host=source)
+
+        asked, answer = self._answers.get(key, NEVER)
+        if asked >= came - FRESH_S:
+            found = _latest(answer, server_id, after)
+            if found is not None and found.status != "failed":
+                return found
+        return _latest(self._shared(key, came, ask), server_id, after)
+
+    def is_dead(self, cloud: Cloud, host: str) -> bool:
+        """Forced down: that is said only of a host that is known to be off."""
+
+        def ask() -> list[str]:
+            return [one.host for one in cloud.services.list() if one.forced_down]
+
+        since = self._clock.monotonic() - FORCED_S
+        return any(same(host, one) for one in self._shared("forced", since, ask))
+
+    def _shared(self, key: str, since: float, ask: Callable[[], Any]) -> Any:
+        """An answer to a question that was asked no earlier than that. One asks for all who came
+        meanwhile; while it waits too long for an answer, everybody asks for himself."""
+        with self._lock:
+            asker = self._askers.setdefault(key, threading.Lock())
+        alone = not asker.acquire(timeout=PATIENCE_S)
+        try:
+            asked, answer = self._answers.get(key, NEVER)
+            if asked >= since:
+                return answer
+            asked = self._clock.monotonic()
+            answer = ask()
+            self._answers[key] = asked, answer
+            return answer
+        finally:
+            if not alone:
+                asker.release()
+
+
+def _latest(found: Sequence[Migration], server_id: str, after: int) -> Migration | None:
+    mine = (one for one in reversed(found) if one.server_id == server_id)
+    return next((one for one in mine if number(one.id) > after), None)
+
+
+def number(text: str) -> int:
+    return int(text) if text.isdigit() else 0

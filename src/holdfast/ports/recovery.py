@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where incidents and the moves of servers are kept, so that of several managers one acts.
+
+What is written in the name of a claim is refused (ClaimLost) once the claim is gone.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from holdfast.model.incident import Incident, Meaning, Verdict
+from holdfast.model.mass_failure import Seen
+from holdfast.model.operation import Claim, Operation
+from holdfast.model.segment import SegmentHost
+
+#: What becomes of a move.
+PENDING, ONGOING, IGNORED, FAILED, SUCCEEDED = (
+    "pending",
+    "ongoing",
+    "ignored",
+    "failed",
+    "succeeded",
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A notification, with the member of a segment that it is about."""
+
+    uuid: str
+    type: str
+    payload: Mapping[str, Any]
+    generated_at: datetime
+    status: str
+    member: SegmentHost | None  # None: no longer in a segment
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A pause or a silence that is in force."""
+
+    scope: str
+    author: str
+    reason: str
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the guards look at, of what we have written down ourselves."""
+
+    now: datetime
+    member: SegmentHost | None
+    pauses: Sequence[Switch] = ()
+    silences: Sequence[Switch] = ()
+    larger: Incident | None = None  # an open one that explains this one
+    domain: str = ""  # the failure domain of its host
+    fleet: Sequence[Seen] = ()
+    starts: Sequence[datetime] = ()  # of recoveries of hosts in its domain, lately
+    before: Sequence[datetime] = ()  # when this subject was recovered, lately
+    approved: bool = False
+    lost_compute: bool = False  # it is on maintenance because its nova-compute died before
+
+
+@dataclass(frozen=True)
+class ServerMove:
+    """One server's way off a host: a vmove of the contract, and what we need to know beyond it."""
+
+    uuid: str
+    incident_id: str
+    server_id: str
+    server_name: str
+    source_host: str
+    status: str = PENDING
+    dest_host: str | None = None
+    attempts: int = 0
+    message: str = ""
+    was: str = ""  # the server's status when its host was found dead
+    locked_before: bool = False
+    reservation: str = ""  # whose pool it must stay in
+    position: int = 0
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    not_before: datetime | None = None
+    after_migration: int = 0  # the last one before the attempt that is under way
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many moves may be under way: in all, and to one host that was named."""
+
+    all: int
+    per_target: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is new of an incident; None leaves it as it is."""
+
+    status: str | None = None
+    sentence: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)  # beside those there are
+    verdicts: Sequence[Verdict] | None = None
+
+
+class Incidents(Protocol):
+    def now(self) -> datetime: ...
+
+    def report(self, uuid: str) -> Report:
+        """NotFound."""
+        ...
+
+    def answer(self, uuid: str, status: str, message: str, claim: Claim) -> None:
+        """How a report ends that makes no incident."""
+        ...
+
+    def take_in(
+        self,
+        report: Report,
+        meaning: Meaning,
+        work: Operation,
+        claim: Claim,
+        told: Callable[[Incident], Sequence[Operation]] = lambda _new: (),
+    ) -> str:
+        """Join the open incident that the report belongs to, or open one with this work and that
+        of telling people; twice is once. The sentence that says which."""
+        ...
+
+    def incident(self, incident_id: str) -> Incident:
+        """NotFound."""
+        ...
+
+    def open_about(self, subject: str) -> Incident | None:
+        """The one that is open about it, if any."""
+        ...
+
+    def situation(self, incident: Incident, since: datetime) -> Situation:
+        """`since`: how far back it looks for earlier ones."""
+        ...
+
+    def change(
+        self, incident_id: str, change: Change, claim: Claim, then: Sequence[Operation] = ()
+    ) -> Incident:
+        """Together with the work that comes of it."""
+        ...
+
+    def close(
+        self, incident_id: str, change: Change, claim: Claim, then: Sequence[Operation] = ()
+    ) -> Incident:
+        """The last change: its reports are answered, its key is free for the next one."""
+        ...
+
+    def members(self, segment: str) -> Sequence[SegmentHost]: ...
+
+    def member(self, host: str) -> SegmentHost | None: ...
+
+    def set_member(
+        self,
+        uuid: str,
+        claim: Claim,
+        *,
+        reserved: bool | None = None,
+        on_maintenance: bool | None = None,
+    ) -> None: ...
+
+    def use_spare(self, incident_id: str, uuid: str, claim: Claim) -> None:
+        """The member is a spare no more, and the incident's."""
+        ...
+
+    def start(
+        self, incident_id: str, change: Change, seen: Sequence[datetime], claim: Claim
+    ) -> Incident | None:
+        """Let the recovery of a host begin; None if others of its domain have begun beside those
+        `seen`: ask the guards again."""
+        ...
+
+    def dead_guests(self, incident_id: str) -> Collection[str]:
+        """Servers whose death was reported and is explained by this incident."""
+        ...
+
+    def hosts_of(self, reservation: str) -> Sequence[str]:
+        """Service hosts, in use and usable, that a running reservation has now."""
+        ...
+
+    def still_hurt(self, host: str) -> bool:
+        """Whether running reservations have that host and repair has not been at them."""
+        ...
+
+
+class ServerMoves(Protocol):
+    def plan(self, incident_id: str, moves: Sequence[ServerMove], claim: Claim) -> None:
+        """Add those that are not there yet, by server."""
+        ...
+
+    def of(self, incident_id: str) -> Sequence[ServerMove]:
+        """In the order in which they go."""
+        ...
+
+    def move(self, uuid: str) -> ServerMove: ...
+
+    def begin(self, limits: Limits, work: "MoveWork") -> int:
+        """Let as many begin as the limits allow, of all incidents that run and are not paused; how
+        many did."""
+        ...
+
+    def aim(self, uuid: str, host: str | None, after: int, limits: Limits, claim: Claim) -> bool:
+        """Name the host it goes to, and the last migration before; False if too many are on their
+        way there."""
+        ...
+
+    def note(self, uuid: str, claim: Claim, **values: Any) -> ServerMove:
+        """Write down columns of it."""
+        ...
+
+    def end(self, uuid: str, claim: Claim, status: str, message: str) -> None: ...
+
+    def put_back(self, uuid: str, claim: Claim, message: str, pause_s: float) -> None:
+        """This attempt failed; another may begin after the pause."""
+        ...
+
+    def to(self, host: str) -> Sequence[ServerMove]:
+        """Those that are under way to that host."""
+        ...
+
+
+class MoveWork(Protocol):
+    def __call__(self, move: ServerMove, now: datetime) -> Operation: ...

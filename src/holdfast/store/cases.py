@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Incidents for people: many in a list, or one with all that belongs to it (its case)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from holdfast.model import incident as model
+from holdfast.model.errors import NotFound
+from holdfast.model.host import same, short
+from holdfast.model.incident import Incident
+from holdfast.ports.recovery import ServerMove
+from holdfast.store.database import Database
+from holdfast.store.tables import (
+    audit,
+    incidents,
+    notifications,
+    operations,
+    segments,
+    steps,
+    verdicts,
+    vmoves,
+)
+from holdfast.store.vmoves import VMoveStore
+
+i, n, o, v = incidents.c, notifications.c, operations.c, vmoves.c
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which incidents; None: any."""
+
+    status: str | None = None
+    kind: str | None = None
+    host: str | None = None  # short or full
+    segment: str | None = None  # uuid
+    is_open: bool | None = None
+    since: datetime | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An incident with the name of its segment and its moves counted by status."""
+
+    incident: Incident
+    segment_name: str | None = None
+    moves: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case(Listed):
+    """One incident and everything that is written down about it, oldest first."""
+
+    work: Row | None = None  # its durable work; None: tidied away
+    done: Sequence[Row] = ()  # steps
+    verdicts: Sequence[Row] = ()
+    servers: Sequence[ServerMove] = ()
+    reports: Sequence[Row] = ()
+    timeline: Sequence[Row] = ()
+
+
+class CaseStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._moves = VMoveStore(database)
+
+    def segment_uuid(self, ref: str) -> str:
+        """Of the segment of that uuid or name; NotFound."""
+        s = segments.c
+        query = sa.select(s.uuid).where(sa.or_(s.uuid == ref, s.name == ref))
+        with self._db.read() as conn:
+            found = conn.execute(query.order_by(s.uuid != ref)).scalar()
+        if found is None:
+            raise NotFound(f"no segment has the name or id {ref[:80]!r}: openstack segment list")
+        return str(found)
+
+    def segment_names(self) -> Mapping[str, str]:
+        with self._db.read() as conn:
+            return _segment_names(conn)
+
+    def list_all(self, wanted: Wanted) -> Sequence[Listed]:
+        """The newest first."""
+        query = sa.select(incidents).where(*_where(wanted)).order_by(i.opened_at.desc(), i.id)
+        with self._db.read() as conn:
+            if wanted.host is None:
+                query = query.limit(wanted.limit)
+            rows = conn.execute(query).mappings()
+            found = [one for one in map(_incident, rows) if _is_on(one, wanted.host)]
+            found = found[: wanted.limit]
+            counts = _counts(conn, [one.id for one in found])
+            names = _segment_names(conn)
+        return [Listed(one, names.get(one.segment), counts.get(one.id, {})) for one in found]
+
+    def case(self, incident_id: str) -> Case:
+        """NotFound."""
+        with self._db.read() as conn:
+            row = conn.execute(sa.select(incidents).where(i.id == incident_id)).mappings().first()
+            if row is None:
+                raise NotFound(f"no incident {incident_id[:80]}: holdfast incident list")
+            incident = _incident(row)
+            work = _work(conn, incident_id)
+            return Case(
+                incident,
+                _segment_names(conn).get(incident.segment),
+                _counts(conn, [incident_id]).get(incident_id, {}),
+                work=work,
+                done=_steps(conn, work["id"]) if work else (),
+                verdicts=_rows(
+                    conn,
+                    sa.select(verdicts)
+                    .where(verdicts.c.incident_id == incident_id)
+                    .order_by(verdicts.c.id),
+                ),
+                servers=self._moves.of(incident_id),
+                reports=_rows(
+                    conn,
+                    sa.select(notifications).where(n.incident_id == incident_id).order_by(n.id),
+                ),
+                timeline=_rows(
+                    conn,
+                    sa.select(audit.c.at, audit.c.actor, audit.c.sentence)
+                    .where(audit.c.subject == f"incident:{incident_id}")
+                    .order_by(audit.c.id),
+                ),
+            )
+
+
+def _where(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
+    found = []
+    if wanted.status is not None:
+        found.append(i.status == wanted.status)
+    if wanted.kind is not None:
+        found.append(i.kind == wanted.kind)
+    if wanted.segment is not None:
+        found.append(i.details["segment"].as_string() == wanted.segment)
+    if wanted.host is not None:  # roughly: what is left is looked at by `_is_on`
+        name = sa.func.lower(i.details["host"].as_string())
+        found.append(name.startswith(short(wanted.host), autoescape=True))
+    if wanted.since is not None:
+        found.append(i.opened_at >= wanted.since)
+    if wanted.is_open is not None:
+        living = i.status.in_(model.LIVING)
+        found.append(living if wanted.is_open else ~living)
+    return found
+
+
+def _is_on(incident: Incident, host: str | None) -> bool:
+    return host is None or same(incident.host, host)
+
+
+def _incident(row: RowMapping) -> Incident:
+    names = ("id", "subject", "kind", "cause", "status", "opened_at", "closed_at", "sentence")
+    return Incident(**{name: row[name] for name in names}, details=row["details"] or {})
+
+
+def _segment_names(conn: Connection) -> dict[str, str]:
+    return {uuid: name for uuid, name in conn.execute(sa.select(segments.c.uuid, segments.c.name))}
+
+
+def _counts(conn: Connection, ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    query = (
+        sa.select(v.incident_id, v.status, sa.func.count())
+        .where(v.incident_id.in_(ids))
+        .group_by(v.incident_id, v.status)
+    )
+    for incident_id, status, count in conn.execute(query):
+        found.setdefault(incident_id, {})[status] = count
+    return found
+
+
+def _work(conn: Connection, incident_id: str) -> Row | None:
+    query = sa.select(operations).where(o.key == f"recovery/{incident_id}")
+    row = conn.execute(query).mappings().first()
+    return None if row is None else dict(row)
+
+
+def _steps(conn: Connection, operation_id: str) -> list[Row]:
+    t = steps.c
+    query = sa.select(t.name, t.status, t.finished_at, t.sentence)
+    return _rows(conn, query.where(t.operation_id == operation_id).order_by(t.position))
+
+
+def _rows(conn: Connection, query: sa.Select[Any]) -> list[Row]:
+    return [dict(row) for row in conn.execute(query).mappings()]

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of incidents and what they are in the model; what the guards count of them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from holdfast.model import incident as model
+from holdfast.model.host import same, short
+from holdfast.model.incident import Incident, Verdict
+from holdfast.model.mass_failure import Seen
+from holdfast.model.segment import SegmentHost
+from holdfast.model.standing import USABLE
+from holdfast.ports.recovery import Report
+from holdfast.store.tables import verdicts
+
+
+def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: datetime) -> None:
+    """What the guards said last; each time of its own where it is the same as before."""
+    v = verdicts.c
+    known = {
+        (row.guard, row.passed, row.sentence): row.at
+        for row in conn.execute(sa.select(verdicts).where(v.incident_id == incident_id))
+    }
+    conn.execute(sa.delete(verdicts).where(v.incident_id == incident_id))
+    rows = [
+        {
+            "incident_id": incident_id,
+            "guard": one.guard,
+            "passed": one.passed,
+            "sentence": one.sentence,
+            "at": known.get((one.guard, one.passed, one.sentence), now),
+        }
+        for one in said
+    ]
+    if rows:
+        conn.execute(sa.insert(verdicts), rows)
+
+
+def details_of(report: Report, member: SegmentHost) -> dict[str, Any]:
+    return {
+        "host": member.name,
+        "member": member.uuid,
+        "segment": member.segment.uuid,
+        "report": report.uuid,
+        "reported_at": report.generated_at.isoformat(),
+        "payload": dict(report.payload),
+    }
+
+
+def row_of(one: Incident) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "key": one.subject,
+        "subject": one.subject,
+        "kind": one.kind,
+        "cause": one.cause[:255],
+        "status": one.status,
+        "opened_at": one.opened_at,
+        "sentence": one.sentence,
+        "details": dict(one.details),
+    }
+
+
+def incident_of(row: RowMapping) -> Incident:
+    names = ("id", "subject", "kind", "cause", "status", "opened_at", "closed_at", "sentence")
+    return Incident(**{name: row[name] for name in names}, details=row["details"] or {})
+
+
+def domain_of(host: str, fleet: Sequence[Any]) -> str:
+    return next((row.rack or row.zone for row in fleet if same(row.name, host)), "")
+
+
+def fleet_of(rows: Sequence[Any], others: Sequence[Incident], mine: Incident) -> list[Seen]:
+    """A host is down if it stands so, or if an incident says so that is not over."""
+    hit: dict[str, list[str]] = {}
+    for one in (*others, mine):
+        if one.kind == model.HOST and one.is_open:
+            hit.setdefault(short(one.host), []).append(one.host)
+    return [
+        Seen(
+            row.rack or row.zone,
+            row.state not in USABLE or any(same(row.name, x) for x in hit.get(short(row.name), ())),
+        )
+        for row in rows
+    ]
+
+
+def larger(incident: Incident, others: Sequence[Incident]) -> Incident | None:
+    if incident.kind == model.HOST:
+        return None
+    return next(
+        (
+            one
+            for one in others
+            if one.kind == model.HOST and one.is_open and same(one.host, incident.host)
+        ),
+        None,
+    )
+
+
+def starts_of(others: Sequence[Incident], domain: str, mine: Incident) -> list[datetime]:
+    found = (
+        one.details.get("started_at")
+        for one in others
+        if one.kind == model.HOST and one.id != mine.id and one.details.get("domain") == domain
+    )
+    return sorted(datetime.fromisoformat(text) for text in found if text)
+
+
+def before(others: Sequence[Incident], mine: Incident) -> list[datetime]:
+    return sorted(
+        one.closed_at
+        for one in others
+        if one.subject == mine.subject
+        and one.closed_at is not None
+        and one.status in (model.RECOVERED, model.FAILED)
+    )

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Incidents and what the guards said of them: `ports.recovery.Incidents` in SQL.
+
+While an incident is open its key is its subject, so that there is one of each; closed, its id is
+added to the key.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.model import incident as model
+from holdfast.model import moves
+from holdfast.model.errors import NotFound
+from holdfast.model.host import same
+from holdfast.model.incident import Incident, Meaning
+from holdfast.model.operation import Claim, Operation
+from holdfast.model.segment import SegmentHost
+from holdfast.model.standing import USABLE
+from holdfast.ports.ledger import Work
+from holdfast.ports.recovery import Change, Report, Situation
+from holdfast.store import audit, switches
+from holdfast.store.database import Database
+from holdfast.store.incident_rows import (
+    before,
+    details_of,
+    domain_of,
+    fleet_of,
+    incident_of,
+    judged,
+    larger,
+    row_of,
+    starts_of,
+)
+from holdfast.store.notifications import attach, end, lost_compute, recovered_since
+from holdfast.store.operations import update_claimed
+from holdfast.store.segments import SegmentStore, set_member
+from holdfast.store.tables import (
+    allocations,
+    hosts,
+    incidents,
+    leases,
+    notifications,
+    reservations,
+)
+from holdfast.store.vmoves import give_up, take
+from holdfast.store.work import apply_work
+
+i, n, h, r, a = incidents.c, notifications.c, hosts.c, reservations.c, allocations.c
+_LIVING = i.status.in_(model.LIVING)
+#: In `reservations.made`: hosts that failed and for which nothing else was found.
+LOST = "lost"
+_HELD_NOW = (
+    sa.select(r.made, h.id, h.service_host, h.state, r.id.label("reservation"))
+    .join(leases, leases.c.id == r.lease_id)
+    .join(allocations, a.reservation_id == r.id)
+    .join(hosts, h.id == a.host_id)
+    .where(
+        leases.c.status == "ACTIVE",
+        a.held_from <= sa.bindparam("now"),
+        a.held_until > sa.bindparam("now"),
+    )
+)
+
+
+class IncidentStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._segments = SegmentStore(database)
+
+    def now(self) -> datetime:
+        return self._db.now()
+
+    # reports
+
+    def report(self, uuid: str) -> Report:
+        with self._db.read() as conn:
+            row = conn.execute(sa.select(notifications).where(n.uuid == uuid)).mappings().first()
+        if row is None:
+            raise NotFound(f"no notification {uuid}")
+        return Report(
+            uuid=row["uuid"],
+            type=row["type"],
+            payload=row["payload"],
+            generated_at=row["generated_time"],
+            status=row["status"],
+            member=self._segments.by_uuid(row["segment_host_uuid"]),
+        )
+
+    def answer(self, uuid: str, status: str, message: str, claim: Claim) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            attach(conn, uuid, None, status, message, now)
+
+        self._db.retry(action)
+
+    def take_in(
+        self,
+        report: Report,
+        meaning: Meaning,
+        work: Operation,
+        claim: Claim,
+        told: Callable[[Incident], Sequence[Operation]] = lambda _new: (),
+    ) -> str:
+        assert report.member is not None
+        member = report.member
+
+        def action(conn: Connection) -> str:
+            now = self._ours(conn, claim)
+            known = self._open(conn, meaning.subject, lock=True)
+            if meaning.kind == model.GUEST and known is None:
+                known = self._open(conn, f"{model.HOST}:{member.key}", lock=True)
+            if known is not None:
+                said = f"joined incident {known.id}: {known.cause}"
+                attach(conn, report.uuid, known.id, "running", said, now)
+                return said
+            if since := recovered_since(conn, meaning.subject, report.generated_at):
+                attach(conn, report.uuid, since[0], "finished", since[1], now)
+                return since[1]
+            new = Incident(
+                id=work.payload["incident"],
+                subject=meaning.subject,
+                kind=meaning.kind,
+                cause=meaning.cause,
+                status=model.OPEN,
+                opened_at=now,
+                sentence=meaning.cause,
+                details=details_of(report, member),
+            )
+            conn.execute(sa.insert(incidents).values(**row_of(new), created_at=now))
+            said = f"opened incident {new.id}"
+            attach(conn, report.uuid, new.id, "running", said, now)
+            for operation in (work, *told(new)):
+                apply_work(conn, operation.subject, Work(put=(operation,)), now)
+            audit.write(conn, now, f"incident:{new.id}", None, f"opened: {new.cause}")
+            if new.kind == model.HOST:
+                self._explain(conn, new, now)
+            return said
+
+        return self._db.retry(action)
+
+    def _explain(self, conn: Connection, host: Incident, now: datetime) -> None:
+        """A dead host explains its dead guests: what was begun for them is left."""
+        guests = sa.select(incidents).where(i.kind == model.GUEST, _LIVING)
+        for row in conn.execute(guests).mappings().all():
+            guest = incident_of(row)
+            if not same(guest.host, host.host):
+                continue
+            apply_work(conn, guest.subject, Work(cancel=frozenset({"recovery_guest"})), now)
+            said = f"explained by incident {host.id}: {host.cause}"
+            conn.execute(
+                sa.update(notifications)
+                .where(n.incident_id == guest.id)
+                .values(incident_id=host.id, message=said, updated_at=now)
+            )
+            self._close(conn, guest, Change(model.EXPLAINED, said), now)
+
+    # incidents
+
+    def incident(self, incident_id: str) -> Incident:
+        with self._db.read() as conn:
+            return self._one(conn, incident_id)
+
+    def dead_guests(self, incident_id: str) -> set[str]:
+        mine = sa.select(n.payload).where(n.incident_id == incident_id, n.type == model.VM)
+        with self._db.read() as conn:
+            return {said.get("instance_uuid", "") for said in conn.execute(mine).scalars()}
+
+    def open_about(self, subject: str) -> Incident | None:
+        with self._db.read() as conn:
+            return self._open(conn, subject)
+
+    def situation(self, incident: Incident, since: datetime) -> Situation:
+        member = self._segments.member(incident.host)  # whoever has a connection takes no second
+        with self._db.read() as conn:
+            now = self._db.now(conn)
+            fleet = conn.execute(sa.select(h.name, h.rack, h.zone, h.state)).all()
+            lately = conn.execute(
+                sa.select(incidents).where(sa.or_(_LIVING, i.closed_at > since))
+            ).mappings()
+            others = [incident_of(row) for row in lately]
+            domain = domain_of(incident.host, fleet)
+            return Situation(
+                now=now,
+                member=member,
+                lost_compute=member is not None and lost_compute(conn, member),
+                pauses=switches.pauses_for(conn, incident.segment, now),
+                silences=switches.silences_for(conn, incident, now),
+                larger=larger(incident, others),
+                domain=domain,
+                fleet=fleet_of(fleet, others, incident),
+                starts=starts_of(others, domain, incident),
+                before=before(others, incident),
+                approved=switches.approved(conn, domain, now),
+            )
+
+    def change(
+        self, incident_id: str, change: Change, claim: Claim, then: Sequence[Operation] = ()
+    ) -> Incident:
+        def action(conn: Connection) -> Incident:
+            now = self._ours(conn, claim)
+            for operation in then:
+                apply_work(conn, operation.subject, Work(put=(operation,)), now)
+            return self._write(conn, self._one(conn, incident_id, lock=True), change, now)
+
+        return self._db.retry(action)
+
+    def close(
+        self, incident_id: str, change: Change, claim: Claim, then: Sequence[Operation] = ()
+    ) -> Incident:
+        def action(conn: Connection) -> Incident:
+            now = self._ours(conn, claim)
+            old = self._one(conn, incident_id, lock=True)
+            if not old.is_open:
+                return old
+            for operation in then:
+                apply_work(conn, operation.subject, Work(put=(operation,)), now)
+            return self._close(conn, old, change, now)
+
+        return self._db.retry(action)
+
+    # members and reservations
+
+    def members(self, segment: str) -> Sequence[SegmentHost]:
+        return self._segments.members(segment)
+
+    def member(self, host: str) -> SegmentHost | None:
+        return self._segments.member(host)
+
+    def set_member(
+        self,
+        uuid: str,
+        claim: Claim,
+        *,
+        reserved: bool | None = None,
+        on_maintenance: bool | None = None,
+    ) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            set_member(conn, uuid, reserved=reserved, on_maintenance=on_maintenance, now=now)
+
+        self._db.retry(action)
+
+    def use_spare(self, incident_id: str, uuid: str, claim: Claim) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            set_member(conn, uuid, reserved=False, on_maintenance=None, now=now)
+            old = self._one(conn, incident_id, lock=True)
+            used = sorted({*old.details.get("spares", ()), uuid})
+            self._write(conn, old, Change(details={"spares": used}), now)
+
+        self._db.retry(action)
+
+    def start(
+        self, incident_id: str, change: Change, seen: Sequence[datetime], claim: Claim
+    ) -> Incident | None:
+        domain = change.details["domain"]
+        looked_at = datetime.fromisoformat(change.details["started_at"])
+
+        def action(conn: Connection) -> Incident | None:
+            take(conn, "recoveries")
+            now = self._ours(conn, claim)
+            old = self._one(conn, incident_id, lock=True)
+            lately = sa.or_(i.status == model.RUNNING, i.closed_at >= looked_at)
+            begun = sa.select(incidents).where(i.kind == model.HOST, lately)
+            others = [incident_of(row) for row in conn.execute(begun).mappings()]
+            if Counter(starts_of(others, domain, old)) - Counter(seen):
+                return None
+            return self._write(conn, old, change, now)
+
+        return self._db.retry(action)
+
+    def hosts_of(self, reservation: str) -> Sequence[str]:
+        query = _HELD_NOW.where(r.id == reservation, h.state.in_(USABLE)).order_by(h.name)
+        with self._db.read() as conn:
+            rows = conn.execute(query, {"now": self._db.now(conn)}).all()
+        return [row.service_host for row in rows]
+
+    def still_hurt(self, host: str) -> bool:
+        with self._db.read() as conn:
+            rows = conn.execute(_HELD_NOW, {"now": self._db.now(conn)}).all()
+        return any(
+            same(row.service_host, host) and row.id not in (row.made or {}).get(LOST, ())
+            for row in rows
+        )
+
+    # inside
+
+    def _ours(self, conn: Connection, claim: Claim) -> datetime:
+        now = self._db.now(conn)
+        update_claimed(conn, claim, updated_at=now)
+        return now
+
+    def _one(self, conn: Connection, incident_id: str, *, lock: bool = False) -> Incident:
+        query = sa.select(incidents).where(i.id == incident_id)
+        if lock and conn.dialect.name != "sqlite":
+            query = query.with_for_update()
+        row = conn.execute(query).mappings().first()
+        if row is None:
+            raise NotFound(f"no incident {incident_id}")
+        return incident_of(row)
+
+    def _open(self, conn: Connection, subject: str, *, lock: bool = False) -> Incident | None:
+        """`lock`: it is not closed before our commit."""
+        query = sa.select(incidents).where(i.key == subject)
+        if lock and conn.dialect.name != "sqlite":
+            query = query.with_for_update()
+        row = conn.execute(query).mappings().first()
+        return None if row is None else incident_of(row)
+
+    def _write(
+        self, conn: Connection, old: Incident, change: Change, now: datetime, **more: Any
+    ) -> Incident:
+        status = change.status or old.status
+        moves.check(f"incident {old.id}", moves.INCIDENT, old.status, status)
+        sentence = old.sentence if change.sentence is None else change.sentence
+        details = {**old.details, **change.details}
+        if change.verdicts is not None:
+            judged(conn, old.id, change.verdicts, now)
+        if (status, sentence) != (old.status, old.sentence):
+            audit.write(conn, now, f"incident:{old.id}", None, f"{status}: {sentence}")
+        new = {"status": status, "sentence": sentence, "details": details}
+        conn.execute(
+            sa.update(incidents).where(i.id == old.id).values(**new, updated_at=now, **more)
+        )
+        return self._one(conn, old.id)
+
+    def _close(self, conn: Connection, old: Incident, change: Change, now: datetime) -> Incident:
+        assert change.status is not None
+        key = f"{old.subject[:218]}#{old.id}"
+        new = self._write(conn, old, change, now, key=key, closed_at=now)
+        give_up(conn, old.id, f"not begun before its incident was {new.status}", now)
+        end(conn, old.id, model.REPORTED[change.status], new.sentence, now)
+        return new

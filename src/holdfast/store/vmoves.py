@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers on their way off a host: `ports.recovery.ServerMoves` in SQL.
+
+Who may begin is decided by one transaction at a time, for all incidents together: it holds the row
+`moves` of the table `things`.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from holdfast.model import incident as model
+from holdfast.model.errors import NotFound
+from holdfast.model.host import same
+from holdfast.model.operation import Claim
+from holdfast.ports.ledger import Work
+from holdfast.ports.recovery import (
+    FAILED,
+    IGNORED,
+    ONGOING,
+    PENDING,
+    SUCCEEDED,
+    Limits,
+    MoveWork,
+    ServerMove,
+)
+from holdfast.store import audit, switches
+from holdfast.store.booking import portions
+from holdfast.store.database import Database
+from holdfast.store.operations import update_claimed
+from holdfast.store.tables import incidents, operations, things, vmoves
+from holdfast.store.work import apply_work
+
+v, i, o = vmoves.c, incidents.c, operations.c
+_FIELDS = (
+    "uuid",
+    "incident_id",
+    "server_id",
+    "server_name",
+    "source_host",
+    "status",
+    "dest_host",
+    "attempts",
+    "was",
+    "locked_before",
+    "reservation",
+    "position",
+    "started_at",
+    "ended_at",
+    "not_before",
+    "after_migration",
+)
+#: Whoever lets moves begin, or takes that back, holds it: see `take`.
+LOCK = "moves"
+
+
+_restarted = (
+    sa.exists()
+    .where(
+        o.subject == sa.literal("server:").concat(v.server_id),
+        o.kind == "recovery_guest",
+        o.is_open.is_(True),
+    )
+    .correlate(vmoves)
+)
+
+
+class VMoveStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def plan(self, incident_id: str, moves: Sequence[ServerMove], claim: Claim) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            mine = sa.select(v.server_id).where(v.incident_id == incident_id)
+            known = set(conn.execute(mine).scalars())
+            details = sa.select(i.details).where(i.id == incident_id)
+            report = (conn.execute(details).scalar_one() or {}).get("report", "")
+            fresh = _carried_on(conn, [one for one in moves if one.server_id not in known])
+            rows = [_row(one, incident_id, report, now) for one in fresh]
+            if rows:
+                conn.execute(sa.insert(vmoves), rows)
+
+        self._db.retry(action)
+
+    def of(self, incident_id: str) -> Sequence[ServerMove]:
+        return self._list(v.incident_id == incident_id)
+
+    def to(self, host: str) -> Sequence[ServerMove]:
+        return self._list(v.dest_host == host, v.status == ONGOING)
+
+    def move(self, uuid: str) -> ServerMove:
+        for one in self._list(v.uuid == uuid):
+            return one
+        raise NotFound(f"no move {uuid}")
+
+    def begin(self, limits: Limits, work: MoveWork) -> int:
+        if not self._any_pending():
+            return 0
+
+        def action(conn: Connection) -> int:
+            take(conn, LOCK)
+            now = self._db.now(conn)
+            ongoing = sa.select(sa.func.count()).where(v.status == ONGOING)
+            free = limits.all - conn.execute(ongoing).scalar_one()
+            if free <= 0:
+                return 0
+            chosen = _next(conn, now)[:free]
+            for one in chosen:
+                begun = {"status": ONGOING, "dest_host": None, "updated_at": now}
+                begun["started_at"] = one.started_at or now
+                operation = work(one, now)
+                begun["operation_id"] = operation.id
+                conn.execute(sa.update(vmoves).where(v.uuid == one.uuid).values(**begun))
+                apply_work(conn, operation.subject, Work(put=(operation,)), now)
+            return len(chosen)
+
+        return self._db.retry(action)
+
+    def aim(self, uuid: str, host: str | None, after: int, limits: Limits, claim: Claim) -> bool:
+        def action(conn: Connection) -> bool:
+            take(conn, LOCK)
+            now = self._ours(conn, claim)
+            others = sa.select(sa.func.count()).where(
+                v.dest_host == host, v.status == ONGOING, v.uuid != uuid
+            )
+            if host is not None and conn.execute(others).scalar_one() >= limits.per_target:
+                return False
+            values = {
+                "dest_host": host,
+                "attempts": v.attempts + 1,
+                "after_migration": after,
+                "updated_at": now,
+            }
+            conn.execute(sa.update(vmoves).where(v.uuid == uuid).values(**values))
+            return True
+
+        return self._db.retry(action)
+
+    def note(self, uuid: str, claim: Claim, **values: Any) -> ServerMove:
+        self._write(uuid, claim, values)
+        return self.move(uuid)
+
+    def end(self, uuid: str, claim: Claim, status: str, message: str) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            values = {"status": status, "message": message, "ended_at": now, "updated_at": now}
+            ours = v.uuid == uuid, v.status == ONGOING
+            if conn.execute(sa.update(vmoves).where(*ours).values(**values)).rowcount:
+                query = sa.select(vmoves).where(v.uuid == uuid)
+                row = conn.execute(query).mappings().one()
+                said = f"server {row['server_id']} {status}: {message}"
+                audit.write(conn, now, f"incident:{row['incident_id']}", None, said)
+
+        self._db.retry(action)
+
+    def put_back(self, uuid: str, claim: Claim, message: str, pause_s: float) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            values = {
+                "status": PENDING,
+                "message": message,
+                "dest_host": None,
+                "not_before": now + timedelta(seconds=pause_s),
+                "updated_at": now,
+            }
+            ours = v.uuid == uuid, v.status == ONGOING
+            conn.execute(sa.update(vmoves).where(*ours).values(**values))
+
+        self._db.retry(action)
+
+    def _write(self, uuid: str, claim: Claim, values: Mapping[str, Any]) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            conn.execute(sa.update(vmoves).where(v.uuid == uuid).values(**values, updated_at=now))
+
+        self._db.retry(action)
+
+    def _any_pending(self) -> bool:
+        with self._db.read() as conn:
+            return (
+                conn.execute(sa.select(v.id).where(v.status == PENDING).limit(1)).first()
+                is not None
+            )
+
+    def _list(self, *where: Any) -> list[ServerMove]:
+        query = sa.select(vmoves).where(*where).order_by(v.incident_id, v.position, v.id)
+        with self._db.read() as conn:
+            return [_move(row) for row in conn.execute(query).mappings()]
+
+    def _ours(self, conn: Connection, claim: Claim) -> datetime:
+        now = self._db.now(conn)
+        update_claimed(conn, claim, updated_at=now)
+        return now
+
+
+def give_up(conn: Connection, incident_id: str, message: str, now: datetime) -> None:
+    """Those of an incident that have not begun, and will not."""
+    mine = v.incident_id == incident_id, v.status == PENDING
+    values = {"status": IGNORED, "message": message, "ended_at": now, "updated_at": now}
+    conn.execute(sa.update(vmoves).where(*mine).values(**values))
+
+
+def try_again(conn: Connection, incident_id: str, now: datetime) -> None:
+    """Those that failed or were left wait for their turn again. Of those that never began it is
+    decided anew whether they go: who plans finds them on the host."""
+    mine = v.incident_id == incident_id
+    unbegun = mine, v.status == IGNORED, v.started_at.is_(None)
+    conn.execute(sa.delete(vmoves).where(*unbegun))
+    values = {"status": PENDING, "not_before": None, "ended_at": None, "updated_at": now}
+    again = mine, v.status.in_([FAILED, IGNORED])
+    conn.execute(sa.update(vmoves).where(*again).values(**values, attempts=0))
+
+
+def take(conn: Connection, key: str) -> None:
+    """One at a time from here to the commit."""
+    t = things.c
+    mine = sa.update(things).where(t.key == key).values(generation=t.generation + 1)
+    if not conn.execute(mine).rowcount:
+        conn.execute(sa.insert(things).values(key=key, generation=1))
+
+
+def _carried_on(conn: Connection, moves: Sequence[ServerMove]) -> list[ServerMove]:
+    """A server may be under way already, off another host, or have got no further than here when
+    this host died: what it was before that is what it was."""
+    latest: dict[str, ServerMove] = {}
+    for ids in portions([one.server_id for one in moves]):
+        query = sa.select(vmoves).where(v.server_id.in_(ids)).order_by(v.id)
+        latest |= {row["server_id"]: _move(row) for row in conn.execute(query).mappings()}
+    found = []
+    for one in moves:
+        old = latest.get(one.server_id)
+        if old is not None and (
+            old.status in (PENDING, ONGOING)
+            or (old.status != SUCCEEDED and same(old.dest_host or "", one.source_host))
+        ):
+            found.append(replace(one, was=old.was, locked_before=old.locked_before))
+        else:
+            found.append(one)
+    return found
+
+
+def _next(conn: Connection, now: datetime) -> list[ServerMove]:
+    """Whose turn it is: older incidents first, each in its own order; a server has one at a time,
+    and none while it is being restarted."""
+    ready = sa.or_(v.not_before.is_(None), v.not_before <= now)
+    query = (
+        sa.select(vmoves, i.details)
+        .join(incidents, i.id == v.incident_id)
+        .where(v.status == PENDING, ready, i.status == model.RUNNING, ~_restarted)
+        .order_by(i.opened_at, i.id, v.position, v.id)
+    )
+    rows = conn.execute(query).mappings().all()
+    segments = {(row["details"] or {}).get("segment", "") for row in rows}
+    paused = {one for one in segments if switches.pauses_for(conn, one, now)}
+    free = [row for row in rows if (row["details"] or {}).get("segment", "") not in paused]
+    under_way = set(conn.execute(sa.select(v.server_id).where(v.status == ONGOING)).scalars())
+    first = {row["server_id"]: _move(row) for row in reversed(free)}
+    return [
+        one
+        for one in map(_move, free)
+        if one.server_id not in under_way and first[one.server_id].uuid == one.uuid
+    ]
+
+
+def _row(one: ServerMove, incident_id: str, report: str, now: datetime) -> dict[str, Any]:
+    values = {name: getattr(one, name) for name in _FIELDS}
+    return {
+        **values,
+        "uuid": one.uuid or str(uuid.uuid4()),
+        "incident_id": incident_id,
+        "notification_uuid": report,
+        "type": "evacuation",
+        "message": one.message or None,
+        "ended_at": now if one.status in (IGNORED, FAILED, SUCCEEDED) else None,
+        "created_at": now,
+    }
+
+
+def _move(row: RowMapping) -> ServerMove:
+    return ServerMove(**{name: row[name] for name in _FIELDS}, message=row["message"] or "")

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest dies: restarted in place, elsewhere when that fails, not for ever."""
+
+import pytest
+
+from holdfast.model.errors import Conflict
+from tests.heal.house import HealHouse
+
+
+def ha(house: HealHouse, name: str = "web", host: str = "cmp-1") -> str:
+    return house.sim.boot(name, "alpha", host, 1, 512, 1, metadata={"HA_Enabled": "True"}).id
+
+
+def test_a_guest_that_crashed_is_stopped_and_started(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house)
+    house.sim.crash_server(server)
+    report = house.report_guest("cmp-1", server)
+    house.run(seconds=20)
+    assert (house.incident(report).status, house.reported(report)) == ("recovered", "finished")
+    assert house.sim.running(server) == ["cmp-1"]
+
+
+def test_a_guest_that_is_not_marked_is_left_alone(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = house.boot("web", "cmp-1")
+    house.sim.crash_server(server)
+    report = house.report_guest("cmp-1", server)
+    house.run(seconds=20)
+    assert house.reported(report) == "ignored"
+    assert "HA_Enabled" in house.incident(report).sentence
+    assert not house.effects("servers.start")
+
+
+def test_one_that_cannot_be_started_here_is_brought_up_elsewhere(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2", "cmp-3")
+    server = ha(house)
+    house.sim.crash_server(server)
+    house.sim.change(only_calls=["servers.start"], failure_rate=1.0)
+    report = house.report_guest("cmp-1", server)
+    house.run(minutes=5)
+    assert house.incident(report).status == "recovered", house.incident(report)
+    assert house.sim.running(server) in (["cmp-2"], ["cmp-3"])
+
+
+def test_a_second_crash_after_it_was_recovered_is_a_new_incident(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house)
+    incidents = set()
+    for _ in range(3):
+        house.sim.crash_server(server)
+        report = house.report_guest("cmp-1", server)
+        house.run(seconds=20)
+        assert house.incident(report).status == "recovered"
+        incidents.add(house.incident(report).id)
+    assert len(incidents) == 3
+
+
+def test_one_that_keeps_dying_is_left_to_people(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2")
+    house.recovery.guest_budget = 2
+    server = ha(house)
+    for _ in range(3):
+        house.sim.crash_server(server)
+        report = house.report_guest("cmp-1", server)
+        house.run(seconds=20)
+    incident = house.incident(report)
+    assert (incident.status, house.reported(report)) == ("failed", "error")
+    assert "keeps dying" in incident.sentence
+    assert len(house.effects("servers.start")) == 2
+    house.run(minutes=90)
+    house.sim.recover_host("cmp-1")
+    house.m.cloud.servers.start(server)
+    house.sim.crash_server(server)
+    report = house.report_guest("cmp-1", server)
+    house.run(seconds=20)
+    assert house.incident(report).status == "recovered"
+
+
+def test_the_same_report_delivered_late_is_a_duplicate(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house)
+    house.sim.crash_server(server)
+    at = house.clock.now()
+    house.report_guest("cmp-1", server, at=at)
+    house.run(seconds=20)
+    with pytest.raises(Conflict):
+        house.report_guest("cmp-1", server, at=at)
+
+
+def test_a_dead_host_explains_its_dead_guests(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2", "cmp-3", "cmp-4")
+    server = ha(house)
+    house.sim.change(service_down_s=30.0)
+    house.sim.fail_host("cmp-1")
+    guest = house.report_guest("cmp-1", server)
+    house.run(seconds=3)
+    host = house.report("cmp-1")
+    house.run(minutes=2)
+    assert house.incident(guest).id == house.incident(host).id
+    assert house.incident(host).status == "recovered"
+    assert (house.reported(guest), house.reported(host)) == ("finished", "finished")
+    assert house.server(server)["host"] != "cmp-1"
+    assert house.effects("moves.evacuate") == [server]
+    house.check_never_twice()
+
+
+def test_guests_reported_while_their_host_is_dealt_with_join_it(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2", "cmp-3", "cmp-4")
+    house.sim.change(fence_lies=True)
+    server = ha(house)
+    host = house.report("cmp-1")
+    house.run(seconds=5)
+    guest = house.report_guest("cmp-1", server)
+    house.run(seconds=5)
+    assert house.incident(guest).id == house.incident(host).id
+
+
+def test_a_guest_deleted_meanwhile_ends_the_matter(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house)
+    house.sim.crash_server(server)
+    house.m.cloud.servers.delete(server)
+    report = house.report_guest("cmp-1", server)
+    house.run(seconds=20)
+    assert house.reported(report) == "ignored"
+
+
+def test_ordinary_events_of_a_guest_are_noted_and_ignored(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house)
+    said = {"instance_uuid": server, "event": "LIFECYCLE", "vir_domain_event": "STOPPED_SHUTDOWN"}
+    report = house.notify("VM", "cmp-1", said)
+    house.run(seconds=5)
+    assert house.reported(report) == "ignored"
+    assert not house.effects("servers.stop")
