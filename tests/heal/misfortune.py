@@ -201,7 +201,7 @@ class Play:
 
     def _return(self) -> None:
         """Not before we have looked at what ran on it: nobody could know afterwards."""
-        begun = "SELECT 1 FROM incidents WHERE subject = ? AND status = 'running'"
+        begun = "SELECT 1 FROM incidents WHERE subject = ? AND status != 'open'"
         if self.later and not self.book.execute(begun, [f"host:{DEAD}"]).fetchone():
             return self._soon("the source returns", self._return, 1, 30)
         self.house.sim.recover_host(DEAD)
