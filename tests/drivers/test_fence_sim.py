@@ -78,7 +78,7 @@ def test_a_fence_that_hangs_ends_within_its_time(
 ) -> None:
     sim.change(only_calls=["fence.off"], hang_s=3600.0)
     before = clock.monotonic()
-    with pytest.raises(DriverError, match="no answer within 28 s") as raised:
+    with pytest.raises(DriverError, match="no answer within 8 s") as raised:
         fences.off("cmp-1")
     assert raised.value.retryable
     assert clock.monotonic() - before <= fences.call_timeout_s

@@ -140,8 +140,7 @@ def book(kind: Kind) -> Act:
 
 
 def until_prepared(house: House) -> None:
-    """And so long before the start that who takes over from a dead manager comes before it."""
-    house.run(until=max(START - timedelta(seconds=45), house.clock.now()))
+    house.run(until=max(START - timedelta(seconds=30), house.clock.now()))
 
 
 def until_active(house: House) -> None:

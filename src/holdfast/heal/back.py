@@ -143,6 +143,10 @@ class HostBack(IncidentWork):
         if not self.desk.settings.move_back:
             return "its servers stay where they are"
         incident, cloud = self.incident(run), self.desk.hands(run)
+        since = datetime.fromisoformat(incident.details["back_at"])
+        late = self.desk.incidents.now() > since + timedelta(
+            seconds=self.desk.settings.move_give_up_s
+        )
         back = under_way = 0
         for one in self.desk.moves.of(incident.id):
             if one.status != SUCCEEDED or one.reservation:
@@ -161,7 +165,7 @@ class HostBack(IncidentWork):
                     under_way += 1
                 except Conflict as refused:
                     LOG.warning("server %s does not go back: %s", server.id, refused.message)
-        if under_way:
+        if under_way and not late:  # who does not get there by then stays where it is
             raise NotYet(f"{back} servers are back, {under_way} on their way", LOOK_S)
         return f"{back} servers are back"
 

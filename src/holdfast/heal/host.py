@@ -25,7 +25,7 @@ from holdfast.ports.recovery import ONGOING, PENDING, SUCCEEDED, Change, ServerM
 from holdfast.work.kind import Kind, NotYet, Run, Step
 
 #: How often it is looked whether moves have ended, or repair has been at the reservations.
-LOOK_S, IDLE_S, REPAIR_LOOK_S = 0.5, 1.0, 0.1
+LOOK_S, IDLE_S, REPAIR_LOOK_S = 0.5, 2.0, 0.1
 
 
 class HostRecovery(Recovery):

@@ -100,8 +100,8 @@ class VMoveStore:
         raise NotFound(f"no move {uuid}")
 
     def begin(self, limits: Limits, work: MoveWork) -> int:
-        if not self._any_pending():
-            return 0
+        if not self._might_begin(limits):
+            return 0  # found out without keeping others from looking
 
         def action(conn: Connection) -> int:
             take(conn, LOCK)
@@ -124,7 +124,8 @@ class VMoveStore:
 
     def aim(self, uuid: str, host: str | None, after: int, limits: Limits, claim: Claim) -> bool:
         def action(conn: Connection) -> bool:
-            take(conn, LOCK)
+            if host is not None:
+                take(conn, LOCK)
             now = self._ours(conn, claim)
             others = sa.select(sa.func.count()).where(
                 v.dest_host == host, v.status == ONGOING, v.uuid != uuid
@@ -181,12 +182,13 @@ class VMoveStore:
 
         self._db.retry(action)
 
-    def _any_pending(self) -> bool:
+    def _might_begin(self, limits: Limits) -> bool:
         with self._db.read() as conn:
-            return (
-                conn.execute(sa.select(v.id).where(v.status == PENDING).limit(1)).first()
-                is not None
-            )
+            pending = sa.select(v.id).where(v.status == PENDING).limit(1)
+            if conn.execute(pending).first() is None:
+                return False
+            ongoing = sa.select(sa.func.count()).where(v.status == ONGOING)
+            return bool(conn.execute(ongoing).scalar_one() < limits.all)
 
     def _list(self, *where: Any) -> list[ServerMove]:
         query = sa.select(vmoves).where(*where).order_by(v.incident_id, v.position, v.id)
