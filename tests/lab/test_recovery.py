@@ -80,7 +80,8 @@ class Town:
         return eventually(done, timeout, 0.3)
 
     def evacuations(self, host: str, servers: list[str]) -> Counter[str]:
-        """How often each of these left that host."""
+        """How often each of these left that host. One that Nova found no place for went nowhere
+        and was asked for again."""
         asked = {"migration_type": "evacuation", "source_compute": host}
         found: Counter[str] = Counter()
         marker = ""
@@ -91,9 +92,12 @@ class Town:
             if not page:
                 return found
             for one in page:
-                if one["instance_uuid"] in servers:
-                    assert one["status"] in ("done", "completed"), one
-                    found[one["instance_uuid"]] += 1
+                if one["instance_uuid"] not in servers:
+                    continue
+                if one["status"] == "error" and one["dest_compute"] is None:
+                    continue
+                assert one["status"] in ("done", "completed"), one
+                found[one["instance_uuid"]] += 1
             marker = page[-1]["uuid"]
 
     def returns(self, host: str) -> float:
@@ -155,7 +159,7 @@ def options(folder: Path) -> dict[str, dict[str, object]]:
     }
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(500)
 def test_the_servers_of_a_compute_that_dies_run_elsewhere_each_once_and_it_comes_back(
     town: Town,
 ) -> None:
