@@ -51,7 +51,7 @@ from holdfast.reserve.resource import Resource
 from holdfast.store import Store
 from holdfast.watch import poll
 from holdfast.work import tidy
-from holdfast.work.kind import never_ending
+from holdfast.work.kind import Kind, never_ending
 from holdfast.work.loop import Loop
 from holdfast.work.runner import Runner
 
@@ -159,20 +159,7 @@ class ManagerPart:
         )
         self.runner = Runner(
             operations,
-            {
-                **due.kinds(desk),
-                **hosts.kinds(desk),
-                **desk.announcer.kinds(),
-                **desk.enforcement.kinds(),
-                **repair.kinds(repairs, conf.reservation),
-                **reconcile.kinds(desk, conf.reservation),
-                **tell.kinds(desk),
-                **refresh.kinds(desk, conf.reservation),
-                **servers.kinds(desk, conf.reservation, leases.create),
-                **tidy.kinds(core.store.tidy, conf.manager),
-                **self.watching.kinds,
-                **self.recovering.kinds,
-            },
+            self._kinds(desk, leases, repairs),
             core.clock,
             owner=self.name,
             patience=conf.manager,
@@ -202,6 +189,24 @@ class ManagerPart:
         self._stopped = threading.Event()
         self._getting_ready = threading.Thread(target=self._ready, name="ready", daemon=True)
         self._rpc: Any = None
+
+    def _kinds(self, desk: Desk, leases: Leases, repairs: Repairs) -> Mapping[str, Kind]:
+        """All durable work that a manager does."""
+        conf = self._core.conf
+        return {
+            **due.kinds(desk),
+            **hosts.kinds(desk),
+            **desk.announcer.kinds(),
+            **desk.enforcement.kinds(),
+            **repair.kinds(repairs, conf.reservation),
+            **reconcile.kinds(desk, conf.reservation),
+            **tell.kinds(desk),
+            **refresh.kinds(desk, conf.reservation),
+            **servers.kinds(desk, conf.reservation, leases.create),
+            **tidy.kinds(self._core.store.tidy, conf.manager),
+            **self.watching.kinds,
+            **self.recovering.kinds,
+        }
 
     def start(self) -> None:
         # Many threads that mostly wait: one that holds a lock must not wait 5 ms for its turn.

@@ -6,33 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from test_client_fake import HOSTS, LEASES, Fake, Ran, Run, clean_environment, runner
+from test_client_fake import HOSTS, LEASES, Fake, Ran, Run
 
 from holdfast.cmd import client as program
 
 UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
 SIM = "/holdfast/v1/sim"
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    clean_environment(monkeypatch)
-    server = Fake()
-    monkeypatch.setenv("HOLDFAST_URL", server.url)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def holdfast(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    return runner(monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(

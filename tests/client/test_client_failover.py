@@ -3,33 +3,16 @@
 scripted."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from test_client_fake import Fake, Run, clean_environment, runner
+from test_client_fake import Fake, Run
 
 from holdfast.client import Client, NotFound
 
 UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
 LIST, SET = "GET /holdfast/v1/failover", f"PUT /holdfast/v1/failover/{UUID}"
 HOSTS = "GET /holdfast/v1/hosts"
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    clean_environment(monkeypatch)
-    server = Fake()
-    monkeypatch.setenv("HOLDFAST_URL", server.url)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def holdfast(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    return runner(monkeypatch, capsys)
 
 
 def capacity(name: str = "north", **more: Any) -> dict[str, Any]:

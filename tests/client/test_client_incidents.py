@@ -4,12 +4,11 @@ scripted."""
 
 import json
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from test_client_fake import Fake, Run, clean_environment, runner
+from test_client_fake import Fake, Run
 
 from holdfast.client import Client, NotFound, clock
 from holdfast.client.commands.incident_lines import screen
@@ -32,21 +31,9 @@ PAUSE = {
 }
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    clean_environment(monkeypatch)
-    server = Fake()
-    monkeypatch.setenv("HOLDFAST_URL", server.url)
-    server.says(PAUSES, (200, {"pauses": []}))
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def holdfast(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    return runner(monkeypatch, capsys)
+@pytest.fixture(autouse=True)
+def unpaused(fake: Fake) -> None:
+    fake.says(PAUSES, (200, {"pauses": []}))
 
 
 def listed(**more: Any) -> dict[str, Any]:

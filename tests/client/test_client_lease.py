@@ -2,32 +2,15 @@
 """`holdfast lease …`: what is sent, printed and returned. The server is scripted."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from test_client_fake import LEASES, Fake, Run, clean_environment, runner
+from test_client_fake import LEASES, Fake, Run
 
 from holdfast.client import Client, Conflict, clock
 
 UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    clean_environment(monkeypatch)
-    server = Fake()
-    monkeypatch.setenv("HOLDFAST_URL", server.url)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def holdfast(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    return runner(monkeypatch, capsys)
 
 
 def lease(status: str = "PENDING", **more: Any) -> dict[str, Any]:
