@@ -218,8 +218,9 @@ def _of(name: str, kind: Kind) -> list[Story]:
         Story(
             f"{name}-move",
             booked,
-            [change(kind, start=START, end=LATER), until_prepared],
-            "PENDING",
+            # to its end: who dies just before the start is found only after it
+            [change(kind, start=START, end=LATER), until_prepared, until_active, a_moment],
+            "ACTIVE",
         ),
         Story(f"{name}-grow", active, [prolong, a_moment], "ACTIVE"),
         Story(f"{name}-end", [*active, kind.use], [until_ended], "TERMINATED"),

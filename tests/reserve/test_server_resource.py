@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """`virtual:server`: shelved until the start, there for the lease, and what becomes of it after."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from holdfast.model.caller import Caller
-from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, ServerLeased
+from holdfast.model.errors import (
+    Conflict,
+    DriverError,
+    InvalidInput,
+    NotEnoughHosts,
+    ServerLeased,
+)
 from holdfast.model.host import Host, Inventory
 from holdfast.model.lease import Window
 from holdfast.model.stock import Stock
@@ -621,3 +628,17 @@ def test_a_manager_that_dies_over_the_cloud_changes_nothing_about_the_outcome(
         own = f"reserved_web_{cloud.lease(made).reservations[0].id}"
         assert cloud.images().count(own) == 1, points.where
         assert cloud.pools() == {"freepool": {"cmp-1"}}, points.where
+
+
+def test_the_same_command_again_is_answered_also_while_the_cloud_is_away(cloud: House) -> None:
+    """Its first answer was lost."""
+    spec = {"server_id": boot(cloud, "cmp-1")}
+    wanted = NewLease(
+        cloud.new_id(), "one server", cloud.at(5), cloud.at(65), None,
+        (NewReservation("virtual:server", spec),),
+    )  # fmt: skip
+    cloud.m.commands.create_lease(ANN, wanted)
+    cloud.sim.change(down=True)
+    cloud.m.commands.create_lease(ANN, wanted)
+    with pytest.raises(DriverError):
+        cloud.m.commands.create_lease(ANN, replace(wanted, id=cloud.new_id()))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -20,9 +21,10 @@ from holdfast.model.operation import Claim, Operation
 from holdfast.ports.clock import SystemClock
 from holdfast.ports.cloud import CloudHost
 from holdfast.ports.ledger import Work
-from holdfast.store import Store
+from holdfast.store import Store, migrations
 from holdfast.store.stock import OVERLAP
 from holdfast.store.tables import hosts
+from tests.simclock import SimClock
 
 
 @pytest.fixture
@@ -119,6 +121,26 @@ def test_hosts_come_and_go_and_change(store: Store, other: Store) -> None:
     assert other.ledger.stock().hosts[one].capabilities == {"gpu": "yes"}
     store.ledger.withdraw(two, Work())
     assert set(other.ledger.stock().hosts) == {one}
+
+
+def test_a_host_that_changes_twice_within_one_instant_is_seen_as_it_is(
+    tmp_path: Path,
+) -> None:
+    """Time stands still, as it may for a clock that is coarse."""
+    store = Store(f"sqlite:///{tmp_path / 'db'}", SimClock(BASE))
+    migrations.sync(store.database)
+    host_id = enrol(store, "cmp-1")
+
+    def say(reservable: bool) -> bool:
+        with store.database.write() as conn:
+            now = store.database.now(conn)
+            values = {"reservable": reservable, "updated_at": now, "touched_at": now}
+            row = sa.update(hosts).where(hosts.c.id == host_id)
+            conn.execute(row.values(**values, generation=hosts.c.generation + 1))
+        return host_id in store.ledger.stock().hosts
+
+    assert [say(False), say(True), say(False)] == [False, True, False]
+    store.close()
 
 
 def test_a_booking_does_not_make_anybody_read_facts_again(store: Store, other: Store) -> None:

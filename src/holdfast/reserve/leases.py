@@ -9,7 +9,14 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from holdfast.model.caller import Caller
-from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound, StaleWrite
+from holdfast.model.errors import (
+    Conflict,
+    DriverError,
+    InvalidInput,
+    NotEnoughHosts,
+    NotFound,
+    StaleWrite,
+)
 from holdfast.model.lease import (
     APPLY,
     ARRANGE,
@@ -59,7 +66,12 @@ class Leases:
     # commands
 
     def create(self, caller: Caller, wanted: NewLease) -> Preview | None:
-        asked = self._drafts.asked(caller, wanted.reservations)
+        try:
+            asked = self._drafts.asked(caller, wanted.reservations)
+        except DriverError:
+            if self._known(caller, wanted.id):
+                return None  # the same command again, while the cloud is away
+            raise
         return self._until_won(lambda attempt: self._create(caller, wanted, asked, attempt))
 
     def update(self, caller: Caller, lease_id: str, change: LeaseChange) -> Preview | None:

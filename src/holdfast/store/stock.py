@@ -86,7 +86,7 @@ class StockKeeper:
         """Of these hosts what has changed."""
         rows = conn.execute(sa.select(h.id, h.generation, h.updated_at).where(*where)).all()
         stale = {i: (gen, at) for i, gen, at in rows if self._known.get(i) != (gen, at)}
-        told = [i for i, (_gen, at) in stale.items() if self._facts_at(i) != at]
+        told = [i for i, (_gen, at) in stale.items() if self._facts_differ(i, at)]
         if told:
             self._renew_facts(conn, told)
         if stale:
@@ -94,9 +94,13 @@ class StockKeeper:
             self._stock.changes += 1
         self._known.update(stale)
 
-    def _facts_at(self, host_id: int) -> datetime | str | None:
+    def _facts_differ(self, host_id: int, at: datetime | None) -> bool:
+        """Whether the host itself may have changed, not only who holds it. Two changes at the same
+        instant have the same time: what was new at the last look may be new again."""
         known = self._known.get(host_id)
-        return "never" if known is None else known[1]
+        if known is None or known[1] != at:
+            return True
+        return at is not None and self._since is not None and at >= self._since
 
     def _renew_facts(self, conn: Connection, ids: Collection[int]) -> None:
         """A new stock: who plans with the old one goes on with it."""
