@@ -97,6 +97,22 @@ def test_a_server_that_was_reset_is_in_error_and_may_be_stopped(world: World) ->
     settled(world, server, "SHUTOFF")
 
 
+def test_a_server_that_was_reset_to_active_counts_as_such_and_can_be_stopped(
+    world: World,
+) -> None:
+    servers = world.cloud.servers
+    server = world.boot(host=world.hosts[0])
+    servers.reset(server.id)
+    for _ in range(2):
+        servers.reset(server.id, active=True)
+        seen = servers.show(server.id)
+        assert (seen.status, seen.task_state, seen.host) == ("ACTIVE", None, world.hosts[0])
+        assert seen.powered
+    servers.stop(server.id)
+    settled(world, server, "SHUTOFF")
+    assert not servers.show(server.id).powered
+
+
 def test_a_stopped_server_and_one_in_the_middle_of_something_can_be_deleted(world: World) -> None:
     servers = world.cloud.servers
     stopped, stopping = world.boot(host=world.hosts[0]), world.boot(host=world.hosts[0])

@@ -5,7 +5,11 @@ from oslo_config import cfg
 
 GROUP = "cloud"
 OPTS = [
-    cfg.StrOpt("driver", default="sim", help="Entry point of the group holdfast.cloud: sim, …"),
+    cfg.StrOpt(
+        "driver",
+        default="sim",
+        help="Entry point of the group holdfast.cloud: sim, nova, libvirt, …",
+    ),
     cfg.FloatOpt(
         "call_timeout_s",
         default=10.0,

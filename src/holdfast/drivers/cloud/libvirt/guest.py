@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a domain's XML and state say of a guest: values in, values out.
+
+Who may be moved is decided here too. Two hosts that both have a disk of that name need not have the
+same disk, so it must be said which are shared (`[libvirt] shared`); and a host that comes back
+starts what has autostart by itself, which only a lock on its disks can then prevent.
+"""
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from xml.etree import ElementTree
+
+#: What people say of a guest in its `<metadata>`: `<guest ha="yes" HA_Priority="5"/>`.
+OURS = "{urn:holdfast:guest}guest"
+#: What `ha` means to [recovery] ha_key.
+HA = "HA_Enabled"
+#: Reasons to stand still that pass by themselves, and what is under way then.
+_IN_PASSING: Mapping[str, str] = {
+    "migration": "migrating",
+    "postcopy": "migrating",
+    "save": "suspending",
+    "dump": "image_snapshot",
+    "snapshot": "image_snapshot",
+    "from_snapshot": "powering-on",
+    "starting_up": "powering-on",
+    "shutting_down": "powering-off",
+}
+
+
+@dataclass(frozen=True)
+class Disk:
+    target: str
+    type: str  # file, block, network, volume, …
+    source: str  # a path, or where on the network
+
+
+@dataclass(frozen=True)
+class Facts:
+    uuid: str
+    name: str
+    vcpus: int
+    memory_mb: int
+    project: str = ""
+    flavor: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    disks: tuple[Disk, ...] = ()
+
+
+def status(state: str, reason: str) -> tuple[str, str | None]:
+    """A domain's state in words of the cloud: the server's status, and what is under way. One that
+    stands still by somebody's word is PAUSED; with others something is wrong."""
+    if state == "paused":
+        if reason in _IN_PASSING:
+            return "ACTIVE", _IN_PASSING[reason]
+        return ("PAUSED" if reason in ("user", "unknown") else "ERROR"), None
+    if state == "shutdown":
+        return "ACTIVE", "powering-off"
+    if state == "shutoff":
+        return ("SUSPENDED" if reason == "saved" else "SHUTOFF"), None
+    if state == "crashed":
+        return "ERROR", None
+    return ("SUSPENDED" if state == "pmsuspended" else "ACTIVE"), None
+
+
+def facts(xml: str) -> Facts:
+    """Of an XML that libvirt itself wrote: sizes are in KiB."""
+    root = ElementTree.fromstring(xml)
+    said = _said(root)
+    return Facts(
+        uuid=root.findtext("uuid", "").strip(),
+        name=root.findtext("name", "").strip(),
+        vcpus=int(root.findtext("vcpu", "1")),
+        memory_mb=-(-int(root.findtext("memory", "0")) // 1024),
+        project=said.get("project", ""),
+        flavor=said.get("flavor", ""),
+        metadata=said,
+        disks=tuple(_disks(root)),
+    )
+
+
+def _said(root: ElementTree.Element) -> dict[str, str]:
+    ours = root.find(f"metadata/{OURS}")
+    found = dict(ours.attrib) if ours is not None else {}
+    if "ha" in found:
+        found.setdefault(HA, found["ha"])
+    return found
+
+
+def _disks(root: ElementTree.Element) -> Sequence[Disk]:
+    found = []
+    for one in root.iterfind("devices/disk"):
+        source, target = one.find("source"), one.find("target")
+        if source is None or one.get("device", "disk") not in ("disk", "lun"):
+            continue  # an empty drive; and of a CD that is not there, libvirt itself knows
+        kind = one.get("type", "file")
+        where = source.get("file") or source.get("dev") or source.get("dir") or ""
+        if kind == "volume":
+            where = f"pool:{source.get('pool', '')}"
+        elif kind == "network":
+            where = f"{source.get('protocol', '')}:{source.get('name', '')}"
+        name = target.get("dev", "") if target is not None else ""
+        found.append(Disk(name, kind, where))
+    return found
+
+
+def stays(guest: Facts, shared: Sequence[str], *, autostart: bool) -> str:
+    """Why the guest cannot be started on another host; "" if nothing is against it."""
+    for disk in guest.disks:
+        if disk.type != "network" and not _is_shared(disk.source, shared):
+            return (
+                f"its disk {disk.target}, {disk.source or 'a ' + disk.type}, is in none of"
+                f" [libvirt] shared ({', '.join(shared) or 'empty'}): add what all hosts share"
+            )
+    unlocked = [disk for disk in guest.disks if disk.type != "file"]
+    if autostart and unlocked:
+        return (
+            f"it has autostart, and nothing locks its disk {unlocked[0].target}: its host would"
+            f" start it a second time when it returns; virsh autostart --disable {guest.name}"
+        )
+    return ""
+
+
+def _is_shared(source: str, shared: Sequence[str]) -> bool:
+    if source.startswith("pool:"):
+        return source in shared
+    path = posixpath.normpath(source)
+    return any(
+        path == root or path.startswith(root.rstrip("/") + "/")
+        for root in (posixpath.normpath(one) for one in shared if one.startswith("/"))
+    )

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A libvirt host whose guests fail on command, and whose daemon can die while they live."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.processes import Kept, eventually
+from tests.servers.base import SYSTEM, Missing, which
+from tests.servers.libvirt import Libvirt
+
+HERE = Path(__file__).parent
+COMPILE = (
+    "gcc -m32 -Os -ffreestanding -fno-pie -fno-stack-protector -fno-asynchronous-unwind-tables"
+    " -mno-sse -nostdlib -static -w -Wl,--build-id=none,-Ttext=0x100000,-n,-z,noexecstack"
+    " -Wl,--no-warn-rwx-segments"
+)
+DOMAIN = """\
+<domain type='qemu'>
+  <name>{name}</name>
+  <metadata>{metadata}</metadata>
+  <memory unit='KiB'>2048</memory><vcpu>1</vcpu>
+  <os><type arch='x86_64' machine='pc'>hvm</type><kernel>{kernel}</kernel></os>
+  <features><acpi/></features>
+  <on_poweroff>destroy</on_poweroff><on_reboot>restart</on_reboot><on_crash>{on_crash}</on_crash>
+  <devices>
+    <emulator>{emulator}</emulator>
+    <controller type='usb' model='none'/><memballoon model='none'/>
+    <serial type='unix'><source mode='bind' path='{serial}'/><target port='0'/></serial>
+    <panic model='isa'/>{devices}
+  </devices>
+</domain>"""
+NETWORK_DISK = """\
+<disk type='network' device='disk'>
+  <driver name='qemu' type='raw' cache='none' error_policy='{write}' rerror_policy='{read}'/>
+  <source protocol='nbd'{named}><host transport='unix' socket='{socket}'/></source>
+  <target dev='hda' bus='ide'/>
+</disk>"""
+FILE_DISK = """\
+<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='{path}'/>
+  <target dev='hda' bus='ide'/></disk>"""
+CHANNEL = """\
+<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>"""
+
+
+class GuestHost(Libvirt):
+    """Guests outlive the daemon until the host itself is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: list[Kept] = []  # daemons that died; their keepers still keep the guests
+        self._nbd: list[Kept] = []
+
+    def find(self) -> None:
+        super().find()
+        for program in ("gcc", "nbdkit"):
+            if which(program) is None:
+                raise Missing(program, program)
+        # one that the account of the host may run, too
+        python = shutil.which("python3", path=SYSTEM)
+        if python is None:
+            raise Missing("python3 of the system", "python3")
+        self.python = python
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.kernel = self.folder / "guest.elf"
+        subprocess.run(
+            [*COMPILE.split(), "-o", self.kernel, HERE / "guest.c"], check=True, timeout=60
+        )
+        self.sockets = self.folder / "s"
+        self.sockets.mkdir(mode=0o777)
+        self.sockets.chmod(0o777)
+        self.wrapper = self.folder / "qemu"
+        script = self.folder / "qmp.py"
+        shutil.copy(HERE / "qmp.py", script)
+        head = f"exec {self.python} {script} {self.sockets} {self.emulator}"
+        self.wrapper.write_text(f'#!/bin/sh\n{head} "$@"\n')
+        self.wrapper.chmod(0o755)
+
+    # its daemon
+
+    def die(self, number: int) -> None:
+        """The daemon alone, by this signal."""
+        assert self.kept is not None
+        self.kept.signal(number)
+        self.kept.wait(5)
+        self._before.append(self.kept)
+        self.kept = None
+
+    @contextlib.contextmanager
+    def frozen_daemon(self) -> Iterator[None]:
+        assert self.kept is not None
+        self.kept.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.kept.signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        try:
+            super().stop()
+        finally:
+            while self._before or self._nbd:
+                (self._before or self._nbd).pop().close(keep=True)
+
+    # its guests
+
+    def xml(
+        self,
+        name: str,
+        devices: str = "",
+        *,
+        on_crash: str = "destroy",
+        proxied: bool = False,
+        metadata: str = "",
+    ) -> str:
+        return DOMAIN.format(
+            name=name,
+            metadata=metadata,
+            kernel=self.kernel,
+            on_crash=on_crash,
+            emulator=self.wrapper if proxied else self.emulator,
+            serial=self.sockets / name,
+            devices=devices,
+        )
+
+    def wait_ready(self, name: str) -> None:
+        """Its guest runs and obeys."""
+        eventually(lambda: b"OK" in self.say(name, "h"), 30, 0.02)
+
+    def say(self, name: str, command: str, wait_s: float = 0.3) -> bytes:
+        """One byte to a guest; what it answers with, up to the end of a line."""
+        heard = b""
+        with socket.socket(socket.AF_UNIX) as serial:
+            try:
+                serial.connect(str(self.sockets / name))
+                serial.sendall(command.encode())
+                until = time.monotonic() + wait_s
+                while b"\n" not in heard and (left := until - time.monotonic()) > 0:
+                    serial.settimeout(left)
+                    heard += serial.recv(100) or b"\n"
+            except OSError:
+                return heard
+        return heard
+
+    def pid(self, name: str) -> int:
+        """Of its QEMU."""
+        (file,) = self.folder.rglob(f"{name}.pid")
+        return int(file.read_text())
+
+    def kill_guest(self, name: str, number: int = signal.SIGKILL) -> int:
+        pid = self.pid(name)
+        os.kill(pid, number)
+        return pid
+
+    def spoil(self, name: str, order: str) -> None:
+        """Its monitor: `garbage` or `close`."""
+        with socket.socket(socket.AF_UNIX) as orders:
+            orders.connect(str(self.sockets / f"{name}.qmp"))
+            orders.sendall(order.encode())
+
+    # their disks
+
+    def nbd(self, name: str, error: str) -> Disk:
+        """A disk that has this error whenever it is told to."""
+        disk = Disk(self, name, error)
+        self._nbd.append(disk.server)
+        return disk
+
+
+class Disk:
+    def __init__(self, host: GuestHost, name: str, error: str) -> None:
+        self.socket = host.sockets / f"{name}.nbd"
+        self._bad = host.sockets / f"{name}.bad"
+        words = [which("nbdkit") or "nbdkit", "-f", "-U", self.socket, "--filter=error"]
+        words += ["memory", "1M"]
+        for way in ("pread", "pwrite"):
+            words += [f"error-{way}={error}", f"error-{way}-rate=100%"]
+            words += [f"error-{way}-file={self._bad}"]
+        self.server = Kept(words, log=host.log, user=host.user)
+        eventually(self.socket.exists, 10, 0.01)
+
+    def xml(self, write: str, read: str, *, named: bool = True) -> str:
+        name = " name='vol0'" if named else ""
+        return NETWORK_DISK.format(write=write, read=read, named=name, socket=self.socket)
+
+    def spoil(self) -> None:
+        self._bad.touch()
+
+    def mend(self) -> None:
+        self._bad.unlink()
