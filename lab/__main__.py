@@ -11,7 +11,7 @@ import time
 
 from tests.servers import Missing
 
-from lab import build, peer, up
+from lab import build, monitors, peer, up
 from lab.cloud import Lab, NotRunning
 from lab.part import Part, PartFailed
 from lab.place import ROOT, Busy, Place
@@ -192,7 +192,8 @@ def main() -> int:
         if word in ("start", "stop", "kill", "restart"):
             one.add_argument("name", help="as `status` lists it")
         if word in ("peer", "pins"):
-            one.add_argument("peer", choices=peer.PEERS, nargs="?" if word == "pins" else None)
+            known = [*peer.PEERS, *([monitors.NAME] if word == "pins" else [])]
+            one.add_argument("peer", choices=known, nargs="?" if word == "pins" else None)
         if word == "peer":
             one.add_argument(
                 "--set",

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.processes import eventually
 
-from lab import bootstrap, build, config
+from lab import bootstrap, build, config, monitors
 from lab.cloud import Lab, connect
 from lab.part import Part
 from lab.peer import PEERS
@@ -29,7 +29,7 @@ SCHEMAS: dict[str, Callable[[Place], None]] = {
 }
 KEPT = (
     *("installer", "virtual environment", "bytecode"),
-    *(f"{name} installed" for name in PEERS),
+    *(f"{name} installed" for name in (*PEERS, monitors.NAME)),
 )
 DATA = ("mariadb", "rabbitmq", "images", "nova", "neutron", "locks", "masakari-turns")
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sink for tests of what is announced."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.ports.sinks import LeaseNotice
+from holdfast.ports.sinks import NEWS, LeaseNotice
 
 
 @dataclass
@@ -15,9 +16,12 @@ class Ear:
     heard: list[LeaseNotice] = field(default_factory=list)
     trouble: Exception | None = None
     tries: int = 0
+    hears: str = NEWS
+    meanwhile: Callable[[], None] = lambda: None  # what happens while it listens
 
     def send(self, notice: LeaseNotice) -> None:
         self.tries += 1
+        self.meanwhile()
         if self.trouble is not None:
             raise self.trouble
         self.heard.append(notice)

@@ -8,7 +8,7 @@ from stevedore import extension
 
 from holdfast.daemon import BadSetup
 from holdfast.drivers.fence import connect as connect_fence
-from holdfast.heal import back, guest, host, intake, moves, process
+from holdfast.heal import back, guest, host, intake, moves, observed, process, votes
 from holdfast.heal.desk import Announce, Desk, OwnStep
 from holdfast.model.errors import HoldfastError
 from holdfast.ports.cloud import Cloud
@@ -41,6 +41,7 @@ class Recovering:
         self.desk = Desk(
             incidents=core.store.incidents,
             moves=core.store.vmoves,
+            votes=core.store.votes,
             cloud=cloud,
             fence=self.fence,
             settings=conf.recovery,
@@ -50,6 +51,7 @@ class Recovering:
             own_steps=own_steps(),
             ring=ring,
             announce=announce,
+            freepool=conf.cloud.freepool,
             repairs=lambda: bool(reservation.repair),
             mass_failure=lambda: (
                 reservation.mass_failure_few,
@@ -63,7 +65,7 @@ class Recovering:
 def kinds(desk: Desk) -> dict[str, Kind]:
     return {
         name: kind
-        for room in (intake, host, guest, process, moves, back)
+        for room in (intake, observed, votes, host, guest, process, moves, back)
         for name, kind in room.kinds(desk).items()
     }
 

@@ -29,7 +29,6 @@ from holdfast.api.auth import is_loopback
 from holdfast.api.metrics import Metrics
 from holdfast.api.reservation_v1 import lease_view
 from holdfast.daemon import BadSetup
-from holdfast.drivers.sinks import connect as connect_sinks
 from holdfast.heal.segments import SegmentHosts
 from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.model.operation import Operation
@@ -37,6 +36,7 @@ from holdfast.monitors import Watching
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.manager import Manager
+from holdfast.ports.sinks import Sink
 from holdfast.recovery import Recovering
 from holdfast.reserve import due, enforce, hosts, reconcile, refresh, repair, servers, tell
 from holdfast.reserve.announce import Announcer
@@ -48,6 +48,7 @@ from holdfast.reserve.hosts import Hosts
 from holdfast.reserve.leases import Leases
 from holdfast.reserve.repair import Repairs
 from holdfast.reserve.resource import Resource
+from holdfast.speaking import speak
 from holdfast.store import Store
 from holdfast.watch import poll
 from holdfast.work import tidy
@@ -74,8 +75,15 @@ class Core:
             pool_size=conf.database.pool_size,
             timeout_s=conf.database.timeout_s,
         )
+        self._sinks: Sequence[Sink] | None = None
         self.metrics = Metrics()
         self.metrics.watch_open(self.store.operations.open_by_kind)
+
+    def speak(self) -> Sequence[Sink]:
+        """From now on whoever wants to hear is told what is written: what serves or manages."""
+        if self._sinks is None:
+            self._sinks = speak(self.conf, self.clock, self.store)
+        return self._sinks
 
     def close(self) -> None:
         self.store.close()
@@ -104,14 +112,6 @@ def resources() -> Mapping[str, Resource]:
     return {item.obj.type: item.obj for item in found}
 
 
-def announcer(core: Core) -> Announcer:
-    try:
-        sinks = connect_sinks(core.conf, core.clock)
-    except DriverError as error:
-        raise BadSetup(error.message) from error
-    return Announcer(sinks, lease_view.view, core.conf.lease_notifications, core.clock)
-
-
 def enforcement(core: Core) -> Enforcement:
     try:
         return enforce.load(core.conf, lambda: core.store.ledger.stock().hosts)
@@ -134,7 +134,9 @@ class ManagerPart:
         self.cloud = cloud
         self._calls = ThreadPoolExecutor(conf.cloud.parallel_calls, thread_name_prefix="call")
         ledger, operations = core.store.ledger, core.store.operations
-        self._announcer = announcer(core)
+        self._announcer = Announcer(
+            core.speak(), lease_view.view, conf.lease_notifications, core.clock
+        )
         desk = Desk(
             ledger=ledger,
             cloud=cloud,
@@ -155,7 +157,7 @@ class ManagerPart:
             self.watching.hosts,
             new_id=new_id,
             ring=self._ring,
-            announce=self._announcer.incident,
+            announce=core.store.database.herald.incident,
         )
         self.runner = Runner(
             operations,
@@ -316,6 +318,7 @@ def api_services(
     loop_age_s: Callable[[], float] | None = None,
     ring: Callable[[], None] = lambda: None,
 ) -> Services:
+    core.speak()
     return Services(
         conf=core.conf,
         store=core.store,

@@ -17,6 +17,7 @@ from tests.api.cases import INCIDENT, SILENCE, furnish_case
 from tests.api.conftest import Build
 from tests.api.ha import furnish, report_body, segment_body
 from tests.api.house import ADDRESSES, HOSTS, LEASES, NETWORK, OWN, PEOPLE, House, lease_body
+from tests.api.views import furnish_view, view_body
 
 ROUTES = table(None)  # type: ignore[arg-type]  # only what the table says is looked at
 GUARDED = [route for route in ROUTES if route.rule is not None]
@@ -67,13 +68,15 @@ MAY = {
     "instance_ha:vmove:list": ADMINS,
     "instance_ha:vmove:show": ADMINS,
     "holdfast:availability:show": READERS,
-    "holdfast:observation:create": SERVICES,
+    "holdfast:observation:create": {*SERVICES, "agent"},
+    "holdfast:monitor:report": SERVICES,
     "holdfast:observation:list": SERVICES,
     "holdfast:reservation:replace": ADMINS,
     "holdfast:lease:acknowledge": MEMBERS,
     "holdfast:repair:plan": ADMINS,
     "holdfast:repair:run": ADMINS,
     "holdfast:host:list": ADMINS,
+    "holdfast:monitor:list": ADMINS,
     "holdfast:failover:list": ADMINS,
     "holdfast:failover:update": ADMINS,
     "holdfast:incident:list": ADMINS,
@@ -114,6 +117,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", f"{HOSTS}/properties/{{name}}"): {"private": True},
     ("POST", ADDRESSES): {"floating_network_id": NETWORK, "floating_ip_address": "203.0.113.8"},
     ("POST", f"{OWN}/observations"): SEEN,
+    ("PUT", f"{OWN}/monitors/{{observer}}"): view_body(),
     ("PUT", f"{OWN}/failover/{{segment_id}}"): {"kept": 1},
     ("PUT", f"{OWN}/sim/settings"): {"latency_s": 0},
     ("POST", f"{OWN}/incidents/{{incident_id}}/retry"): {},
@@ -135,7 +139,7 @@ QUERIES = {
 }
 NAMES = {"host_id": "2", "ref": "web-1", "code": "holdfast.internal", "alias": "segments"}
 NAMES |= {"segment_id": "1", "notification_id": "1", "vmove_id": "1"}
-NAMES |= {"incident_id": INCIDENT, "silence_id": SILENCE}
+NAMES |= {"incident_id": INCIDENT, "silence_id": SILENCE, "observer": "ctl-1", "host": "cmp-1"}
 
 
 def test_every_route_has_a_rule_that_exists_or_is_open_on_purpose() -> None:
@@ -188,6 +192,8 @@ def test_each_persona_may_do_what_its_roles_allow_and_nothing_else(
         furnish(guarded)
     if str(route.rule).startswith(("holdfast:incident", "holdfast:pause", "holdfast:silence")):
         furnish_case(guarded, path)
+    if route.path.endswith("/{host}/health"):
+        furnish_view(guarded)
     before = guarded.dump()
     refused = set(PEOPLE) - MAY[str(route.rule)]
     for user in sorted(refused):

@@ -226,6 +226,15 @@ def test_sim_commands_show_change_and_break_the_cloud(fake: Fake, holdfast: Run)
     assert (gone.code, gone.out) == (1, "")
 
 
+def test_sim_cut_and_mend_name_the_network_or_mean_all(fake: Fake, holdfast: Run) -> None:
+    fake.says(f"POST {SIM}/hosts/cmp-1/cut", (202, {"said": "cut"}))
+    fake.says(f"POST {SIM}/hosts/cmp-1/mend", (202, {"said": "mended"}))
+    assert holdfast("sim", "cut", "cmp-1", "--network", "storage").out == "cut\n"
+    assert fake.asked[-1]["body"] == {"network": "storage"}
+    assert holdfast("sim", "mend", "cmp-1").out == "mended\n"
+    assert fake.asked[-1]["body"] == {}
+
+
 def test_operation_list_shows_the_sentence(fake: Fake, holdfast: Run) -> None:
     done = {"id": "o1", "kind": "lease.start", "status": "done", "sentence": "2 hosts moved"}
     fake.says("GET /holdfast/v1/operations", (200, {"operations": [done]}))
@@ -277,7 +286,7 @@ def test_the_password_comes_from_a_file(fake: Fake, holdfast: Run, tmp_path: Any
 def test_every_command_of_ours_teaches_by_example(holdfast: Run) -> None:
     entries = importlib.metadata.entry_points(group="holdfast.commands")
     ours = [e.name for e in entries if e.value.startswith("holdfast.client.")]
-    assert len(ours) == 47
+    assert len(ours) == 54
     for name in ours:
         ran = holdfast(*name.split(), "--help")
         assert ran.code == 0

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,11 +31,11 @@ from holdfast import conf as configuration
 from holdfast.drivers import sinks
 from holdfast.drivers.sinks import pinned, webhook
 from holdfast.drivers.sinks.bounded import Bounded
-from holdfast.drivers.sinks.messaging import Messaging
+from holdfast.drivers.sinks.messaging import InstanceHaMessaging, Messaging
 from holdfast.drivers.sinks.webhook import Webhook
 from holdfast.model.errors import DriverError
 from holdfast.ports.clock import SystemClock
-from holdfast.ports.sinks import LeaseNotice
+from holdfast.ports.sinks import INSTANCE_HA, NEWS, LeaseNotice, heard_by
 
 import holdfast.rpc  # isort: skip  # noqa: F401  threads, before oslo.messaging chooses otherwise
 import oslo_messaging  # isort: skip
@@ -65,17 +65,25 @@ class Reader:
 
     heard: list[tuple[str, str, Any, Any]] = field(default_factory=list)
 
+    errors: list[str] = field(default_factory=list)
+
     def info(self, _context: Any, publisher: str, event: str, payload: Any, metadata: Any) -> None:
         self.heard.append((publisher, event, payload, metadata))
 
+    def error(self, _context: Any, _publisher: str, event: str, _payload: Any, _more: Any) -> None:
+        self.errors.append(event)
+
 
 @contextlib.contextmanager
-def reading(url: str, topic: str) -> Iterator[Reader]:
+def reading(url: str, topic: str, exchange: str | None = None) -> Iterator[Reader]:
     reader = Reader()
     cfg.CONF(args=[], project="holdfast", default_config_files=[])
     transport = oslo_messaging.get_notification_transport(cfg.CONF, url=url)
     listener = oslo_messaging.get_notification_listener(
-        transport, [oslo_messaging.Target(topic=topic)], [reader], executor="threading"
+        transport,
+        [oslo_messaging.Target(topic=topic, exchange=exchange)],
+        [reader],
+        executor="threading",
     )
     listener.start()
     try:
@@ -102,6 +110,39 @@ def test_an_unchanged_listener_of_oslo_messaging_hears_the_contracts_notificatio
     assert payload == NOTICE.payload
     assert metadata["message_id"] == NOTICE.message_id == reader.heard[1][3]["message_id"]
     assert metadata["timestamp"] == "2030-01-01 10:00:00"
+
+
+def test_an_unchanged_listener_of_masakaris_hears_info_and_errors_by_their_topics(
+    rabbitmq: RabbitMQ,
+) -> None:
+    conf = settings(messaging=True, transport_url=rabbitmq.url)
+    told = replace(NOTICE, publisher="masakari-api:here", event_type="segment.create.end")
+    bad = replace(told, priority="error", event_type="segment.create.error")
+    with (
+        contextlib.closing(InstanceHaMessaging(conf)) as sink,
+        reading(rabbitmq.url, "versioned_notifications", "masakari") as reader,
+    ):
+        sink.send(told)
+        sink.send(bad)
+        eventually(lambda: reader.heard and reader.errors)
+    assert reader.heard[0][:2] == ("masakari-api:here", "segment.create.end")
+    assert reader.errors == ["segment.create.error"]
+
+
+def test_the_instance_ha_contract_has_a_sink_of_its_own_unless_it_has_no_topic(
+    rabbitmq: RabbitMQ,
+) -> None:
+    conf = settings(messaging=True, transport_url=rabbitmq.url)
+    found = sinks.connect(conf, SystemClock())
+    assert (heard_by(found, NEWS), heard_by(found, INSTANCE_HA)) == (
+        ("messaging",),
+        ("instance-ha",),
+    )
+    conf.set_override("instance_ha_topics", [], group="lease_notifications")
+    silent = sinks.connect(conf, SystemClock())
+    assert heard_by(silent, INSTANCE_HA) == ()
+    for sink in (*found, *silent):
+        sink.close()
 
 
 def test_what_is_told_before_anybody_reads_waits_at_the_broker(rabbitmq: RabbitMQ) -> None:
@@ -205,7 +246,7 @@ def test_the_programs_stay_free_of_eventlet_with_a_broker_as_sink() -> None:
         "conf = configuration.load([], [])\n"
         "for name, value in {'messaging': True, 'transport_url': 'rabbit://127.0.0.1:1//'}.items():\n"
         "    conf.set_override(name, value, group='lease_notifications')\n"
-        "assert len(connect(conf, None)) == 1\n"
+        "assert len(connect(conf, None)) == 2\n"
         "assert 'oslo_messaging' in sys.modules\n"
         "assert sys.modules.get('eventlet') is None\n"
         "assert not [name for name in sys.modules if name.startswith('eventlet.')]\n"
@@ -602,7 +643,7 @@ def test_sinks_are_found_by_their_entry_points(secret_file: str) -> None:
         transport_url="rabbit://127.0.0.1:1//",
     )
     names = [sink.name for sink in sinks.connect(conf, SystemClock())]
-    assert len(set(names)) == 3
+    assert len(set(names)) == 4
     assert max(map(len, names)) <= sinks.LONGEST_NAME
 
 

@@ -19,7 +19,11 @@ from tests.e2e.deployment import all_in_one, host_lease, separate, soon, wire_da
 from tests.processes import Program, eventually, free_port, script
 from tests.servers import MariaDB, RabbitMQ
 
-PROGRAMS = ("holdfast.cmd.client", "holdfast.cmd.api", "holdfast.cmd.manager", "holdfast.cmd.up")
+PROGRAMS = tuple(
+    f"holdfast.cmd.{name}" for name in ("client", "api", "manager", "up", "hostmonitor", "agent")
+)
+#: Of these the agent of a host, which lives beside customers' guests, has none.
+HEAVY = ("openstack", "oslo_messaging", "sqlalchemy", "falcon", "keystoneauth1", "numpy")
 
 
 def run(*words: str | Path, cwd: Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -32,6 +36,12 @@ def run(*words: str | Path, cwd: Path, timeout: float = 60) -> subprocess.Comple
         timeout=timeout,
         check=False,
     )
+
+
+def test_the_agent_is_light() -> None:
+    code = f"import holdfast.cmd.agent, sys; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -15,15 +15,17 @@ from typing import Any
 from holdfast.conf import recovery as options
 from holdfast.drivers.fence.sim import SimFence
 from holdfast.heal.desk import Desk
+from holdfast.heal.news import News
 from holdfast.model.errors import NotFound
 from holdfast.model.incident import Incident
 from holdfast.model.notification import NewNotification
 from holdfast.ports.recovery import ServerMove
+from holdfast.ports.sinks import INSTANCE_HA, NEWS, heard_by
 from holdfast.recovery import kinds
-from holdfast.reserve.announce import Announcer
 from holdfast.reserve.repair import REPAIR
 from holdfast.watch.hosts import HostWatch
 from holdfast.work.kind import never_ending
+from holdfast.work.telling import Telling
 from tests.ear import Ear
 from tests.reserve.house import House, Manager, Points, _Watched
 
@@ -66,6 +68,7 @@ class HealHouse(House):
         self.unfenced: set[str] = set()
         self.accepted: set[str] = set()
         self.ear = Ear()
+        self.bus: Ear | None = None  # who hears the contract's notifications, if anybody does
         self.own_steps: dict[str, Any] = {}
         self.standing_rules = SimpleNamespace(
             down_samples=2,
@@ -84,8 +87,10 @@ class HealHouse(House):
         if points is not None:
             fence = _Watched(fence, points, "fence")
         store = manager.store
-        announcer = Announcer(
-            [self.ear], lambda *_lease: {}, SimpleNamespace(give_up_h=24.0), self.clock
+        sinks = [self.ear, *([self.bus] if self.bus else [])]
+        telling = Telling(sinks, SimpleNamespace(give_up_h=24.0), self.clock)
+        store.database.herald = News(
+            people=heard_by(sinks, NEWS), programs=heard_by(sinks, INSTANCE_HA), host="here"
         )
         watch = HostWatch(
             store.standings, self.standing_rules, repair=lambda now: never_ending(REPAIR, now)
@@ -93,6 +98,7 @@ class HealHouse(House):
         self.desk = Desk(
             incidents=store.incidents,
             moves=store.vmoves,
+            votes=store.votes,
             cloud=manager.cloud,
             fence=OneFence(self, fence),
             settings=self.recovery,
@@ -101,9 +107,9 @@ class HealHouse(House):
             clock=self.clock,
             own_steps=self.own_steps,
             ring=self._ring(manager),
-            announce=announcer.incident,
+            announce=store.database.herald.incident,
         )
-        return {**kinds(self.desk), **announcer.kinds()}
+        return {**kinds(self.desk), **telling.kinds()}
 
     def _ring(self, manager: Manager) -> Callable[[], None]:
         """There is a runner by the time anybody rings."""
@@ -148,6 +154,12 @@ class HealHouse(House):
         segments.add_host(self.new_id(), segment, host_id, values)
         if reserved:
             self.m.cloud.services.disable(name, "spare")
+
+    def listen(self) -> Ear:
+        """Somebody hears what the contract says on the bus, from now on."""
+        self.bus = Ear("bus", hears=INSTANCE_HA)
+        self.manager()
+        return self.bus
 
     def report(self, host: str, *, at: datetime | None = None, **payload: str) -> str:
         """A host is said to have stopped; the uuid of the report."""

@@ -7,7 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.heal.guards import LADDERS, bucket
+from holdfast.conf import recovery as options
+from holdfast.heal.guards import LADDERS, View, bucket, wanted
+from holdfast.model import mass_failure
+from holdfast.model.incident import Incident
+from holdfast.ports.cloud import Server
+from holdfast.ports.recovery import Situation
 from tests.heal.house import HealHouse
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -46,7 +51,7 @@ def test_a_pause_holds_and_a_resume_lets_go(house: HealHouse) -> None:
     house.run(minutes=1)
     assert house.incident(report).status == "held"
     assert verdicts(house, report)["paused"] == (False, "recovery is paused by ann: storm")
-    assert not house.effects("fence.off")
+    assert not house.effects("services.force_down")
     assert house.m.store.switches.resume("", "ann")
     house.run(seconds=30)
     assert house.incident(report).status == "recovered"
@@ -109,7 +114,7 @@ def test_too_many_at_once_are_held_until_somebody_approves(house: HealHouse) -> 
     reports = dead(house, *HOSTS[:7])
     house.run(seconds=30)
     assert {house.incident(one).status for one in reports} == {"held"}
-    assert not house.effects("fence.off")
+    assert not house.effects("services.force_down")
     ledger = house.m.store.ledger
     ledger.approve("repair", "ann", "the flood", house.clock.now() + timedelta(hours=1))
     house.run(seconds=40)
@@ -157,3 +162,118 @@ def test_the_bucket_gives_out_a_burst_and_then_one_by_one(
 ) -> None:
     starts = [NOW - timedelta(seconds=one) for one in ago]
     assert bucket(starts, NOW, 10.0, burst) == pytest.approx(wait, abs=2.01)
+
+
+def test_all_thresholds_change_while_running() -> None:
+    assert [option.dest for option in options.OPTS if not option.mutable] == []
+
+
+def test_a_threshold_that_changes_while_it_is_held_is_gone_by_at_the_next_look(
+    house: HealHouse,
+) -> None:
+    house.segment(*HOSTS)
+    house.unfenced.add("cmp-1")
+    (report,) = dead(house, "cmp-1")
+    house.run(seconds=30)
+    assert house.incident(report).status == "held"
+    house.recovery.watchdog_s = 20.0
+    house.run(seconds=30)
+    assert house.incident(report).status == "recovered"
+
+
+def test_a_host_that_keeps_dying_is_left_to_people(house: HealHouse) -> None:
+    house.segment(*HOSTS)
+    house.recovery.host_budget = 2
+    for _ in range(3):
+        (report,) = dead(house, "cmp-1")
+        house.run(seconds=30)
+        house.sim.recover_host("cmp-1")
+        house.run(minutes=3)
+    incident = house.incident(report)
+    assert (incident.status, house.reported(report)) == ("failed", "error")
+    assert "keeps dying" in incident.sentence
+    assert len(house.effects("services.force_down")) == 2
+
+
+def test_without_another_host_it_waits_for_one(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2", "cmp-3")
+    for name in ("cmp-2", "cmp-3"):
+        house.m.cloud.services.disable(name, "full")
+    (report,) = dead(house, "cmp-1")
+    house.run(minutes=1)
+    assert house.incident(report).status == "held"
+    assert verdicts(house, report)["capacity"] == (False, "no other host is up and enabled")
+    assert not house.effects("services.force_down")
+    house.m.cloud.services.enable("cmp-2")
+    house.run(minutes=1)
+    assert house.incident(report).status == "recovered"
+
+
+def test_maintenance_that_begins_while_it_is_held_ends_the_matter(house: HealHouse) -> None:
+    house.segment(*HOSTS)
+    house.m.store.switches.pause("", "ann", "wait", None)
+    (report,) = dead(house, "cmp-1")
+    house.run(seconds=5)
+    member = house.m.store.segments.member("cmp-1")
+    assert member is not None
+    with house.m.store.database.write() as conn:
+        conn.exec_driver_sql(
+            "UPDATE segment_hosts SET on_maintenance = 1 WHERE id = ?", (member.id,)
+        )
+    house.m.store.switches.resume("", "ann")
+    house.run(seconds=30)
+    assert (house.incident(report).status, house.reported(report)) == ("ignored", "ignored")
+    assert house.incident(report).sentence == "cmp-1 is on maintenance"
+    assert not house.effects("services.force_down")
+
+
+@pytest.mark.parametrize(
+    ("status", "to_be_restarted"),
+    [
+        ("ACTIVE", True),
+        ("SHUTOFF", True),
+        ("VERIFY_RESIZE", True),
+        ("ERROR", True),
+        ("PAUSED", False),
+        ("RESCUE", False),
+    ],
+)
+def test_a_guest_that_its_user_has_stopped_on_purpose_is_not_restarted(
+    house: HealHouse, status: str, *, to_be_restarted: bool
+) -> None:
+    server = Server("s1", "web", "alpha", "cmp-1", status, metadata={"HA_Enabled": "true"})
+    incident = Incident("i1", "server:s1", "guest", "died", "open", NOW)
+    view = View(
+        situation=Situation(NOW, None),
+        settings=house.recovery,
+        rule=mass_failure.Rule(2, 0.3, 0.55),
+        server=server,
+    )
+    assert wanted(incident, view).passed is to_be_restarted
+
+
+def test_of_fifty_that_die_at_once_no_more_move_than_the_budget_and_each_once(
+    house: HealHouse,
+) -> None:
+    """Of two hundred, so spread that each rack goes on; 10 and 200 are in bench/recovery_storm."""
+    down = 50
+    names = tuple(f"r{i % 20}-{i // 20}" for i in range(200))
+    for name in names:
+        house.sim.add_host(name, rack=name.partition("-")[0])
+    house.segment(*names)
+    house.recovery.parallel_moves = 8
+    house.recovery.slow_start_s = house.recovery.slower_start_s = 1.0
+    house.sim.change(action_s=1.0)
+    reports = dead(house, *names[:down])
+    most = 0
+    for _ in range(120):
+        house.run(seconds=1)
+        moving = [s for s in house.sim.world()["servers"] if s["task_state"] == "rebuilding"]
+        most = max(most, len(moving))
+        if {house.incident(one).status for one in reports} == {"recovered"}:
+            break
+    assert {house.incident(one).status for one in reports} == {"recovered"}
+    assert 2 <= most <= 8
+    assert len(house.effects("moves.evacuate")) == down
+    house.check_never_twice()
+    house.check_unlocked()

@@ -77,6 +77,20 @@ def test_one_that_keeps_dying_is_left_to_people(house: HealHouse) -> None:
     assert house.incident(report).status == "recovered"
 
 
+def test_one_that_keeps_dying_here_is_started_elsewhere(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2")
+    house.recovery.guest_restarts_here = 2
+    server = ha(house)
+    for where in ("cmp-1", "cmp-1", "cmp-2"):
+        house.sim.crash_server(server)
+        report = house.report_guest("cmp-1", server)
+        house.run(seconds=20)
+        assert house.incident(report).status == "recovered"
+        assert house.sim.running(server) == [where]
+    assert "it died 3 times" in house.incident(report).sentence
+    assert len(house.effects("servers.start")) == 2
+
+
 def test_the_same_report_delivered_late_is_a_duplicate(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2")
     server = ha(house)
@@ -134,3 +148,18 @@ def test_ordinary_events_of_a_guest_are_noted_and_ignored(house: HealHouse) -> N
     house.run(seconds=5)
     assert house.reported(report) == "ignored"
     assert not house.effects("servers.stop")
+
+
+def test_a_resized_guest_counts_as_active_before_it_is_restarted(house: HealHouse) -> None:
+    """Nova stops what is active or in error, and leaves what waits for its user's word alone."""
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house)
+    house.sim.resize_server(server)
+    house.sim.crash_server(server)
+    report = house.report_guest("cmp-1", server)
+    house.run(seconds=20)
+    assert house.incident(report).status == "recovered", house.incident(report)
+    assert house.sim.running(server) == ["cmp-1"]
+    assert house.server(server)["status"] == "ACTIVE"
+    assert house.effects("servers.reset") == [server]
+    assert house.effects("servers.shelve") == []

@@ -3,7 +3,9 @@
 
 import pytest
 
+from holdfast.heal import plan
 from holdfast.model.errors import Conflict
+from holdfast.ports.cloud import Server
 from tests.heal.house import HealHouse
 
 HOSTS = tuple(f"cmp-{i}" for i in range(1, 9))
@@ -346,3 +348,24 @@ def test_its_servers_go_back_where_that_is_wanted(house: HealHouse) -> None:
     house.run(minutes=3)
     assert house.server(server)["host"] == "cmp-1"
     assert house.sim.running(server) == ["cmp-1"]
+
+
+def test_a_resized_server_that_ran_runs_again(house: HealHouse) -> None:
+    house.segment(*HOSTS)
+    server = house.boot("web", "cmp-1")
+    house.sim.resize_server(server)
+    house.sim.fail_host("cmp-1")
+    report = house.report("cmp-1")
+    house.run(minutes=1)
+    assert house.incident(report).status == "recovered", house.incident(report)
+    assert house.server(server)["status"] == "ACTIVE"
+    assert house.sim.running(server) == [house.server(server)["host"]] != ["cmp-1"]
+    house.check_unlocked()
+
+
+def test_a_resized_server_without_power_counts_as_stopped(house: HealHouse) -> None:
+    ran, stopped = (
+        Server(name, name, "alpha", "cmp-1", "VERIFY_RESIZE", powered=name == "ran")
+        for name in ("ran", "stopped")
+    )
+    assert plan.ran([ran, stopped], (), house.recovery) == ["ran"]

@@ -19,6 +19,7 @@ from holdfast.model.operation import Operation
 from holdfast.ports.ledger import Work
 from holdfast.reserve import announce
 from holdfast.reserve.announce import Announcer, news
+from holdfast.work import telling
 from holdfast.work.kind import NotYet
 from tests.ear import Ear
 from tests.reserve.house import copy, make_template
@@ -197,8 +198,8 @@ def test_a_sink_that_is_away_is_tried_by_one_and_not_by_all(shop: Shop) -> None:
 
 
 def test_thousands_that_wait_for_a_slow_sink_do_not_ask_all_the_time(shop: Shop) -> None:
-    door = announce._Door(Ear(), shop.clock)
-    for _ in range(announce.MOST_AT_ONCE):
+    door = telling.Door(Ear(), shop.clock)
+    for _ in range(telling.MOST_AT_ONCE):
         door.enter()
     waits: list[float] = []
     for _ in range(5000):
@@ -207,7 +208,7 @@ def test_thousands_that_wait_for_a_slow_sink_do_not_ask_all_the_time(shop: Shop)
         waits.append(refused.value.seconds)
     assert min(waits) < 1
     for second in range(100):
-        assert sum(second <= wait < second + 1 for wait in waits) <= 1.1 / announce.APART_S
+        assert sum(second <= wait < second + 1 for wait in waits) <= 1.1 / telling.APART_S
     door.leave(away=None)
     door.enter()  # who comes when there is room need not wait
 

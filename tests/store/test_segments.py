@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from holdfast.heal.news import News
 from holdfast.model.errors import Conflict, InvalidInput, NotFound
 from holdfast.model.notification import COMPUTE_HOST, PROCESS, VM, NewNotification, Notification
+from holdfast.model.operation import Claim
 from holdfast.model.segment import SegmentHost
 from holdfast.ports.cloud import CloudHost
+from holdfast.ports.herald import Silence
 from holdfast.ports.ledger import Work
+from holdfast.ports.sinks import ANNOUNCE
 from holdfast.store import Store
 from holdfast.store.notifications import attach, end, take
 from holdfast.store.pages import Page
@@ -230,9 +234,9 @@ def test_a_host_is_changed_renamed_and_leaves(store: Store) -> None:
     with pytest.raises(Conflict, match="cmp-3 already exists"):
         store.segments.change_host(ref, two.uuid, {"host_id": third})
     with store.database.write() as conn:
-        set_member(conn, one.uuid, reserved=False, on_maintenance=True, now=now(store))
-        set_member(conn, two.uuid, now=now(store))
-        set_member(conn, new_id(), reserved=True, now=now(store))
+        set_member(conn, one.uuid, Silence(), reserved=False, on_maintenance=True, now=now(store))
+        set_member(conn, two.uuid, Silence(), now=now(store))
+        set_member(conn, new_id(), Silence(), reserved=True, now=now(store))
     flags = [(each.reserved, each.on_maintenance) for each in store.segments.all_members()]
     assert flags == [(False, True), (False, False)]
     store.segments.delete_host(ref, one.uuid)
@@ -381,11 +385,11 @@ def test_whoever_works_on_a_report_takes_attaches_and_ends_it(store: Store) -> N
     with store.database.write() as conn:
         assert take(conn, first.uuid) == first
         assert take(conn, new_id()) is None
-        attach(conn, first.uuid, "i-1", "running", "one", at)
-        attach(conn, second.uuid, "i-1", "ignored", "two", at)
-        attach(conn, third.uuid, None, "finished", "three", at)
-        end(conn, "i-1", "finished", "all moved", at)
-        end(conn, "i-2", "failed", "never", at)
+        attach(conn, Silence(), first.uuid, "i-1", "running", "one", at)
+        attach(conn, Silence(), second.uuid, "i-1", "ignored", "two", at)
+        attach(conn, Silence(), third.uuid, None, "finished", "three", at)
+        end(conn, Silence(), "i-1", "finished", "all moved", at)
+        end(conn, Silence(), "i-2", "failed", "never", at)
     seen = {one.uuid: one for one in store.notifications.list_all({}, Page())}
     said = [(seen[one.uuid].status, seen[one.uuid].message) for one in (first, second, third)]
     assert said == [("finished", "all moved"), ("ignored", "two"), ("finished", "three")]
@@ -416,7 +420,7 @@ def test_a_segment_in_use_is_not_changed_and_is_free_again_when_its_reports_have
     joined(store, "cmp-3", segment=ref)  # more hosts are always welcome
     _incident(store, "host:cmp-1.site", None, id="over", closed_at=now(store))
     with store.database.write() as conn:
-        attach(conn, made.uuid, "over", "error", "could not", now(store))
+        attach(conn, Silence(), made.uuid, "over", "error", "could not", now(store))
     assert store.segments.change(ref, {"enabled": False}).enabled is False
     for status in ("finished", "ignored", "failed"):
         _stands(store, made, status)
@@ -466,3 +470,35 @@ def _incident(store: Store, subject: str, verified_at: datetime | None, **more: 
     with store.database.write() as conn:
         conn.execute(sa.insert(incidents).values(**{**row, **more}))
     return own
+
+
+# who is told
+
+
+def test_news_of_one_segment_are_claimed_one_after_the_other_in_their_order(store: Store) -> None:
+    store.database.herald = News(programs=("bus",))
+    made = store.segments.create(new_id(), NORTH)
+    store.segments.change(made.uuid, {"description": "by the door"})
+    with pytest.raises(Conflict):
+        store.segments.create(new_id(), NORTH)
+    store.segments.delete(made.uuid)
+    told = []
+    for _ in range(6):
+        claimed = store.operations.claim_due("m1", 10, THREE_MINUTES, [ANNOUNCE])
+        mine = [one for one in claimed if made.uuid in one.subject]
+        assert len(mine) == 1, "one waits for the one before"
+        told.append(mine[0].payload["event_type"])
+        store.operations.finish(Claim(mine[0].id, "m1", mine[0].epoch), "done", "told")
+    actions, phases = ("create", "update", "delete"), ("start", "end")
+    assert told == [f"segment.{one}.{phase}" for one in actions for phase in phases]
+
+
+def test_what_was_not_written_is_not_told(store: Store) -> None:
+    """News are rows of the same transaction: undone with it."""
+    store.database.herald = News(programs=("bus",))
+    with pytest.raises(RuntimeError), store.database.write() as conn:
+        store.database.retry = lambda action, **_: action(conn)  # type: ignore[method-assign]
+        store.segments.create(new_id(), NORTH)
+        raise RuntimeError("the manager dies before the commit")
+    del store.database.retry
+    assert store.operations.list_all(limit=10) == []

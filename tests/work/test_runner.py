@@ -489,3 +489,27 @@ def test_what_waits_for_a_worker_stays_ours(shop: Shop) -> None:
         act(*args)
     assert len(ran) == 2
     assert sorted(shop.get(key).status for key in keys) == ["done", "done", "running"]
+
+
+def test_that_it_failed_for_good_is_said_once_and_again_when_it_is_for_another_reason(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What cannot be written down yet is tried again; people have heard of it."""
+    caplog.set_level(logging.ERROR)
+    key = shop.add()
+    refusals: list[Exception] = [AWAY] * 5
+
+    def written() -> None:
+        if refusals:
+            raise refusals.pop()
+
+    toy = Toy("toy", {"a": fail(*[Conflict("no")] * 4, *[Conflict("never")] * 2)})
+    toy.on_failed = written
+    for _ in range(6):
+        shop.turn(toy)
+        shop.clock.advance(20)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{key} failed for good: no",
+        f"{key} failed for good: never",
+    ]
+    assert (shop.get(key).status, shop.get(key).sentence) == ("error", "never")

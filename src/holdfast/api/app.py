@@ -63,7 +63,7 @@ class _Endpoint:
             query = body.Schema(body.query_schema(route.query, route.needs))
 
         def respond(req: falcon.Request, resp: falcon.Response, **params: str) -> None:
-            reply = route.handler(self._ask(req, params, schema, query))
+            reply = route.handler(self._ask(req, params, (schema, route.max_body), query))
             resp.status = falcon.code_to_http_status(reply.status)
             for name, value in reply.headers.items():
                 resp.set_header(name, value)
@@ -77,9 +77,10 @@ class _Endpoint:
         self,
         req: falcon.Request,
         path: dict[str, str],
-        schema: body.Schema | None,
+        wanted: tuple[body.Schema | None, int],
         query: body.Schema | None,
     ) -> Ask:
+        schema, largest = wanted
         every = {k: [v] if isinstance(v, str) else v for k, v in req.params.items()}
         asked = {k: v[-1] for k, v in every.items()}
         for name, values in [*((k, [v]) for k, v in path.items()), *every.items()]:
@@ -87,7 +88,8 @@ class _Endpoint:
                 body.check_text(value, name)
         content = None
         if req.method in ("POST", "PUT", "PATCH"):
-            content = body.read(req, self._services.conf.api.max_body)
+            limit = max(largest, self._services.conf.api.max_body)
+            content = body.read(req, limit)
             if schema is not None:
                 content = schema.body(content)
         public = self._services.conf.api.public_url

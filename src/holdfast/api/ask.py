@@ -77,3 +77,4 @@ class Route:
     needs: Sequence[str] = ()  # parameters of the query that must be there
     reply: Mapping[str, Any] | None = None  # of the answer, for the OpenAPI document
     status: int = 200
+    max_body: int = 0  # bytes that are taken here, if more than [api] max_body

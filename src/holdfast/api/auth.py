@@ -26,9 +26,11 @@ from keystoneauth1.exceptions import ClientException
 from oslo_config import cfg
 from oslo_middleware import basic_auth
 
+from holdfast.api import agents
 from holdfast.api.policies import Policy
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Forbidden, Unauthorized, Unavailable
+from holdfast.model.observed import AGENT_HEADER
 from holdfast.ports.clock import Clock
 
 LOG = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ class Middleware:
 
     def __init__(self, conf: cfg.ConfigOpts, policy: Policy, clock: Clock) -> None:
         self._policy = policy
+        self._conf = conf
         strategies: dict[str, Callable[[], Identify]] = {
             "noauth": lambda: NoAuth(conf),
             "http_basic": lambda: Basic(conf, clock),
@@ -66,7 +69,7 @@ class Middleware:
         if route is None or route.rule is None:
             return
         _refuse_other_sites(req)
-        user, project, roles = self._identify(req)
+        user, project, roles = self._who(req)
         credentials = {"user_id": user, "project_id": project, "roles": list(roles)}
         req.context.caller = Caller(
             user_id=user,
@@ -77,6 +80,14 @@ class Middleware:
         )
         req.context.oslo.user_id, req.context.oslo.project_id = user, project
         self._policy.check(route.rule, credentials)
+
+    def _who(self, req: falcon.Request) -> Identity:
+        """Agents of hosts come by their own token, whatever the strategy is for all others."""
+        shown = req.get_header(AGENT_HEADER)
+        if shown is None:
+            return self._identify(req)
+        host = agents.host_of(shown, self._conf.auth.agent_secret_file)
+        return f"{agents.PREFIX}{host}", agents.PROJECT, (agents.ROLE,)
 
 
 def _refuse_other_sites(req: falcon.Request) -> None:

@@ -20,6 +20,8 @@ LOG = logging.getLogger(__name__)
 
 ADMIN = "role:admin"
 SERVICE = "role:service or role:admin"
+#: Of a host, by its own token: handlers let it speak for that host only.
+AGENT = f"role:agent or {SERVICE}"
 MEMBER = "role:member or role:manager or role:admin"
 READER = "role:reader or role:member or role:manager or role:admin"
 
@@ -137,9 +139,15 @@ RULES = [
     ),
     _rule(
         "holdfast:observation:create",
-        SERVICE,
-        "Report what a monitor saw",
+        AGENT,
+        "Report what a monitor or an agent saw",
         "POST /holdfast/v1/observations",
+    ),
+    _rule(
+        "holdfast:monitor:report",
+        SERVICE,
+        "Tell all that a monitor sees",
+        "PUT /holdfast/v1/monitors/{observer}",
     ),
     _rule(
         "holdfast:observation:list",
@@ -171,7 +179,21 @@ RULES = [
         "Repair now, or approve what is held",
         "POST /holdfast/v1/repair",
     ),
-    _rule("holdfast:host:list", ADMIN, "See how hosts stand", "GET /holdfast/v1/hosts"),
+    _rule(
+        "holdfast:host:list",
+        ADMIN,
+        "See how hosts stand, and what monitors see of them",
+        "GET /holdfast/v1/hosts",
+        "GET /holdfast/v1/hosts/health",
+        "GET /holdfast/v1/hosts/{host}/health",
+    ),
+    _rule(
+        "holdfast:monitor:list",
+        ADMIN,
+        "See which monitors there are, and by which strategy they judge",
+        "GET /holdfast/v1/monitors",
+        "GET /holdfast/v1/matrix",
+    ),
     _rule(
         "holdfast:failover:list",
         ADMIN,
@@ -241,6 +263,8 @@ RULES = [
         "PUT /holdfast/v1/sim/settings",
         "POST /holdfast/v1/sim/hosts/{name}/fail",
         "POST /holdfast/v1/sim/hosts/{name}/recover",
+        "POST /holdfast/v1/sim/hosts/{name}/cut",
+        "POST /holdfast/v1/sim/hosts/{name}/mend",
         "POST /holdfast/v1/sim/servers/{ref}/crash",
     ),
 ]

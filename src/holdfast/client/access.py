@@ -27,12 +27,15 @@ class Access:
     session: Session | None = None
     basic: tuple[str, str] | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
+    agent: str | None = field(default=None, repr=False)  # the token of a host's agent
 
     @property
     def advice(self) -> str:
         """What to do when the server does not accept it; "" if there is nothing to accept."""
         if self.session:
             return BY_KEYSTONE
+        if self.agent:
+            return "check the token of this host (`holdfast agent token HOST`, on a controller)"
         if self.token:
             return "check the token, it may have expired"
         return "check the user and the password (--user, --password-file)" if self.basic else ""
@@ -53,7 +56,7 @@ def find(given: Access, user: str | None, env: Mapping[str, str]) -> Access:
     """What to use, from what the caller gave (`user` may come without a password)."""
     if given.session or given.token:
         return Access(session=given.session) if given.session else Access(token=given.token)
-    if given.basic:
+    if given.basic or given.agent:
         return given
     if user:
         return Access(basic=(user, _password(user, env)))

@@ -18,6 +18,7 @@ from holdfast.client.hosts import Hosts
 from holdfast.client.incidents import Incidents
 from holdfast.client.keystone import Session
 from holdfast.client.leases import Leases
+from holdfast.client.monitors import Monitors
 from holdfast.client.operations import Operations
 from holdfast.client.pauses import Pauses, Silences
 from holdfast.client.repair import Repair
@@ -36,15 +37,17 @@ class Client:
         password: str | None = None,
         token: str | None = None,
         session: Session | None = None,
+        agent: str | None = None,
         timeout_s: float = 30,
         retries: int = 2,
     ) -> None:
-        """`retries`: how often a GET is repeated after a lost connection or a 503."""
+        """`agent`: the token of a host's agent. `retries`: how often a GET is repeated after a lost
+        connection or a 503."""
         user = user or (os.environ.get("HOLDFAST_USER") if password else None)
         if password and not user:
             raise Unauthorized("there is a password but no user")
         basic = (user, password) if user and password else None
-        given = Access(session=session, basic=basic, token=token)
+        given = Access(session=session, basic=basic, token=token, agent=agent)
         access = find(given, user, os.environ)
         self._wire = Wire(
             url_from(url, access, os.environ),
@@ -62,7 +65,13 @@ class Client:
         self.incidents = Incidents(self._wire)
         self.pauses = Pauses(self._wire)
         self.silences = Silences(self._wire)
+        self.monitors = Monitors(self._wire)
         self.sim = Sim(self._wire)
+
+    @property
+    def wire(self) -> Wire:
+        """The way to the server, for what has no attribute here."""
+        return self._wire
 
     @property
     def url(self) -> str:

@@ -32,10 +32,21 @@ class Sim:
     def recover_host(self, name: str) -> str:
         return self._do("hosts", name, "recover")
 
+    def cut_host(self, name: str, network: str | None = None) -> str:
+        """Cut a host off on one network, or from everybody; its servers run on."""
+        return self._do("hosts", name, "cut", body=_of(network))
+
+    def mend_host(self, name: str, network: str | None = None) -> str:
+        return self._do("hosts", name, "mend", body=_of(network))
+
     def crash_server(self, ref: str) -> str:
         """Crash a server, by name or id."""
         return self._do("servers", ref, "crash")
 
-    def _do(self, *parts: str) -> str:
-        said: str = self._wire.call("POST", _PREFIX + path(*parts), key="said")
+    def _do(self, *parts: str, body: dict[str, str] | None = None) -> str:
+        said: str = self._wire.call("POST", _PREFIX + path(*parts), body=body, key="said")
         return said
+
+
+def _of(network: str | None) -> dict[str, str]:
+    return {} if network is None else {"network": network}

@@ -15,6 +15,7 @@ from holdfast import __version__
 from holdfast.client import clock, errors
 from holdfast.client.access import Access
 from holdfast.client.keystone import BY_KEYSTONE, has_catalog
+from holdfast.model.observed import AGENT_HEADER
 
 if TYPE_CHECKING:
     import requests
@@ -48,6 +49,8 @@ class Wire:
         self._headers = {"Accept": "application/json", "User-Agent": USER_AGENT}
         if access.token:
             self._headers["X-Auth-Token"] = access.token
+        if access.agent:
+            self._headers[AGENT_HEADER] = access.agent
         # a token in a header of its own would follow a redirect anywhere
         self._options: dict[str, Any] = {"allow_redirects": False}
         if has_catalog(self.session):

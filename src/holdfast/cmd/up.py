@@ -15,6 +15,7 @@ from oslo_config import cfg
 
 from holdfast import conf as configuration
 from holdfast.client.commands import Base
+from holdfast.conf import networks
 from holdfast.daemon import BadSetup
 from holdfast.model.errors import HoldfastError
 
@@ -73,7 +74,12 @@ def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
     """Where everything is kept that the configuration does not put elsewhere."""
     conf.set_default("connection", f"sqlite:///{state / 'holdfast.db'}", group="database")
     conf.set_default("database", str(state / "sim.db"), group="sim")
+    conf.set_default("state", str(state / "libvirt.db"), group="libvirt")
     conf.set_default("log_file", str(state / "holdfast.log"))
+    conf.set_default("spool", str(state / "hostmonitor.spool"), group="hostmonitor")
+    if conf.cloud.driver == "sim":
+        for network in conf.hostmonitor.networks:
+            conf.set_default("driver", "sim", group=networks.group(network))
 
 
 def _conf(args: argparse.Namespace, state: Path) -> cfg.ConfigOpts:
@@ -132,7 +138,8 @@ def _serve(
     server: "service.Server",
 ) -> int:
     from holdfast import demo
-    from holdfast.daemon import Daemon, Stopping
+    from holdfast.daemon import Daemon, Part, Stopping
+    from holdfast.hostmonitor import HostMonitorPart, InHouse
     from holdfast.store import migrations
 
     migrations.sync(core.store.database)
@@ -149,7 +156,10 @@ def _serve(
 
         stop = staticmethod(manager.stop)
 
-    daemon = Daemon(conf, [Stopping(core.close), Manager(), server])
+    parts: list[Part] = [Stopping(core.close), Manager(), server]
+    if services.sim is not None:  # its hosts have networks that can be cut
+        parts.append(HostMonitorPart(conf, InHouse(core.store, manager.loop.ring), core.clock))
+    daemon = Daemon(conf, parts)
     return daemon.run(started=lambda: _greet(conf, state))
 
 

@@ -16,6 +16,7 @@ from oslo_log import log
 
 import holdfast
 from holdfast.conf import (
+    agent,
     api,
     auth,
     cloud,
@@ -23,9 +24,12 @@ from holdfast.conf import (
     default,
     enforcement,
     fencing,
+    hostmonitor,
     lease_notifications,
+    libvirt,
     manager,
     monitors,
+    networks,
     notifications,
     openstack,
     recovery,
@@ -38,13 +42,16 @@ LOG = logging.getLogger(__name__)
 _OTHERS = ("oslo_", "keystone_authtoken", "profiler", "healthcheck", "cors")
 _GROUPS = (
     default,
+    agent,
     api,
     auth,
     cloud,
     database,
     enforcement,
     fencing,
+    hostmonitor,
     lease_notifications,
+    libvirt,
     manager,
     monitors,
     notifications,
@@ -66,6 +73,10 @@ def load(args: Sequence[str], files: Sequence[str] | None = None) -> cfg.ConfigO
         version=holdfast.__version__,
         default_config_files=list(files) if files is not None else None,
     )
+    try:
+        networks.register(conf)
+    except ValueError as error:
+        raise cfg.Error(str(error)) from error
     for group in _GROUPS:  # a value that cannot be is found now, not when it is first used
         for opt in group.OPTS:
             _ = conf[opt.dest] if group.GROUP == "DEFAULT" else conf[group.GROUP][opt.dest]
@@ -75,6 +86,8 @@ def load(args: Sequence[str], files: Sequence[str] | None = None) -> cfg.ConfigO
 def unknown(conf: cfg.ConfigOpts) -> list[str]:
     """Options in our groups of the files that do not exist: typing errors, most likely."""
     ours = {group.GROUP: {opt.dest for opt in group.OPTS} for group in _GROUPS}
+    for name in conf.hostmonitor.networks:
+        ours[networks.group(name)] = {opt.dest for opt in networks.OPTS}
     for entry in importlib.metadata.entry_points(group="oslo.config.opts", name="oslo.log"):
         ours["DEFAULT"] |= {opt.dest for _group, opts in entry.load()() for opt in opts}
     found = []
@@ -142,4 +155,5 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """For oslo-config-generator and `holdfast config sample`."""
     shown = {group.GROUP: list(group.OPTS) for group in _GROUPS}
     shown[openstack.GROUP] += openstack.plugin_opts()
+    shown |= {networks.group(name): list(networks.OPTS) for name in networks.USUAL}
     return list(shown.items())

@@ -24,5 +24,11 @@ OPTS = [
         "remembered. A revoked token is refused after these and [keystone_authtoken] "
         "token_cache_time, whose default is 240 here.",
     ),
+    cfg.StrOpt(
+        "agent_secret_file",
+        help="Secret by which agents on compute hosts are known, of 32 characters or more; their "
+        "tokens are made of it by `holdfast agent token HOST`. A second line is an older secret "
+        "whose tokens still count. Without it no agent is let in by a token.",
+    ),
     cfg.StrOpt("noauth_project", default="demo", help="The project of everybody under noauth."),
 ]

@@ -29,6 +29,17 @@ OPTS = [
         default="openstack",
         help="The exchange they are sent to: control_exchange of whoever reads them.",
     ),
+    cfg.ListOpt(
+        "instance_ha_topics",
+        default=["versioned_notifications"],
+        help="Topics that what happens to segments, their hosts and reports is sent to where "
+        "messaging is on, in Masakari's format; empty: none.",
+    ),
+    cfg.StrOpt(
+        "instance_ha_exchange",
+        default="masakari",
+        help="The exchange that those are sent to.",
+    ),
     cfg.FloatOpt(
         "messaging_timeout_s",
         default=10.0,

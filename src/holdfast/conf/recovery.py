@@ -72,9 +72,23 @@ OPTS = [
     _s("stop_timeout_s", 180.0, "How long a guest may take to be stopped.", 1.0),
     _s("start_timeout_s", 60.0, "How long a server may take to run.", 1.0),
     _s("repair_wait_s", 5.0, "How long servers wait until reservations have other hosts."),
+    # votes
+    _n(
+        "host_votes",
+        1,
+        "So many host monitors must say that a host has failed; and more of them than say that it"
+        " has not.",
+        1,
+    ),
     # guards
     _n("guest_budget", 3, "A guest is restarted so often per guest_window_s."),
     _s("guest_window_s", 3600.0, "See guest_budget.", 1.0),
+    _n(
+        "guest_restarts_here",
+        0,
+        "So often of these where it is; after that on another host. 0: always where it is, unless "
+        "that fails.",
+    ),
     _n("host_budget", 3, "A host is recovered so often per host_window_s."),
     _s("host_window_s", 3600.0, "See host_budget.", 1.0),
     _s("slow_start_s", 10.0, "Some of a failure domain is down: one host per so long."),

@@ -17,6 +17,7 @@ from holdfast.model.host import normalise, same
 from holdfast.model.incident import Incident
 from holdfast.model.operation import Operation
 from holdfast.model.standing import UP, Sighting
+from holdfast.model.votes import count
 from holdfast.ports.cloud import Cloud, Service
 from holdfast.ports.fence import OFF
 from holdfast.ports.recovery import SUCCEEDED
@@ -28,7 +29,7 @@ LOG = logging.getLogger(__name__)
 #: The service of a host that is forced down looks down; that it speaks is seen by how fresh its
 #: last word is. Beyond its reporting interval (10 s) and a clock that is not ours.
 FRESH = timedelta(seconds=45)
-LOOK_S, RARELY_S = 2.0, 30.0
+LOOK_S, SEEN_DOWN_S, RARELY_S = 2.0, 5.0, 30.0
 _NAMES = uuid.UUID("e3f0a3ac-8b43-4c1d-9d7c-3a3f6f5a2b10")
 
 
@@ -105,6 +106,8 @@ class HostBack(IncidentWork):
 
     def well(self, run: Run) -> str:
         incident, cloud = self.incident(run), self.desk.hands(run)
+        if incident.details.get("well_since") and self._seen_down(incident):
+            self.note(run, None, well_since=None)
         self._nothing_new(incident)
         service, now = self._service(cloud, incident), self.desk.incidents.now()
         if service.state != "up":
@@ -170,12 +173,22 @@ class HostBack(IncidentWork):
         return f"{back} servers are back"
 
     def _nothing_new(self, incident: Incident, undo: Callable[[], None] | None = None) -> None:
-        """A host that failed again is dealt with by that incident; what was just done for the old
-        one is undone."""
+        """A host that failed again is dealt with by that incident, and one that monitors see down
+        is not back; what was just done for the old one is undone."""
+        why, pause = "", RARELY_S
         if self.desk.incidents.open_about(f"host:{normalise(incident.host)}"):
+            why = f"{incident.host} has failed again"
+        elif down := self._seen_down(incident):
+            why, pause = down, SEEN_DOWN_S
+        if why:
             if undo is not None:
                 undo()
-            raise NotYet(f"{incident.host} has failed again", RARELY_S)
+            raise NotYet(why, pause)
+
+    def _seen_down(self, incident: Incident) -> str:
+        """Who says that it has failed, while not most monitors see it well."""
+        votes = count(self.desk.votes.ballot(incident.host), self.desk.settings.host_votes)
+        return votes.sentence() if votes.is_down else ""
 
     def _service(self, cloud: Cloud, incident: Incident) -> Service:
         for one in cloud.services.list():

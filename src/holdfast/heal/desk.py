@@ -10,10 +10,12 @@ from typing import Protocol
 from holdfast.model.incident import Incident
 from holdfast.model.operation import Operation
 from holdfast.model.standing import Sighting
+from holdfast.nova.names import FREEPOOL
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.fence import Fence
 from holdfast.ports.recovery import Change, Incidents, Limits, ServerMoves
+from holdfast.ports.votes import Votes
 from holdfast.work.guarded import guarded
 from holdfast.work.kind import Run, Step
 
@@ -52,8 +54,10 @@ class Settings(Protocol):
     stop_timeout_s: float
     start_timeout_s: float
     repair_wait_s: float
+    host_votes: int
     guest_budget: int
     guest_window_s: float
+    guest_restarts_here: int
     host_budget: int
     host_window_s: float
     slow_start_s: float
@@ -86,6 +90,7 @@ Announce = Callable[[str, Incident, datetime], Sequence[Operation]]
 class Desk:
     incidents: Incidents
     moves: ServerMoves
+    votes: Votes
     cloud: Cloud
     fence: Fence
     settings: Settings
@@ -95,6 +100,7 @@ class Desk:
     own_steps: Mapping[str, OwnStep] = field(default_factory=dict)
     ring: Callable[[], None] = lambda: None
     announce: Announce = lambda _event, _incident, _now: ()  # the work that tells people of it
+    freepool: str = FREEPOOL
     repairs: Callable[[], bool] = lambda: True  # whether reservations are repaired here
     mass_failure: Callable[[], "tuple[int, float, float]"] = lambda: (2, 0.30, 0.55)
 

@@ -30,6 +30,7 @@ class View:
     evidence: str = ""  # by what the host is, or will be, known to be off; empty: by nothing
     server: Server | None = None  # the guest
     gone: bool = False  # the guest exists no more
+    well: str = ""  # who sees the host well again, if nobody else said that it died
 
     @property
     def now(self) -> datetime:
@@ -45,6 +46,14 @@ def judge(incident: Incident, view: View) -> Sequence[Verdict]:
 
 def blocked(verdicts: Sequence[Verdict]) -> Verdict | None:
     return next((one for one in verdicts if not one.passed), None)
+
+
+def still_down(incident: Incident, view: View) -> Verdict:
+    """What was held while a switch was away must not begin when all see again."""
+    if view.well:
+        said = f"{incident.host} is well again before anything was done: {view.well}"
+        return Verdict("still_down", False, said, final=True)
+    return Verdict("still_down", True, "most monitors do not say that it is well again")
 
 
 def paused(incident: Incident, view: View) -> Verdict:
@@ -192,6 +201,7 @@ def is_ha(server: Server, settings: Settings) -> bool:
 
 LADDERS: dict[str, Sequence[Guard]] = {
     HOST: (
+        still_down,
         paused,
         silenced,
         segment,

@@ -13,7 +13,7 @@ from holdfast.heal.guards import View
 from holdfast.heal.recovery import Recovery
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.host import same
-from holdfast.model.incident import FAILED, IGNORED, RECOVERED, Incident
+from holdfast.model.incident import FAILED, IGNORED, RECOVERED, Incident, Verdict
 from holdfast.ports.cloud import Cloud, Server
 from holdfast.ports.recovery import Change
 from holdfast.work.kind import Kind, NotYet, Run, Step
@@ -43,6 +43,16 @@ class GuestRecovery(Recovery):
     def would(self, run: Run) -> str:
         return f"{self.incident(run).subject} would be restarted"
 
+    def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
+        """One that dies again and again where it is gets a chance elsewhere."""
+        said = super().begin(run, incident, view, verdicts)
+        settings = self.desk.settings
+        since = view.now - timedelta(seconds=settings.guest_window_s)
+        times = sum(when > since for when in view.situation.before)
+        if not settings.guest_restarts_here or times < settings.guest_restarts_here:
+            return said
+        return self._gave_up(run, f"it died {times + 1} times within {settings.guest_window_s:g} s")
+
     # in place
 
     def stop(self, run: Run) -> str:
@@ -55,7 +65,10 @@ class GuestRecovery(Recovery):
             return "it is stopped"
         if self._late(run, "stop_by", self.desk.settings.stop_timeout_s):
             return self._gave_up(run, f"it could not be stopped: {_state(server)}")
-        if not server.task_state:
+        if server.status == plan.RESIZED and not server.task_state:
+            # Only what counts as running can be stopped; its user's choice of size stays.
+            self.desk.hands(run).servers.reset(server.id, active=True)
+        elif not server.task_state:
             self._try(lambda: self.desk.hands(run).servers.stop(server.id))
         raise NotYet(f"{server.name} is being stopped: {_state(server)}", LOOK_S)
 

@@ -18,6 +18,7 @@ from holdfast.model.host import same
 from holdfast.model.incident import FAILED, RECOVERED, RUNNING, Incident, Verdict
 from holdfast.model.segment import AUTO
 from holdfast.model.standing import DOWN, Sighting
+from holdfast.model.votes import count
 from holdfast.ports.cloud import Service
 from holdfast.ports.recovery import FAILED as MOVE_FAILED
 from holdfast.ports.recovery import IGNORED as STAYED
@@ -66,7 +67,19 @@ class HostRecovery(Recovery):
             services_up=sum(one.state == "up" for one in services),
             targets=_targets(services, incident.host, spares),
             evidence=foreseen(desk, incident, member, seen.now),
+            well=self._well_again(incident),
         )
+
+    def _well_again(self, incident: Incident) -> str:
+        """Who says so, where only monitors said that it died, and most of them do not any more."""
+        details, desk = incident.details, self.desk
+        others = ("report", "retried_at", "confirmed_off")
+        if not details.get("seen") or any(details.get(name) for name in others):
+            return ""
+        votes = count(desk.votes.ballot(incident.host), desk.settings.host_votes)
+        if not votes.is_over or desk.incidents.is_reported(incident.id):
+            return ""
+        return votes.sentence()
 
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
         """One at a time of all hosts, so that the guards of each count the others."""

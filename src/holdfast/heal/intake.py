@@ -7,10 +7,24 @@ from datetime import datetime, timedelta
 
 from holdfast.heal.desk import INTAKE, Desk
 from holdfast.model.incident import NOTE, RECOVER, Incident, meaning, recovery_of
-from holdfast.model.operation import Operation
+from holdfast.model.operation import Claim, Operation
+from holdfast.ports.recovery import Account, Taken
 from holdfast.work.kind import Kind, Run, Step
 
 LOG = logging.getLogger(__name__)
+
+
+def take_in(desk: Desk, account: Account, claim: Claim, now: datetime) -> Taken:
+    """The one road by which failures become incidents."""
+    told = account.meaning
+    work = recovery_of(desk.new_id(), told.kind, told.subject, now)
+
+    def news(new: Incident) -> Sequence[Operation]:
+        return desk.announce("incident.opened", new, now)
+
+    taken = desk.incidents.take_in(account, work, claim, news)
+    desk.ring()
+    return taken
 
 
 class Intake:
@@ -41,14 +55,11 @@ class Intake:
             LOG.info("report %s: %s: %s", report.uuid, status, told.cause)
             return told.cause
         now = incidents.now()
-        work = recovery_of(self._desk.new_id(), told.kind, told.subject, now)
-
-        def news(new: Incident) -> Sequence[Operation]:
-            return self._desk.announce("incident.opened", new, now)
-
-        said = incidents.take_in(report, told, work, run.claim, news)
-        self._desk.ring()
-        return said
+        details = {"report": report.uuid, "payload": dict(report.payload)}
+        account = Account(
+            told, report.member, report.generated_at, details, notification=report.uuid
+        )
+        return take_in(self._desk, account, run.claim, now).sentence
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return operation.due_at + timedelta(seconds=self._desk.settings.give_up_s)

@@ -8,10 +8,11 @@ from typing import Any
 
 from holdfast.model.host import same
 from holdfast.ports.clock import Clock, SystemClock
-from holdfast.ports.cloud import Cloud, Migration
+from holdfast.ports.cloud import Cloud, Migration, Server
 
-#: How old an answer may be that says that something is still under way.
-FRESH_S = 0.4
+#: How old an answer may be that says that something is still under way: so much, or so many times
+#: what it took to get, for a cloud that is busy is not helped by questions.
+FRESH_S, RESTS = 0.4, 5.0
 FORCED_S = 2.0
 #: How long others may take to ask for us.
 PATIENCE_S = 2.0
@@ -26,6 +27,7 @@ class Looks:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._answers: dict[str, tuple[float, Any]] = {}
+        self._took: dict[str, float] = {}
         self._askers: dict[str, threading.Lock] = {}
 
     def last(self, cloud: Cloud, source: str, server_id: str, after: int) -> Migration | None:
@@ -37,11 +39,25 @@ class Looks:
             return cloud.moves.migrations(source_host=source)
 
         asked, answer = self._answers.get(key, NEVER)
-        if asked >= came - FRESH_S:
+        if asked >= came - self._fresh_s(key):
             found = _latest(answer, server_id, after)
             if found is not None and found.status != "failed":
                 return found
         return _latest(self._shared(key, came, ask), server_id, after)
+
+    def server(self, cloud: Cloud, source: str, server_id: str) -> Server | None:
+        """As it was a moment ago, if it was on that host."""
+        key = f"servers/{source}"
+
+        def ask() -> dict[str, Server]:
+            return {one.id: one for one in cloud.servers.list(host=source)}
+
+        since = self._clock.monotonic() - self._fresh_s(key)
+        found: Server | None = self._shared(key, since, ask).get(server_id)
+        return found
+
+    def _fresh_s(self, key: str) -> float:
+        return max(FRESH_S, RESTS * self._took.get(key, 0.0))
 
     def is_dead(self, cloud: Cloud, host: str) -> bool:
         """Forced down: that is said only of a host that is known to be off."""
@@ -64,6 +80,7 @@ class Looks:
                 return answer
             asked = self._clock.monotonic()
             answer = ask()
+            self._took[key] = self._clock.monotonic() - asked
             self._answers[key] = asked, answer
             return answer
         finally:

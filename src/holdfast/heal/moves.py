@@ -87,10 +87,7 @@ class Move:
         last = self._looks.last(cloud, move.source_host, move.server_id, known)
         if last is not None and last.status in UNDER_WAY:
             self._under_way(run, cloud, move, last)
-        try:
-            server = cloud.servers.show(move.server_id)
-        except NotFound:
-            raise Over(IGNORED, "it was deleted meanwhile") from None
+        server = self._server(cloud, move, last)
         run.memo["server"] = server
         if server.task_state == "deleting":
             raise Over(IGNORED, "it is being deleted")
@@ -104,6 +101,17 @@ class Move:
             raise Conflict(f"the cloud could not move it to {move.dest_host or 'any host'}")
         self._evacuate(run, cloud, server, move, last)
         raise NotYet(f"{move.server_name} leaves {move.source_host}", LOOK_S)
+
+    def _server(self, cloud: Cloud, move: ServerMove, last: Migration | None) -> Server:
+        """Before anything was begun one list does for all of its host's."""
+        if last is None and not move.attempts:
+            seen = self._looks.server(cloud, move.source_host, move.server_id)
+            if seen is not None:
+                return seen
+        try:
+            return cloud.servers.show(move.server_id)
+        except NotFound:
+            raise Over(IGNORED, "it was deleted meanwhile") from None
 
     # arrived
 
@@ -204,6 +212,8 @@ class Move:
         if not self._desk.settings.add_spare_to_aggregates:
             return
         for pool in cloud.pools.list():
+            if plan.is_ours(pool, self._desk.freepool):
+                continue  # who is in there is decided by reservations
             if any(same(incident.host, one) for one in pool.hosts):
                 cloud.pools.add_host(pool.id, target.host)
 
@@ -230,7 +240,11 @@ class Move:
     def _use_up(self, run: Run, host: str) -> None:
         """A spare to which a server has really gone is none any more."""
         incident, one = self._incident(run), self._desk.incidents.member(host)
-        if one is not None and one.reserved and one.segment.uuid == incident.segment:
+        if one is None or one.segment.uuid != incident.segment:
+            return
+        if one.uuid in incident.details.get("spares", ()):
+            return
+        if one.reserved or one.segment.recovery_method != AUTO:
             self._desk.incidents.use_spare(incident.id, one.uuid, run.claim)
 
     def give_up_at(self, operation: Operation) -> datetime | None:

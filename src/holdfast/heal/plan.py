@@ -15,7 +15,7 @@ from holdfast.model.segment import (
     RH_PRIORITY,
     SegmentHost,
 )
-from holdfast.nova.names import OWNER, SERVER, SLOTS
+from holdfast.nova.names import KEPT, OWNER, SERVER, SLOTS
 from holdfast.ports.cloud import Pool, Server
 from holdfast.ports.recovery import IGNORED, PENDING, ServerMove
 
@@ -23,6 +23,7 @@ from holdfast.ports.recovery import IGNORED, PENDING, ServerMove
 READY = frozenset({"ACTIVE", "SHUTOFF", "ERROR"})
 #: What they were before is what they are to be after: these run again.
 RAN = frozenset({"ACTIVE"})
+RESIZED = "VERIFY_RESIZE"
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,14 @@ class Known:
 
 
 def ran(servers: Sequence[Server], died: Collection[str], settings: Settings) -> list[str]:
-    """Those that run, and those that `died` just before and are to be kept running."""
+    """Those that run, also resized ones whose users have not confirmed it, and those that `died`
+    just before and are to be kept running."""
     return [
         one.id
         for one in servers
-        if one.status in RAN or (one.id in died and (settings.restart_all or is_ha(one, settings)))
+        if one.status in RAN
+        or (one.status == RESIZED and one.powered)
+        or (one.id in died and (settings.restart_all or is_ha(one, settings)))
     ]
 
 
@@ -80,6 +84,11 @@ def owning(pools: Sequence[Pool], source: str) -> dict[str, str]:
         and not pool.metadata.keys() & {SLOTS, SERVER}
         and any(same(source, member) for member in pool.hosts)
     }
+
+
+def is_ours(pool: Pool, freepool: str) -> bool:
+    """Whether it is one of reservations, or one of those that hosts wait in for them."""
+    return pool.name == freepool or bool(pool.metadata.keys() & {OWNER, KEPT})
 
 
 def _rank(server: Server, settings: Settings) -> tuple[bool, int, str, str, str]:

@@ -137,9 +137,10 @@ class Servers(Protocol):
 
     def unlock(self, server_id: str) -> None: ...
 
-    def reset(self, server_id: str) -> None:
+    def reset(self, server_id: str, *, active: bool = False) -> None:
         """In ERROR, and nothing under way any more, by an operator's word: what has stuck can be
-        evacuated again. At once; NotFound if the server is gone.
+        evacuated again. At once; NotFound if the server is gone. `active`: it counts as ACTIVE
+        instead, whether it runs or not; one that was resized is as if that had been confirmed.
 
         A move that was under way has failed. The host that was to do it is not told: when it comes
         to it, it gives up, and may leave the server `rebuilding` once more. Reset it again then.

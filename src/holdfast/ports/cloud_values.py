@@ -63,6 +63,7 @@ class Server:
     metadata: Mapping[str, str] = field(default_factory=dict)
     user_id: str = ""  # who made it
     created_at: datetime | None = None
+    powered: bool = False  # its guest had power when its host last said so
 
 
 @dataclass(frozen=True)

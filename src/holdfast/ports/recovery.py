@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from holdfast.model.incident import Incident, Meaning, Verdict
 from holdfast.model.mass_failure import Seen
+from holdfast.model.observed import Observed
 from holdfast.model.operation import Claim, Operation
 from holdfast.model.segment import SegmentHost
 
@@ -34,6 +35,28 @@ class Report:
     generated_at: datetime
     status: str
     member: SegmentHost | None  # None: no longer in a segment
+
+
+@dataclass(frozen=True)
+class Account:
+    """That something died, whoever says so: one notification, or the votes of monitors. It is taken
+    in by one road, and whoever said so learns what became of it."""
+
+    meaning: Meaning
+    member: SegmentHost
+    at: datetime  # a recovery that was verified later explains it
+    details: Mapping[str, Any]  # for the incident that is opened, or joined
+    notification: str = ""  # its uuid
+    observations: Sequence[str] = ()  # ids of the votes
+    payload: Mapping[str, Any] | None = None  # of the work that counted them
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of an account: the incident it belongs to, and a sentence."""
+
+    incident_id: str
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -117,18 +140,31 @@ class Incidents(Protocol):
 
     def take_in(
         self,
-        report: Report,
-        meaning: Meaning,
+        account: Account,
         work: Operation,
         claim: Claim,
         told: Callable[[Incident], Sequence[Operation]] = lambda _new: (),
-    ) -> str:
-        """Join the open incident that the report belongs to, or open one with this work and that
-        of telling people; twice is once. The sentence that says which."""
+    ) -> Taken:
+        """Join the open incident that it belongs to, or open one with this work and that of telling
+        people; twice is once."""
+        ...
+
+    def observed(self, id_: str) -> Observed:
+        """What an agent reported; NotFound."""
+        ...
+
+    def witness(
+        self, incident_id: str, seen: Sequence[Mapping[str, Any]], ids: Sequence[str], claim: Claim
+    ) -> None:
+        """More monitors, or others, say what they see of an incident that is open."""
         ...
 
     def incident(self, incident_id: str) -> Incident:
         """NotFound."""
+        ...
+
+    def is_reported(self, incident_id: str) -> bool:
+        """Whether a notification about its host belongs to it."""
         ...
 
     def open_about(self, subject: str) -> Incident | None:

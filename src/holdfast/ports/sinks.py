@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the news of leases goes: one small promise, kept by `drivers/sinks/`.
+"""Where news goes: one small promise, kept by `drivers/sinks/`.
 
 A third party adds a sink with one class and one entry point. The factory is given the configuration
 and returns the sinks that it asks for, none when it asks for nothing:
@@ -11,7 +11,7 @@ and returns the sinks that it asks for, none when it asks for nothing:
         return [Pager(url) for url in conf.acme_pager.urls]
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -19,21 +19,30 @@ from typing import Any, Protocol
 #: Who speaks, and how loud: what readers of the reservation contract's news filter by.
 PUBLISHER = "blazar.lease"
 PRIORITY = "info"
+#: The kind of work by which a sink is told; what waits in the table bears that name.
+ANNOUNCE = "lease_announce"
+#: What there is to hear: news of leases and incidents, or the notifications of the instance HA
+#: contract, which have a topic of their own.
+NEWS, INSTANCE_HA = "news", "instance_ha"
 
 
 @dataclass(frozen=True)
 class LeaseNotice:
-    """One thing that happened to a lease or an incident. It may come twice, then with the same
-    `message_id`."""
+    """One thing that happened to a lease, an incident, a segment or a report. It may come twice,
+    then with the same `message_id`."""
 
     message_id: str
     event_type: str
     at: datetime
     payload: Mapping[str, Any]
     publisher: str = PUBLISHER
+    priority: str = PRIORITY
 
 
 class Sink(Protocol):
+    """One that has `hears = INSTANCE_HA` hears the notifications of that contract; any other one
+    the news."""
+
     name: str  # at most 64 characters; what waits in the table of work is found again by it
     timeout_s: float  # longest that `send` takes, one way or the other
 
@@ -42,3 +51,8 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def heard_by(sinks: Sequence[Sink], what: str) -> tuple[str, ...]:
+    """The names of those that want to hear that."""
+    return tuple(sink.name for sink in sinks if getattr(sink, "hears", NEWS) == what)

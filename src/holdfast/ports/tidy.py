@@ -18,6 +18,12 @@ class Tidy(Protocol):
         an incident the incident, its verdicts and its moves; how many notifications."""
         ...
 
+    def observations(self, before: datetime, most: int) -> int:
+        """Remove up to `most` observations older than that, but none of an incident that is open
+        or of a host whose votes are being counted; with the last one of an incident the incident,
+        as above; how many observations."""
+        ...
+
     def audit(self, before: datetime, most: int) -> int:
         """Remove up to `most` sentences of the audit older than that; how many were removed."""
         ...

@@ -9,6 +9,7 @@ from holdfast.store.floatingips import FloatingIpStore
 from holdfast.store.hosts import HostStore
 from holdfast.store.incidents import IncidentStore
 from holdfast.store.leases import LeaseStore
+from holdfast.store.monitors import MonitorStore
 from holdfast.store.notifications import NotificationStore
 from holdfast.store.observations import ObservationStore
 from holdfast.store.operations import OperationStore
@@ -20,6 +21,7 @@ from holdfast.store.stock import StockKeeper
 from holdfast.store.switches import SwitchStore
 from holdfast.store.tidy import TidyStore
 from holdfast.store.vmoves import VMoveStore
+from holdfast.store.votes import VoteStore
 
 
 class SqlLedger(LeaseStore, HostStore, FloatingIpStore, RepairStore):
@@ -38,6 +40,8 @@ class Store:
         self.ledger = SqlLedger(self.database)
         self.operations = OperationStore(self.database)
         self.observations = ObservationStore(self.database)
+        self.monitors = MonitorStore(self.database)
+        self.votes = VoteStore(self.database, self.monitors)
         self.standings = StandingStore(self.database)
         self.segments = SegmentStore(self.database)
         self.notifications = NotificationStore(self.database)

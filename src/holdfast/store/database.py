@@ -24,6 +24,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from holdfast.model.errors import StaleWrite, Unavailable
 from holdfast.ports.clock import Clock
+from holdfast.ports.herald import Herald, Silence
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -57,6 +58,8 @@ class Database:
         timeout_s: int = 30,
     ) -> None:
         self.clock = clock
+        #: Who makes of what is written what others are told, in the same transaction.
+        self.herald: Herald = Silence()
         self.engine = _engine(url, pool_size, connect_timeout_s, timeout_s)
         self.dialect = self.engine.dialect.name
         # READ COMMITTED gives every statement its own snapshot, in a transaction or not: looking

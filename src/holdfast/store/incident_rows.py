@@ -12,10 +12,9 @@ from holdfast.model import incident as model
 from holdfast.model.host import same, short
 from holdfast.model.incident import Incident, Verdict
 from holdfast.model.mass_failure import Seen
-from holdfast.model.segment import SegmentHost
 from holdfast.model.standing import USABLE
-from holdfast.ports.recovery import Report
-from holdfast.store.tables import verdicts
+from holdfast.ports.recovery import Account
+from holdfast.store.tables import incidents, operations, verdicts
 
 
 def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: datetime) -> None:
@@ -40,15 +39,38 @@ def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: dat
         conn.execute(sa.insert(verdicts), rows)
 
 
-def details_of(report: Report, member: SegmentHost) -> dict[str, Any]:
-    return {
-        "host": member.name,
-        "member": member.uuid,
-        "segment": member.segment.uuid,
-        "report": report.uuid,
-        "reported_at": report.generated_at.isoformat(),
-        "payload": dict(report.payload),
-    }
+def first(account: Account, incident_id: str, now: datetime) -> Incident:
+    """The incident that is opened by it."""
+    member, meaning = account.member, account.meaning
+    about = {"host": member.name, "member": member.uuid, "segment": member.segment.uuid}
+    return Incident(
+        id=incident_id,
+        subject=meaning.subject,
+        kind=meaning.kind,
+        cause=meaning.cause,
+        status=model.OPEN,
+        opened_at=now,
+        sentence=meaning.cause,
+        details={**about, "reported_at": account.at.isoformat(), **account.details},
+    )
+
+
+def still_out(conn: Connection, account: Account) -> tuple[str, str] | None:
+    """The incident that took the host out of use, if it has not come back since; and a sentence.
+    Monitors that are started anew say again what they said before."""
+    key = f"host_back/{account.member.key}"[:255]
+    waits = sa.select(operations.c.payload).where(
+        operations.c.key == key, operations.c.is_open.is_(True)
+    )
+    payload = conn.execute(waits).scalar()
+    its = sa.select(incidents).where(
+        incidents.c.id == (payload or {}).get("incident"),
+        incidents.c.subject == account.meaning.subject,
+    )
+    row = conn.execute(its).mappings().first()
+    if row is None or incident_of(row).details.get("back_at"):
+        return None
+    return row["id"], f"incident {row['id']} took it out of use, and it has not come back since"
 
 
 def row_of(one: Incident) -> dict[str, Any]:

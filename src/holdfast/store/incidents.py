@@ -6,7 +6,7 @@ added to the key.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,26 +17,29 @@ from holdfast.model import incident as model
 from holdfast.model import moves
 from holdfast.model.errors import NotFound
 from holdfast.model.host import same
-from holdfast.model.incident import Incident, Meaning
+from holdfast.model.incident import Incident
+from holdfast.model.observed import Observed
 from holdfast.model.operation import Claim, Operation
 from holdfast.model.segment import SegmentHost
 from holdfast.model.standing import USABLE
 from holdfast.ports.ledger import Work
-from holdfast.ports.recovery import Change, Report, Situation
+from holdfast.ports.recovery import Account, Change, Report, Situation, Taken
 from holdfast.store import audit, switches
 from holdfast.store.database import Database
 from holdfast.store.incident_rows import (
     before,
-    details_of,
     domain_of,
+    first,
     fleet_of,
     incident_of,
     judged,
     larger,
     row_of,
     starts_of,
+    still_out,
 )
 from holdfast.store.notifications import attach, end, lost_compute, recovered_since
+from holdfast.store.observations import belong, observation
 from holdfast.store.operations import update_claimed
 from holdfast.store.segments import SegmentStore, set_member
 from holdfast.store.tables import (
@@ -46,11 +49,13 @@ from holdfast.store.tables import (
     leases,
     notifications,
     reservations,
+    segment_hosts,
 )
 from holdfast.store.vmoves import give_up, take
-from holdfast.store.work import apply_work
+from holdfast.store.work import apply_work, put
 
 i, n, h, r, a = incidents.c, notifications.c, hosts.c, reservations.c, allocations.c
+m = segment_hosts.c
 _LIVING = i.status.in_(model.LIVING)
 #: In `reservations.made`: hosts that failed and for which nothing else was found.
 LOST = "lost"
@@ -94,54 +99,77 @@ class IncidentStore:
     def answer(self, uuid: str, status: str, message: str, claim: Claim) -> None:
         def action(conn: Connection) -> None:
             now = self._ours(conn, claim)
-            attach(conn, uuid, None, status, message, now)
+            self._attach(conn, uuid, None, status, message, now)
 
         self._db.retry(action)
 
     def take_in(
         self,
-        report: Report,
-        meaning: Meaning,
+        account: Account,
         work: Operation,
         claim: Claim,
         told: Callable[[Incident], Sequence[Operation]] = lambda _new: (),
-    ) -> str:
-        assert report.member is not None
-        member = report.member
-
-        def action(conn: Connection) -> str:
+    ) -> Taken:
+        def action(conn: Connection) -> Taken:
             now = self._ours(conn, claim)
-            known = self._open(conn, meaning.subject, lock=True)
-            if meaning.kind == model.GUEST and known is None:
-                known = self._open(conn, f"{model.HOST}:{member.key}", lock=True)
-            if known is not None:
-                said = f"joined incident {known.id}: {known.cause}"
-                attach(conn, report.uuid, known.id, "running", said, now)
-                return said
-            if since := recovered_since(conn, meaning.subject, report.generated_at):
-                attach(conn, report.uuid, since[0], "finished", since[1], now)
-                return since[1]
-            new = Incident(
-                id=work.payload["incident"],
-                subject=meaning.subject,
-                kind=meaning.kind,
-                cause=meaning.cause,
-                status=model.OPEN,
-                opened_at=now,
-                sentence=meaning.cause,
-                details=details_of(report, member),
-            )
-            conn.execute(sa.insert(incidents).values(**row_of(new), created_at=now))
-            said = f"opened incident {new.id}"
-            attach(conn, report.uuid, new.id, "running", said, now)
-            for operation in (work, *told(new)):
-                apply_work(conn, operation.subject, Work(put=(operation,)), now)
-            audit.write(conn, now, f"incident:{new.id}", None, f"opened: {new.cause}")
-            if new.kind == model.HOST:
-                self._explain(conn, new, now)
-            return said
+            taken, status = self._join_or_open(conn, account, work, told, now)
+            if account.notification:
+                about = account.notification, taken.incident_id, status, taken.sentence
+                self._attach(conn, *about, now)
+            belong(conn, account.observations, taken.incident_id, now)
+            if account.payload is not None:
+                payload = {**account.payload, "incident": taken.incident_id}
+                update_claimed(conn, claim, payload=payload)
+            return taken
 
         return self._db.retry(action)
+
+    def _join_or_open(
+        self,
+        conn: Connection,
+        account: Account,
+        work: Operation,
+        told: Callable[[Incident], Sequence[Operation]],
+        now: datetime,
+    ) -> tuple[Taken, str]:
+        """What becomes of it, and what the contract calls that."""
+        meaning = account.meaning
+        known = self._open(conn, meaning.subject, lock=True)
+        if meaning.kind == model.GUEST and known is None:
+            known = self._open(conn, f"{model.HOST}:{account.member.key}", lock=True)
+        if known is not None:
+            if "seen" in account.details:
+                seen = {"seen": account.details["seen"]}
+                self._write(conn, known, Change(details=seen), now)
+            return Taken(known.id, f"joined incident {known.id}: {known.cause}"), "running"
+        since = recovered_since(conn, meaning.subject, account.at)
+        if since is None and not account.notification:
+            since = still_out(conn, account)
+        if since is not None:
+            return Taken(*since), "finished"
+        new = first(account, work.payload["incident"], now)
+        conn.execute(sa.insert(incidents).values(**row_of(new), created_at=now))
+        put(conn, (work, *told(new)), now)
+        audit.write(conn, now, f"incident:{new.id}", None, f"opened: {new.cause}")
+        if new.kind == model.HOST:
+            self._explain(conn, new, now)
+        return Taken(new.id, f"opened incident {new.id}"), "running"
+
+    def observed(self, id_: str) -> Observed:
+        with self._db.read() as conn:
+            return observation(conn, id_)
+
+    def witness(
+        self, incident_id: str, seen: Sequence[Mapping[str, Any]], ids: Sequence[str], claim: Claim
+    ) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            old = self._one(conn, incident_id, lock=True)
+            if old.is_open:
+                self._write(conn, old, Change(details={"seen": list(seen)}), now)
+            belong(conn, ids, incident_id, now)
+
+        self._db.retry(action)
 
     def _explain(self, conn: Connection, host: Incident, now: datetime) -> None:
         """A dead host explains its dead guests: what was begun for them is left."""
@@ -157,7 +185,8 @@ class IncidentStore:
                 .where(n.incident_id == guest.id)
                 .values(incident_id=host.id, message=said, updated_at=now)
             )
-            self._close(conn, guest, Change(model.EXPLAINED, said), now)
+            closed = self._close(conn, guest, Change(model.EXPLAINED, said), now)
+            put(conn, self._db.herald.incident("incident.explained", closed, now), now)
 
     # incidents
 
@@ -169,6 +198,11 @@ class IncidentStore:
         mine = sa.select(n.payload).where(n.incident_id == incident_id, n.type == model.VM)
         with self._db.read() as conn:
             return {said.get("instance_uuid", "") for said in conn.execute(mine).scalars()}
+
+    def is_reported(self, incident_id: str) -> bool:
+        mine = n.incident_id == incident_id, n.type == model.COMPUTE_HOST
+        with self._db.read() as conn:
+            return conn.execute(sa.select(n.id).where(*mine).limit(1)).first() is not None
 
     def open_about(self, subject: str) -> Incident | None:
         with self._db.read() as conn:
@@ -203,8 +237,7 @@ class IncidentStore:
     ) -> Incident:
         def action(conn: Connection) -> Incident:
             now = self._ours(conn, claim)
-            for operation in then:
-                apply_work(conn, operation.subject, Work(put=(operation,)), now)
+            put(conn, then, now)
             return self._write(conn, self._one(conn, incident_id, lock=True), change, now)
 
         return self._db.retry(action)
@@ -217,8 +250,7 @@ class IncidentStore:
             old = self._one(conn, incident_id, lock=True)
             if not old.is_open:
                 return old
-            for operation in then:
-                apply_work(conn, operation.subject, Work(put=(operation,)), now)
+            put(conn, then, now)
             return self._close(conn, old, change, now)
 
         return self._db.retry(action)
@@ -241,19 +273,31 @@ class IncidentStore:
     ) -> None:
         def action(conn: Connection) -> None:
             now = self._ours(conn, claim)
-            set_member(conn, uuid, reserved=reserved, on_maintenance=on_maintenance, now=now)
+            flags = {"reserved": reserved, "on_maintenance": on_maintenance}
+            set_member(conn, uuid, self._db.herald, **flags, now=now)
 
         self._db.retry(action)
 
     def use_spare(self, incident_id: str, uuid: str, claim: Claim) -> None:
         def action(conn: Connection) -> None:
             now = self._ours(conn, claim)
-            set_member(conn, uuid, reserved=False, on_maintenance=None, now=now)
+            if not self._is_spare(conn, uuid):
+                return
+            set_member(conn, uuid, self._db.herald, reserved=False, on_maintenance=None, now=now)
             old = self._one(conn, incident_id, lock=True)
             used = sorted({*old.details.get("spares", ()), uuid})
             self._write(conn, old, Change(details={"spares": used}), now)
 
         self._db.retry(action)
+
+    def _is_spare(self, conn: Connection, uuid: str) -> bool:
+        """Or was, until another incident that is still open used it: those that were on their way
+        there go on."""
+        if conn.execute(sa.select(m.reserved).where(m.uuid == uuid)).scalar():
+            return True
+        open_ = sa.select(i.details).where(i.kind == model.HOST, _LIVING)
+        used = (details or {} for details in conn.execute(open_).scalars())
+        return any(uuid in one.get("spares", ()) for one in used)
 
     def start(
         self, incident_id: str, change: Change, seen: Sequence[datetime], claim: Claim
@@ -295,6 +339,17 @@ class IncidentStore:
         update_claimed(conn, claim, updated_at=now)
         return now
 
+    def _attach(
+        self,
+        conn: Connection,
+        uuid: str,
+        incident_id: str | None,
+        status: str,
+        message: str,
+        now: datetime,
+    ) -> None:
+        attach(conn, self._db.herald, uuid, incident_id, status, message, now)
+
     def _one(self, conn: Connection, incident_id: str, *, lock: bool = False) -> Incident:
         query = sa.select(incidents).where(i.id == incident_id)
         if lock and conn.dialect.name != "sqlite":
@@ -334,5 +389,6 @@ class IncidentStore:
         key = f"{old.subject[:218]}#{old.id}"
         new = self._write(conn, old, change, now, key=key, closed_at=now)
         give_up(conn, old.id, f"not begun before its incident was {new.status}", now)
-        end(conn, old.id, model.REPORTED[change.status], new.sentence, now)
+        reported = model.REPORTED[change.status]
+        end(conn, self._db.herald, old.id, reported, new.sentence, now)
         return new

@@ -19,7 +19,9 @@ from holdfast.model.incident import NOVA_COMPUTE, PROCESS, RECOVER, RECOVERED, m
 from holdfast.model.notification import COMPUTE_HOST, NEW, OPEN, NewNotification, Notification
 from holdfast.model.operation import Operation
 from holdfast.model.segment import SegmentHost
+from holdfast.ports.herald import END, ERROR, REPORT, START, Fault, Happening, Herald
 from holdfast.ports.ledger import Work
+from holdfast.store import told
 from holdfast.store.database import Database
 from holdfast.store.pages import Columns, Page, fetch
 from holdfast.store.segments import find
@@ -32,7 +34,7 @@ from holdfast.store.tables import (
     steps,
     vmoves,
 )
-from holdfast.store.work import apply_work
+from holdfast.store.work import apply_work, put
 
 n, v, m, i, o, t = (
     notifications.c,
@@ -176,7 +178,10 @@ class NotificationStore:
             )
             work = _work(id_, now)
             apply_work(conn, work.subject, Work(add=(work,)), now, is_new=True)
-            return _notification(conn, id_)
+            made = _notification(conn, id_)
+            asked = {name: value for name, value in vars(made).items() if name != "id"}
+            told.done(conn, self._db.herald, (REPORT, "create"), (asked, vars(made)), now)
+            return made
 
         return self._db.retry(action)
 
@@ -192,18 +197,56 @@ def take(conn: Connection, uuid: str) -> Notification | None:
 
 
 def attach(
-    conn: Connection, uuid: str, incident_id: str | None, status: str, message: str, now: datetime
+    conn: Connection,
+    herald: Herald,
+    uuid: str,
+    incident_id: str | None,
+    status: str,
+    message: str,
+    now: datetime,
 ) -> None:
-    """It belongs to that incident from now on, or to none, and stands so."""
+    """It belongs to that incident from now on, or to none, and stands so: it is being worked on,
+    or has ended with that."""
     values = {"incident_id": incident_id, "status": status, "message": message, "updated_at": now}
-    conn.execute(sa.update(notifications).where(n.uuid == uuid).values(**values))
+    its = n.uuid == uuid
+    conn.execute(sa.update(notifications).where(its).values(**values))
+    _tell(conn, herald, START, its, now)
+    if status not in OPEN:
+        _tell(conn, herald, _PHASES.get(status, END), its, now)
 
 
-def end(conn: Connection, incident_id: str, status: str, message: str, now: datetime) -> None:
+def end(
+    conn: Connection, herald: Herald, incident_id: str, status: str, message: str, now: datetime
+) -> None:
     """What becomes of all notifications of an incident that have not ended yet."""
-    open_ = n.incident_id == incident_id, n.status.in_(OPEN)
+    open_ = sa.select(n.id).where(n.incident_id == incident_id, n.status.in_(OPEN))
+    its = n.id.in_(conn.execute(open_).scalars().all())
     values = {"status": status, "message": message, "updated_at": now}
-    conn.execute(sa.update(notifications).where(*open_).values(**values))
+    conn.execute(sa.update(notifications).where(its).values(**values))
+    _tell(conn, herald, _PHASES.get(status, END), its, now)
+
+
+def again(conn: Connection, herald: Herald, incident_id: str, message: str, now: datetime) -> None:
+    """Notifications of an incident that ended badly are worked on once more."""
+    badly = sa.select(n.id).where(n.incident_id == incident_id, n.status.in_(_PHASES))
+    its = n.id.in_(conn.execute(badly).scalars().all())
+    values = {"status": "running", "message": message, "updated_at": now}
+    conn.execute(sa.update(notifications).where(its).values(**values))
+    _tell(conn, herald, START, its, now)
+
+
+#: How the end of a notification that stands so is told; of any other well.
+_PHASES = {"error": ERROR, "failed": ERROR}
+
+
+def _tell(
+    conn: Connection, herald: Herald, phase: str, its: sa.ColumnElement[bool], now: datetime
+) -> None:
+    for row in conn.execute(sa.select(notifications).where(its)).mappings():
+        fault = Fault("RecoveryFailed", row["message"] or "") if phase == ERROR else None
+        stands = {"status": "running"} if phase == START else {}
+        happening = Happening(REPORT, "process", phase, {**row, **stands}, fault)
+        put(conn, herald.contract(happening, now), now)
 
 
 def lost_compute(conn: Connection, member: SegmentHost) -> bool:

@@ -1,15 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports as rows: who saw what, since when. Written by the API with or without a manager."""
+"""Reports as rows: who saw what, since when. Written by the API with or without a manager.
 
-from collections.abc import Mapping, Sequence
+What a monitor says of the health of a host is a vote: in the same transaction the one row of work
+per host becomes due that counts them. What an agent says has died is looked at by a row of its own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from holdfast.model import observed
+from holdfast.model.errors import NotFound
+from holdfast.model.host import normalise
+from holdfast.model.operation import WAITING
+from holdfast.model.votes import ALERTED, FAILED, HOST_HEALTH, Word, work_of
+from holdfast.ports.ledger import Work
+from holdfast.store.booking import portions
 from holdfast.store.database import Database
-from holdfast.store.tables import observations
+from holdfast.store.host_rows import by_name
+from holdfast.store.tables import hosts, observations, operations
+from holdfast.store.work import apply_work
+
+b, h, o = observations.c, hosts.c, operations.c
+HOST = "host:"
+#: When it was so: by the monitor's clock, or ours if its is ahead.
+_AT = sa.case((b.observed_at > b.created_at, b.created_at), else_=b.observed_at)
+_LATEST = (
+    sa.func.row_number()
+    .over(partition_by=(b.subject, b.observer), order_by=(_AT.desc(), b.created_at.desc(), b.id))
+    .label("place")
+)
+_WORDS = sa.select(observations, _AT.label("at"), _LATEST).where(b.kind == HOST_HEALTH)
 
 
 class ObservationStore:
@@ -20,22 +44,23 @@ class ObservationStore:
         """Write a report; the same key of an observer is the same report. The row, and if new."""
 
         def action(conn: Connection) -> tuple[Mapping[str, Any], bool]:
+            now = self._db.now(conn)
             known = conn.execute(
                 sa.select(observations).where(
-                    observations.c.observer == values["observer"],
-                    observations.c.key == values["key"],
+                    b.observer == values["observer"], b.key == values["key"]
                 )
             )
-            if row := known.mappings().first():
-                return dict(row), False
-            now = self._db.now(conn)
-            conn.execute(
-                sa.insert(observations).values(
-                    id=id_, created_at=now, **{"observed_at": now, **values}
-                )
-            )
-            made = conn.execute(sa.select(observations).where(observations.c.id == id_))
-            return dict(made.mappings().one()), True
+            row = known.mappings().first()
+            if row is None:
+                made = {"observed_at": now, **values, "id": id_, "created_at": now}
+                conn.execute(sa.insert(observations).values(**made))
+            if is_vote(values):
+                _count(conn, values, now)
+            elif row is None and values["kind"] in observed.STATES and values["state"] == FAILED:
+                work = observed.work_of(id_, now)
+                apply_work(conn, work.subject, Work(add=(work,)), now, is_new=True)
+            found = row or conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
+            return dict(found), row is None
 
         return self._db.retry(action)
 
@@ -46,10 +71,76 @@ class ObservationStore:
         since: datetime | None = None,
         limit: int = 100,
     ) -> Sequence[Mapping[str, Any]]:
-        query = sa.select(observations).order_by(observations.c.observed_at.desc())
+        query = sa.select(observations).order_by(b.observed_at.desc())
         if subject:
-            query = query.where(observations.c.subject == subject)
+            query = query.where(b.subject == subject)
         if since:
-            query = query.where(observations.c.observed_at >= since)
+            query = query.where(b.observed_at >= since)
         with self._db.read() as conn:
             return [dict(row) for row in conn.execute(query.limit(limit)).mappings()]
+
+    def words(self, names: Iterable[str]) -> Mapping[str, Sequence[Word]]:
+        """What each monitor said last of the hosts that it calls so, by name."""
+        with self._db.read() as conn:
+            return words(conn, names)
+
+
+def is_vote(values: Mapping[str, Any]) -> bool:
+    return bool(values["kind"] == HOST_HEALTH and values["subject"].startswith(HOST))
+
+
+# within somebody's transaction
+
+
+def observation(conn: Connection, id_: str) -> observed.Observed:
+    """NotFound."""
+    row = conn.execute(sa.select(observations).where(b.id == id_)).first()
+    if row is None:
+        raise NotFound(f"no observation {id_}")
+    about = row.id, row.observer, row.subject, row.kind, row.state, row.since
+    return observed.Observed(*about, row.evidence or {})
+
+
+def words(conn: Connection, names: Iterable[str]) -> Mapping[str, Sequence[Word]]:
+    found: dict[str, list[Word]] = {}
+    for some in portions(sorted({f"{HOST}{name}" for name in names})):
+        said = _WORDS.where(b.subject.in_(some)).subquery()
+        for row in conn.execute(sa.select(said).where(said.c.place == 1)):
+            about = row.id, row.observer, row.state, row.at, row.since
+            word = Word(*about, row.evidence or {}, row.incident_id)
+            found.setdefault(row.subject.removeprefix(HOST), []).append(word)
+    return found
+
+
+def known_name(conn: Connection, name: str) -> str:
+    """What we call the host that a monitor calls so; the same if we know none, or several."""
+    own = normalise(name)
+    found = conn.execute(sa.select(h.name).where(by_name(own))).scalars().all()
+    return found[0] if len(found) == 1 else own
+
+
+def belong(conn: Connection, ids: Sequence[str], incident_id: str, now: datetime) -> None:
+    """These led to that incident, or were seen of it."""
+    mine = sa.update(observations).where(b.id.in_(ids), b.incident_id.is_(None))
+    if ids:
+        conn.execute(mine.values(incident_id=incident_id, updated_at=now))
+
+
+def _count(conn: Connection, values: Mapping[str, Any], now: datetime) -> None:
+    """Have the votes counted. Whoever is at it begins anew, for what he saw is old; that a host is
+    well matters only to a count that goes on."""
+    work = work_of(known_name(conn, values["subject"].removeprefix(HOST)), now)
+    again = {
+        "status": WAITING,
+        "owner": None,
+        "claim_until": None,
+        "epoch": o.epoch + 1,
+        "due_at": now,
+        "next_try_at": now,
+        "updated_at": now,
+    }
+    going_on = sa.update(operations).where(o.key == work.key, o.is_open.is_(True))
+    if conn.execute(going_on.values(**again)).rowcount:
+        return
+    if values["state"] in (FAILED, ALERTED):
+        apply_work(conn, work.subject, Work(put=(work,)), now)

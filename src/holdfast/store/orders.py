@@ -23,12 +23,13 @@ from holdfast.ports.ledger import Work
 from holdfast.ports.recovery import ONGOING, Change
 from holdfast.store import audit
 from holdfast.store.incidents import IncidentStore
+from holdfast.store.notifications import again
 from holdfast.store.repairs import RepairStore
-from holdfast.store.tables import hosts, incidents, notifications, operations, vmoves
+from holdfast.store.tables import hosts, incidents, operations, vmoves
 from holdfast.store.vmoves import LOCK, give_up, take, try_again
-from holdfast.store.work import apply_work
+from holdfast.store.work import apply_work, put
 
-i, n, o, h, v = incidents.c, notifications.c, operations.c, hosts.c, vmoves.c
+i, o, h, v = incidents.c, operations.c, hosts.c, vmoves.c
 #: What repair and recovery of a failure domain wait for, and how long the word for it counts.
 REPAIR = "repair"
 APPROVED = timedelta(hours=1)
@@ -80,15 +81,15 @@ class OrderStore(IncidentStore):
             self._check_retry(conn, old)
             try_again(conn, old.id, now)
             said = f"tried again by {author}" + (f": {reason}" if reason else "")
-            again = n.incident_id == old.id, n.status.in_(_ENDED_BADLY)
-            values = {"status": "running", "message": said, "updated_at": now}
-            conn.execute(sa.update(notifications).where(*again).values(**values))
+            again(conn, self._db.herald, old.id, said, now)
             at = now.isoformat()
             details = {**_FORGOTTEN, "retried_at": at, "moving_at": at}
             if _may_be_told(old):
                 details["told_at"] = old.details.get("told_at") or at
             change = Change(model.OPEN, said, details)
-            return self._write(conn, old, change, now, key=old.subject, closed_at=None)
+            new = self._write(conn, old, change, now, key=old.subject, closed_at=None)
+            put(conn, self._db.herald.incident("incident.retried", new, now), now)
+            return new
 
         return self._db.retry(action)
 
@@ -129,7 +130,9 @@ class OrderStore(IncidentStore):
             said = f"aborted by {author}: {reason}"
             give_up(conn, old.id, said, now)
             change = Change(model.ABORTED, said + _stays(old), {"aborted_at": now.isoformat()})
-            return self._close(conn, old, change, now)
+            closed = self._close(conn, old, change, now)
+            put(conn, self._db.herald.incident("incident.aborted", closed, now), now)
+            return closed
 
         return self._db.retry(action)
 
@@ -182,10 +185,6 @@ class OrderStore(IncidentStore):
         if domain not in known:
             names = ", ".join(known[:20]) or "none"
             raise NotFound(f"no host is in {domain!r}; racks and zones known: {names}")
-
-
-#: How a report of it ended, as far as trying again changes that.
-_ENDED_BADLY = (model.REPORTED[model.FAILED], model.REPORTED[model.ABORTED])
 
 
 def _hasten(conn: Connection, ids: Sequence[str], now: datetime) -> int:

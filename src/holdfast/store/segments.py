@@ -5,9 +5,9 @@ Whoever changes a segment or a host of it first takes the rows of the hosts it i
 order of their ids, and so does whoever admits a notification: "in use" is sure until the commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -16,14 +16,17 @@ from holdfast.model.errors import Conflict, InvalidInput, NotFound
 from holdfast.model.host import normalise
 from holdfast.model.segment import Segment, SegmentHost
 from holdfast.ports.cloud import CloudHost
+from holdfast.ports.herald import SEGMENT, SEGMENT_HOST, Herald, Values
 from holdfast.store import audit
 from holdfast.store.database import Database
 from holdfast.store.host_rows import by_name
 from holdfast.store.pages import Columns, Page, fetch
 from holdfast.store.segment_hosts import in_use, know
 from holdfast.store.tables import hosts, segment_hosts, segments
+from holdfast.store.told import done, refused
 
 s, m, h = segments.c, segment_hosts.c, hosts.c
+T = TypeVar("T")
 SEGMENT_KEYS: Columns = {
     "id": s.id,
     "uuid": s.uuid,
@@ -52,6 +55,9 @@ HOST_KEYS: Columns = {
     "deleted_at": None,
 }
 _FREE = ("description", "control_attributes")
+#: What a segment and a host of it are unless somebody says otherwise.
+_AS_NEW = {"description": None, "enabled": True}
+_AS_JOINED = {"reserved": False, "on_maintenance": False}
 _OF_SEGMENT = tuple(column.label(f"segment_{column.name}") for column in segments.columns)
 _MEMBERS = (
     sa.select(
@@ -128,16 +134,22 @@ class SegmentStore:
     # act
 
     def create(self, uuid: str, values: Mapping[str, Any]) -> Segment:
+        what, asked = (SEGMENT, "create"), {**_AS_NEW, **values, "uuid": uuid}
+
         def action(conn: Connection) -> Segment:
             now = self._db.now(conn)
             _check_name(conn, values["name"], besides=0)
             conn.execute(sa.insert(segments).values(uuid=uuid, created_at=now, **values))
             audit.write(conn, now, f"segment:{uuid}", None, f"segment {values['name']} made")
-            return _segment(conn, uuid)
+            made = _segment(conn, uuid)
+            done(conn, self._db.herald, what, (asked, vars(made)), now)
+            return made
 
-        return self._db.retry(action)
+        return self._try(action, what, asked)
 
     def change(self, ref: str, values: Mapping[str, Any]) -> Segment:
+        what, asked = (SEGMENT, "update"), {**vars(self.segment(ref)), **values}
+
         def action(conn: Connection) -> Segment:
             now = self._db.now(conn)
             segment = self._ours(conn, ref)
@@ -147,27 +159,34 @@ class SegmentStore:
             conn.execute(sa.update(segments).where(s.id == segment.id).values(**new))
             said = f"segment {segment.name}: {_told(values)}"
             audit.write(conn, now, f"segment:{segment.uuid}", None, said)
-            return _segment(conn, segment.uuid)
+            changed = _segment(conn, segment.uuid)
+            done(conn, self._db.herald, what, (asked, vars(changed)), now)
+            return changed
 
-        return self._db.retry(action)
+        return self._try(action, what, asked)
 
     def delete(self, ref: str) -> None:
         """Its hosts leave it."""
+        what, asked = (SEGMENT, "delete"), vars(self.segment(ref))
 
         def action(conn: Connection) -> None:
+            now = self._db.now(conn)
             segment = self._ours(conn, ref)
             conn.execute(sa.delete(segment_hosts).where(m.segment_id == segment.id))
             conn.execute(sa.delete(segments).where(s.id == segment.id))
             said = f"segment {segment.name} deleted"
-            audit.write(conn, self._db.now(conn), f"segment:{segment.uuid}", None, said)
+            audit.write(conn, now, f"segment:{segment.uuid}", None, said)
+            done(conn, self._db.herald, what, (asked, vars(segment)), now)
 
-        self._db.retry(action)
+        self._try(action, what, asked)
 
     def know(self, host: CloudHost, region: str) -> int:
         """`ports.segments.KnownHosts`."""
         return self._db.retry(lambda conn: know(conn, host, region, self._db.now(conn)))
 
     def add_host(self, uuid: str, ref: str, host_id: int, values: Mapping[str, Any]) -> SegmentHost:
+        what, asked = (SEGMENT_HOST, "create"), self._asked(uuid, ref, host_id, values)
+
         def action(conn: Connection) -> SegmentHost:
             now = self._db.now(conn)
             segment = _segment(conn, ref)
@@ -177,12 +196,14 @@ class SegmentStore:
             made = _host(conn, segment, uuid)
             said = f"host {made.name} joined segment {segment.name}"
             audit.write(conn, now, f"segment:{segment.uuid}", None, said)
+            done(conn, self._db.herald, what, (asked, vars(made)), now)
             return made
 
-        return self._db.retry(action)
+        return self._try(action, what, asked)
 
     def change_host(self, ref: str, host_ref: str, values: Mapping[str, Any]) -> SegmentHost:
         """`host_id` among the values: it is another host of the list from now on."""
+        what, asked = (SEGMENT_HOST, "update"), {**vars(self.host(ref, host_ref)), **values}
 
         def action(conn: Connection) -> SegmentHost:
             now = self._db.now(conn)
@@ -194,18 +215,38 @@ class SegmentStore:
             changed = _host(conn, segment, host.uuid)
             said = f"host {host.name} of segment {segment.name}: {_told(values, changed.name)}"
             audit.write(conn, now, f"segment:{segment.uuid}", None, said)
+            done(conn, self._db.herald, what, (asked, vars(changed)), now)
             return changed
 
-        return self._db.retry(action)
+        return self._try(action, what, asked)
 
     def delete_host(self, ref: str, host_ref: str) -> None:
+        what, asked = (SEGMENT_HOST, "delete"), vars(self.host(ref, host_ref))
+
         def action(conn: Connection) -> None:
+            now = self._db.now(conn)
             segment, host = self._our_host(conn, ref, host_ref)
             conn.execute(sa.delete(segment_hosts).where(m.id == host.id))
             said = f"host {host.name} left segment {segment.name}"
-            audit.write(conn, self._db.now(conn), f"segment:{segment.uuid}", None, said)
+            audit.write(conn, now, f"segment:{segment.uuid}", None, said)
+            done(conn, self._db.herald, what, (asked, vars(host)), now)
 
-        self._db.retry(action)
+        self._try(action, what, asked)
+
+    def _try(self, action: Callable[[Connection], T], what: tuple[str, str], asked: Values) -> T:
+        """What is refused is told as well."""
+        try:
+            return self._db.retry(action)
+        except (Conflict, InvalidInput) as error:
+            refused(self._db, what, asked, error)
+            raise
+
+    def _asked(self, uuid: str, ref: str, host_id: int, values: Values) -> Values:
+        """A host that is to join a segment, as far as it is known."""
+        with self._db.read() as conn:
+            segment = _segment(conn, ref)
+            name = conn.execute(sa.select(h.service_host).where(h.id == host_id)).scalar()
+        return {**_AS_JOINED, **values, "uuid": uuid, "segment": segment, "name": name or ""}
 
     def _ours(self, conn: Connection, ref: str) -> Segment:
         """The segment, its row and its hosts' ours until the commit; Conflict while in use."""
@@ -247,6 +288,7 @@ def find(conn: Connection, name: str) -> SegmentHost | None:
 def set_member(
     conn: Connection,
     host_uuid: str,
+    herald: Herald,
     *,
     reserved: bool | None = None,
     on_maintenance: bool | None = None,
@@ -257,7 +299,11 @@ def set_member(
     given = {"reserved": reserved, "on_maintenance": on_maintenance}
     values = {name: value for name, value in given.items() if value is not None}
     update = sa.update(segment_hosts).where(m.uuid == host_uuid)
-    conn.execute(update.values(**values, updated_at=now))
+    if conn.execute(update.values(**values, updated_at=now)).rowcount == 0:
+        return
+    changed = conn.execute(_MEMBERS.where(m.uuid == host_uuid)).mappings().one()
+    its = vars(_member(changed))
+    done(conn, herald, (SEGMENT_HOST, "update"), (its, its), now)
 
 
 def _segment(conn: Connection, ref: str, *, lock: bool = False) -> Segment:

@@ -10,12 +10,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from holdfast.model.host import normalise
 from holdfast.model.operation import RUNNING
 from holdfast.model.standing import Standing, from_plain, to_plain
 from holdfast.ports.standings import Change, Repair, SetAside, Watched
 from holdfast.store import audit
 from holdfast.store.booking import portions
 from holdfast.store.database import Database
+from holdfast.store.host_rows import by_name
 from holdfast.store.tables import hosts, operations, segment_hosts, segments, set_aside
 from holdfast.store.work import nudge
 
@@ -86,6 +88,13 @@ class StandingStore:
         query = _SHOWN if state is None else _SHOWN.where(h.state == state)
         with self._db.read() as conn:
             return [_seen(row) for row in conn.execute(query)]
+
+    def of(self, name: str) -> Seen | None:
+        """How the host of that name stands; None if we know none, or several could be meant."""
+        with self._db.read() as conn:
+            found = [_seen(row) for row in conn.execute(_SHOWN.where(by_name(name)))]
+        exact = [one for one in found if normalise(one.name) == normalise(name)]
+        return (exact or found)[0] if len(exact or found) == 1 else None
 
     def by_state(self) -> Mapping[str, int]:
         query = sa.select(h.state, sa.func.count()).group_by(h.state)

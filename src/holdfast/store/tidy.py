@@ -13,12 +13,13 @@ from holdfast.store.tables import (
     incidents,
     leases,
     notifications,
+    observations,
     operations,
     verdicts,
     vmoves,
 )
 
-n, o = notifications.c, operations.c
+n, o, b, i = notifications.c, operations.c, observations.c, incidents.c
 _OLD_OPERATIONS = sa.select(o.id).where(
     o.is_open.is_(False),
     o.updated_at < sa.bindparam("before"),
@@ -46,10 +47,8 @@ class TidyStore:
 
     def reports(self, before: datetime, most: int) -> int:
         ended = n.status.in_(["finished", "ignored", "failed", "error"]), n.updated_at < before
-        closed = sa.select(incidents.c.id).where(
-            incidents.c.id == n.incident_id, incidents.c.closed_at.is_(None)
-        )
-        query = sa.select(n.uuid, n.incident_id).where(*ended, ~closed.exists()).limit(most)
+        query = sa.select(n.uuid, n.incident_id).where(*ended, ~_is_open(n.incident_id))
+        query = query.limit(most)
         with self._db.read() as conn:
             rows = conn.execute(query).all()
         if not rows:
@@ -58,12 +57,26 @@ class TidyStore:
         def action(conn: Connection) -> int:
             uuids = [row.uuid for row in rows]
             gone = conn.execute(sa.delete(notifications).where(n.uuid.in_(uuids), *ended))
-            ids = {row.incident_id for row in rows if row.incident_id}
-            left = sa.select(n.incident_id).where(n.incident_id.in_(ids))
-            alone = ids - set(conn.execute(left).scalars())
-            conn.execute(sa.delete(vmoves).where(vmoves.c.incident_id.in_(alone)))
-            conn.execute(sa.delete(verdicts).where(verdicts.c.incident_id.in_(alone)))
-            conn.execute(sa.delete(incidents).where(incidents.c.id.in_(alone)))
+            _leave(conn, {row.incident_id for row in rows if row.incident_id})
+            return gone.rowcount
+
+        return self._db.retry(action)
+
+    def observations(self, before: datetime, most: int) -> int:
+        counting = o.key == sa.literal("host_votes/").concat(sa.func.substr(b.subject, 6))
+        query = sa.select(b.id, b.incident_id).where(
+            b.created_at < before,
+            ~_is_open(b.incident_id),
+            ~sa.exists().where(counting, o.is_open.is_(True)),
+        )
+        with self._db.read() as conn:
+            rows = conn.execute(query.limit(most)).all()
+        if not rows:
+            return 0
+
+        def action(conn: Connection) -> int:
+            gone = conn.execute(sa.delete(observations).where(b.id.in_([row.id for row in rows])))
+            _leave(conn, {row.incident_id for row in rows if row.incident_id})
             return gone.rowcount
 
         return self._db.retry(action)
@@ -80,3 +93,17 @@ class TidyStore:
             return conn.execute(sa.delete(table).where(table.c.id.in_(ids), *still)).rowcount
 
         return self._db.retry(action)
+
+
+def _is_open(incident_id: sa.ColumnElement[Any]) -> sa.Exists:
+    """Whether it belongs to an incident that is not over."""
+    return sa.select(i.id).where(i.id == incident_id, i.closed_at.is_(None)).exists()
+
+
+def _leave(conn: Connection, ids: set[str]) -> None:
+    """Of these incidents, those to which no report and no observation belongs any more go."""
+    for left in (n.incident_id, b.incident_id):
+        ids = ids - set(conn.execute(sa.select(left).where(left.in_(ids))).scalars())
+    conn.execute(sa.delete(vmoves).where(vmoves.c.incident_id.in_(ids)))
+    conn.execute(sa.delete(verdicts).where(verdicts.c.incident_id.in_(ids)))
+    conn.execute(sa.delete(incidents).where(i.id.in_(ids)))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work comes to be: added, armed again and cancelled within the transaction of what asks for it."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from holdfast.model.operation import CANCELLED, OPEN, RUNNING, Operation
 from holdfast.ports.ledger import Work
+from holdfast.ports.sinks import ANNOUNCE
 from holdfast.store.tables import operations, steps
 
 o = operations.c
@@ -61,6 +64,23 @@ def apply_work(
         conn.execute(sa.delete(steps).where(steps.c.operation_id == rearmed))
     if fresh:
         conn.execute(sa.insert(operations), fresh)
+
+
+def put(conn: Connection, operations_: Sequence[Operation], now: datetime) -> None:
+    """What comes of somebody's change: work, each for its own subject, and news of it."""
+    for operation in operations_:
+        if operation.kind == ANNOUNCE:
+            _tell(conn, operation, now)
+        else:
+            apply_work(conn, operation.subject, Work(put=(operation,)), now)
+
+
+def _tell(conn: Connection, news: Operation, now: datetime) -> None:
+    """After all that was written before about the same. It waits until that has been told, and not
+    for the end of the claim of whoever is telling it: nothing is lost if both are told at once."""
+    last = conn.execute(sa.select(sa.func.max(o.sequence)).where(o.subject == news.subject))
+    following = replace(news, sequence=(last.scalar() or 0) + 1)
+    apply_work(conn, "", Work(put=(following,)), now)
 
 
 def nudge(conn: Connection, operation: Operation, now: datetime) -> None:

@@ -27,6 +27,10 @@ from holdfast.work.kind import Kind, NotYet, Run, Step
 
 LOG = logging.getLogger(__name__)
 
+#: Between why it failed and why that could not be written down: so whoever tries that again knows
+#: that it has been said.
+THEN = "; then: "
+
 
 class Patience(Protocol):
     """How long to wait after failures, how much to take on; read anew each time."""
@@ -139,6 +143,7 @@ class _Attempt:
         self.due = False
         self.news = False  # whether the loop should look: a successor can go, or a time was set
         self.said = ""
+        self.verdict = ""  # why it failed for good, once that was said
 
     def hold(self, seconds: float) -> None:
         """Make sure that the claim lasts `seconds` more."""
@@ -230,8 +235,9 @@ class _Attempt:
         except (ClaimLost, Unavailable):
             raise
         except Exception as second:  # giving up failed as well: not the end of the matter
-            LOG.warning("%s: %s; then: %s", self.operation.key, _why(error), _why(second))
-            self._put_off(RETRYING, self._in(self._pause()), _why(second), failures=1)
+            said = f"{_why(error)}{THEN}{_why(second)}"
+            LOG.warning("%s: %s", self.operation.key, said)
+            self._put_off(RETRYING, self._in(self._pause()), said, failures=1)
 
     def _next_try(self, kind: Kind, error: Exception) -> datetime | None:
         """When to try again after this; None when that cannot help."""
@@ -247,7 +253,9 @@ class _Attempt:
         return when if self._is_due() else min(when, self.operation.due_at)
 
     def _give_up(self, kind: Kind, why: str) -> None:
-        LOG.error("%s failed for good: %s", self.operation.key, why)
+        if why != self.verdict and not self.operation.sentence.startswith(f"{why}{THEN}"):
+            LOG.error("%s failed for good: %s", self.operation.key, why)
+        self.verdict = why
         kind.failed(self.run, why)
         self._finish(ERROR, why)
 

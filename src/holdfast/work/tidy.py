@@ -46,6 +46,7 @@ class TidyUp:
         for what, days, remove in (
             ("operations", self._settings.keep_operations_days, self._tidy.operations),
             ("reports", self._settings.keep_operations_days, self._tidy.reports),
+            ("observations", self._settings.keep_operations_days, self._tidy.observations),
             ("sentences of the audit", self._settings.keep_audit_days, self._tidy.audit),
         ):
             gone[what], more = self._remove(run, days, remove)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.model import incident as model
+from holdfast.model import votes
 from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, PENDING, SUCCEEDED, ServerMove
 from holdfast.store.cases import Case
 
@@ -85,6 +86,9 @@ def _seen(case: Case) -> Iterator[str]:
         )
     where = f" of segment {case.segment_name}" if case.segment_name else ""
     opened = _time(incident.opened_at, incident)
+    if seen := incident.details.get("seen"):
+        yield f"{opened}: {_end(votes.told('it', seen))}"
+        yield from (f"- {_end(line)}" for line in votes.grounds(seen))
     yield f"{opened}: the incident was opened, about {_what(case)}{where}."
     if said := incident.details.get("confirmed_off"):
         at = _time(datetime.fromisoformat(said["at"]), incident)

@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/hosts: whether each host can be used and since when, and who says so."""
+"""/holdfast/v1/hosts: whether each host can be used and since when, and who says so; and what the
+monitors see of it on each network."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast.api.ask import Ask, Reply
+from holdfast.api.holdfast_v1.monitors import ACTION, HEALTH, STATE, shape
 from holdfast.api.holdfast_v1.observations import plain
+from holdfast.model import votes
+from holdfast.model.errors import NotFound
+from holdfast.model.matrix import UNKNOWN, Strategy
 from holdfast.model.standing import DOWN, RETURNING, SUSPECT, UP
+from holdfast.model.votes import ABSTAIN, AGAINST, FOR, Ballot, Word
 from holdfast.store.standings import Seen
 
 _STATE = {"type": "string", "enum": [UP, SUSPECT, DOWN, RETURNING]}
@@ -28,6 +35,37 @@ _SHOWN: dict[str, Any] = {
     "segment": {"type": ["string", "null"]},
 }
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
+HEALTH_QUERY: dict[str, Any] = {
+    "health": {"type": "string", "enum": ["bad"], "description": "Those not up everywhere."}
+}
+_WHEN = {"type": ["string", "null"], "format": "date-time"}
+_NAMES = {"type": "array", "items": _TEXT}
+HEALTH_VIEW = shape(
+    {
+        "host": _TEXT,
+        "health": HEALTH,
+        "action": ACTION,
+        "since": _WHEN,
+        "monitors": {"type": "integer", "description": "How many see it."},
+    }
+)
+_SEEN_BY = {"type": "array", "items": shape({"observer": _TEXT, "state": STATE, "at": _WHEN})}
+_NETWORK = shape({"state": STATE, "since": _WHEN, "seen_by": _SEEN_BY})
+_STANDING = shape({name: _SHOWN[name] for name in ("state", "since", "why", "segment")})
+WHOLE_HEALTH = shape(
+    {
+        "host": _TEXT,
+        "networks": {"type": "object", "additionalProperties": _NETWORK},
+        "action": ACTION,
+        "for_s": {"type": "number"},
+        "sentence": _TEXT,
+        "votes": shape(
+            {FOR: _NAMES, AGAINST: _NAMES, ABSTAIN: _NAMES, "needed": {"type": "integer"}}
+        ),
+        "standing": {**_STANDING, "type": ["object", "null"]},
+        "incident_id": {"type": ["string", "null"], "description": "The one that is open."},
+    }
+)
 
 
 def index(ask: Ask) -> Reply:
@@ -50,3 +88,103 @@ def view(seen: Seen) -> dict[str, Any]:
         "reservable": seen.reservable,
         "segment": seen.segment,
     }
+
+
+# what the monitors see
+
+
+def health(ask: Ask) -> Reply:
+    """Of all hosts that monitors know, which were heard of lately."""
+    store = ask.services.store
+    now, views = store.monitors.views()
+    fresh = [one for one in views if one.is_fresh(now)]
+    strategy, _others = votes.in_force(fresh)
+    if strategy is None:
+        return Reply({"hosts": []})
+    everybody = votes.everybody(fresh, strategy.networks)
+    bad = {host for host, states in everybody.items() if set(states.values()) != {UP}}
+    words = store.observations.words(bad)
+    shown = [
+        {
+            "host": host,
+            "health": states,
+            "action": strategy.answer(states).action,
+            "since": _since(words.get(host, ())),
+            "monitors": sum(one.picture.name(host) is not None for one in fresh),
+        }
+        for host, states in everybody.items()
+        if host in bad or "health" not in ask.query
+    ]
+    return Reply({"hosts": shown})
+
+
+def _since(words: Iterable[Word]) -> str | None:
+    """Since when it is as bad as they say who say so."""
+    since = min((one.since for one in words if one.is_concern), default=None)
+    return since.isoformat() if since else None
+
+
+def show_health(ask: Ask) -> Reply:
+    """Of one; NotFound if no monitor knows it."""
+    store, host = ask.services.store, ask.path["host"]
+    ballot = store.votes.ballot(host)
+    called = next((name for v in ballot.views if (name := v.picture.name(ballot.host))), None)
+    if called is None:
+        raise NotFound(
+            f"no monitor knows a host {host[:80]!r}: those they know are in GET"
+            " /holdfast/v1/hosts/health"
+        )
+    strategy, _others = votes.in_force(ballot.fresh or ballot.views)
+    if strategy is None:
+        raise AssertionError("who knows a host has a strategy")
+    count = votes.count(ballot, ask.services.conf.recovery.host_votes)
+    said = {name: count.observers(name) for name in (FOR, AGAINST, ABSTAIN)}
+    states = votes.combined(ballot.fresh, ballot.host, strategy.networks)
+    answer = strategy.answer(states)
+    standing = store.standings.of(ballot.host)
+    incident = store.incidents.open_about(f"host:{ballot.host}")
+    shown = {
+        "host": ballot.host,
+        "networks": _networks(ballot, strategy, states),
+        "action": answer.action,
+        "for_s": answer.for_s,
+        "sentence": answer.sentence,
+        "votes": {**said, "needed": count.needed},
+        "standing": None if standing is None else _standing(standing),
+        "incident_id": None if incident is None else incident.id,
+    }
+    return Reply({"health": shown})
+
+
+def _networks(ballot: Ballot, strategy: Strategy, states: dict[str, str]) -> dict[str, Any]:
+    rows = [(one, one.picture.row(ballot.host)) for one in ballot.fresh]
+    words = [word for word in ballot.words.values() if word.is_concern]
+    return {
+        name: {
+            "state": states[name],
+            "since": min(
+                (
+                    str(said["since"])
+                    for word in words
+                    if (said := word.network(name)).get("health") == states[name]
+                    and said.get("since")
+                ),
+                default=None,
+            ),
+            "seen_by": [
+                {
+                    "observer": one.observer,
+                    "state": row.health.get(name, UNKNOWN),
+                    "at": plain(one.at),
+                }
+                for one, row in rows
+                if row is not None
+            ],
+        }
+        for name in strategy.networks
+    }
+
+
+def _standing(seen: Seen) -> dict[str, Any]:
+    whole = view(seen)
+    return {name: whole[name] for name in ("state", "since", "why", "segment")}

@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1 import explanation
 from holdfast.api.holdfast_v1.observations import LIMIT, plain, when
+from holdfast.model import votes
 from holdfast.model.errors import InvalidInput
 from holdfast.model.incident import STEPS, WORK
 from holdfast.model.moves import INCIDENT
@@ -121,6 +122,7 @@ _LINE = {"at": _DATE, "actor": _TEXT, "sentence": _TEXT}
 CASE = _object(
     {
         **_LISTED,
+        "seen": {**_MAYBE, "description": "How host monitors voted; null: they did not."},
         "evidence": {**_MAYBE, "description": "What proves that the host is off."},
         "work": {**_object(_WORK), "type": ["object", "null"]},
         "verdicts": _list(_VERDICT),
@@ -217,6 +219,7 @@ def view(case: Case) -> dict[str, Any]:
     evidence = case.incident.details.get("evidence") or {}
     return {
         **listed(case),
+        "seen": votes.told(case.incident.host, case.incident.details.get("seen") or ()) or None,
         "evidence": evidence.get("sentence"),
         "work": None if case.work is None else _picked(_WORK, case.work),
         "verdicts": [_picked(_VERDICT, row) for row in case.verdicts],

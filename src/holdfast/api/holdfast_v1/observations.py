@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.api import agents
 from holdfast.api.ask import Ask, Reply
-from holdfast.model.errors import InvalidInput, StaleWrite, Unavailable
+from holdfast.model import observed
+from holdfast.model.errors import Forbidden, InvalidInput, StaleWrite, Unavailable
+from holdfast.model.host import normalise
+from holdfast.model.votes import HOST_HEALTH, STATES
+from holdfast.store.observations import HOST
 
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
 _WHEN = {"type": "string", "format": "date-time", "maxLength": 64}
@@ -51,9 +56,13 @@ VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 def create(ask: Ask) -> Reply:
     """202; the same report again is answered 202 and written once."""
     body = ask.body
+    if agents.own_host(ask.caller) is not None:
+        if body["kind"] not in observed.STATES:
+            raise Forbidden(f"agents report {' and '.join(observed.STATES)}, nothing else")
+        agents.check_own(ask.caller, body["observer"], _host(body))
     values: dict[str, Any] = {
         "observer": body["observer"],
-        "subject": body["subject"],
+        "subject": _subject(body),
         "kind": body["kind"],
         "state": body["state"],
         "evidence": body.get("evidence", {}),
@@ -66,6 +75,7 @@ def create(ask: Ask) -> Reply:
         row, _new = ask.services.store.observations.add(ask.services.new_id(), values)
     except StaleWrite as error:  # 409 would tell the monitor that we have it
         raise Unavailable("the report could not be written just now, send it again") from error
+    ask.services.ring()
     return Reply({"observation": view(row)}, status=202)
 
 
@@ -88,6 +98,31 @@ def when(text: str, field: str) -> datetime:
     if not 1970 <= value.year < 9000:
         raise InvalidInput(f"{field}: the year {value.year} is out of range")
     return value
+
+
+def _subject(body: Mapping[str, Any]) -> str:
+    """Hosts whose health it is about are kept as they are called, not as they are spelt."""
+    said: str = body["subject"]
+    kind = body["kind"]
+    if kind in observed.STATES:
+        if body["state"] not in observed.STATES[kind]:
+            raise InvalidInput(f"state: of {kind} it is one of {', '.join(observed.STATES[kind])}")
+        return observed.subject(kind, said, _host(body))
+    if kind != HOST_HEALTH:
+        return said
+    if not said.startswith(HOST) or not normalise(said.removeprefix(HOST)):
+        raise InvalidInput(f"subject: what {HOST_HEALTH} is about is called {HOST}NAME")
+    if body["state"] not in STATES:
+        raise InvalidInput(f"state: of {HOST_HEALTH} it is one of {', '.join(STATES)}")
+    return f"{HOST}{normalise(said.removeprefix(HOST))}"
+
+
+def _host(body: Mapping[str, Any]) -> str:
+    """On which it was seen."""
+    host = body.get("evidence", {}).get("host", "")
+    if not isinstance(host, str) or not normalise(host):
+        raise InvalidInput("evidence.host: on which host it was seen must be said")
+    return host
 
 
 def _key(body: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from holdfast.api.ask import Ask, Reply
-from holdfast.model.errors import NotFound
+from holdfast.model.errors import InvalidInput, NotFound
 
 _SECONDS = {"type": "number", "minimum": 0, "maximum": 86_400}
 _RATE = {"type": "number", "minimum": 0, "maximum": 1}
@@ -26,6 +26,19 @@ SETTINGS: dict[str, Any] = {
         "action_s": _SECONDS,
         "service_down_s": _SECONDS,
         "fence_lies": {"type": "boolean"},
+    },
+}
+CUT: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "network": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 32,
+            "description": "One of [hostmonitor] networks; without it the host is cut off from "
+            "everybody.",
+        }
     },
 }
 SAID: dict[str, Any] = {
@@ -53,9 +66,39 @@ def recover_host(ask: Ask) -> Reply:
     return _said(f"host {ask.path['name']} is powered on again")
 
 
+def cut_host(ask: Ask) -> Reply:
+    name, network = ask.path["name"], _network(ask)
+    if network is None:
+        _sim(ask).cut_host(name)
+        return _said(f"host {name} is cut off from everybody; its servers run on")
+    _sim(ask).cut_network(name, network)
+    return _said(f"host {name} is cut off on the network {network}")
+
+
+def mend_host(ask: Ask) -> Reply:
+    name, network = ask.path["name"], _network(ask)
+    if network is None:
+        _sim(ask).mend_host(name)
+        return _said(f"host {name} is heard again")
+    _sim(ask).mend_network(name, network)
+    return _said(f"host {name} is heard again on the network {network}")
+
+
 def crash_server(ask: Ask) -> Reply:
     _sim(ask).crash_server(ask.path["ref"])
     return _said(f"server {ask.path['ref']} crashed")
+
+
+def _network(ask: Ask) -> str | None:
+    """The one that is meant, which must be one that hosts are watched on; None: all of them."""
+    network: str | None = (ask.body or {}).get("network")
+    known = ask.services.conf.hostmonitor.networks
+    if network is not None and network not in known:
+        raise InvalidInput(
+            f"there is no network {network}; [hostmonitor] networks has {', '.join(known)}",
+            field="network",
+        )
+    return network
 
 
 def _said(sentence: str) -> Reply:

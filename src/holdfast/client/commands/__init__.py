@@ -84,6 +84,13 @@ class Base(Command):
 class ListCommand(Base, Lister):
     """A table of many."""
 
+    def tell(self, args: argparse.Namespace, sentence: str) -> None:
+        """Beside a table it is part of the answer; JSON and the like are left alone."""
+        if args.formatter == "table":
+            self.app.stdout.write(sentence + "\n")
+        else:
+            self.say(sentence)
+
 
 class ShowCommand(Base, ShowOne):
     """A table of one."""

@@ -88,15 +88,9 @@ class List(ListCommand):
             since=since,
             limit=args.limit,
         )
-        self._tell_of_pauses(args)
-        return rows(COLUMNS, map(_row, found))
-
-    def _tell_of_pauses(self, args: argparse.Namespace) -> None:
         for pause in self.client.pauses.list():
-            if args.formatter == "table":
-                self.app.stdout.write(paused_line(pause) + "\n")
-            else:
-                self.say(paused_line(pause))
+            self.tell(args, paused_line(pause))
+        return rows(COLUMNS, map(_row, found))
 
 
 def _row(incident: dict[str, Any]) -> dict[str, Any]:

@@ -39,13 +39,6 @@ class _Report(ListCommand):
             self.tell(parsed_args, self.left)
         return code
 
-    def tell(self, args: argparse.Namespace, sentence: str) -> None:
-        """Beside a table it is part of the answer; JSON and the like are left alone."""
-        if args.formatter == "table":
-            self.app.stdout.write(sentence + "\n")
-        else:
-            self.say(sentence)
-
     def show(self, args: argparse.Namespace, report: dict[str, Any], fail: str) -> Table:
         self.tell(args, sentence(report, fail))
         counts = report["counts"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast sim show | set | fail-host | recover-host | crash-server"""
+"""holdfast sim show | set | fail-host | recover-host | cut | mend | crash-server"""
 
 import argparse
 import json
@@ -100,6 +100,38 @@ class RecoverHost(Base):
         self.app.stdout.write(self.client.sim.recover_host(parsed_args.name) + "\n")
 
 
+class Cut(Base):
+    """Cut a simulated host off, on one network or from everybody; its servers run on."""
+
+    example = "  holdfast sim cut cmp-05 --network storage"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        return _with_network(super().get_parser(prog_name))
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        said = self.client.sim.cut_host(parsed_args.name, parsed_args.network)
+        self.app.stdout.write(said + "\n")
+
+
+class Mend(Base):
+    """Let a simulated host be heard again that was cut off."""
+
+    example = "  holdfast sim mend cmp-05 --network storage"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        return _with_network(super().get_parser(prog_name))
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        said = self.client.sim.mend_host(parsed_args.name, parsed_args.network)
+        self.app.stdout.write(said + "\n")
+
+
+def _with_network(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("name", help="the host")
+    parser.add_argument("--network", help="manage, tenant, storage, …; all of them without it")
+    return parser
+
+
 class CrashServer(Base):
     """Crash a simulated server."""
 
@@ -122,6 +154,7 @@ def _state(host: dict[str, Any]) -> str:
     words = [looks]
     if not host.get("powered", True):
         words = ["no power", "still looks up" if looks == "up" else looks]
+    words += [f"{network} cut" for network in host.get("cut", [])]
     if not service.get("enabled", True):
         words.append("disabled")
     if service.get("forced_down"):

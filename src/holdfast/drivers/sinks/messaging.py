@@ -13,7 +13,7 @@ from oslo_config import cfg
 from holdfast.drivers.sinks.bounded import Bounded
 from holdfast.model.errors import DriverError
 from holdfast.ports.clock import Clock
-from holdfast.ports.sinks import PRIORITY, LeaseNotice
+from holdfast.ports.sinks import INSTANCE_HA, NEWS, LeaseNotice
 
 PORT = "messaging"
 #: Sends that may hang at once; a broker that is away needs no more to prove it.
@@ -25,6 +25,7 @@ class Messaging:
     """One broker, one exchange, some topics."""
 
     name = PORT
+    hears = NEWS
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         options = conf.lease_notifications
@@ -39,32 +40,35 @@ class Messaging:
             )
         oslo_messaging = _oslo_messaging()
         self._away = _troubles(oslo_messaging)
-        self._targets = [
-            oslo_messaging.Target(topic=f"{topic}.{PRIORITY}", exchange=options.exchange)
-            for topic in options.topics
-        ]
+        self._target = oslo_messaging.Target
+        self._topics, self._exchange = self._where(options)
         self._transport = _transport(conf, url)
         self._bounded = Bounded("notify", MOST_SENDS)
+
+    def _where(self, options: Any) -> tuple[Sequence[str], str]:
+        """Topics and exchange."""
+        return options.topics, options.exchange
 
     def send(self, notice: LeaseNotice) -> None:
         message = {
             "message_id": notice.message_id,
             "publisher_id": notice.publisher,
             "event_type": notice.event_type,
-            "priority": PRIORITY.upper(),
+            "priority": notice.priority.upper(),
             "payload": dict(notice.payload),
             "timestamp": str(notice.at.replace(tzinfo=None)),
         }
         try:
-            self._bounded.run(self.timeout_s, lambda: self._send(message))
+            self._bounded.run(self.timeout_s, lambda: self._send(notice.priority, message))
         except self._away as error:
             said = (str(error).splitlines() or [repr(error)])[0]
             raise DriverError(
                 PORT, f"the broker did not take it: {said}", retryable=True
             ) from error
 
-    def _send(self, message: dict[str, Any]) -> None:
-        for target in self._targets:
+    def _send(self, priority: str, message: dict[str, Any]) -> None:
+        for topic in self._topics:
+            target = self._target(topic=f"{topic}.{priority}", exchange=self._exchange)
             # a copy: it is marked with the id of its transmission on the way
             self._transport._send_notification(target, {}, {**message}, version=FORMAT, retry=0)
 
@@ -74,6 +78,16 @@ class Messaging:
             self._bounded.run(3.0, self._transport.cleanup)
         except TimeoutError:
             return  # it is not
+
+
+class InstanceHaMessaging(Messaging):
+    """The notifications of the instance HA contract, where Masakari sends them."""
+
+    name = "instance-ha"
+    hears = INSTANCE_HA
+
+    def _where(self, options: Any) -> tuple[Sequence[str], str]:
+        return options.instance_ha_topics, options.instance_ha_exchange
 
 
 def _oslo_messaging() -> Any:
@@ -111,4 +125,8 @@ def _transport(conf: cfg.ConfigOpts, url: str) -> Any:
 
 
 def connect(conf: cfg.ConfigOpts, _clock: Clock) -> Sequence[Messaging]:
-    return [Messaging(conf)] if conf.lease_notifications.messaging else []
+    options = conf.lease_notifications
+    if not options.messaging:
+        return []
+    theirs = [InstanceHaMessaging(conf)] if options.instance_ha_topics else []
+    return [Messaging(conf), *theirs]

@@ -20,6 +20,7 @@ from holdfast.store.tables.leases import (
 from holdfast.store.tables.operations import audit, duties, operations, steps
 from holdfast.store.tables.watch import (
     incidents,
+    monitors,
     observations,
     pauses,
     set_aside,
@@ -42,6 +43,7 @@ __all__ = [
     "incidents",
     "leases",
     "metadata",
+    "monitors",
     "notifications",
     "observations",
     "operations",

@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was seen, what it amounts to, and the operator's switches."""
 
-from sqlalchemy import JSON, Column, ForeignKey, Index, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 from holdfast.store.tables.base import Id, Serial, UtcDateTime, flag, metadata, times
 
@@ -21,6 +31,19 @@ observations = Table(
     *times(),
     UniqueConstraint("observer", "key"),
     Index("ix_observations_subject", "subject", "observed_at"),
+)
+
+monitors = Table(
+    "monitors",
+    metadata,
+    Column("observer", String(128), primary_key=True),
+    Column("kind", String(64), nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("seen_at", UtcDateTime, nullable=False),
+    Column("heartbeat_s", Float, nullable=False),
+    Column("digest", String(64), nullable=False),  # of the body: most often it is the same again
+    Column("body", JSON, nullable=False),
+    *times(),
 )
 
 set_aside = Table(

@@ -29,6 +29,8 @@ LONGEST_REASON = 255
 MADE_FROM = "holdfast_from"
 HANDED = "holdfast_for"
 
+#: Nova's number for a guest that has power.
+POWERED = 1
 STATUS = {
     "active": "ACTIVE",
     "building": "BUILD",
@@ -131,8 +133,9 @@ class NovaServers:
     def unlock(self, server_id: str) -> None:
         self._act("servers.unlock", server_id, "unlock")
 
-    def reset(self, server_id: str) -> None:
-        self._act("servers.reset", server_id, "os-resetState", {"state": "error"})
+    def reset(self, server_id: str, *, active: bool = False) -> None:
+        wanted = {"state": "active" if active else "error"}
+        self._act("servers.reset", server_id, "os-resetState", wanted)
 
     def _act(self, what: str, server_id: str, verb: str, details: Any = None) -> None:
         with self._edge.call(what, server_id) as cloud:
@@ -247,4 +250,5 @@ def _server(one: Mapping[str, Any]) -> Server:
         metadata=dict(one["metadata"]),
         user_id=one["user_id"],
         created_at=datetime.fromisoformat(one["created"]),
+        powered=one.get("OS-EXT-STS:power_state") == POWERED,
     )

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens to machines: power lost, cables cut, power back, a guest that dies."""
 
+import sqlite3
+
 from holdfast.drivers.cloud.sim.progress import IDLE
 from holdfast.drivers.cloud.sim.world import SERVERS, World
 from holdfast.model.errors import Conflict, NotFound
@@ -53,6 +55,21 @@ def reach_again(world: World, name: str) -> None:
     )
 
 
+def unplug(world: World, name: str, network: str) -> None:
+    """The cable of one network is cut: who watches that network misses the host, and the cloud
+    notices nothing."""
+    host = world.host(name)
+    world.subject = host["name"]
+    world.run("INSERT OR IGNORE INTO cuts VALUES (?, ?)", host["id"], network)
+
+
+def plug(world: World, name: str, network: str) -> None:
+    """The cable is whole again; no power and no restart of the host does that."""
+    host = world.host(name)
+    world.subject = host["name"]
+    world.run("DELETE FROM cuts WHERE host_id = ? AND network = ?", host["id"], network)
+
+
 def power_on(world: World, name: str) -> None:
     """The host, or at least its nova-compute, starts again.
 
@@ -91,14 +108,8 @@ def power_on(world: World, name: str) -> None:
 
 def crash(world: World, id_or_name: str) -> None:
     """The guest dies: nothing runs, power state `crashed`; `action_s` later, when the cloud has
-    noticed, the status is SHUTOFF."""
-    found = world.all(f"{SERVERS} WHERE s.id = ?1 OR s.name = ?1", id_or_name)
-    if not found:
-        raise NotFound(f"simulated cloud: no server {id_or_name}")
-    if len(found) > 1:
-        raise Conflict(f"{len(found)} servers are named {id_or_name}; give an id")
-    server = found[0]
-    world.subject = server["id"]
+    noticed, the status is SHUTOFF. Of one that was resized it does not notice."""
+    server = _server(world, id_or_name)
     gone = world.run(
         "DELETE FROM domains WHERE server_id = ? AND host_id IS ?",
         *(server["id"], server["host_id"]),
@@ -108,6 +119,24 @@ def crash(world: World, id_or_name: str) -> None:
     world.run("UPDATE servers SET crashed = 1 WHERE id = ?", server["id"])
     world.run(
         "UPDATE servers SET finish_at = ?, next_status = 'SHUTOFF'"
-        " WHERE id = ? AND task_state IS NULL",
+        " WHERE id = ? AND task_state IS NULL AND status != 'VERIFY_RESIZE'",
         *(world.now + world.settings.action_s, server["id"]),
     )
+
+
+def resize(world: World, id_or_name: str) -> None:
+    """It waits for its user's word, and does what it did."""
+    server = _server(world, id_or_name)
+    if server["status"] != "ACTIVE" or server["task_state"]:
+        raise Conflict(f"server {server['id']} is {server['status']}: it cannot be resized")
+    world.run("UPDATE servers SET status = 'VERIFY_RESIZE' WHERE id = ?", server["id"])
+
+
+def _server(world: World, id_or_name: str) -> sqlite3.Row:
+    found = world.all(f"{SERVERS} WHERE s.id = ?1 OR s.name = ?1", id_or_name)
+    if not found:
+        raise NotFound(f"simulated cloud: no server {id_or_name}")
+    if len(found) > 1:
+        raise Conflict(f"{len(found)} servers are named {id_or_name}; give an id")
+    world.subject = found[0]["id"]
+    return found[0]

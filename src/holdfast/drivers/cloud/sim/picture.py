@@ -40,6 +40,9 @@ def _hosts(world: World) -> list[dict[str, Any]]:
         " ORDER BY p.name"
     ):
         member_of.setdefault(row["host_id"], []).append(row["name"])
+    cut: dict[int, list[str]] = {}
+    for row in world.all("SELECT host_id, network FROM cuts ORDER BY network"):
+        cut.setdefault(row["host_id"], []).append(row["network"])
     return [
         {
             "name": row["name"],
@@ -58,6 +61,7 @@ def _hosts(world: World) -> list[dict[str, Any]]:
                 "disabled_reason": row["disabled_reason"],
                 "forced_down": bool(row["forced_down"]),
             },
+            "cut": cut.get(row["id"], []),
             "pools": member_of.get(row["id"], []),
             "servers": row["servers"],
             "used": {

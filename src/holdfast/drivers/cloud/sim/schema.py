@@ -4,10 +4,11 @@
 Two kinds of truth live side by side: what the cloud *says* (`servers.status`, the columns of
 services in `hosts`) and what *is* (`hosts.powered`, `domains`). Times are seconds since the epoch.
 `hosts.failed_at` is since when nothing is heard of the host: it has no power, or it is cut off;
-`hosts.changed_at`, when somebody last changed its service.
+`hosts.changed_at`, when somebody last changed its service. `cuts` are cables: of a host that is
+heard on its other networks.
 """
 
-VERSION = 3
+VERSION = 4
 
 STATEMENTS = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -30,6 +31,9 @@ STATEMENTS = (
         generation INTEGER NOT NULL DEFAULT 0)""",
     "CREATE INDEX hosts_short ON hosts (short)",
     "CREATE INDEX hosts_hypervisor_short ON hosts (hypervisor_short)",
+    """CREATE TABLE cuts (
+        host_id INTEGER NOT NULL REFERENCES hosts (id), network TEXT NOT NULL,
+        PRIMARY KEY (host_id, network))""",
     """CREATE TABLE pools (
         id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE,
         metadata TEXT NOT NULL)""",

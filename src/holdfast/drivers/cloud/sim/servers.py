@@ -31,6 +31,8 @@ class Action:
     ends: str
 
 
+RESIZED = "VERIFY_RESIZE"
+_POWERED = ("ACTIVE", RESIZED)
 _PRESENT = frozenset({"ACTIVE", "SHUTOFF", "SUSPENDED", "PAUSED"})
 
 STOP = Action("stop", frozenset({"ACTIVE", "ERROR"}), "powering-off", "SHUTOFF")
@@ -134,14 +136,15 @@ class SimServers:
                 server_id,
             )
 
-    def reset(self, server_id: str) -> None:
+    def reset(self, server_id: str, *, active: bool = False) -> None:
+        status = "ACTIVE" if active else "ERROR"
         with self._wire.call("servers.reset", server_id) as world:
             world.server(server_id)
             world.abandon_move(server_id)
             world.run(
-                f"UPDATE servers SET status = 'ERROR', {IDLE}"
-                " WHERE id = ? AND (status != 'ERROR' OR finish_at IS NOT NULL)",
-                server_id,
+                f"UPDATE servers SET status = ?1, {IDLE}"
+                " WHERE id = ?2 AND (status != ?1 OR finish_at IS NOT NULL)",
+                *(status, server_id),
             )
 
     def _act(self, action: Action, server_id: str) -> None:
@@ -178,6 +181,7 @@ def server_of(row: sqlite3.Row) -> Server:
         metadata=json.loads(row["metadata"]),
         user_id=row["user_id"],
         created_at=moment(row["created_at"]),
+        powered=row["status"] in _POWERED and not row["crashed"],
     )
 
 

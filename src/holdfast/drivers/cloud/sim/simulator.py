@@ -190,10 +190,25 @@ class Simulator:
         with self._open("mend_host", name) as world:
             outage.reach_again(world, name)
 
+    def cut_network(self, name: str, network: str) -> None:
+        """The host is not heard on that network any more, by the sim driver of membership."""
+        with self._open("cut_network", name) as world:
+            outage.unplug(world, name, network)
+
+    def mend_network(self, name: str, network: str) -> None:
+        with self._open("mend_network", name) as world:
+            outage.plug(world, name, network)
+
     def recover_host(self, name: str) -> None:
         """Power and service back; a service forced down may now be un-forced."""
         with self._open("recover_host", name) as world:
             outage.power_on(world, name)
+
+    def resize_server(self, id_or_name: str) -> None:
+        """Its user has resized it, to the size it has, and neither confirmed nor reverted that.
+        Conflict if it does not run."""
+        with self._open("resize_server", id_or_name) as world:
+            outage.resize(world, id_or_name)
 
     def crash_server(self, id_or_name: str) -> None:
         """The guest dies now; the cloud says SHUTOFF `action_s` later."""

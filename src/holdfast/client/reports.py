@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What monitors saw, sent over HTTP: to Holdfast, or as notifications to any instance HA API."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.client import errors
+from holdfast.client.client import Client
+from holdfast.client.wire import Wire, path
+from holdfast.model.errors import InvalidInput, Unavailable
+
+_EVENT = {"failed": ("STOPPED", "OFFLINE"), "well": ("STARTED", "ONLINE")}
+
+
+class HoldfastReports:
+    """`ports.reports.Reports` by /holdfast/v1; each thread has a connection of its own."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._own = _OfThread(connect)
+
+    def report(self, body: Mapping[str, Any]) -> None:
+        with _translated():
+            self._own.wire().call("POST", "/holdfast/v1/observations", body=body)
+
+    def view(self, observer: str, body: Mapping[str, Any]) -> None:
+        with _translated():
+            where = path("holdfast", "v1", "monitors", observer)
+            self._own.wire().call("PUT", where, body=body)
+
+
+class InstanceHaReports:
+    """The same by notifications of the instance HA contract. It has no word for alerts, for
+    evidence, or for what a monitor sees."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._own = _OfThread(connect)
+
+    def report(self, body: Mapping[str, Any]) -> None:
+        if body["state"] not in _EVENT:
+            return
+        event, cluster = _EVENT[body["state"]]
+        when = datetime.fromisoformat(body["observed_at"]).astimezone(UTC)
+        said = {
+            "type": "COMPUTE_HOST",
+            "hostname": body["subject"].removeprefix("host:"),
+            "generated_time": f"{when:%Y-%m-%dT%H:%M:%S}",
+            "payload": {"event": event, "cluster_status": cluster, "host_status": "NORMAL"},
+        }
+        with _translated(duplicate_is_done=True):
+            self._own.wire().call("POST", "/notifications", body={"notification": said})
+
+    def view(self, observer: str, body: Mapping[str, Any]) -> None:
+        """Nobody asks."""
+
+
+class _OfThread:
+    """A client for each thread: their sessions are not to be shared."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+        self._kept = threading.local()
+
+    def wire(self) -> Wire:
+        if not hasattr(self._kept, "wire"):
+            with _translated():
+                self._kept.wire = self._connect().wire
+        found: Wire = self._kept.wire
+        return found
+
+
+@contextlib.contextmanager
+def _translated(*, duplicate_is_done: bool = False) -> Iterator[None]:
+    """What the other side says, in our words: taken, never, or later."""
+    try:
+        yield
+    except errors.Conflict as error:
+        if duplicate_is_done and "maintenance" not in error.message.lower():
+            return
+        raise Unavailable(error.message) from error
+    except errors.BadRequest as error:
+        if error.status in (None, 408, 425, 429):
+            raise Unavailable(error.message) from error
+        raise InvalidInput(error.message) from error
+    except errors.ClientError as error:
+        raise Unavailable(str(error)) from error

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""[hostmonitor]: which networks are watched, by what strategy, and whom it tells."""
+
+from oslo_config import cfg
+
+from holdfast.conf.networks import USUAL
+
+GROUP = "hostmonitor"
+HOLDFAST, INSTANCE_HA = "holdfast", "instance_ha"
+OPTS = [
+    cfg.ListOpt(
+        "networks",
+        default=list(USUAL),
+        help="Names of the networks that are watched, in the order in which they are shown. Each "
+        "has a group [network_NAME] of its own.",
+    ),
+    cfg.StrOpt(
+        "strategy_file",
+        help="YAML file that says what is done about a host, by what is seen of it on each network "
+        "(docs/strategy.md). Read again by itself when it changes. Without it: recovery when the "
+        "storage network is down, or the only one.",
+    ),
+    cfg.StrOpt(
+        "name",
+        help="Under which this monitor votes; one name per monitor. Default: the machine's.",
+    ),
+    cfg.StrOpt(
+        "spool",
+        default="/var/lib/holdfast/hostmonitor.spool",
+        help="File in which reports wait until they are delivered.",
+    ),
+    cfg.FloatOpt(
+        "heartbeat_s",
+        default=5.0,
+        min=0.5,
+        max=60.0,
+        help="So often at least the monitor says what it sees. One that is silent for three times "
+        "that long does not count when votes are counted.",
+    ),
+    cfg.FloatOpt(
+        "proof_every_s",
+        default=1.0,
+        min=0.1,
+        max=30.0,
+        help="So often the monitor proves, on each network, that it sees at all.",
+    ),
+    cfg.FloatOpt(
+        "proof_fresh_s",
+        default=3.0,
+        min=0.5,
+        max=120.0,
+        help="Without a proof for that long nothing that a network shows is believed.",
+    ),
+    cfg.FloatOpt(
+        "well_for_s",
+        default=10.0,
+        min=0.0,
+        help="A host that was reported counts as well again after that long without a fault.",
+    ),
+    cfg.StrOpt(
+        "report_to",
+        default=HOLDFAST,
+        choices=[
+            (HOLDFAST, "its own API: with evidence, votes are counted"),
+            (INSTANCE_HA, "the instance HA API v1 of Holdfast or of Masakari: notifications only"),
+        ],
+        help="Who is told.",
+    ),
+    cfg.StrOpt(
+        "api_url",
+        help="Where that is: of Holdfast its address, http://controller:8780; of an instance HA "
+        "API its endpoint with the version. Default: HOLDFAST_URL, or what the catalog of Keystone "
+        "says.",
+    ),
+    cfg.StrOpt(
+        "api_user",
+        help="User for http_basic. Without it: HOLDFAST_USER, or OS_CLOUD or OS_AUTH_URL and "
+        "companions for Keystone, from the environment.",
+    ),
+    cfg.StrOpt("api_password_file", help="File whose first line is that user's password."),
+    cfg.FloatOpt(
+        "api_timeout_s", default=10.0, min=1.0, help="Longest that one call to the API takes."
+    ),
+]

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a host monitor together: what `service.py` is to a manager."""
+
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from oslo_config import cfg
+
+from holdfast.client import Client
+from holdfast.client.access import read_password
+from holdfast.client.errors import ClientError
+from holdfast.client.reports import HoldfastReports, InstanceHaReports
+from holdfast.conf.hostmonitor import INSTANCE_HA
+from holdfast.daemon import BadSetup, Part
+from holdfast.drivers.membership import connect
+from holdfast.model.errors import HoldfastError
+from holdfast.model.matrix import BadStrategy
+from holdfast.ports.clock import Clock, SystemClock
+from holdfast.ports.reports import Reports
+from holdfast.watch.courier import Courier, Heartbeat
+from holdfast.watch.hostmonitor import HostMonitor
+from holdfast.watch.networks import NetworkWatch
+from holdfast.watch.spool import Spool
+from holdfast.watch.strategy import StrategyFile
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
+
+
+class HostMonitorPart:
+    """All of it: the monitor, what carries its reports, and what says how it is."""
+
+    def __init__(self, conf: cfg.ConfigOpts, reports: Reports, clock: Clock | None = None) -> None:
+        settings = conf.hostmonitor
+        clock = clock or SystemClock()
+        observer = settings.name or socket.gethostname()
+        try:
+            strategy = StrategyFile(settings.strategy_file, settings.networks)
+            watches = [_watch(conf, name, clock) for name in settings.networks]
+            self._spool = Spool(settings.spool)
+        except BadStrategy as error:
+            raise BadSetup(f"{error.message}; `holdfast matrix check` tells more") from error
+        except HoldfastError as error:
+            raise BadSetup(error.message) from error
+        self._courier = Courier(self._spool, reports, clock)
+        self._monitor = HostMonitor(
+            observer,
+            watches,
+            strategy,
+            self._spool,
+            settings,
+            clock,
+            spooled=self._courier.ring,
+            changed=self._say,
+        )
+        self._heartbeat = Heartbeat(
+            reports, observer, self._monitor.view, settings.heartbeat_s, clock
+        )
+        self._parts: Sequence[Part] = (self._courier, self._monitor, self._heartbeat)
+
+    def _say(self) -> None:
+        self._heartbeat.ring()
+
+    def start(self) -> None:
+        for part in self._parts:
+            part.start()
+
+    def stop(self) -> None:
+        for part in reversed(self._parts):
+            part.stop()
+        self._spool.close()
+
+
+def _watch(
+    conf: cfg.ConfigOpts, network: str, clock: Clock
+) -> Callable[[Callable[[], None]], NetworkWatch]:
+    membership = connect(conf, network)
+    return lambda changed: NetworkWatch(membership, conf.hostmonitor, clock, changed)
+
+
+class InHouse:
+    """`ports.reports.Reports` for a monitor in the process of the API and the manager."""
+
+    def __init__(self, store: "Store", ring: Callable[[], None]) -> None:
+        self._store = store
+        self._ring = ring
+
+    def report(self, body: Mapping[str, Any]) -> None:
+        times = {name: datetime.fromisoformat(body[name]) for name in ("since", "observed_at")}
+        self._store.observations.add(str(uuid.uuid4()), {**body, **times})
+        self._ring()
+
+    def view(self, observer: str, body: Mapping[str, Any]) -> None:
+        said = dict(body)
+        self._store.monitors.put(observer, datetime.fromisoformat(said.pop("at")), said)
+
+
+def reports(conf: cfg.ConfigOpts) -> Reports:
+    """To whom it reports, by the configuration."""
+    settings = conf.hostmonitor
+
+    def client() -> Client:
+        user, file = settings.api_user, settings.api_password_file
+        return Client(
+            settings.api_url,
+            user=user,
+            password=read_password(file) if user and file else None,
+            timeout_s=settings.api_timeout_s,
+            retries=0,
+        )
+
+    try:
+        client().close()
+    except ClientError as error:
+        raise BadSetup(f"[hostmonitor] {error}") from error
+    if settings.report_to == INSTANCE_HA:
+        return InstanceHaReports(client)
+    return HoldfastReports(client)

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strategy files: Masakari's format and ours, read so that every problem is named with its line.
+
+    sequence: [manage, tenant, storage]        networks: [manage, tenant, storage]
+    matrix:                                    for: 3s
+      - health: [up, up, down]                 rules:
+        action: [recovery]                       - {when: {storage: down}, do: recovery, for: 5s}
+      - …every combination                       - {when: {manage: down}, do: alert}
+                                               otherwise: none
+
+Masakari's rows name every combination; only all up may be left out. Of our rules the first that
+matches counts, and a network that a rule does not name may be anything. A combination that no rule
+speaks of, a rule that never has its turn and two that contradict each other are mistakes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.model.matrix import (
+    ACTIONS,
+    ALERT,
+    ANY,
+    DEFAULT_FOR_S,
+    DOWN,
+    NONE,
+    RECOVERY,
+    UP,
+    BadStrategy,
+    Health,
+    Rule,
+    Strategy,
+    combinations,
+    wrong_networks,
+)
+from holdfast.model.yaml_fields import Reading, either, quoted, shown
+from holdfast.model.yaml_lines import List, Map, Node, Word, decoded
+from holdfast.model.yaml_lines import read as read_yaml
+
+MASAKARI_KEYS = ("sequence", "matrix", "for")
+MASAKARI_ROW = ("health", "action")
+OUR_KEYS = ("networks", "for", "rules", "otherwise")
+OUR_RULE = ("when", "do", "for")
+#: Of how many combinations that are left out each is named.
+MOST_NAMED = 16
+
+
+def read(data: str | bytes, networks: Sequence[str], source: str) -> Strategy:
+    """matrix.parse says what for."""
+    if wrong := wrong_networks(networks):
+        raise BadStrategy.because("the list of networks", wrong)
+    reading = _Reading(tuple(networks))
+    text = decoded(data, reading.problems)
+    tree = None if reading.problems else read_yaml(text, reading.problems)
+    found = None if reading.problems else reading.strategy(tree, source)
+    if found is None or reading.problems:
+        raise BadStrategy.because(source, reading.problems)
+    return found
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A rule as far as it could be read: a state that could not stands as any, and which hosts it
+    is about is then not `sure`; an action that could not is empty."""
+
+    rule: Rule
+    sure: bool
+
+
+class _Reading(Reading):
+    def __init__(self, networks: tuple[str, ...]) -> None:
+        super().__init__()
+        self.networks = networks
+
+    def strategy(self, tree: Node | None, source: str) -> Strategy | None:
+        if tree is None or (isinstance(tree, Word) and not tree.text.strip()):
+            self.say(0, "it is empty: write rules, or do without a file to get the default")
+            return None
+        if not isinstance(tree, Map):
+            self.say(tree.line, "a strategy begins with `rules:`, or with `sequence:`")
+            return None
+        keys = {key.text for key, _ in tree.pairs}
+        if keys & {"sequence", "matrix"}:
+            return self._masakari(tree, source)
+        return self._ours(tree, source)
+
+    # Masakari's format
+
+    def _masakari(self, tree: Map, source: str) -> Strategy:
+        fields = self.fields(tree, MASAKARI_KEYS, needed=("sequence", "matrix"))
+        lasts_s = self.span(fields.get("for"), DEFAULT_FOR_S)
+        names = self._names(fields.get("sequence"))
+        table = fields.get("matrix")
+        if table is None:
+            return Strategy(names, (), source)
+        rows = self.items(table, "matrix")
+        claims = [claim for row in rows if (claim := self._row(row, lasts_s))]
+        self._check(claims)
+        if isinstance(table, List) and len(claims) == len(rows):  # or it is in what was not read
+            self._check_complete(claims, _line(tree, "matrix"), "add a row for each")
+        return Strategy(names, tuple(claim.rule for claim in claims), source)
+
+    def _row(self, row: Node, lasts_s: float) -> _Claim | None:
+        fields = self.fields(row, MASAKARI_ROW, needed=MASAKARI_ROW)
+        action = self._row_action(fields["action"]) if "action" in fields else ""
+        if "health" not in fields or not isinstance(fields["health"], List):
+            self.items(fields.get("health"), "health")
+            return None
+        words, width = fields["health"].items, len(self.networks)
+        if len(words) != width:
+            text = f"{len(words)} states for {width} networks: write one for each, in their order"
+            self.say(fields["health"].line, text)
+            return None
+        before = len(self.problems)
+        health = tuple(self._state(word, (UP, DOWN)) for word in words)
+        for_s = 0.0 if action == NONE else lasts_s
+        return _Claim(Rule(health, action, for_s, row.line), len(self.problems) == before)
+
+    def _row_action(self, node: Node) -> str:
+        words = node.items if isinstance(node, List) else (node, node)
+        if not words:
+            return NONE
+        first = words[0]
+        if len(words) == 1 and isinstance(first, Word) and first.text in (RECOVERY, ALERT):
+            return first.text
+        self.say(node.line, f"{shown(node)} is no action: write [{RECOVERY}], [{ALERT}] or []")
+        return ""
+
+    # ours
+
+    def _ours(self, tree: Map, source: str) -> Strategy:
+        fields = self.fields(tree, OUR_KEYS, needed=("rules",))
+        lasts_s = self.span(fields.get("for"), DEFAULT_FOR_S)
+        names = self._names(fields.get("networks"))
+        rows = self.items(fields.get("rules"), "rules")
+        claims = [claim for row in rows if (claim := self._rule(row, names, lasts_s))]
+        self._check(claims)
+        if "otherwise" in fields:
+            claims.append(self._otherwise(fields["otherwise"], claims, lasts_s))
+        elif isinstance(fields.get("rules"), List) and len(claims) == len(rows):
+            advice = "add rules, or `otherwise: none`"
+            self._check_complete(claims, _line(tree, "rules"), advice)
+        return Strategy(names, tuple(claim.rule for claim in claims), source)
+
+    def _rule(self, node: Node, names: tuple[str, ...], lasts_s: float) -> _Claim | None:
+        fields = self.fields(node, OUR_RULE, needed=("when", "do"))
+        action = self._action(fields["do"]) if "do" in fields else ""
+        if action == NONE and "for" in fields:
+            self.say(fields["for"].line, "nothing is done, so nothing has to last: leave `for` out")
+        for_s = self.span(fields.get("for"), lasts_s)
+        if "when" not in fields:
+            return None
+        before = len(self.problems)
+        health = dict.fromkeys(names, ANY)
+        for name, state in self.fields(fields["when"], names, of="network").items():
+            health[name] = self._state(state, (UP, DOWN, ANY))
+        rule = Rule(tuple(health.values()), action, 0.0 if action == NONE else for_s, node.line)
+        return _Claim(rule, len(self.problems) == before)
+
+    def _otherwise(self, node: Node, claims: Sequence[_Claim], lasts_s: float) -> _Claim:
+        """The last rule, about all the rest; that nothing is done about nobody is no mistake."""
+        action = self._action(node)
+        everything = (ANY,) * len(self.networks)
+        rule = Rule(everything, action, 0.0 if action == NONE else lasts_s, node.line)
+        claim = _Claim(rule, sure=True)
+        if action in (RECOVERY, ALERT):
+            self._check([*claims, claim], only_last=True)
+        return claim
+
+    def _action(self, node: Node) -> str:
+        if isinstance(node, Word) and node.text in ACTIONS:
+            return node.text
+        self.say(node.line, f"{shown(node)} is no action: write {either(ACTIONS)}")
+        return ""
+
+    # both
+
+    def _names(self, node: Node | None) -> tuple[str, ...]:
+        """The networks in the order of the file, which must name all that are configured."""
+        if node is None:
+            return self.networks
+        before = len(self.problems)
+        configured = ", ".join(self.networks)
+        names: list[str] = []
+        for item in self.items(node, "networks"):
+            name = item.text if isinstance(item, Word) else shown(item)
+            if name not in self.networks:
+                text = f"network {quoted(name)} is not configured: there are {configured}"
+                self.say(item.line, text)
+            elif name in names:
+                self.say(item.line, f"network {name} is named twice: name each once")
+            names.append(name)
+        for name in self.networks:
+            if name not in names:
+                self.say(node.line, f"network {name} is left out: name each of {configured}")
+        return tuple(names) if len(self.problems) == before else self.networks
+
+    def _state(self, node: Node, allowed: Sequence[str]) -> str:
+        if isinstance(node, Word) and node.text in allowed:
+            return node.text
+        self.say(node.line, f"{shown(node)} is no state: write {either(allowed)}")
+        return ANY
+
+    def _check(self, claims: Sequence[_Claim], *, only_last: bool = False) -> None:
+        """No rule contradicts another or comes too late, and hosts that are well are left alone."""
+        sets, covered = _Sets(len(self.networks)), 0
+        sure = [claim.rule for claim in claims if claim.sure]
+        for place, rule in enumerate(sure):
+            matched = sets.of(rule.health)
+            # what is up everywhere is left alone whatever a rule says
+            worked = matched & ~sets.all_up if rule.action in (RECOVERY, ALERT) else matched
+            if only_last and rule is not sure[-1]:
+                pass
+            elif not worked:
+                text = "it asks for something on hosts that are up on every network"
+                self.say(rule.line, f"{text}: they are left alone, so write none")
+            elif not worked & ~covered:
+                self.say(rule.line, _too_late(rule, sure[:place], sets))
+            covered |= matched
+
+    def _check_complete(self, claims: Sequence[_Claim], line: int, advice: str) -> None:
+        sets = _Sets(len(self.networks))
+        left = sets.everything & ~sets.all_up
+        for claim in claims:
+            left &= ~sets.of(claim.rule.health)
+        if left:
+            self.say(line, f"nothing is said of {_listed(sets.named(left))}: {advice}")
+
+
+class _Sets:
+    """Sets of combinations as numbers, a bit for each in drawing order: all up is the lowest."""
+
+    all_up = 1
+
+    def __init__(self, width: int) -> None:
+        self.combinations = list(combinations(width))
+        self.everything = (1 << len(self.combinations)) - 1
+        self._down = [0] * width
+        for bit, health in enumerate(self.combinations):
+            for place, state in enumerate(health):
+                if state == DOWN:
+                    self._down[place] |= 1 << bit
+
+    def of(self, health: Health) -> int:
+        found = self.everything
+        for down, state in zip(self._down, health, strict=True):
+            if state != ANY:
+                found &= down if state == DOWN else ~down
+        return found
+
+    def named(self, members: int) -> Iterator[Health]:
+        return (one for bit, one in enumerate(self.combinations) if members >> bit & 1)
+
+
+def _too_late(rule: Rule, earlier: Sequence[Rule], sets: _Sets) -> str:
+    same = next((one for one in earlier if one.health == rule.health), None)
+    if same and (same.action, same.for_s) == (rule.action, rule.for_s):
+        return f"it says the same as line {same.line}: take one of them away"
+    if same and rule.action and same.action:
+        differs = f"{rule.action} here, {same.action} there"
+        differs = differs if rule.action != same.action else "another time to last"
+        return f"it contradicts line {same.line}, which is about the same hosts: {differs}"
+    left, lines = sets.of(rule.health), []
+    for one in earlier:
+        if left & sets.of(one.health):
+            lines.append(str(one.line))
+            left &= ~sets.of(one.health)
+    where = f"line{'s' * (len(lines) > 1)} {', '.join(lines[:MOST_NAMED])}"
+    return f"it never has its turn: {where} matched before; move it up or take it away"
+
+
+def _line(tree: Map, name: str) -> int:
+    """Where a key stands."""
+    return next(key.line for key, _ in tree.pairs if key.text == name)
+
+
+def _listed(healths: Iterator[Health]) -> str:
+    shown = [f"[{', '.join(one)}]" for one in healths]
+    more = f" and {len(shown) - MOST_NAMED} more" if len(shown) > MOST_NAMED else ""
+    return ", ".join(shown[:MOST_NAMED]) + more

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was decided and not yet delivered, on disk: it outlives kill -9 and a reboot.
+
+A SQLite file of its own. Reports of one subject leave in the order in which they came; one that
+cannot be taken is put aside with the reason, and kept for people. What whoever decides has to
+remember is written with what it decided, so that neither is there without the other.
+"""
+
+import contextlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.model.errors import DriverError
+
+#: More than that are not kept: whoever decides has to wait, and decides again.
+MOST = 10_000
+#: Put aside, the latest of them.
+MOST_PARKED = 100
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS reports (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  subject TEXT NOT NULL,
+  key TEXT NOT NULL UNIQUE,
+  body TEXT NOT NULL,
+  parked TEXT
+);
+CREATE INDEX IF NOT EXISTS ix_reports_subject ON reports (subject, id);
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, text TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Item:
+    id: int
+    subject: str
+    body: Mapping[str, Any]
+
+
+class Spool:
+    """Threads may share it."""
+
+    def __init__(self, path: str, *, most: int = MOST) -> None:
+        self._path = path
+        self._most = most
+        self._lock = threading.Lock()
+        with self._errors():
+            if path != ":memory:":
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(
+                path, check_same_thread=False, isolation_level=None, timeout=5
+            )
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+
+    def put(
+        self,
+        items: Iterable[tuple[str, str, Mapping[str, Any]]],
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """(subject, key, body) of each, all or none; a key that is there already is there. `notes`
+        by name replace those before."""
+        with self._change() as db:
+            (kept,) = db.execute("SELECT count(*) FROM reports WHERE parked IS NULL").fetchone()
+            rows = [(subject, key, json.dumps(body)) for subject, key, body in items]
+            if kept + len(rows) > self._most:
+                raise self._failed(f"{kept} reports wait to be delivered, more are not kept")
+            db.executemany(
+                "INSERT OR IGNORE INTO reports (subject, key, body) VALUES (?, ?, ?)", rows
+            )
+            for name, value in (notes or {}).items():
+                db.execute("REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))
+
+    def note(self, name: str) -> Any:
+        """What was noted under that name; None if nothing was."""
+        with self._lock, self._errors():
+            row = self._db.execute("SELECT text FROM notes WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def heads(self, most: int = 100) -> list[Item]:
+        """The oldest of each subject, oldest first."""
+        query = (
+            "SELECT min(id), subject, body FROM reports WHERE parked IS NULL"
+            " GROUP BY subject ORDER BY 1 LIMIT ?"
+        )
+        with self._lock, self._errors():
+            rows = self._db.execute(query, (most,)).fetchall()
+        return [Item(id_, subject, json.loads(body)) for id_, subject, body in rows]
+
+    def done(self, item: Item) -> None:
+        with self._change() as db:
+            db.execute("DELETE FROM reports WHERE id = ?", (item.id,))
+
+    def park(self, item: Item, why: str) -> None:
+        """Nobody will ever take it: for people to look at."""
+        with self._change() as db:
+            db.execute("UPDATE reports SET parked = ? WHERE id = ?", (why[:1000], item.id))
+            db.execute(
+                "DELETE FROM reports WHERE parked IS NOT NULL AND id NOT IN"
+                " (SELECT id FROM reports WHERE parked IS NOT NULL ORDER BY id DESC LIMIT ?)",
+                (MOST_PARKED,),
+            )
+
+    def counts(self) -> tuple[int, int]:
+        """How many wait, and how many were put aside."""
+        with self._lock, self._errors():
+            row = self._db.execute(
+                "SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM reports"
+            ).fetchone()
+        return int(row[0]), int(row[1])
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise self._failed(f"{self._path}: {error}") from error
+
+    def _failed(self, why: str) -> DriverError:
+        return DriverError("spool", why, retryable=True)

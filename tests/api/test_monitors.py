@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/holdfast/v1/monitors, /matrix and /hosts/health: what monitors say they see, and what people are
+shown of it. Rows only: no manager is asked."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from holdfast.model import matrix
+from tests.api.conftest import Build
+from tests.api.ha import add_host, make_segment
+from tests.api.house import OWN, House, basic_config
+from tests.api.views import BLIND, NETWORKS, NO_STORAGE, UP, stamp
+from tests.api.views import view_body as body
+
+MONITORS, MATRIX, HEALTH = f"{OWN}/monitors", f"{OWN}/matrix", f"{OWN}/hosts/health"
+
+
+def put(house: House, observer: str, sent: dict[str, Any], code: int = 204) -> Any:
+    answer = house.call("PUT", f"{MONITORS}/{observer}", json=sent)
+    assert answer.status_code == code, answer.text
+    return answer
+
+
+def get(house: House, path: str, query: str = "") -> Any:
+    """The answer, which is as the document says."""
+    answer = house.call("GET", path, query_string=query)
+    assert answer.status_code == 200, answer.text
+    document = house.call("GET", f"{OWN}/openapi.json").json
+    template = path if path in document["paths"] else f"{OWN}/hosts/{{host}}/health"
+    said = document["paths"][template]["get"]["responses"]["200"]
+    jsonschema.validate(answer.json, said["content"]["application/json"]["schema"])
+    (found,) = answer.json.values()
+    return found
+
+
+def vote(house: House, observer: str, host: str, state: str, at: float = 0) -> dict[str, Any]:
+    evidence = {"networks": {"storage": {"health": "down", "since": stamp(at - 3)}}}
+    sent = {
+        "observer": observer,
+        "subject": f"host:{host}",
+        "kind": "host_health",
+        "state": state,
+        "since": stamp(at - 3),
+        "observed_at": stamp(at),
+        "evidence": evidence,
+    }
+    answer = house.call("POST", f"{OWN}/observations", json=sent)
+    assert answer.status_code == 202, answer.text
+    found: dict[str, Any] = answer.json["observation"]
+    return found
+
+
+def test_where_no_monitor_ever_spoke_there_is_nothing_to_show(house: House) -> None:
+    assert get(house, MONITORS) == []
+    assert get(house, HEALTH) == []
+    shown = get(house, MATRIX)
+    assert (shown["networks"], shown["rows"], shown["strategy"]) == ([], [], None)
+    assert house.call("GET", f"{OWN}/hosts/cmp-1/health").status_code == 404
+
+
+def test_a_monitor_is_listed_with_what_it_sees_and_whether_it_does(house: House) -> None:
+    dark = {"sighted": False, "leader": "", "since": stamp(), "why": "no leader"}
+    sent = body((UP, "none", ["cmp-1", "cmp-2"]), (BLIND, "undecided", ["cmp-3"]))
+    sent["networks"] = {**sent["networks"], "storage": dark}
+    put(house, "ctl-1", sent)
+    (one,) = get(house, MONITORS)
+    assert (one["observer"], one["kind"], one["fresh"], one["hosts"]) == ("ctl-1", "host", True, 3)
+    assert one["strategy_source"] == "default"
+    assert one["networks"]["storage"] == dark
+    assert one["networks"]["manage"]["sighted"] is True
+
+
+def test_what_is_older_than_what_is_kept_changes_nothing(house: House) -> None:
+    put(house, "ctl-1", body((UP, "none", ["cmp-1", "cmp-2"])))
+    put(house, "ctl-1", body((UP, "none", ["cmp-1"]), at=-2))
+    (one,) = get(house, MONITORS)
+    assert one["hosts"] == 2
+    put(house, "ctl-1", body((UP, "none", ["cmp-1"])))
+    (one,) = get(house, MONITORS)
+    assert one["hosts"] == 1
+
+
+def test_a_clock_that_was_ahead_and_is_set_right_silences_nobody(house: House) -> None:
+    put(house, "ctl-1", body((UP, "none", ["cmp-1", "cmp-2"]), at=3600))
+    put(house, "ctl-1", body((UP, "none", ["cmp-1"])))
+    (one,) = get(house, MONITORS)
+    assert one["hosts"] == 1
+
+
+def test_a_clock_that_was_set_back_is_believed_once_its_old_word_is_stale(house: House) -> None:
+    put(house, "ctl-1", body((UP, "none", ["cmp-1", "cmp-2"]), heartbeat_s=0.05))
+    time.sleep(0.2)
+    (one,) = get(house, MONITORS)
+    assert one["fresh"] is False
+    put(house, "ctl-1", body((UP, "none", ["cmp-1"]), at=-3600))
+    (one,) = get(house, MONITORS)
+    assert (one["hosts"], one["fresh"]) == (1, True)
+
+
+def test_the_matrix_has_each_host_in_the_row_it_is_in_now(house: House) -> None:
+    rows = (UP, "none", ["cmp-1", "cmp-2"]), (NO_STORAGE, "recovery", ["cmp-3"])
+    put(house, "ctl-1", body(*rows, (BLIND, "undecided", ["cmp-4"])))
+    put(house, "ctl-2", body(*rows, (BLIND, "undecided", ["cmp-4"])))
+    shown = get(house, MATRIX)
+    assert (shown["networks"], shown["source"]) == (list(NETWORKS), "default")
+    assert matrix.from_plain(shown["strategy"]) == matrix.default(NETWORKS)
+    assert len(shown["rows"]) == 8
+    full = {tuple(one["health"].values()): one for one in shown["rows"] if one["count"]}
+    assert full[UP]["hosts"] == ["cmp-1", "cmp-2"]
+    assert (full[NO_STORAGE]["hosts"], full[NO_STORAGE]["action"]) == (["cmp-3"], "recovery")
+    assert full[NO_STORAGE]["for_s"] == 3.0
+    assert len(full) == 2
+    (dark,) = shown["undecided"]
+    assert (dark["hosts"], dark["count"], dark["health"]["storage"]) == (["cmp-4"], 1, "unknown")
+    assert shown["differing"] == []
+
+
+def test_monitors_that_go_by_another_strategy_than_most_are_named(house: House) -> None:
+    same = {**matrix.default(NETWORKS).to_plain(), "source": "/etc/other.yaml"}
+    other = matrix.default(NETWORKS).to_plain()
+    other["rules"][0]["action"], other["source"] = "alert", "/etc/odd.yaml"
+    put(house, "ctl-1", body((UP, "none", ["cmp-1"]), strategy=other))
+    put(house, "ctl-2", body((UP, "none", ["cmp-1"])))
+    put(house, "ctl-3", body((UP, "none", ["cmp-1"]), strategy=same))
+    assert get(house, MATRIX)["differing"] == [{"observer": "ctl-1", "source": "/etc/odd.yaml"}]
+
+
+def test_the_health_of_hosts_is_what_most_see_and_the_worse_if_they_are_as_many(
+    house: House,
+) -> None:
+    well = (UP, "none", ["cmp-1", "cmp-2", "cmp-3"])
+    bad = (NO_STORAGE, "recovery", ["cmp-2", "cmp-3"])
+    put(house, "ctl-1", body(well))
+    put(house, "ctl-2", body((UP, "none", ["cmp-1"]), bad))
+    put(house, "ctl-3", body((UP, "none", ["cmp-1", "cmp-2"]), (BLIND, "undecided", ["cmp-3"])))
+    said = {one["host"]: one for one in get(house, HEALTH)}
+    assert [said[name]["health"]["storage"] for name in said] == ["up", "up", "down"]
+    assert [said[name]["action"] for name in said] == ["none", "none", "recovery"]
+    assert said["cmp-3"]["monitors"] == 3
+    vote(house, "ctl-2", "cmp-3", "failed")
+    (only,) = get(house, HEALTH, "health=bad")
+    assert only["host"] == "cmp-3"
+    assert only["since"] is not None
+    assert house.call("GET", HEALTH, query_string="health=odd").status_code == 400
+
+
+def test_one_host_tells_who_sees_what_and_how_they_vote(house: House) -> None:
+    put(house, "ctl-1", body((NO_STORAGE, "recovery", ["cmp-1"]), at=-1))
+    put(house, "ctl-2", body((UP, "none", ["cmp-1"])))
+    put(house, "ctl-3", body((BLIND, "undecided", ["cmp-1"])))
+    put(house, "ctl-4", body((UP, "none", ["cmp-9"])))
+    vote(house, "ctl-1", "CMP-1", "failed")
+    found = get(house, f"{OWN}/hosts/cmp-1.example.org/health")
+    assert found["host"] == "cmp-1"
+    assert found["votes"] == {
+        "for": ["ctl-1"], "against": ["ctl-2"], "abstain": ["ctl-3", "ctl-4"], "needed": 1,
+    }  # fmt: skip
+    storage = found["networks"]["storage"]
+    assert storage["state"] == "down"
+    assert storage["since"] is not None
+    assert [(one["observer"], one["state"]) for one in storage["seen_by"]] == [
+        ("ctl-1", "down"), ("ctl-2", "up"), ("ctl-3", "unknown"),
+    ]  # fmt: skip
+    assert (found["action"], found["for_s"]) == ("recovery", 3.0)
+    assert "storage down" in found["sentence"]
+    assert found["standing"]["state"] == "up"
+    assert found["incident_id"] is None
+    lost = house.call("GET", f"{OWN}/hosts/cmp-7/health")
+    assert lost.status_code == 404
+    assert "no monitor knows a host 'cmp-7'" in lost.text
+
+
+def test_monitors_that_fell_silent_are_neither_shown_nor_counted(house: House) -> None:
+    put(house, "ctl-1", body((NO_STORAGE, "recovery", ["cmp-1"]), heartbeat_s=0.05))
+    time.sleep(0.2)
+    assert get(house, HEALTH) == []
+    found = get(house, f"{OWN}/hosts/cmp-1/health")
+    assert found["votes"]["abstain"] == ["ctl-1"]
+    assert found["networks"]["storage"] == {"state": "unknown", "since": None, "seen_by": []}
+
+
+def test_an_observation_of_a_host_we_do_not_know_is_kept_and_changes_nothing_else(
+    house: House,
+) -> None:
+    kept = vote(house, "ctl-1", "nowhere", "failed")
+    found = house.call("GET", f"{OWN}/observations", query_string="subject=host:nowhere")
+    assert [one["id"] for one in found.json["observations"]] == [kept["id"]]
+    assert {one["state"] for one in house.call("GET", f"{OWN}/hosts").json["hosts"]} == {"up"}
+    assert house.call("GET", f"{OWN}/incidents").json["incidents"] == []
+
+
+NONSENSE: list[tuple[str, dict[str, Any]]] = [
+    ("opinion", body((UP, "maybe", ["cmp-1"]))),
+    ("health", body((("up", "up", "sick"), "none", ["cmp-1"]))),
+    ("twice", body((UP, "none", ["cmp-1"]), (NO_STORAGE, "none", ["cmp-1"]))),
+    ("rows.0.hosts", body((UP, "none", ["x" * 256]))),
+    ("rows.0.hosts", body((UP, "none", [""]))),
+    ("rows.0.hosts", body((UP, "none", [7]))),  # type: ignore[list-item]
+    ("at most 20000", body(*((UP, "none", [f"{r}-{i}" for i in range(10001)]) for r in range(2)))),
+    ("heartbeat_s", body(heartbeat_s=0)),
+    ("kind", body(kind="guest")),
+    ("started_at", body(started_at="yesterday")),
+    ("strategy", body(strategy={"networks": []})),
+    ("networks", body(networks={str(i): {} for i in range(17)})),
+    ("colour", body(colour="red")),
+    ("Missing parameter rows", {k: v for k, v in body().items() if k != "rows"}),
+]
+
+
+@pytest.mark.parametrize(("named", "sent"), NONSENSE, ids=[one[0] for one in NONSENSE])
+def test_nonsense_is_refused_by_name_and_not_kept(
+    shared: House, named: str, sent: dict[str, Any]
+) -> None:
+    answer = put(shared, "ctl-1", sent, code=400)
+    assert named in answer.json["errors"][0]["detail"]
+    assert get(shared, MONITORS) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [({"subject": "cmp-1"}, "host:NAME"), ({"state": "odd"}, "failed, alert")]
+)
+def test_a_vote_that_nobody_could_count_is_refused(
+    shared: House, change: dict[str, str], said: str
+) -> None:
+    sent = {
+        "observer": "ctl-1",
+        "subject": "host:cmp-1",
+        "kind": "host_health",
+        "state": "failed",
+        "since": stamp(),
+    }
+    answer = shared.call("POST", f"{OWN}/observations", json=sent | change)
+    assert (answer.status_code, said in answer.text) == (400, True), answer.text
+
+
+def test_twenty_thousand_hosts_with_long_names_are_taken_within_a_second(house: House) -> None:
+    names = [f"compute-{i:06}.rack-{i % 100:03}.region-one.example.org" for i in range(20_000)]
+    began = time.monotonic()
+    put(house, "ctl-1", body((UP, "none", names)))
+    put(house, "ctl-1", body((UP, "none", names)))
+    assert time.monotonic() - began < 2.0
+    (one,) = get(house, MONITORS)
+    assert one["hosts"] == 20_000
+
+
+def test_a_service_reports_and_an_admin_looks(build: Build, tmp_path: Path) -> None:
+    house = build(basic_config(tmp_path))
+    sent = body((UP, "none", ["cmp-1"]))
+    for user, code in (("member", 403), ("service", 204), ("admin", 204)):
+        path = f"{MONITORS}/ctl-1"
+        assert house.call("PUT", path, user, json=sent).status_code == code, user
+    for path in (MONITORS, MATRIX, HEALTH, f"{OWN}/hosts/cmp-1/health"):
+        for user, code in (("member", 403), ("admin", 200)):
+            assert house.call("GET", path, user).status_code == code, (user, path)
+
+
+def test_from_the_votes_of_two_to_the_story_of_a_recovery(build: Build) -> None:
+    """Through the API alone, with a manager at work behind it."""
+    house = build("[recovery]\nbring_back = false\n")
+    north = make_segment(house)
+    for number in range(1, 7):
+        add_host(house, north["uuid"], f"cmp-{number}")
+    others = [f"cmp-{number}" for number in range(1, 6)]
+    house.services.sim().fail_host("cmp-6")
+    put(house, "ctl-3", body((UP, "none", others), (BLIND, "undecided", ["cmp-6"])))
+    for name in ("ctl-1", "ctl-2"):
+        put(house, name, body((UP, "none", others), (NO_STORAGE, "recovery", ["cmp-6"]), at=-1))
+        vote(house, name, "cmp-6", "failed")
+    found = wait(house, "recovered")
+    assert "ctl-1" in found["seen"]
+    assert "saw cmp-6 down on storage since" in found["seen"]
+    assert found["reports"] == []
+    told = house.call("GET", f"{OWN}/incidents/{found['id']}/explanation").json["explanation"]
+    for part in (
+        "saw it down on storage since",
+        "ctl-3 could not see on storage.",
+        "- ctl-1: storage down since",
+        "about host cmp-6 of segment north",
+    ):
+        assert part in told["text"], told["text"]
+    health = get(house, f"{OWN}/hosts/cmp-6/health")
+    assert health["votes"]["for"] == ["ctl-1", "ctl-2"]
+    assert health["standing"]["state"] == "down"
+    assert health["standing"]["segment"] == "north"
+    said = house.call("GET", f"{OWN}/observations", query_string="subject=host:cmp-6").json
+    assert {one["incident_id"] for one in said["observations"]} == {found["id"]}
+
+
+def wait(house: House, status: str) -> dict[str, Any]:
+    """The one incident, when it stands so."""
+    by = time.monotonic() + 40
+    while time.monotonic() < by:
+        for one in house.call("GET", f"{OWN}/incidents").json["incidents"]:
+            if one["status"] == status:
+                shown = house.call("GET", f"{OWN}/incidents/{one['id']}").json["incident"]
+                return dict(shown)
+        time.sleep(0.05)
+    raise AssertionError(house.call("GET", f"{OWN}/incidents").text)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host monitor says that it sees, as it sends it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from holdfast.model import matrix
+from tests.api.house import House
+
+NETWORKS = ("manage", "tenant", "storage")
+UP, NO_STORAGE = ("up", "up", "up"), ("up", "up", "down")
+BLIND = ("up", "up", "unknown")
+
+
+def stamp(seconds: float = 0) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+
+
+def view_body(
+    *rows: tuple[tuple[str, ...], str, list[str]], at: float = 0, **more: Any
+) -> dict[str, Any]:
+    sight = {"sighted": True, "leader": "10.0.0.1:8300", "since": stamp(-60), "why": ""}
+    return {
+        "kind": "host",
+        "at": stamp(at),
+        "started_at": stamp(-60),
+        "heartbeat_s": 5,
+        "networks": {name: sight for name in NETWORKS},
+        "strategy": matrix.default(NETWORKS).to_plain(),
+        "rows": [
+            {"health": dict(zip(NETWORKS, health, strict=True)), "opinion": opinion, "hosts": hosts}
+            for health, opinion, hosts in rows
+        ],
+        **more,
+    }
+
+
+def furnish_view(house: House) -> None:
+    """A monitor that sees cmp-1."""
+    sent = view_body((UP, "none", ["cmp-1"]))
+    house.core.store.monitors.put("ctl-1", datetime.fromisoformat(sent.pop("at")), sent)

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast matrix …`, `host health` and `monitor list`, against a real API that three monitors
+told what they see; what takes time to come about is drawn from what the API would say of it."""
+
+import doctest
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_client_fake import Fake, Run, clean_environment
+from tests.api.house import House, copy, template
+from tests.api.views import BLIND, NETWORKS, NO_STORAGE, UP, stamp, view_body
+from tests.processes import free_port
+
+from holdfast import service
+from holdfast.client import Client, NotFound
+from holdfast.client.commands import health_lines, monitor
+from holdfast.client.commands.health_lines import Dots, Sights, State, consequence, explained
+from holdfast.model import matrix
+
+WELL = [f"cmp-{number:02}" for number in range(1, 8)]
+ODD = matrix.parse("rules: []\notherwise: alert", NETWORKS, "/etc/odd.yaml").to_plain()
+TWO_DARK = ("down", "unknown", "unknown")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an API to which three monitors spoke; ctl-3 sees nothing of storage."""
+    number = free_port()
+    furnished = template(tmp_path_factory.mktemp("template"))
+    with House(copy(furnished, tmp_path_factory.mktemp("site"))) as house:
+        server = service.Server("127.0.0.1", number, house.app, threads=2)
+        server.start()
+        try:
+            _speak(house)
+            yield f"http://127.0.0.1:{number}"
+        finally:
+            server.stop()
+
+
+def _speak(house: House) -> None:
+    whole = (
+        (UP, "none", WELL),
+        (NO_STORAGE, "recovery", ["cmp-08"]),
+        (TWO_DARK, "undecided", ["cmp-09"]),
+        (("unknown", "up", "down"), "recovery", ["cmp-10"]),
+    )
+    dark = (BLIND, "undecided", [*WELL, "cmp-08"]), (TWO_DARK, "undecided", ["cmp-09"])
+    blind = {"sighted": False, "leader": "", "since": stamp(-5), "why": "no leader"}
+    third = view_body(*dark, heartbeat_s=300, strategy=ODD)
+    third["networks"]["storage"] = blind
+    for name, sent in (
+        ("ctl-1", view_body(*whole, heartbeat_s=300)),
+        ("ctl-2", view_body(*whole, heartbeat_s=300)),
+        ("ctl-3", third),
+    ):
+        answer = house.call("PUT", f"/holdfast/v1/monitors/{name}", json=sent)
+        assert answer.status_code == 204, answer.text
+
+
+@pytest.fixture
+def real(site: str, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`holdfast …` asking that API."""
+    monkeypatch.setenv("HOLDFAST_URL", site)
+    return holdfast
+
+
+def cells(text: str) -> list[list[str]]:
+    """What a table has, head first."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_what_the_documentation_shows_is_so() -> None:
+    assert doctest.testmod(health_lines).failed == 0
+
+
+# against a real API
+
+
+def test_matrix_show_draws_every_row_with_the_hosts_that_are_in_it(real: Run) -> None:
+    ran = real("matrix", "show")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("strategy: default\n")
+    head, *table = cells(ran.out)
+    assert head == ["manage", "tenant", "storage", "action", "for_s", "hosts", "rule"]
+    assert len(table) == 8 + 2
+    assert table[0][3:] == [
+        "none",
+        "",
+        "7: cmp-01, cmp-02, cmp-03, cmp-04 and 3 more",
+        "up on every network -> none",
+    ]
+    assert table[1] == [
+        *["● up", "● up", "○ down", "recovery", "after 3 s", "1: cmp-08"],
+        "storage down -> recovery after 3 s",
+    ]
+    assert [row[5] for row in table[2:8]] == ["0"] * 6
+    unknown = {row[5]: row for row in table[8:]}
+    assert unknown["1: cmp-09"][:4] == ["○ down", "◌ unknown", "◌ unknown", "undecided"]
+    assert unknown["1: cmp-10"][:5] == ["◌ unknown", "● up", "○ down", "recovery", "after 3 s"]
+    assert ran.err == "ctl-3 goes by another strategy, /etc/odd.yaml: make the files alike\n"
+
+
+def test_json_has_the_words_and_all_names(real: Run) -> None:
+    rows = json.loads(real("matrix", "show", "-f", "json", "--quiet").out)
+    assert rows[0]["hosts"] == WELL
+    assert (rows[1]["storage"], rows[1]["for_s"], rows[0]["for_s"]) == ("down", 3.0, None)
+
+
+def test_host_health_is_a_dot_for_each_network_and_the_words(real: Run) -> None:
+    ran = real("host", "health")
+    assert ran.code == 0, ran.err
+    head, *table = cells(ran.out)
+    assert head == ["host", "health", "action", "since", "monitors"]
+    shown = {row[0]: row for row in table}
+    assert shown["cmp-01"] == ["cmp-01", "●●● up", "none", "", "3"]
+    assert shown["cmp-08"][1:3] == ["●●○ storage down", "recovery"]
+    assert shown["cmp-09"][1] == "○◌◌ manage down, tenant unknown, storage unknown"
+    bad = [row[0] for row in cells(real("host", "health", "--bad").out)[1:]]
+    assert bad == ["cmp-08", "cmp-09", "cmp-10"]
+    (one,) = [
+        each
+        for each in json.loads(real("host", "health", "-f", "json").out)
+        if each["host"] == "cmp-08"
+    ]
+    assert one["health"] == {"manage": "up", "tenant": "up", "storage": "down"}
+
+
+def test_host_health_of_one_says_who_sees_what(real: Run) -> None:
+    ran = real("host", "health", "CMP-08.example.org")
+    assert ran.code == 0, ran.err
+    first = ran.out.splitlines()[0]
+    assert first.lower().startswith("host cmp-08")
+    assert first.endswith(": storage down -> recovery after 3 s")
+    table = cells(ran.out)
+    assert table[0] == ["network", "state", "since", "seen_by"]
+    assert table[1][:2] == ["manage", "● up"]
+    at = [row[0] for row in table].index("storage")
+    assert table[at][1] == "○ down"
+    assert [row[3] for row in table[at : at + 3]] == [
+        "ctl-1: down",
+        "ctl-2: down",
+        "ctl-3: unknown",
+    ]
+
+
+def test_matrix_explain_tells_all_of_one_host(real: Run) -> None:
+    ran = real("matrix", "explain", "cmp-08")
+    assert (ran.code, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert lines[0] == "host cmp-08: ●●○ storage down"
+    assert lines[3] == "  storage  ○ down, say ctl-1 and ctl-2; unknown, says ctl-3"
+    assert lines[4] == "row: [up, up, down]: storage down -> recovery after 3 s"
+    assert lines[5].startswith("votes: 3 without an opinion (ctl-1, ctl-2, ctl-3); it takes 1")
+    assert lines[-1] == "so: it is recovered if this lasts: after 3 s monitors vote for it"
+
+
+def test_a_host_that_no_monitor_knows_is_an_error_that_says_so(real: Run, site: str) -> None:
+    for command in ("matrix explain nowhere", "host health nowhere"):
+        ran = real(*command.split())
+        assert (ran.code, ran.out) == (1, "")
+        assert "no monitor knows a host 'nowhere'" in ran.err
+    client = Client(site)
+    with pytest.raises(NotFound):
+        client.monitors.host("a/b?c")
+    client.close()
+
+
+def test_monitor_list_says_who_was_heard_of_and_who_is_blind(real: Run) -> None:
+    ran = real("monitor", "list")
+    assert (ran.code, ran.err) == (0, "")
+    head, *table = cells(ran.out)
+    assert head[:4] == ["observer", "kind", "fresh", "seen_at"]
+    assert head[4:] == ["networks", "hosts", "strategy", "trouble"]
+    shown = {row[0]: row for row in table}
+    assert shown["ctl-1"][1:3] == ["host", "True"]
+    assert shown["ctl-1"][4:] == ["●●● sees all", "10", "default", ""]
+    assert shown["ctl-3"][4].startswith("●●○ storage blind since 20")
+    assert shown["ctl-3"][4].endswith(": no leader")
+    assert shown["ctl-3"][6] == "/etc/odd.yaml"
+
+
+def test_monitor_list_names_what_somebody_has_to_look_after() -> None:
+    said = {"networks": {}, "strategy_source": "default", "problem": "strategy.yaml has a problem"}
+    row = monitor._row({**said, "waiting": 2, "parked": 0})
+    assert row["trouble"] == "strategy.yaml has a problem; 2 reports wait to be delivered"
+
+
+# what a scripted one says
+
+
+def test_where_no_monitor_was_heard_of_that_is_said(fake: Fake, holdfast: Run) -> None:
+    nothing = {"networks": [], "source": None, "strategy": None}
+    empty = {**nothing, "rows": [], "undecided": [], "differing": []}
+    fake.says("GET /holdfast/v1/matrix", (200, {"matrix": empty}))
+    ran = holdfast("matrix", "show")
+    assert ran.code == 0
+    assert ran.err == "no monitor was heard of lately: see `holdfast monitor list`\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    ["matrix check", "matrix explain", "matrix check f --networks a,,b", "host health cmp-1 --bad"],
+)
+def test_what_is_not_understood_ends_with_2_and_sends_nothing(
+    fake: Fake, holdfast: Run, argv: str
+) -> None:
+    assert holdfast(*argv.split()).code == 2
+    assert fake.asked == []
+
+
+# check, which asks nobody
+
+
+@pytest.fixture
+def check(
+    holdfast: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
+    clean_environment(monkeypatch)
+    monkeypatch.setenv("HOLDFAST_URL", "http://127.0.0.1:1")
+    monkeypatch.chdir(tmp_path)
+
+    def run(text: str | bytes, *more: str) -> Any:
+        data = text.encode() if isinstance(text, str) else text
+        Path("strategy.yaml").write_bytes(data)
+        return holdfast("matrix", "check", "strategy.yaml", *more)
+
+    return run
+
+
+def test_check_draws_what_a_file_means(check: Callable[..., Any]) -> None:
+    text = "for: 0\nrules:\n- {when: {b: down}, do: alert}\notherwise: recovery\n"
+    ran = check(text, "--networks", "a, b")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("strategy.yaml is a strategy for a, b\n")
+    head, *table = cells(ran.out)
+    assert head == ["a", "b", "action", "for_s", "rule"]
+    assert [row[2:] for row in table] == [
+        ["none", "", "up on every network -> none"],
+        ["alert", "at once", "line 3: b down -> alert at once"],
+        ["recovery", "at once", "line 4: anything else -> recovery at once"],
+        ["alert", "at once", "line 3: b down -> alert at once"],
+    ]
+
+
+def test_check_lists_every_problem_with_its_line_and_ends_with_1(check: Callable[..., Any]) -> None:
+    text = "rules:\n- {when: {storage: dwon}, do: recovery}\n- {when: {disk: up}, do: x}\n"
+    ran = check(text, "-f", "json")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.splitlines() == [
+        "strategy.yaml:2: 'dwon' is no state: write up, down or any",
+        "strategy.yaml:3: 'x' is no action: write recovery, alert or none",
+        "strategy.yaml:3: network 'disk' is unknown: there are manage, tenant, storage",
+    ]
+    assert check("").err == (
+        "strategy.yaml: it is empty: write rules, or do without a file to get the default\n"
+    )
+    assert "larger than" in check("#" * 100_000).err
+    assert "not UTF-8" in check(b"\xff").err
+
+
+def test_check_says_what_cannot_be_read(check: Callable[..., Any], holdfast: Run) -> None:
+    assert holdfast("matrix", "check", "nowhere.yaml").err == (
+        "cannot read nowhere.yaml: No such file or directory\n"
+    )
+
+
+def test_a_network_may_be_called_like_a_column(check: Callable[..., Any]) -> None:
+    ran = check("rules: []\notherwise: none", "--networks", "action,rule")
+    assert ran.code == 0, ran.err
+    assert cells(ran.out)[0] == ["network action", "network rule", "action", "for_s", "rule"]
+
+
+BROKEN = """rules:
+  - {when: {manage: down, tenant: down}, do: alert}
+  - {when: {stroage: down}, do: recovery}
+  - {when: {storage: down}, do: recovery}
+  - {when: {storage: down, manage: up}, do: alert}
+  - {when: {storage: down}, do: alert}
+otherwise: none
+"""
+
+
+def test_the_documentation_shows_what_check_prints(check: Callable[..., Any]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "strategy.md").read_text()
+    blocks = re.findall(r"(?:<!-- networks: (.*) -->\n)?```yaml\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 5
+    for names, text in blocks:
+        more = ("--networks", names) if names else ()
+        assert check(text, *more).code == 0, text
+    assert check(blocks[0][1]).out in page
+    assert check(BROKEN).err.replace("strategy.yaml:", "broken.yaml:") in page
+
+
+# drawing
+
+
+def health(action: str, **more: Any) -> dict[str, Any]:
+    seen = [{"observer": "ctl-1", "state": "down", "at": stamp()}]
+    since = "2027-01-31T12:00:03+00:00"
+    votes = {"for": ["ctl-1"], "against": [], "abstain": [], "needed": 1}
+    return {
+        "host": "cmp-7",
+        "networks": {"storage": {"state": "down", "since": since, "seen_by": seen}},
+        "action": action,
+        "for_s": 3.0,
+        "sentence": "storage down -> recovery after 3 s",
+        "votes": votes | more.pop("votes", {}),
+        "standing": None,
+        "incident_id": None,
+        **more,
+    }
+
+
+def test_the_whole_explanation_of_a_host_that_failed() -> None:
+    standing = {
+        "state": "down",
+        "since": "2027-01-31T12:00:06+00:00",
+        "why": "hostmonitor says down",
+        "segment": "north",
+    }
+    found = health("recovery", standing=standing, incident_id="4f2c")
+    assert list(explained(found)) == [
+        "host cmp-7: ○ storage down",
+        "  storage  ○ down since 2027-01-31 12:00:03 UTC, says ctl-1",
+        "row: [down]: storage down -> recovery after 3 s",
+        "votes: 1 that it failed (ctl-1); it takes 1, and more than are against",
+        "standing: down since 2027-01-31 12:00:06 UTC: hostmonitor says down",
+        "so: it is being recovered; `holdfast incident explain 4f2c` tells how",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (health("none"), "nothing is done"),
+        (health("undecided"), "nothing is done while what is unknown decides"),
+        (health("alert"), "people are told after 3 s; nothing is moved"),
+        (health("alert", for_s=0.0), "people are told at once; nothing is moved"),
+        (health("recovery"), "enough monitors say that it failed: an incident is opened, once"),
+        (health("recovery", votes={"for": []}), "it is recovered if this lasts: after 3 s"),
+        (health("recovery", votes={"needed": 2}), "nothing is done yet: 1 of the 2 votes"),
+        (health("recovery", votes={"against": ["ctl-2"]}), "nothing is done: 1 against 1"),
+    ],
+)
+def test_what_follows_is_said_with_its_reason(found: dict[str, Any], said: str) -> None:
+    assert consequence(found).startswith(said)
+
+
+def test_nobody_who_votes_and_nobody_who_sees_are_said_too() -> None:
+    seen: dict[str, Any] = {"state": "unknown", "since": None, "seen_by": []}
+    found = health("undecided", votes={"for": []}, networks={"storage": seen})
+    lines = list(explained(found))
+    assert lines[1] == "  storage  ◌ unknown, no monitor says more"
+    assert lines[3].startswith("votes: nobody; it takes 1")
+
+
+def test_a_terminal_without_dots_gets_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Latin:
+        encoding = "latin-1"
+
+    monkeypatch.setattr("sys.stdout", Latin())
+    assert Dots({"a": "up", "b": "down", "c": "unknown"}).human_readable() == (
+        "+-? b down, c unknown"
+    )
+    assert State("down").human_readable() == "- down"
+    sight = {"sighted": True, "leader": "", "since": stamp(), "why": ""}
+    assert Sights({"a": sight}).human_readable() == "+ sees all"

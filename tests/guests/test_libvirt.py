@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real guests of a real libvirt fail in every way we know of: what is heard, and what it means."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast.drivers.guests.libvirt import LibvirtGuests
+from holdfast.ports.clock import SystemClock
+from tests.guests.ear import Ear
+from tests.guests.faults import DIED, FAULTS, LONG, Lab, Row
+from tests.guests.host import FILE_DISK, GuestHost
+from tests.processes import eventually
+
+
+@pytest.fixture(scope="module")
+def lab(host: GuestHost) -> Iterator[Lab]:
+    """Somebody listens, and judges by the defaults."""
+    ear = Ear()
+    guests = LibvirtGuests(host.url, SystemClock(), probe_every_s=1.0, stuck_s=1.0)
+    guests.start(ear)
+    eventually(lambda: not guests.why_deaf(), 20)
+    yield Lab(host, ear, guests)
+    guests.close()
+
+
+def plain(name: str, **more: Any) -> Row:
+    return Row(name, lambda lab, name: None, (), **more)
+
+
+@pytest.mark.parametrize("row", FAULTS, ids=[row.name for row in FAULTS])
+def test_a_fault_is_heard_and_means_what_it_should(lab: Lab, row: Row) -> None:
+    with lab.running(row):
+        assert lab.ear.verdicts(row.name, LONG) == []  # a start is nothing to tell of
+        lab.ear.forget(row.name)
+        row.fault(lab, row.name)
+        lab.ear.wait(row.name, *row.heard)
+        eventually(lambda: lab.ear.verdicts(row.name) == list(row.told), 1, 0.01)
+        later = row.told if row.later is None else row.later
+        assert lab.ear.verdicts(row.name, LONG) == list(later), lab.ear.said(row.name)
+        check = CHECKS.get(row.name)
+        if check is not None:
+            check(lab, row.name)
+
+
+def no_io_error(lab: Lab, name: str) -> None:
+    """libvirt cannot say it of a disk without a name: its pause is all there is."""
+    assert not [one for one in lab.ear.said(name) if one.startswith("io_error")]
+
+
+def whose_it_is(lab: Lab, name: str) -> None:
+    (event,) = [one for one in lab.ear.events[name] if one.reason == "failed"]
+    wanted = {"project": "p-1", "project_name": "demo", "flavor": "m1.tiny", "ha": "no"}
+    assert wanted.items() <= event.metadata.items()
+
+
+CHECKS = {"eio-unnamed": no_io_error, "unwanted": whose_it_is}
+
+
+def test_a_monitor_that_hangs_up_is_a_death_and_leaves_no_qemu_behind(lab: Lab) -> None:
+    with lab.running(plain("qmp-close", proxied=True)):
+        pid = lab.host.pid("qmp-close")
+        lab.host.spoil("qmp-close", "close")
+        lab.ear.wait("qmp-close", DIED)
+        assert lab.ear.verdicts("qmp-close") == ["failed stopped failed"]
+        eventually(lambda: not psutil.pid_exists(pid), 5)
+
+
+def test_a_guest_that_cannot_be_started_did_not_die(lab: Lab) -> None:
+    disk = FILE_DISK.format(path=lab.host.sockets / "nowhere")
+    domain = lab.way.defineXML(lab.host.xml("stillborn", disk))
+    with pytest.raises(Exception, match="nowhere"):
+        domain.create()
+    domain.undefine()
+    lab.ear.wait("stillborn", "lifecycle undefined removed")
+    assert lab.ear.verdicts("stillborn", LONG) == [], lab.ear.said("stillborn")
+
+
+def told(lab: Lab, names: Sequence[str], after_s: float = 0.0) -> dict[str, list[str]]:
+    return {name: lab.ear.verdicts(name, after_s) for name in names}
+
+
+def seen_again(lab: Lab, readings: int) -> float:
+    """Seconds until all guests were read again."""
+    began = time.monotonic()
+    eventually(lambda: len(lab.ear.readings) > readings, 20, 0.01)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_happens_while_the_daemon_is_away_is_found_when_it_is_back(
+    lab: Lab, number: signal.Signals
+) -> None:
+    names = ("killed", "panics", "off", "well", "short")
+    rows = [plain(name, on_crash="preserve", kept=name != "short") for name in names]
+    with lab.running(*rows):
+        readings = len(lab.ear.readings)
+        lab.host.die(number)
+        eventually(lab.guests.why_deaf, 5)
+        for name in names:
+            lab.ear.forget(name)
+        gone = [lab.host.kill_guest("killed"), lab.host.kill_guest("short")]
+        lab.say("panics", "p")
+        lab.say("off", "s")
+        eventually(lambda: not any(map(psutil.pid_exists, gone)), 5)
+        lab.host.start()
+        del lab.way
+        assert seen_again(lab, readings) < 10  # 2 s once it answers; a net
+        wanted = {
+            "killed": ["failed stopped failed"],
+            "panics": ["failed panic panicked"],
+            "off": [],
+            "well": [],
+            "short": ["failed stopped vanished"],
+        }
+        found = functools.partial(told, lab, names)
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: found() == wanted, 5)
+        assert found() == wanted
+        lab.host.kill_guest("well")
+        lab.ear.wait("well", DIED)
+        wanted["well"] = ["failed stopped failed"]
+        assert told(lab, names, LONG) == wanted
+
+
+def test_a_daemon_that_freezes_is_left_and_found_again(lab: Lab) -> None:
+    with lab.running(plain("cold"), plain("colder")):
+        readings = len(lab.ear.readings)
+        lab.ear.forget("cold")
+        with lab.host.frozen_daemon():
+            pid = lab.host.kill_guest("cold")
+            eventually(lab.guests.why_deaf, 10)
+            assert "silent" in lab.guests.why_deaf()
+            eventually(lambda: not psutil.pid_exists(pid), 5)
+        del lab.way
+        assert seen_again(lab, readings) < 10
+        eventually(lambda: lab.ear.verdicts("cold") == ["failed stopped failed"], 5)
+        time.sleep(0.5)
+        assert lab.ear.verdicts("cold", LONG) == ["failed stopped failed"]
+        assert lab.ear.verdicts("colder", LONG) == []
+
+
+def test_one_qemu_that_hangs_is_seen_and_delays_nothing_about_the_others(lab: Lab) -> None:
+    names = [f"near-{number}" for number in range(4)]
+    with lab.running(plain("frozen"), *map(plain, names)):
+        for name in ("frozen", *names):
+            lab.ear.forget(name)
+        pid = lab.host.kill_guest("frozen", signal.SIGSTOP)
+        try:
+            lab.ear.wait("frozen", "monitor stuck")
+            for name in names[:2]:
+                began = time.monotonic()
+                lab.host.kill_guest(name)
+                lab.ear.wait(name, DIED)
+                assert time.monotonic() - began < 2
+            began, ear = time.monotonic(), Ear()
+            with contextlib.closing(LibvirtGuests(lab.host.url, SystemClock())) as late:
+                late.start(ear)
+                eventually(lambda: ear.readings, 5, 0.01)
+            assert {"frozen", *names} <= set(ear.readings[0])
+            assert time.monotonic() - began < 3
+            assert lab.ear.verdicts("frozen", 50) == []
+            assert lab.ear.verdicts("frozen", 70) == ["failed monitor stuck"]
+        finally:
+            lab.host.kill_guest("frozen", signal.SIGCONT)
+        assert psutil.pid_exists(pid)
+        lab.ear.wait("frozen", "monitor answering")
+        assert lab.ear.verdicts("frozen", LONG) == []
+        for name in names[2:]:
+            assert lab.ear.verdicts(name, LONG) == []
+
+
+class Slow(Ear):
+    """Listens to one thing, and then to nothing until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self.waits = threading.Event()
+
+    def heard(self, event: Any) -> None:
+        self.waits.set()
+        self.go_on.wait(60)
+        super().heard(event)
+
+
+def test_a_flood_of_events_is_bounded_and_hides_no_death(lab: Lab) -> None:
+    names = ["flood-0", "flood-1"]
+    with lab.running(*map(plain, names)):
+        slow = Slow()
+        guests = LibvirtGuests(lab.host.url, SystemClock(), most_waiting=50)
+        guests.start(slow)
+        eventually(lambda: slow.readings, 10)
+        began = time.monotonic()
+
+        def shake(name: str) -> None:
+            domain = lab.domain(name)
+            for _ in range(250):
+                domain.suspend()
+                domain.resume()
+
+        with ThreadPoolExecutor(2) as hands:
+            list(hands.map(shake, names))
+        took_s = time.monotonic() - began
+        lab.host.kill_guest("flood-0")
+        lab.ear.wait("flood-0", DIED)
+        slow.go_on.set()
+        eventually(lambda: slow.verdicts("flood-0") == ["failed stopped failed"], 10)
+        heard = sum(len(slow.said(name)) for name in names)
+        assert heard < 200, f"1000 events in {took_s:.1f} s, {heard} were kept"
+        lags_s = sorted(lab.ear.lags_s)
+        p95_s = lags_s[len(lags_s) * 95 // 100]
+        print(f"{len(lags_s)} events, 1000 of them in {took_s:.1f} s; judged after {p95_s:.4f} s")
+        assert p95_s < 1.0  # five times what the whole way to the API may take
+        for name in names:  # whoever is quick enough hears all of it
+            assert sum("suspended" in one for one in lab.ear.said(name)) == 250
+        time.sleep(0.3)
+        assert slow.verdicts("flood-0", LONG) == ["failed stopped failed"]
+        assert slow.verdicts("flood-1", LONG) == []
+        guests.close()

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who hears never waits for who listens, and what waits is bounded."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import tracemalloc
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.drivers.guests.teller import MOST, Teller
+from holdfast.ports.guests import Event
+from tests.guests.ear import Ear
+from tests.processes import eventually
+
+AT = datetime(2026, 11, 16, 12, tzinfo=UTC)
+
+
+def event(number: int) -> Event:
+    return Event(f"u-{number}", "flood", "reboot", AT, detail=str(number))
+
+
+def test_thirty_thousand_things_at_once_are_bounded_in_memory_and_the_rest_is_said() -> None:
+    go_on, full = threading.Event(), threading.Event()
+    ear = Ear()
+    teller = Teller(ear, full.set)
+    teller.start()
+    teller.put(lambda _: go_on.wait(30) and None)
+    tracemalloc.start()
+    began = time.monotonic()
+    for number in range(30_000):
+        teller.put(lambda listener, number=number: listener.heard(event(number)))
+    took_s = time.monotonic() - began
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert took_s < 20, "putting never waits"
+    assert kept_bytes < 10_000_000
+    assert full.is_set()
+    teller.put(lambda listener: listener.reconciled([], AT), always=True)
+    go_on.set()
+    eventually(lambda: ear.readings == [{}], 20)
+    numbers = [int(one.detail) for one in ear.events["flood"]]
+    assert MOST - 1 <= len(numbers) <= MOST
+    assert numbers == sorted(numbers)
+    teller.close()
+
+
+def test_a_listener_that_fails_hears_the_next_thing(caplog: pytest.LogCaptureFixture) -> None:
+    ear = Ear()
+    teller = Teller(ear, lambda: None)
+    teller.start()
+
+    def fail(_listener: object) -> None:
+        raise RuntimeError("no")
+
+    with caplog.at_level(logging.ERROR):
+        teller.put(fail)
+        teller.put(lambda listener: listener.heard(event(1)))
+        eventually(lambda: ear.events["flood"], 5)
+    teller.close()
+    assert "was not understood" in caplog.text
+
+
+def test_nothing_is_told_after_it_was_closed() -> None:
+    ear = Ear()
+    teller = Teller(ear, lambda: None)
+    teller.start()
+    teller.close()
+    teller.put(lambda listener: listener.heard(event(1)))
+    time.sleep(0.05)
+    assert not ear.events

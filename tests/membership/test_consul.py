@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Consul driver on a real cluster: three servers, three clients, each a network namespace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from holdfast.drivers.membership.consul import ConsulMembership
+from holdfast.drivers.membership.conversation import Door
+from holdfast.model.errors import DriverError
+from holdfast.model.matrix import DOWN, UP
+from holdfast.ports.clock import SystemClock
+from holdfast.ports.membership import LEFT, Members
+from tests.conftest import serve
+from tests.processes import eventually
+from tests.servers.consul import CONTROLLERS, Site
+
+NET = "storage"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Site]:
+    yield from serve(Site(networks=(NET,)))
+
+
+@pytest.fixture
+def site(cluster: Site) -> Iterator[Site]:
+    """Whole, whatever the test before has done to it."""
+    cluster.whole()
+    yield cluster
+
+
+@pytest.fixture
+def asking(site: Site) -> Iterator[Callable[..., ConsulMembership]]:
+    """A driver that asks the agent of one host."""
+    made: list[ConsulMembership] = []
+
+    def make(host: str, watch_servers: bool = False) -> ConsulMembership:
+        door = Door(site.agent(host, NET).url)
+        made.append(ConsulMembership(NET, door, SystemClock(), watch_servers=watch_servers))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+Asking = Callable[..., ConsulMembership]
+
+
+def following(asked: ConsulMembership, until: Callable[[Members], bool]) -> list[Members]:
+    """All answers, one after the other, up to the one that is waited for."""
+    seen = [asked.look(None, 0)]
+    while not until(seen[-1]):
+        assert len(seen) < 100, seen
+        seen.append(asked.look(seen[-1].version, 20))
+    return seen
+
+
+def others(site: Site) -> list[str]:
+    """Controllers without the leader."""
+    return [each for each in CONTROLLERS if each != site.leader(NET)]
+
+
+def test_hosts_are_seen_and_neither_servers_nor_ourselves(site: Site, asking: Asking) -> None:
+    hosts = {"h1": UP, "h2": UP, "h3": UP}
+    assert asking("k1").look(None, 0).states == hosts
+    assert asking("k1", watch_servers=True).look(None, 0).states == hosts | {"k2": UP, "k3": UP}
+    assert asking("h1").look(None, 0).states == {"h2": UP, "h3": UP}
+
+
+def test_a_proof_names_the_leader_and_everybody(site: Site, asking: Asking) -> None:
+    proof = asking("k1").prove()
+    leader = site.cables.address(site.leader(NET), NET)
+    assert (proof.leader, proof.me) == (f"{leader}:8300", "k1")
+    assert (proof.servers_alive, proof.servers) == (3, 3)
+    assert proof.gossip == dict.fromkeys(site.hosts, UP)
+
+
+def test_a_failure_is_seen_as_soon_as_consul_sees_it(site: Site, asking: Asking) -> None:
+    asked = asking("k1")
+    version = asked.look(None, 0).version
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(lambda: (asked.look(version, 20), time.monotonic()))
+        time.sleep(0.2)
+        assert not looking.done()
+        site.cut("h1", NET)
+        eventually(lambda: site.agent("k1", NET).members()["h1"] == "failed", 10, 0.005)
+        failed_at = time.monotonic()
+        members, seen_at = looking.result(10)
+    assert members.states == {"h1": DOWN, "h2": UP, "h3": UP}
+    assert seen_at - failed_at < 1.0
+    assert asked.prove().gossip["h1"] == DOWN
+
+
+def test_without_news_a_look_ends_when_its_time_is_over(site: Site, asking: Asking) -> None:
+    asked = asking("k2")
+    before = asked.look(None, 0)
+    began = time.monotonic()
+    assert asked.look(before.version, 1.5) == before
+    assert 1.4 < time.monotonic() - began < 5
+
+
+def test_who_leaves_is_never_down(site: Site, asking: Asking) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(following, asking("k3"), lambda seen: seen.states["h2"] == LEFT)
+        site.agent("h2", NET).ask("/v1/agent/leave", "PUT", timeout=15)
+        seen = looking.result(20)
+    assert {each.states["h2"] for each in seen} <= {UP, LEFT}
+    assert asking("k3").prove().gossip["h2"] == LEFT
+
+
+def test_a_leader_that_dies_silently_keeps_no_look_waiting(site: Site, asking: Asking) -> None:
+    leader, asked = site.leader(NET), asking(others(site)[0])
+    asked.prove()
+    version = asked.look(None, 0).version
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(asked.look, version, 60)
+        time.sleep(0.2)
+        site.cut(leader, NET)
+        began = time.monotonic()
+        eventually(lambda: _proves(asked) and site.leader(NET) != leader, 20)
+        assert looking.result(5).states == {"h1": UP, "h2": UP, "h3": UP}
+    assert time.monotonic() - began < 20
+
+
+def test_a_leader_that_is_cut_off_is_not_believed(site: Site, asking: Asking) -> None:
+    asked = asking(site.leader(NET))
+    version = asked.look(None, 0).version
+    site.cut(site.leader(NET), NET)
+    _believes_nothing(asked, version)
+
+
+@pytest.mark.parametrize("way", ["in", "out"])
+def test_one_who_only_sends_or_only_hears_proves_nothing(
+    site: Site, asking: Asking, way: str
+) -> None:
+    host = others(site)[0]
+    asked = asking(host)
+    site.cables.lose(host, NET, way, 100)
+    _believes_nothing(asked, 1)
+
+
+def test_two_of_three_servers_stopped_is_an_answer_of_nobody(site: Site, asking: Asking) -> None:
+    stopped = others(site)
+    (left,) = [each for each in CONTROLLERS if each not in stopped]
+    for host in stopped:
+        site.agent(host, NET).pause()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda host: _believes_nothing(asking(host), 1), (left, "h1")))
+    for host in stopped:
+        site.agent(host, NET).resume()
+    eventually(lambda: _proves(asking(left)), 20)
+
+
+def test_closing_ends_a_look_that_waits(site: Site, asking: Asking) -> None:
+    asked = asking("k1")
+    version = asked.look(None, 0).version
+    ended: list[float] = []
+
+    def look() -> None:
+        with pytest.raises(DriverError, match="closing"):
+            while True:
+                asked.look(version, 60)
+        ended.append(time.monotonic())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    time.sleep(0.3)
+    closed = time.monotonic()
+    asked.close()
+    thread.join(5)
+    assert ended and ended[0] - closed < 2
+    with pytest.raises(DriverError, match="closing"):
+        asked.prove()
+
+
+def _proves(asked: ConsulMembership) -> bool:
+    try:
+        return bool(asked.prove())
+    except DriverError:
+        return False
+
+
+def _believes_nothing(asked: ConsulMembership, version: int) -> None:
+    """From soon on, and quickly: neither proof nor look."""
+    eventually(lambda: not _proves(asked), 10)
+    began = time.monotonic()
+    with ThreadPoolExecutor(3) as pool:
+        asks = (asked.prove, lambda: asked.look(None, 0), lambda: asked.look(version, 0.5))
+        for answer in [pool.submit(ask) for ask in asks]:
+            with pytest.raises(DriverError):
+                answer.result()
+    assert time.monotonic() - began < 8

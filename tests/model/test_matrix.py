@@ -1,0 +1,709 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The strategy: what it answers, the default, both formats of its file, and all that can be wrong
+with one, named with its line."""
+
+import doctest
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.model import matrix, matrix_file, yaml_lines
+from holdfast.model.errors import InvalidInput
+from holdfast.model.matrix import (
+    ALERT,
+    ANY,
+    DEFAULT_FOR_S,
+    DOWN,
+    NETWORKS,
+    NONE,
+    RECOVERY,
+    UNDECIDED,
+    UNKNOWN,
+    UP,
+    BadStrategy,
+    Problem,
+    Rule,
+    Strategy,
+    default,
+    from_plain,
+    parse,
+)
+
+MASAKARI = """---
+sequence: ['manage', 'tenant', 'storage']
+matrix:
+    - health: ['up', 'up', 'up']
+      action: []
+    - health: ['up', 'up', 'down']
+      action: ['recovery']
+    - health: ['up', 'down', 'up']
+      action: []
+    - health: ['up', 'down', 'down']
+      action: ['recovery']
+    - health: ['down', 'up', 'up']
+      action: []
+    - health: ['down', 'up', 'down']
+      action: ['recovery']
+    - health: ['down', 'down', 'up']
+      action: []
+    - health: ['down', 'down', 'down']
+      action: ['recovery']
+"""
+OURS = """# what to do about hosts
+networks: [manage, tenant, storage]
+for: 4s
+rules:
+  - {when: {storage: down}, do: recovery, for: 500ms}
+  - when:
+      manage: down
+      tenant: down
+    do: alert
+  - {when: {tenant: down, manage: any}, do: alert, for: 1m}
+otherwise: none
+"""
+
+
+def health(*states: str, networks: Sequence[str] = NETWORKS) -> dict[str, str]:
+    return dict(zip(networks, states, strict=True))
+
+
+def actions(strategy: Strategy) -> dict[str, str]:
+    """By combination, the first letter of each state."""
+    return {"".join(s[0] for s in row.health): row.answer.action for row in strategy.table()}
+
+
+def problems(text: str | bytes, networks: Sequence[str] = NETWORKS) -> list[str]:
+    with pytest.raises(BadStrategy) as caught:
+        parse(text, networks)
+    assert isinstance(caught.value, InvalidInput)
+    assert caught.value.problems
+    return [str(one) for one in caught.value.problems]
+
+
+@pytest.mark.parametrize("module", [matrix, matrix_file, yaml_lines])
+def test_what_the_documentation_shows_is_so(module: Any) -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+# what is answered
+
+
+def test_the_default_recovers_when_storage_is_down_whatever_the_rest() -> None:
+    strategy = default(NETWORKS)
+    assert actions(strategy) == {
+        "uuu": NONE,
+        "uud": RECOVERY,
+        "udu": NONE,
+        "udd": RECOVERY,
+        "duu": NONE,
+        "dud": RECOVERY,
+        "ddu": NONE,
+        "ddd": RECOVERY,
+    }
+    assert {row.answer.for_s for row in strategy.table()} == {0.0, DEFAULT_FOR_S}
+    assert strategy.source == "default"
+
+
+def test_of_a_single_network_the_default_recovers_when_it_is_down() -> None:
+    assert actions(default(["ring0"])) == {"u": NONE, "d": RECOVERY}
+
+
+def test_without_storage_among_several_there_is_no_default() -> None:
+    with pytest.raises(BadStrategy, match="none of which is called storage: write a strategy file"):
+        default(("manage", "tenant"))
+    with pytest.raises(BadStrategy, match="name at least one"):
+        default(())
+    with pytest.raises(BadStrategy, match="manage is named twice"):
+        default(("manage", "storage", "manage"))
+    with pytest.raises(BadStrategy, match="11 networks are more"):
+        default([f"n{number}" for number in range(11)])
+
+
+@pytest.mark.parametrize(
+    ("seen", "action"),
+    [
+        ({}, UNDECIDED),
+        ({"storage": DOWN}, RECOVERY),
+        ({"storage": UP}, NONE),
+        ({"manage": DOWN, "tenant": DOWN, "storage": UNKNOWN}, UNDECIDED),
+        ({"manage": UNKNOWN, "tenant": UP, "storage": DOWN}, RECOVERY),
+        ({"manage": UP, "tenant": UP, "storage": "left"}, UNDECIDED),
+        ({"manage": UP, "tenant": UP, "storage": UP, "other": DOWN}, NONE),
+    ],
+)
+def test_what_is_unknown_may_be_anything(seen: dict[str, str], action: str) -> None:
+    answer = default(NETWORKS).answer(seen)
+    assert answer.action == action
+    if action == UNDECIDED:
+        assert (answer.rule, answer.for_s) == (None, 0.0)
+
+
+def test_an_answer_says_by_which_rule_and_why_not() -> None:
+    strategy = parse(OURS, NETWORKS)
+    assert strategy.answer(health(UP, UP, DOWN)).sentence == (
+        "line 5: storage down -> recovery after 0.5 s"
+    )
+    assert strategy.answer(health(DOWN, DOWN, UP)).sentence == (
+        "line 6: manage down, tenant down -> alert after 4 s"
+    )
+    assert strategy.answer(health(DOWN, UP, UP)).sentence == "line 11: anything else -> none"
+    assert strategy.answer(health(UP, UP, UP)).sentence == "up on every network -> none"
+    assert strategy.answer(health(DOWN, UP, UNKNOWN)).sentence == (
+        "undecided: storage is unknown; up would mean none, down would mean recovery"
+    )
+    assert strategy.answer({"manage": UP}).sentence == (
+        "undecided: tenant and storage are unknown; it could be recovery or alert or none"
+    )
+    assert strategy.answer(health(UP, UNKNOWN, DOWN)).sentence == (
+        "line 5: storage down -> recovery after 0.5 s"
+    )
+
+
+def test_where_different_rules_agree_the_longest_time_counts() -> None:
+    strategy = parse(OURS, NETWORKS)
+    answer = strategy.answer(health(UNKNOWN, DOWN, UP))
+    assert (answer.action, answer.for_s) == (ALERT, 60.0)
+    assert answer.sentence == (
+        "alert, whatever manage would be; at the latest by line 10: tenant down -> alert after 60 s"
+    )
+    quiet = strategy.answer(health(UNKNOWN, UP, UP))
+    assert (quiet.action, quiet.sentence) == (NONE, "none, whatever manage would be")
+
+
+def test_a_host_that_is_up_everywhere_is_left_alone_whatever_the_rules_say() -> None:
+    strategy = parse("rules: []\notherwise: recovery", NETWORKS)
+    assert actions(strategy).pop("uuu") == NONE
+    assert set(actions(strategy).values()) == {NONE, RECOVERY}
+    assert strategy.answer({"manage": UP, "tenant": UP}).action == UNDECIDED
+    assert Strategy(("a",), (), "none").answer({"a": DOWN}).sentence == "no rule for a down -> none"
+
+
+def test_strategies_agree_by_what_they_say_not_by_how_they_are_written() -> None:
+    turned = parse("networks: [storage, tenant, manage]\n" + OURS.split("\n", 2)[2], NETWORKS)
+    assert parse(MASAKARI, NETWORKS).agrees(default(NETWORKS))
+    assert default(NETWORKS).agrees(parse(MASAKARI, NETWORKS))
+    assert turned.agrees(parse(OURS, NETWORKS))
+    assert turned.networks == ("storage", "tenant", "manage")
+    assert not turned.agrees(default(NETWORKS))
+    assert not default(("storage",)).agrees(default(("manage",)))
+    slow = parse("for: 9s\n" + MASAKARI.removeprefix("---\n"), NETWORKS)
+    assert not slow.agrees(default(NETWORKS))
+
+
+# the file
+
+
+def test_masakaris_own_sample_is_the_default() -> None:
+    strategy = parse(MASAKARI, NETWORKS, "matrix.yaml")
+    assert actions(strategy) == actions(default(NETWORKS))
+    assert strategy.source == "matrix.yaml"
+    assert strategy.rules[1] == Rule((UP, UP, DOWN), RECOVERY, DEFAULT_FOR_S, line=6)
+
+
+def test_masakaris_sequence_may_be_any_order_and_a_single_network() -> None:
+    text = "sequence: [storage, manage]\nmatrix:\n"
+    for states, action in (("up, down", ""), ("down, up", "recovery"), ("down, down", "alert")):
+        text += f"- {{health: [{states}], action: [{action}]}}\n"
+    strategy = parse(text, ("manage", "storage"))
+    assert strategy.answer({"manage": UP, "storage": DOWN}).action == RECOVERY
+    assert strategy.answer({"manage": DOWN, "storage": UP}).action == NONE
+    assert strategy.answer({"manage": DOWN, "storage": DOWN}).action == ALERT
+    one = "sequence: ['manage']\nmatrix:\n  - {health: ['down'], action: ['recovery']}"
+    assert actions(parse(one, ["manage"])) == {"u": NONE, "d": RECOVERY}
+
+
+def test_ours_takes_the_first_rule_that_matches() -> None:
+    strategy = parse(OURS, NETWORKS)
+    assert actions(strategy) == {
+        "uuu": NONE,
+        "uud": RECOVERY,
+        "udu": ALERT,
+        "udd": RECOVERY,
+        "duu": NONE,
+        "dud": RECOVERY,
+        "ddu": ALERT,
+        "ddd": RECOVERY,
+    }
+    assert [(rule.for_s, rule.line) for rule in strategy.rules] == [
+        (0.5, 5),
+        (4.0, 6),
+        (60.0, 10),
+        (0.0, 11),
+    ]
+
+
+def test_ours_needs_no_list_of_networks_and_takes_any_number() -> None:
+    names = [f"net-{number}" for number in range(10)]
+    strategy = parse("rules: [{when: {net-7: down}, do: recovery}]\notherwise: alert", names)
+    assert strategy.networks == tuple(names)
+    assert len(strategy.table()) == 1024
+    assert strategy.answer({"net-7": DOWN}).action == RECOVERY
+    seen = dict.fromkeys(names, UP) | {"net-3": DOWN}
+    assert strategy.answer(seen).action == ALERT
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("0", 0),
+        ("0s", 0),
+        ("3", 3),
+        ("0.25", 0.25),
+        ("500ms", 0.5),
+        ("1.5s", 1.5),
+        ("2 m", 120),
+        ("24h", 86400),
+        ("'7s'", 7),
+    ],
+)
+def test_lengths_of_time(written: str, seconds: float) -> None:
+    text = f"for: {written}\nrules: [{{when: {{a: down}}, do: alert}}]\n"
+    assert parse(text, ["a"]).rules[0].for_s == pytest.approx(seconds)
+
+
+# what is wrong with it
+
+
+@pytest.mark.parametrize("written", ["3x", "-1s", "nan", "inf", "1e3", "''", "1:30", "[3s]", "٣s"])
+def test_what_is_no_length_of_time_is_named(written: str) -> None:
+    text = f"for: {written}\nrules:\n- {{when: {{a: down}}, do: alert, for: {written}}}\n"
+    first, second = problems(text, ["a"])
+    assert first.startswith("line 1: ") and second.startswith("line 3: ")
+    assert first.endswith("is no length of time: write 500ms, 3s, 2m, 1h or 0")
+    assert problems("for: 25h\nrules: []\notherwise: alert") == [
+        "line 1: '25h' is longer than a day: nobody would be helped"
+    ]
+
+
+def test_every_problem_of_our_format_is_named_with_its_line() -> None:
+    text = """networks: [manage, tenant, tenant, stroage]
+for: soon
+rules:
+  - {when: {storage: down}, do: recovery}
+  - {when: {stroage: down}, do: alert}
+  - {when: {manage: dwon}, do: alert}
+  - {when: {manage: down, manage: up}, do: alert}
+  - {when: {tenant: down}, do: evacuate}
+  - {when: {storage: down, manage: up}, do: alert}
+  - {when: {storage: down}, do: none}
+  - {when: {storage: down}, do: recovery, for: 9s}
+  - {when: {storage: down, tenant: any}, do: recovery}
+  - {when: {manage: up, tenant: up, storage: up}, do: alert}
+  - {do: alert, wen: {}}
+  - {when: {manage: down}, do: none, for: 3s}
+  - alert
+  - {when: manage, do: }
+  - {when: {manage: up, tenant: down}, do: alert}
+  - {when: {tenant: down}, do: alert}
+otherwise: [alert]
+others: none
+"""
+    assert problems(text) == [
+        "line 1: network 'stroage' is not configured: there are manage, tenant, storage",
+        "line 1: network storage is left out: name each of manage, tenant, storage",
+        "line 1: network tenant is named twice: name each once",
+        "line 2: 'soon' is no length of time: write 500ms, 3s, 2m, 1h or 0",
+        "line 5: network 'stroage' is unknown: there are manage, tenant, storage",
+        "line 6: 'dwon' is no state: write up, down or any",
+        "line 7: network manage is there twice: keep one of them",
+        "line 8: 'evacuate' is no action: write recovery, alert or none",
+        "line 9: it never has its turn: line 4 matched before; move it up or take it away",
+        "line 10: it contradicts line 4, which is about the same hosts: none here, recovery there",
+        "line 11: it contradicts line 4, which is about the same hosts: another time to last",
+        "line 12: it says the same as line 4: take one of them away",
+        "line 13: it asks for something on hosts that are up on every network: they are left alone,"
+        " so write none",
+        "line 14: `when` is missing: add `when: …`",
+        "line 14: key 'wen' is unknown: there are when, do, for",
+        "line 15: nothing is done, so nothing has to last: leave `for` out",
+        "line 16: 'alert' should be a map: write {when: …}",
+        "line 17: 'manage' should be a map: write {manage: …}",
+        "line 17: nothing is no action: write recovery, alert or none",
+        "line 18: it never has its turn: lines 4, 8 matched before; move it up or take it away",
+        "line 19: it never has its turn: lines 4, 8 matched before; move it up or take it away",
+        "line 20: '[alert]' is no action: write recovery, alert or none",
+        "line 21: key 'others' is unknown: there are networks, for, rules, otherwise",
+    ]
+
+
+def test_every_problem_of_masakaris_format_is_named_with_its_line() -> None:
+    text = """sequence: [manage, tenat, storage]
+matrix:
+  - health: [up, up, up]
+    action: [recovery]
+  - health: [up, up, dwn]
+    action: [recovery]
+  - health: [up, down, up]
+    action: recovery
+  - health: [up, down, down]
+    action: [evacuate]
+  - health: [up, down, down]
+    action: []
+    color: red
+  - health: [down, up, down]
+    action: [recovery]
+  - health: [down, up, down]
+    action: [alert]
+  - health: [down, up, down]
+    action: [recovery]
+rules: []
+"""
+    assert problems(text) == [
+        "line 1: network 'tenat' is not configured: there are manage, tenant, storage",
+        "line 1: network tenant is left out: name each of manage, tenant, storage",
+        "line 2: nothing is said of [down, up, up], [down, down, up], [down, down, down]:"
+        " add a row for each",
+        "line 3: it asks for something on hosts that are up on every network: they are left alone,"
+        " so write none",
+        "line 5: 'dwn' is no state: write up or down",
+        "line 8: 'recovery' is no action: write [recovery], [alert] or []",
+        "line 10: '[evacuate]' is no action: write [recovery], [alert] or []",
+        "line 11: it never has its turn: line 9 matched before; move it up or take it away",
+        "line 13: key 'color' is unknown: there are health, action",
+        "line 16: it contradicts line 14, which is about the same hosts:"
+        " alert here, recovery there",
+        "line 18: it says the same as line 14: take one of them away",
+        "line 20: key 'rules' is unknown: there are sequence, matrix, for",
+    ]
+
+
+@pytest.mark.parametrize("left", range(1, 8))
+def test_each_combination_that_masakaris_format_leaves_out_is_named(left: int) -> None:
+    rows = MASAKARI.splitlines()
+    states = rows[3 + 2 * left].partition(": ")[2].replace("'", "")
+    del rows[3 + 2 * left : 5 + 2 * left]
+    assert problems("\n".join(rows)) == [f"line 3: nothing is said of {states}: add a row for each"]
+
+
+def test_that_well_hosts_are_left_alone_need_not_be_said() -> None:
+    rows = MASAKARI.splitlines()
+    del rows[3:5]
+    assert parse("\n".join(rows), NETWORKS).agrees(default(NETWORKS))
+
+
+def test_ours_must_say_what_happens_otherwise_unless_all_is_said() -> None:
+    rule = "rules: [{when: {storage: down}, do: recovery}]"
+    (said,) = problems(rule)
+    assert said == (
+        "line 1: nothing is said of [up, down, up], [down, up, up], [down, down, up]:"
+        " add rules, or `otherwise: none`"
+    )
+    assert parse(rule, ["storage"]).answer({"storage": DOWN}).action == RECOVERY
+    assert parse(rule + "\notherwise: none", ["storage"])
+    assert problems("rules: [{when: {a: down}, do: alert}]\notherwise: recovery", ["a"]) == [
+        "line 2: it never has its turn: line 1 matched before; move it up or take it away"
+    ]
+    many = problems("rules: []", [f"n{number}" for number in range(5)])
+    assert many[0].endswith("and 15 more: add rules, or `otherwise: none`")
+
+
+def test_a_row_of_the_wrong_length_is_one_problem_not_many() -> None:
+    text = MASAKARI.replace("['up', 'down', 'down']", "['up', 'down']")
+    assert problems(text) == [
+        "line 10: 2 states for 3 networks: write one for each, in their order"
+    ]
+    text = MASAKARI.replace("['up', 'down', 'down']", "up")
+    assert problems(text) == ["line 10: `health` is 'up' and should be a list: write [ … ]"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it is empty: write rules, or do without a file to get the default"),
+        ("# nothing\n---\n", "it is empty: write rules, or do without a file to get the default"),
+        ("storage", "line 1: a strategy begins with `rules:`, or with `sequence:`"),
+        ("- storage", "line 1: a strategy begins with `rules:`, or with `sequence:`"),
+        ("rules: 7", "line 1: `rules` is '7' and should be a list: write [ … ]"),
+        ("otherwise: none", "line 1: `rules` is missing: add `rules: …`"),
+        ("sequence: [manage, tenant, storage]", "line 1: `matrix` is missing: add `matrix: …`"),
+        ("rules: []\notherwise: none\nrules: []", "line 3: key rules is there twice: keep one of"),
+        ("rules: [\notherwise: none", "line 2: this is not YAML: "),
+        ("rules:\n\t- a", "line 2: this is not YAML: "),
+        ("a: 1\n---\nb: 2", "line 2: a second document begins: put all into one"),
+        ("rules: &r []\nmatrix: *r", "line 1: anchors and aliases (& and *) are not taken here"),
+        ("\nrules: *r", "line 2: anchors and aliases (& and *) are not taken here"),
+        ("rules: !!python/name:os.system []", "line 1: tags (!) are not taken here"),
+        ("? [a]\n: b", "line 1: what stands before a colon must be a word"),
+        ("rules:\n  - \x07", "line 2: there is a character here that is not allowed in YAML"),
+        ("rules:\n  - \ud800", "line 2: there is a character here that is not allowed in YAML"),
+        ('rules:\n- "\\UFFFFFFFF"', "line 2: this, or a line soon after, is not YAML"),
+        (b"rules:\n- \xff", "line 2: this is not UTF-8: save it as plain text"),
+        ("#" * 65_537, "it is larger than the 65536 bytes that are taken"),
+        ("ä" * 40_000, "it is larger than the 65536 bytes that are taken"),
+    ],
+)
+def test_what_is_no_strategy_at_all_is_said(text: str | bytes, said: str) -> None:
+    (found,) = problems(text)
+    assert found.startswith(said)
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read() -> None:
+    data = ("\ufeff" + MASAKARI.removeprefix("---\n")).encode()
+    assert parse(data, NETWORKS).agrees(default(NETWORKS))
+
+
+BOMB = "a0: &a0 [x]\n" + "".join(
+    f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BOMB,
+        "[" * 60_000,
+        "{a: " * 15_000,
+        "- " * 30_000,
+        "? " * 30_000,
+        "&a " * 20_000,
+        "a: " + "9" * 60_000,
+        '"' + "\\u0041" * 10_000 + '"',
+        "sequence: [" + "x," * 30_000 + "]\nmatrix: []",
+        "sequence: ["
+        + "x," * 1_000
+        + "]\nmatrix:\n- {health: ["
+        + "up," * 1_000
+        + "], action: []}",
+        "rules:\n" + "- {when: {}, do: none}\n" * 2_800,
+        "rules:\n" + "- {}\n" * 1_000,
+        "%YAML " + "9" * 5_000 + ".1\n---\na",
+    ],
+)
+def test_a_hostile_file_costs_little(text: str) -> None:
+    began = time.process_time()
+    problems(text)
+    assert time.process_time() - began < 3  # the slowest takes half a second
+
+
+def test_the_message_tells_the_first_problems_and_the_error_has_all() -> None:
+    with pytest.raises(BadStrategy) as caught:
+        parse("rules:\n" + "- {}\n" * 30 + "otherwise: none", NETWORKS, "strategy.yaml")
+    error = caught.value
+    assert error.message.startswith("strategy.yaml has 60 problems: line 2: `do` is missing")
+    assert error.message.endswith("; and 40 more")
+    assert len(error.problems) == len(error.details["problems"]) == 60
+    assert error.details["problems"][0] == {"line": 2, "text": "`do` is missing: add `do: …`"}
+    assert error.problems[0] == Problem(2, "`do` is missing: add `do: …`")
+
+
+def test_networks_that_cannot_be_are_refused_before_the_file_is_read() -> None:
+    with pytest.raises(BadStrategy, match="the list of networks has a problem: 'a b' cannot be"):
+        parse(OURS, ["a b"])
+
+
+# on the wire
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"networks": None},
+        {"networks": "manage"},
+        {"networks": []},
+        {"networks": ["a", "a"]},
+        {"networks": [7]},
+        {"networks": [{}]},
+        {"source": None},
+        {"source": "x" * 2_000},
+        {"rules": None},
+        {"rules": [{}] * 2_000},
+        {"rules": [7]},
+        {"rules": [{"health": ["up"], "action": "none", "for_s": 0, "line": 0}]},
+        {"rules": [{"health": ["up", "up", []], "action": "none", "for_s": 0, "line": 0}]},
+        {"rules": [{"health": ["up"] * 3, "action": "undecided", "for_s": 0, "line": 0}]},
+        {"rules": [{"health": ["up"] * 3, "action": "none", "for_s": float("nan"), "line": 0}]},
+        {"rules": [{"health": ["up"] * 3, "action": "none", "for_s": -1, "line": 0}]},
+        {"rules": [{"health": ["up"] * 3, "action": "none", "for_s": "3", "line": 0}]},
+        {"rules": [{"health": ["up"] * 3, "action": "none", "for_s": 3, "line": None}]},
+    ],
+)
+def test_what_came_over_the_wire_and_is_no_strategy_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(BadStrategy):
+        from_plain(default(NETWORKS).to_plain() | change)
+
+
+def test_a_strategy_is_an_object() -> None:
+    with pytest.raises(BadStrategy, match="is an object"):
+        from_plain([])  # type: ignore[arg-type]
+
+
+# properties
+
+_names = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True)
+
+
+@st.composite
+def strategies(draw: st.DrawFn) -> Strategy:
+    networks = tuple(draw(_names))
+    rule = st.builds(
+        Rule,
+        st.tuples(*[st.sampled_from((UP, DOWN, ANY))] * len(networks)),
+        st.sampled_from((RECOVERY, ALERT, NONE)),
+        st.integers(0, 86_400_000).map(lambda ms: ms / 1000),
+        st.integers(0, 99),
+    )
+    return Strategy(networks, tuple(draw(st.lists(rule, max_size=6))), draw(st.text(max_size=9)))
+
+
+def by_hand(strategy: Strategy, states: Sequence[str]) -> tuple[str, float]:
+    """The first rule that matches, said once more in other words."""
+    if DOWN not in states:
+        return NONE, 0.0
+    for rule in strategy.rules:
+        if all(rule.health[n] == ANY or rule.health[n] == states[n] for n in range(len(states))):
+            return rule.action, 0.0 if rule.action == NONE else rule.for_s
+    return NONE, 0.0
+
+
+@given(strategies(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_an_answer_agrees_with_all_that_the_unknown_could_be(
+    strategy: Strategy, data: st.DataObject
+) -> None:
+    states = [data.draw(st.sampled_from((UP, DOWN, UNKNOWN))) for _ in strategy.networks]
+    could = itertools.product(*((s,) if s != UNKNOWN else (UP, DOWN) for s in states))
+    expected = [by_hand(strategy, one) for one in could]
+    seen = health(*states, networks=strategy.networks)
+    absent = {name: state for name, state in seen.items() if state != UNKNOWN}
+    answer = strategy.answer(seen)
+    assert answer == strategy.answer(absent) == Strategy(*_parts(strategy)).answer(seen)
+    if len({action for action, _ in expected}) > 1:
+        assert (answer.action, answer.for_s) == (UNDECIDED, 0.0)
+    else:
+        assert (answer.action, answer.for_s) == max(expected, key=lambda one: one[1])
+    assert answer.sentence
+
+
+def _parts(strategy: Strategy) -> tuple[tuple[str, ...], tuple[Rule, ...], str]:
+    return strategy.networks, strategy.rules, strategy.source
+
+
+@given(strategies())
+@settings(max_examples=100, deadline=None)
+def test_a_strategy_comes_back_from_the_wire_as_it_was(strategy: Strategy) -> None:
+    again = from_plain(json.loads(json.dumps(strategy.to_plain())))
+    assert again == strategy
+    assert again.agrees(strategy)
+    assert again.table() == strategy.table()
+
+
+@given(strategies())
+@settings(max_examples=100, deadline=None)
+def test_a_strategy_written_down_in_our_format_is_read_as_it_was_or_refused_for_cause(
+    strategy: Strategy,
+) -> None:
+    lines = []
+    for rule in strategy.rules:
+        when = dict(zip(strategy.networks, rule.health, strict=True))
+        lasts = {} if rule.action == NONE else {"for": f"{rule.for_s:.3f}s"}
+        lines.append("- " + json.dumps({"when": when, "do": rule.action, **lasts}))
+    text = "\n".join(["rules:" if lines else "rules: []", *lines, "otherwise: none"])
+    try:
+        read = parse(text, strategy.networks)
+    except BadStrategy as error:
+        said = [one.text.split()[1] for one in error.problems]
+        assert set(said) <= {"contradicts", "says", "never", "asks"}
+        return
+    for row in strategy.table():
+        same = read.answer(health(*row.health, networks=strategy.networks))
+        assert (same.action, same.for_s) == (row.answer.action, pytest.approx(row.answer.for_s))
+
+
+_scraps = st.lists(
+    st.sampled_from(
+        [
+            *[
+                "rules",
+                "when",
+                "do",
+                "for",
+                "otherwise",
+                "networks",
+                "sequence",
+                "matrix",
+                "health",
+            ],
+            *[
+                "action",
+                "up",
+                "down",
+                "any",
+                "recovery",
+                "manage",
+                "3s",
+                ":",
+                ": ",
+                "- ",
+                "\n",
+                " ",
+            ],
+            *["  ", "[", "]", "{", "}", ",", "&a", "*a", "!!str ", "|", ">", "'", '"', "\\U", "%"],
+            *[
+                "---",
+                "...",
+                "? ",
+                "#",
+                "\t",
+                "~",
+                "\\x",
+                "9",
+                "\ufeff",
+                "\x85",
+                "\u2028",
+                "@",
+                "<<",
+            ],
+        ]
+    )
+).map("".join)
+
+
+@given(st.one_of(st.text(), _scraps, st.binary()))
+@settings(max_examples=600, deadline=None)
+def test_whatever_stands_in_a_file_it_is_a_strategy_or_bad(text: str | bytes) -> None:
+    try:
+        read = parse(text, NETWORKS)
+    except BadStrategy as error:
+        assert error.problems
+        count = text.count("\n" if isinstance(text, str) else b"\n")  # type: ignore[arg-type]
+        assert (
+            isinstance(text, bytes)
+            or "\r" in text
+            or "\x85" in text
+            or "\u2028" in text
+            or ("\u2029" in text or all(one.line <= count + 1 for one in error.problems))
+        )
+    else:
+        assert len(read.table()) == 8
+
+
+@given(
+    st.recursive(
+        st.sampled_from(["up", "down", "recovery", "any", 3, None, "manage"]),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["when", "do", "for", "health", "action", "manage", "tenant", "storage", "x"]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    ),
+    st.sampled_from(["rules", "matrix", "sequence", "networks", "for", "otherwise"]),
+)
+@settings(max_examples=250, deadline=None)
+def test_whatever_the_shape_it_is_a_strategy_or_bad(tree: Any, key: str) -> None:
+    for whole in (tree, {key: tree}, {"rules": [tree], key: tree}, {"matrix": [tree], key: tree}):
+        try:
+            parse(json.dumps(whole), NETWORKS)
+        except BadStrategy as error:
+            assert error.problems

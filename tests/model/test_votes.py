@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several monitors say together: counted by the rules alone, with neither clock nor table."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.model import matrix
+from holdfast.model.errors import InvalidInput
+from holdfast.model.votes import (
+    Ballot,
+    Count,
+    View,
+    Word,
+    combined,
+    count,
+    everybody,
+    grounds,
+    in_force,
+    listed,
+    picture,
+    told,
+)
+
+NOW = datetime(2030, 1, 1, 10, 0, 10, tzinfo=UTC)
+NETWORKS = ("manage", "storage")
+HOST = "cmp-1"
+#: What a monitor can see of a host, and what it then thinks.
+WELL, FAILED = (("up", "up"), "none"), (("up", "down"), "recovery")
+ALERTED, BLIND = (("down", "up"), "alert"), (("up", "unknown"), "undecided")
+WAITING = (("up", "down"), "none")
+Seen = tuple[tuple[str, ...], str]
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def body(hosts: Mapping[str, Seen], sighted: bool = True, **more: Any) -> dict[str, Any]:
+    sight = {"sighted": sighted, "leader": "", "since": "", "why": "" if sighted else "no leader"}
+    return {
+        "networks": {"manage": {**sight, "sighted": True}, "storage": sight},
+        "strategy": matrix.default(NETWORKS).to_plain(),
+        "rows": [
+            {
+                "health": dict(zip(NETWORKS, health, strict=True)),
+                "opinion": opinion,
+                "hosts": [host],
+            }
+            for host, (health, opinion) in hosts.items()
+        ],
+        **more,
+    }
+
+
+def view(name: str, seen: Seen | None, at: float = 0.5, silent: float = 1.0) -> View:
+    hosts = {} if seen is None else {HOST: seen}
+    return View(name, "host", ago(at), ago(silent), 5.0, picture(body(hosts)))
+
+
+def word(name: str, state: str, at: float = 2.0, since: float = 7.0) -> Word:
+    networks = {"storage": {"health": "down", "since": ago(since).isoformat()}}
+    return Word(f"o-{name}", name, state, ago(at), ago(since), {"networks": networks})
+
+
+def counted(
+    views: Sequence[View], words: Sequence[Word] = (), needed: int = 1, host: str = HOST
+) -> Count:
+    return count(Ballot(host, NOW, views, {one.observer: one for one in words}), needed)
+
+
+def cast(result: Count) -> list[str]:
+    return [one.vote for one in result.votes]
+
+
+@pytest.mark.parametrize(
+    ("seen", "state", "vote"),
+    [
+        (FAILED, "failed", "for"),
+        (FAILED, None, "abstain"),  # it has not reported it: nothing to go by
+        (FAILED, "well", "abstain"),
+        (WELL, "failed", "against"),  # it reported it, and sees it well since
+        (WELL, None, "against"),
+        (ALERTED, "failed", "against"),
+        (ALERTED, "alert", "against"),
+        (ALERTED, None, "abstain"),
+        (BLIND, "failed", "abstain"),
+        (BLIND, None, "abstain"),
+        (WAITING, None, "abstain"),
+        (WAITING, "failed", "abstain"),  # started anew, it has not seen enough of it
+        (None, "failed", "abstain"),
+        (None, None, "abstain"),
+    ],
+)
+def test_a_view_that_is_newer_than_the_report_counts(
+    seen: Seen | None, state: str | None, vote: str
+) -> None:
+    words = [word("a", state)] if state else []
+    assert cast(counted([view("a", seen)], words)) == [vote]
+
+
+@pytest.mark.parametrize(("state", "vote"), [("failed", "for"), ("well", "against")])
+@pytest.mark.parametrize("seen", [WELL, FAILED, BLIND, WAITING, None])
+def test_a_report_that_is_newer_than_the_view_counts(
+    seen: Seen | None, state: str, vote: str
+) -> None:
+    assert cast(counted([view("a", seen, at=3.0)], [word("a", state, at=2.0)])) == [vote]
+
+
+def test_who_was_silent_for_three_heartbeats_does_not_count() -> None:
+    said = [word("a", "failed")]
+    assert cast(counted([view("a", FAILED, silent=15.0)], said)) == ["for"]
+    assert cast(counted([view("a", FAILED, silent=15.1)], said)) == ["abstain"]
+
+
+def test_who_never_said_what_it_sees_has_no_vote() -> None:
+    assert not counted([], [word("a", "failed")]).is_enough
+
+
+@pytest.mark.parametrize(
+    ("seen", "needed", "enough", "over"),
+    [
+        ([FAILED], 1, True, False),
+        ([FAILED], 2, False, False),
+        ([FAILED, WELL], 1, False, False),
+        ([FAILED, BLIND, BLIND], 1, True, False),
+        ([FAILED, FAILED, WELL], 2, True, False),
+        ([FAILED, WELL, WELL], 1, False, True),
+        ([FAILED, ALERTED], 1, False, False),
+        ([WELL], 1, False, True),
+        ([BLIND], 1, False, False),
+        ([WAITING, WAITING, WELL], 1, False, True),
+        ([], 1, False, False),
+    ],
+)
+def test_more_must_say_so_than_do_not_and_as_many_as_are_needed(
+    seen: list[Seen], needed: int, enough: bool, over: bool
+) -> None:
+    views = [view(f"m{place}", one) for place, one in enumerate(seen)]
+    states = {FAILED: "failed", ALERTED: "alert"}
+    words = [word(f"m{i}", states[one]) for i, one in enumerate(seen) if one in states]
+    result = counted(views, words, needed)
+    assert (result.is_enough, result.is_over) == (enough, over)
+
+
+def test_those_who_call_for_an_alert_and_those_who_saw_it_fail_alert_together() -> None:
+    views = [view("a", FAILED), view("b", ALERTED), view("c", WELL)]
+    result = counted(views, [word("a", "failed"), word("b", "alert")])
+    assert (result.is_enough, result.is_alert, result.is_over) == (False, True, False)
+    fewer = counted(views[1:], [word("b", "alert")])
+    assert not fewer.is_alert
+
+
+def test_a_monitor_that_does_not_see_on_a_network_knows_nothing_there() -> None:
+    seen = picture(body({HOST: FAILED}, sighted=False)).row(HOST)
+    assert seen is not None
+    assert seen.health == {"manage": "up", "storage": "unknown"}
+
+
+def test_names_are_found_short_and_full_unless_several_could_be_meant() -> None:
+    seen = picture(body({"CMP-1.a.org": WELL, "cmp-2": FAILED, "cmp-3.a": WELL, "cmp-3.b": WELL}))
+    assert seen.name("cmp-1") == "cmp-1.a.org"
+    assert seen.name("cmp-2.anywhere") == "cmp-2"
+    assert seen.name("cmp-3") is None
+    assert seen.name("cmp-3.b.") == "cmp-3.b"
+    assert seen.bad() == {"cmp-2"}
+
+
+def test_health_is_what_most_know_and_the_worse_of_as_many() -> None:
+    views = [view("a", WELL), view("b", FAILED), view("c", BLIND), view("d", None)]
+    assert combined(views, HOST, NETWORKS) == {"manage": "up", "storage": "down"}
+    assert combined(views[:1] * 2 + views[1:], HOST, NETWORKS)["storage"] == "up"
+    assert combined(views[2:], HOST, NETWORKS)["storage"] == "unknown"
+    assert everybody(views, NETWORKS) == {HOST: combined(views, HOST, NETWORKS)}
+
+
+def test_the_strategy_of_most_is_in_force() -> None:
+    other = matrix.default(NETWORKS).to_plain()
+    other["rules"][0]["action"] = "alert"
+    odd = View("a", "host", NOW, NOW, 5.0, picture(body({}, strategy=other)))
+    strategy, differing = in_force([odd, view("b", WELL), view("c", WELL)])
+    assert strategy == matrix.default(NETWORKS)
+    assert differing == [odd]
+    assert in_force([]) == (None, [])
+
+
+def test_what_is_no_strategy_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        picture(body({}, strategy={}))
+
+
+def test_who_saw_what_is_told_in_one_sentence() -> None:
+    views = [view("a", FAILED), view("b", FAILED), view("c", BLIND), view("d", WELL)]
+    result = counted(views, [word("a", "failed"), word("b", "failed", since=6.0)])
+    assert result.sentence() == (
+        "a and b saw cmp-1 down on storage since 10:00:03; c could not see on storage; d saw it"
+        " well"
+    )
+    assert told("it", result.plain()).startswith("a and b saw it down on storage since")
+    assert told(HOST, []) == ""
+
+
+def test_the_grounds_of_those_who_voted_for_it_are_listed() -> None:
+    storage = {"health": "down", "since": ago(7).isoformat(), "confirmed_by": ["leader x", "y"]}
+    evidence = {"networks": {"storage": storage, "manage": {"health": "up"}}, "rule": "line 7: so"}
+    seen = [
+        {"observer": "a", "vote": "for", "why": "", "evidence": evidence},
+        {"observer": "b", "vote": "for", "why": "", "evidence": {"networks": "nonsense"}},
+        {"observer": "c", "vote": "against", "why": "saw it well"},
+    ]
+    assert grounds(seen) == [
+        "a: storage down since 10:00:03, by leader x, y; line 7: so",
+        "b: no evidence was sent",
+    ]
+
+
+def test_names_are_listed_as_people_would() -> None:
+    assert [listed("abc"[:n]) for n in range(4)] == ["", "a", "a and b", "a, b and c"]

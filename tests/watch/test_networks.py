@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One network, watched: what is believed of it, and when nothing is."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from holdfast.model.errors import DriverError
+from holdfast.model.matrix import DOWN, UNKNOWN, UP
+from holdfast.ports.clock import SystemClock
+from holdfast.ports.membership import Members, Proof
+from holdfast.watch.networks import NetworkWatch
+
+
+class Cluster:
+    """Answers as it is told. What waits for news gets what is put into `news`."""
+
+    network = "storage"
+
+    def __init__(self) -> None:
+        self.states: Mapping[str, str] = {"cmp-1": UP}
+        self.gossip: Mapping[str, str] = {"cmp-1": UP}
+        self.version = 1
+        self.blind = ""
+        self.news: queue.Queue[Members] = queue.Queue()
+        self.proofs = 0
+        self.closed = threading.Event()
+
+    def tell(self, states: Mapping[str, str], gossip: Mapping[str, str] | None = None) -> None:
+        self.states, self.gossip = states, states if gossip is None else gossip
+        self.version += 1
+        self.news.put(Members(states, self.version, "leader"))
+
+    def look(self, after: int | None, wait_s: float) -> Members:
+        self._believe()
+        if after is None or not wait_s or after != self.version:
+            return Members(self.states, self.version, "leader")
+        while not self.closed.is_set():
+            try:
+                found = self.news.get(timeout=0.02)
+            except queue.Empty:
+                self._believe()
+                continue
+            return found
+        raise DriverError("membership", "closed", retryable=False)
+
+    def prove(self) -> Proof:
+        self._believe()
+        self.proofs += 1
+        return Proof("leader", "ctl-1", 3, 3, self.gossip)
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def _believe(self) -> None:
+        if self.blind:
+            raise DriverError("membership", self.blind, retryable=True)
+
+
+class Settings:
+    proof_every_s, proof_fresh_s = 0.1, 0.5
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def watch(cluster: Cluster) -> Iterator[NetworkWatch]:
+    found = NetworkWatch(cluster, Settings(), SystemClock(), lambda: None)
+    found.start()
+    yield found
+    found.stop()
+
+
+def until(so: Callable[[], bool], limit_s: float = 5) -> None:
+    end = time.monotonic() + limit_s
+    while not so():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.005)
+
+
+def never(so: Callable[[], bool], for_s: float = 0.4) -> None:
+    end = time.monotonic() + for_s
+    while time.monotonic() < end:
+        assert not so()
+        time.sleep(0.005)
+
+
+def test_news_are_believed_once_gossip_agrees_and_a_proof_followed(
+    cluster: Cluster, watch: NetworkWatch
+) -> None:
+    until(lambda: watch.sight().health("cmp-1") == UP)
+    cluster.tell({"cmp-1": DOWN}, gossip={"cmp-1": UP})
+    until(lambda: watch.sight().health("cmp-1") == UNKNOWN)
+    before = cluster.proofs
+    never(lambda: watch.sight().health("cmp-1") == DOWN)
+    assert cluster.proofs - before >= 3  # gossip is asked again and again meanwhile
+    cluster.gossip = {"cmp-1": DOWN}
+    until(lambda: watch.sight().health("cmp-1") == DOWN)
+
+
+def test_without_a_proof_for_a_while_nothing_is_believed_and_the_reason_is_said(
+    cluster: Cluster, watch: NetworkWatch
+) -> None:
+    until(lambda: watch.sight().health("cmp-1") == UP)
+    cluster.blind = "no leader"
+    until(lambda: "no leader" in watch.sight().why)
+    assert watch.sight().health("cmp-1") == UNKNOWN
+    assert watch.state()["sighted"] is False
+    cluster.states = cluster.gossip = {"cmp-1": DOWN}
+    cluster.blind = ""
+    until(lambda: watch.sight().health("cmp-1") == DOWN)  # what changed meanwhile is seen
+
+
+def test_one_proof_that_fails_is_not_the_end_of_the_world(
+    cluster: Cluster, watch: NetworkWatch
+) -> None:
+    until(lambda: watch.sight().health("cmp-1") == UP)
+    cluster.blind = "a packet was lost"
+    time.sleep(0.15)
+    cluster.blind = ""
+    never(lambda: watch.sight().health("cmp-1") != UP)
+
+
+def test_after_a_nap_what_was_asked_before_it_counts_for_nothing(
+    cluster: Cluster, watch: NetworkWatch
+) -> None:
+    until(lambda: watch.sight().health("cmp-1") == UP)
+    cluster.states = cluster.gossip = {"cmp-1": UP, "cmp-2": UP}
+    watch.slept()
+    assert "stopped" in watch.sight().why
+    # An answer to the old question, which says what is not so any more.
+    cluster.news.put(Members({"cmp-1": DOWN}, 99, "leader"))
+    until(lambda: watch.sight().health("cmp-2") == UP)
+    never(lambda: watch.sight().health("cmp-1") != UP)
