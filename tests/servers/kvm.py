@@ -211,8 +211,7 @@ class Kvm:
                 for domain in connection.listAllDomains():
                     if guests and domain.UUIDString() not in guests:
                         continue
-                    if domain.isActive():
-                        domain.destroy()
+                    _destroy(domain)
                     if domain.isPersistent():
                         domain.undefine()
 
@@ -233,3 +232,15 @@ class Kvm:
 
     def switch_on(self, host: str) -> None:
         self.machines[host].start()
+
+
+def _destroy(domain: Any) -> None:
+    """A daemon that has just come back takes a moment to see that a guest is dead."""
+    import libvirt
+
+    try:
+        if domain.isActive():
+            domain.destroy()
+    except libvirt.libvirtError:
+        if domain.isActive():
+            raise

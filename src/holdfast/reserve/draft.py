@@ -34,10 +34,12 @@ Asked = tuple[Resource, dict[str, Any]]
 
 @dataclass(frozen=True)
 class _Look:
-    """The stock as one attempt sees it; `sure` when a refusal may rest on it."""
+    """The stock as one attempt sees it; `sure` when a refusal may rest on it. `barren_until`: it is
+    known already that nothing of the kind would fit that begins before."""
 
     stock: Stock
     sure: bool
+    barren_until: datetime | None = None
 
 
 class _Refused(Exception):
@@ -58,7 +60,14 @@ class Drafts:
 
     # a new lease
 
-    def new(self, caller: Caller, wanted: NewLease, asked: Sequence[Asked], order: Order) -> Lease:
+    def new(
+        self,
+        caller: Caller,
+        wanted: NewLease,
+        asked: Sequence[Asked],
+        order: Order,
+        barren_until: datetime | None = None,
+    ) -> Lease:
         now = self._desk.ledger.now()
         start, end, before_end = rules.dates(wanted, now, self._before_end_default())
         held = Window(max(start, now), end + self._desk.cleaning())
@@ -92,7 +101,7 @@ class Drafts:
                 )
             return replace(lease, reservations=tuple(planned))
 
-        return self._made_sure(draft)
+        return self._made_sure(draft, barren_until)
 
     # a changed one
 
@@ -201,11 +210,13 @@ class Drafts:
 
     # shared
 
-    def _made_sure(self, draft: Callable[[_Look], Lease]) -> Lease:
+    def _made_sure(
+        self, draft: Callable[[_Look], Lease], barren_until: datetime | None = None
+    ) -> Lease:
         stock = self._desk.ledger.stock()
         changes = stock.changes
         try:
-            return draft(_Look(stock, sure=False))
+            return draft(_Look(stock, sure=False, barren_until=barren_until))
         except _Refused as first:
             again = self._desk.ledger.stock(sure=True)
             if again is stock and again.changes == changes:  # a second plan would say the same
@@ -221,8 +232,8 @@ class Drafts:
             return failover.plan(resource, wish, look.stock, self._desk.ledger)
         except NotEnoughHosts as refused:
             if not look.sure:
-                raise _Refused(refused, resource, wish, look.stock) from None
-            raise self._explained(refused, resource, wish, look.stock) from None
+                raise _Refused(refused, resource, wish, look) from None
+            raise self._explained(refused, resource, wish, look) from None
 
     def _late(self, wish: Wish) -> set[int]:
         """Hosts that are free by the book and have not been given back: who starts soon would have
@@ -233,7 +244,7 @@ class Drafts:
         return ledger.late_hosts() - {a.host_id for a in wish.kept if a.host_id is not None}
 
     def _explained(
-        self, refused: NotEnoughHosts, resource: Resource, wish: Wish, stock: Stock
+        self, refused: NotEnoughHosts, resource: Resource, wish: Wish, look: _Look
     ) -> NotEnoughHosts:
         """The same refusal, with who is in the way and when it would fit."""
         ledger, details = self._desk.ledger, dict(refused.details)
@@ -246,8 +257,9 @@ class Drafts:
         if not wish.is_active:
             again = replace(wish, reservation=None)
             until = wish.held.start + AHEAD
-            found = failover.openings(resource, again, until, stock, ledger, 1)
-            earliest = self._named(found[0]).window if found else None
+            if look.barren_until is None or look.barren_until < until:
+                found = failover.openings(resource, again, until, look.stock, ledger, 1)
+                earliest = self._named(found[0]).window if found else None
             sentences.append(
                 f"it would fit from {_date(earliest.start)} to {_date(earliest.end)} UTC"
                 if earliest

@@ -110,7 +110,7 @@ class Leases:
         windows = tuple(Available(one.window, one.amount) for one in found)
         refusal = None
         if not windows:
-            refusal = self._refusal(caller, query, asked, window)
+            refusal = self._refusal(caller, asked, window, until)
         most = max((one.amount for one in windows), default=0)
         return Availability(bool(windows), most, windows, refusal)
 
@@ -129,17 +129,23 @@ class Leases:
         return Availability(True, amount, (Available(window, amount),))
 
     def _refusal(
-        self, caller: Caller, query: AvailabilityQuery, asked: Asked, window: Window
+        self, caller: Caller, asked: Asked, window: Window, barren_until: datetime
     ) -> Refusal | None:
         try:
-            self._imagined(caller, asked, window)
+            self._imagined(caller, asked, window, barren_until)
         except NotEnoughHosts as refused:
             return Refusal.of(refused)
         return None
 
-    def _imagined(self, caller: Caller, asked: Asked, window: Window) -> Lease:
+    def _imagined(
+        self,
+        caller: Caller,
+        asked: Asked,
+        window: Window,
+        barren_until: datetime | None = None,
+    ) -> Lease:
         wanted = NewLease("imagined", "imagined", window.start, window.end)
-        return self._drafts.new(caller, wanted, [asked], float)
+        return self._drafts.new(caller, wanted, [asked], float, barren_until)
 
     # create
 
