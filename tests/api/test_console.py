@@ -9,6 +9,7 @@ from holdfast.api.routes import table
 from tests.api.cases import INCIDENT, furnish_case
 from tests.api.ha import furnish
 from tests.api.house import House
+from tests.api.views import furnish_view
 
 
 def test_the_front_page_says_what_runs_and_forbids_everything_it_does_not_need(
@@ -45,10 +46,11 @@ def test_no_get_and_no_head_changes_anything(house: House) -> None:
     lease_id = house.lease()["id"]
     furnish(house)
     furnish_case(house, "")
+    furnish_view(house)
     before, world = house.dump(), house.services.sim().world() | {"time": ""}
     names = {"lease_id": lease_id, "host_id": "1", "code": "holdfast.internal"}
     names |= {"segment_id": "1", "notification_id": "1", "vmove_id": "1", "alias": "segments"}
-    names |= {"incident_id": INCIDENT, "other": "else"}
+    names |= {"incident_id": INCIDENT, "other": "else", "host": "cmp-1"}
     names["floatingip_id"] = house.core.store.ledger.floatingips()[0].id
     asked = {"reservation": '{"resource_type": "physical:host", "min": 1, "max": 1}'}
     for route in table(house.core.metrics):

@@ -446,7 +446,7 @@ def test_repair_may_use_what_is_kept_and_nobody_else_then(house: House) -> None:
     assert (report.usable, report.free, report.least_free, report.short) == (2, 2, 0, 1)
     assert "1 are to be kept free and 0 will be at" in str(report)
     with pytest.raises(NotEnoughHosts, match="segment north"):
-        house.create(hosts=1, minutes=(64, 90))
+        house.create(hosts=2, minutes=(70, 90))
 
 
 def test_a_host_replaced_by_hand_may_use_it_too(house: House) -> None:

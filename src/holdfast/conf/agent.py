@@ -38,13 +38,6 @@ OPTS = [
         default="/var/lib/holdfast/agent.spool",
         help="File in which reports wait until they are delivered.",
     ),
-    cfg.FloatOpt(
-        "heartbeat_s",
-        default=10.0,
-        min=1.0,
-        max=300.0,
-        help="So often at least the agent looks whether reports are waiting.",
-    ),
     cfg.StrOpt(
         "api_url",
         help="Where Holdfast is: http://controller:8780. Default: HOLDFAST_URL.",

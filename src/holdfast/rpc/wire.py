@@ -77,7 +77,7 @@ def unpack_answer(method: str, answer: Mapping[str, Any]) -> Any:
     if error is None:
         return _result(method, answer.get("ok"))
     cls = by_code().get(error["code"], HoldfastError)
-    if cls.code == "holdfast.driver.failed":
+    if str(error["code"]).startswith("holdfast.driver."):  # also of drivers not loaded here
         cls = Unavailable
     raised = cls(error["message"])
     raised.details = dict(error.get("details") or {})

@@ -37,7 +37,6 @@ TICK_S = 1.0
 class Settings(Protocol):
     """[agent]."""
 
-    heartbeat_s: float
     services_every_s: float
 
 
@@ -67,8 +66,6 @@ class HostAgent:
         self._waiting: queue.Queue[Event | Reading] = queue.Queue(MOST_WAITING)
         self._stop = threading.Event()
         self._watch = self._remembered()
-        self._started_at = clock.now()
-        self._looked_at = float("-inf")
         self._thread = threading.Thread(target=self._forever, name="agent", daemon=True)
         self._processes = threading.Thread(target=self._look_after, name="services", daemon=True)
 

@@ -65,6 +65,9 @@ class Deeds:
             self.book.end(doing, failed=error.message, **_where(doing))
             if doing.task not in ("rebuilding", "unshelving"):  # of which nobody hears why
                 raise
+        except Exception:  # the top of the thread: who asked may not wait for it any more
+            LOG.exception("guest %s: %s: unforeseen", doing.name, doing.task)
+            raise
 
     # parts of deeds
 

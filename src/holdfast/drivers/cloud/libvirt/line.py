@@ -38,6 +38,9 @@ def failed(message: str, *, retryable: bool = True) -> DriverError:
 class Silent(DriverError):
     """A host that does not answer. What was `sent` to it may have happened all the same."""
 
+    code = "holdfast.driver.silent"
+    title = "A host does not answer"
+
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(PORT, message, retryable=True)
         self.sent = sent
