@@ -20,7 +20,7 @@ XML = """\
 <disk type='block' device='lun'><source dev='/dev/vg/web'/><target dev='sda'/></disk>
 <disk type='network' device='disk'><source protocol='rbd' name='vms/web'/><target dev='vdb'/></disk>
 <disk type='volume' device='disk'><source pool='nfs' volume='web'/><target dev='vdc'/></disk>
-<disk type='file' device='cdrom'><source file='/root/install.iso'/><target dev='hdc'/></disk>
+<disk type='file' device='cdrom'><source file='/srv/install.iso'/><target dev='hdc'/></disk>
 <disk type='file' device='cdrom'><target dev='hdd'/></disk>
 </devices></domain>"""
 
