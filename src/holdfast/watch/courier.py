@@ -22,15 +22,14 @@ PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 IDLE_S = 5.0
 
 
-class Courier:
-    def __init__(self, spool: Spool, reports: Reports, clock: Clock) -> None:
-        self._spool = spool
-        self._reports = reports
+class _Errand:
+    """A thread that comes round for ever, sooner when somebody rings."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
         self._clock = clock
         self._bell = threading.Event()
         self._stop = threading.Event()
-        self._complained = ""
-        self._thread = threading.Thread(target=self._forever, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._forever, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -42,8 +41,19 @@ class Courier:
             self._thread.join(timeout=15)
 
     def ring(self) -> None:
-        """There is something to carry."""
+        """There is something to do."""
         self._bell.set()
+
+    def _forever(self) -> None:
+        raise NotImplementedError
+
+
+class Courier(_Errand):
+    def __init__(self, spool: Spool, reports: Reports, clock: Clock) -> None:
+        super().__init__("courier", clock)
+        self._spool = spool
+        self._reports = reports
+        self._complained = ""
 
     def _forever(self) -> None:
         pause_s = PAUSE_S
@@ -99,7 +109,7 @@ class Courier:
         self._complained = why
 
 
-class Heartbeat:
+class Heartbeat(_Errand):
     """Says how we are and what we see: every few seconds, and soon after a change."""
 
     def __init__(
@@ -110,27 +120,12 @@ class Heartbeat:
         every_s: float,
         clock: Clock,
     ) -> None:
+        super().__init__("heartbeat", clock)
         self._reports = reports
         self._observer = observer
         self._view = view
         self._every_s = every_s
-        self._clock = clock
-        self._bell = threading.Event()
-        self._stop = threading.Event()
         self._complained = False
-        self._thread = threading.Thread(target=self._forever, name="heartbeat", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._bell.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=15)
-
-    def ring(self) -> None:
-        self._bell.set()
 
     def _forever(self) -> None:
         while not self._stop.is_set():
