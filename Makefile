@@ -14,7 +14,7 @@ COMPILE := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q -j 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install run test-deps lint test lab lab-down lab-status bench soak pins clean
+.PHONY: help install run test-deps lint test lab lab-down lab-status bench soak pictures pins clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -42,6 +42,7 @@ run: install ## run everything in one process, with its data in state/ (ARGS='..
 
 test-deps: .venv/.installed-test ## install what the tests need, servers from Debian included
 	@tools/debian-parts
+	@tools/linux-guest
 	@[ .venv/.installed-bmc -nt .venv/.installed-test ] || { $(PIP) -e '.[bmc]' && touch .venv/.installed-bmc; } || { \
 		echo 'tests of fencing by BMCs will be skipped: sushy-tools and virtualbmc cannot be installed' >&2; \
 		[ "$$CI" != true ]; }
@@ -77,6 +78,9 @@ bench: test-deps ## print the figures, one script of bench/ after the other
 
 soak: test-deps ## the proofs without a limit (ATTEMPTS=... SECONDS=... STEPS=... SEED=... PARTS='races model')
 	@tools/soak $(PARTS)
+
+pictures: test-deps ## make the pictures of the console in docs/pictures anew
+	@$(BIN)/python tools/pictures
 
 pins: ## renew constraints.txt: newest versions that pyproject.toml allows
 	@echo 'resolving, a minute or two'

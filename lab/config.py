@@ -130,6 +130,7 @@ def keystone(place: Place) -> Sections:
         "database": {"connection": place.database_url("keystone"), **POOL},
         "token": {"provider": "fernet", "expiration": 8 * 3600},
         "fernet_tokens": {"key_repository": str(folder / "fernet-keys")},
+        "fernet_receipts": {"key_repository": str(folder / "fernet-keys")},
         "credential": {"key_repository": str(folder / "credential-keys")},
         "identity": {"password_hash_rounds": 4},  # else a quarter of a second per login
         "cache": {"enabled": "true", "backend": "dogpile.cache.memory"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -77,3 +78,15 @@ def pytest_terminal_summary(
     """Say what still ran, if anything did."""
     for line in config.stash.get(LEFT, []):
         terminalreporter.write_line(f"left running by a test, ended now: {line}", red=True)
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """What judges rules and pages of Prometheus."""
+    found = shutil.which("promtool")
+    if found is None:
+        missing = "promtool is not here: install Debian's package prometheus"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing, pytrace=False)
+        pytest.skip(missing)
+    return found

@@ -61,8 +61,8 @@ def free_port() -> int:
     raise AssertionError(f"no free port in {PORTS}")
 
 
-def eventually(predicate: Callable[[], T], timeout: float = 10.0, every: float = 0.05) -> T:
-    """Ask until the answer is true, and return it.
+def eventually(predicate: Callable[[], T], timeout: float = 30.0, every: float = 0.05) -> T:
+    """Ask until the answer is true, and return it. Long enough for a machine that is busy.
 
     An AssertionError inside the predicate means "not yet".
     """

@@ -80,6 +80,8 @@ class Daemon:
                 self._reload = True
                 os.write(self._wake, b"!")
 
+        # a signal may meet another thread than this one, which would then sleep on
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         signal.signal(signal.SIGHUP, reload)

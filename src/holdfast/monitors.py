@@ -12,6 +12,7 @@ from holdfast.ports.notices import Notices
 from holdfast.ports.notices import Tally as NoticeTally
 from holdfast.ports.standings import Repair
 from holdfast.watch import monitor, poll
+from holdfast.watch.guest_news import GuestNews
 from holdfast.watch.hosts import HostWatch
 from holdfast.watch.part import Connect, Monitors, report
 from holdfast.watch.poll import Watch
@@ -25,14 +26,21 @@ class Watching:
     """`hosts` is the road for whoever else knows something of a host."""
 
     def __init__(
-        self, core: "Core", cloud: Cloud, *, repair: Repair | None, ring: Callable[[], None]
+        self,
+        core: "Core",
+        cloud: Cloud,
+        *,
+        repair: Repair | None,
+        new_id: Callable[[], str],
+        ring: Callable[[], None],
     ) -> None:
         settings, standings = core.conf.monitors, core.store.standings
         tally = MonitorMetrics(core.metrics.registry, core.clock, standings.by_state)
         plugins, broken = monitor.load(core.conf)
         report(plugins, broken, settings.enabled, tally)
         self.hosts = HostWatch(standings, settings, repair=repair, ring=ring)
-        watch = Watch(self.hosts, plugins, tally, core.clock)
+        guests = GuestNews(core.store.observations, new_id, ring)
+        watch = Watch(self.hosts, plugins, tally, core.clock, guests=guests.write)
         self.kinds: dict[str, Kind] = poll.kinds(watch, cloud, settings, standings.now)
         listener = _listener(core, monitor.topics(plugins))
         self.part = Monitors(watch, standings, settings, listener, ring)

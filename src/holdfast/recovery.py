@@ -8,7 +8,7 @@ from stevedore import extension
 
 from holdfast.daemon import BadSetup
 from holdfast.drivers.fence import connect as connect_fence
-from holdfast.heal import back, guest, host, intake, moves, observed, process, votes
+from holdfast.heal import alarms, back, guest, host, intake, moves, observed, process, votes
 from holdfast.heal.desk import Announce, Desk, OwnStep
 from holdfast.model.errors import HoldfastError
 from holdfast.ports.cloud import Cloud
@@ -59,7 +59,7 @@ class Recovering:
                 reservation.mass_failure_many,
             ),
         )
-        self.kinds = kinds(self.desk)
+        self.kinds = {**kinds(self.desk), **alarms.kinds(self.desk, core.store.alarms)}
 
 
 def kinds(desk: Desk) -> dict[str, Kind]:

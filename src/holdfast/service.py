@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from oslo_config import cfg
 from stevedore import driver, extension
@@ -28,7 +28,9 @@ from holdfast.api.ask import Route, Services
 from holdfast.api.auth import is_loopback
 from holdfast.api.metrics import Metrics
 from holdfast.api.reservation_v1 import lease_view
+from holdfast.console.live import Feed
 from holdfast.daemon import BadSetup
+from holdfast.heal.expected import ExpectedOnHosts
 from holdfast.heal.segments import SegmentHosts
 from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.model.operation import Operation
@@ -150,7 +152,7 @@ class ManagerPart:
         leases = Leases(desk, core.clock, new_id)
         its_hosts = Hosts(desk, new_id, conf.region)
         repairs = Repairs(desk, conf.reservation, its_hosts, new_id)
-        self.watching = Watching(core, cloud, repair=_repair, ring=self._ring)
+        self.watching = Watching(core, cloud, repair=_repair, new_id=new_id, ring=self._ring)
         self.recovering = Recovering(
             core,
             cloud,
@@ -186,6 +188,7 @@ class ManagerPart:
             ring=self.loop.ring,
             patience_s=lambda: min(10.0, conf.rpc_timeout * 0.7),
             know_host=SegmentHosts(core.store.segments, cloud, conf.region).know,
+            expected=ExpectedOnHosts(core.store.incidents, cloud),
         )
         self._serve_rpc = serve_rpc
         self._stopped = threading.Event()
@@ -286,6 +289,7 @@ class Server:
         )
         # What cheroot takes in before our own limit can say no (one chunk of a chunked body).
         self._server.max_request_body_size = 16 * 1024 * 1024
+        self._server.max_request_header_size = 64 * 1024  # with the line that names the address
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
 
     def bind(self) -> None:
@@ -328,6 +332,7 @@ def api_services(
         loop_age_s=loop_age_s,
         ring=ring,
         sim=functools.cache(lambda: _simulator(core)) if core.conf.cloud.driver == "sim" else None,
+        feed=Feed(core.store.changes.look, core.clock, core.conf.console.streams),
     )
 
 
@@ -394,17 +399,25 @@ def check_schema(core: Core) -> None:
         )
 
 
-def api_application(conf: cfg.ConfigOpts) -> tuple[Any, Callable[[], None]]:
+class Api(NamedTuple):
+    application: Any
+    quiet: Callable[[], None]  # ends what stays open, before the server is stopped
+    close: Callable[[], None]
+
+
+def api_application(conf: cfg.ConfigOpts) -> Api:
     """The API alone, its managers behind the broker; and what closes it."""
     need_broker(conf)
     core = Core(conf)
     remote = _rabbit().remote(conf, core.store.database.now)
 
+    services = api_services(core, remote)
+
     def close() -> None:
         remote.close()
         core.close()
 
-    return application(core, api_services(core, remote)), close
+    return Api(application(core, services), services.feed.stop, close)
 
 
 def _rabbit() -> Any:

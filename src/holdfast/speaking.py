@@ -11,7 +11,7 @@ from holdfast.drivers.sinks import connect
 from holdfast.heal.news import News
 from holdfast.model.errors import DriverError
 from holdfast.ports.clock import Clock
-from holdfast.ports.sinks import INSTANCE_HA, NEWS, Sink, heard_by
+from holdfast.ports.sinks import ALARMS, INSTANCE_HA, NEWS, Sink, heard_by
 from holdfast.store import Store
 
 
@@ -25,6 +25,7 @@ def speak(conf: cfg.ConfigOpts, clock: Clock, store: Store) -> Sequence[Sink]:
     store.database.herald = News(
         people=heard_by(sinks, NEWS),
         programs=heard_by(sinks, INSTANCE_HA),
+        boards=heard_by(sinks, ALARMS),
         host=socket.gethostname(),
     )
     return sinks

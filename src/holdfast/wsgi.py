@@ -3,6 +3,9 @@
 
 Configuration comes from the usual places, or from the files that HOLDFAST_CONFIG names (separated
 by colons). Managers run beside it: set `transport_url`.
+
+Open pages of the console ask for what changed, unless `[console] streams` says how many of the
+server's threads may be theirs.
 """
 
 import os
@@ -15,8 +18,9 @@ from holdfast import service
 def _application() -> Any:
     files = os.environ.get("HOLDFAST_CONFIG")
     conf = configuration.load([], files.split(":") if files else None)
+    conf.set_default("streams", 0, "console")
     configuration.set_up_logging(conf, "holdfast-api")
-    made, _close = service.api_application(conf)  # the server ends us, nobody asks us to close
+    made = service.api_application(conf).application  # the server ends us, nobody asks us to close
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,11 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def build(furnished: Path, tmp_path: Path) -> Iterator[Build]:
     """Builds houses: `build(config, **changes of the services)`."""
+    numbers = count(1)
     with contextlib.ExitStack() as stack:
 
         def make(config: str = "", **changes: object) -> House:
-            state = copy(furnished, tmp_path / "state")
+            state = copy(furnished, tmp_path / f"state-{next(numbers)}")
             return stack.enter_context(House(state, config, **changes))
 
         yield make

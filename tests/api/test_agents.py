@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import bcrypt
 import pytest
 
 from holdfast.api import agents
 from holdfast.model.errors import InvalidInput, Unauthorized, Unavailable
+from holdfast.model.observed import AGENT_HEADER
+from tests.api.conftest import Build
+from tests.api.house import OWN, House, basic_config, when
 
 SECRET, OLD = b"s" * 40, b"o" * 40
 
@@ -55,3 +62,84 @@ def test_without_a_usable_secret_nobody_is_let_in(tmp_path: Path) -> None:
     short.write_text("short\n")
     with pytest.raises(InvalidInput, match="32 characters"):
         agents.secrets(str(short))
+
+
+# over the wire
+
+
+def seen(host: str, kind: str = "guest", **more: Any) -> dict[str, Any]:
+    """As an agent reports it."""
+    about = {"observer": f"agent@{host}", "subject": f"server:{uuid.uuid4()}", "kind": kind}
+    evidence = {"host": host, "event": "stopped", "detail": "failed"}
+    body = {**about, "state": "failed", "since": when(minutes=0), "evidence": evidence}
+    return {**body, **more}
+
+
+def site(build: Build, folder: Path, **people: list[str]) -> House:
+    """Where agents are let in, and these people too."""
+    config = basic_config(folder)
+    (folder / "secret").write_bytes(SECRET)
+    for name, roles in people.items():
+        user = name.replace("_at_", "@")
+        hashed = bcrypt.hashpw(user.encode(), bcrypt.gensalt(4)).decode()
+        with (folder / "htpasswd").open("a") as passwords:
+            passwords.write(f"{user}:{hashed}\n")
+        with (folder / "users.yaml").open("a") as users:
+            users.write(f"{user}: {{project: blue, roles: {roles}}}\n")
+    return build(f"{config}agent_secret_file = {folder / 'secret'}\n")
+
+
+@pytest.mark.parametrize("user", ["mallory", "agent@cmp6"])
+@pytest.mark.parametrize("roles", [["agent"], ["Agent", "member"]])
+def test_a_role_that_is_called_agent_makes_nobody_an_agent(
+    build: Build, tmp_path: Path, user: str, roles: list[str]
+) -> None:
+    house = site(build, tmp_path, **{user.replace("@", "_at_"): roles})
+    vote = {"observer": "ctl-1", "subject": "host:cmp-6", "kind": "host_health", "state": "failed"}
+    votes = {**seen("cmp-6"), **vote}
+    for body in (votes, seen("cmp-6"), seen("cmp6")):
+        assert house.call("POST", f"{OWN}/observations", user, json=body).status_code == 403
+    for path in ("hosts/cmp-6/expected", "agents/cmp-6/alarm-rules", "agents/cmp6/alarm-rules"):
+        assert house.call("GET", f"{OWN}/{path}", user).status_code == 403, path
+
+
+def test_whoever_may_report_by_another_role_may_have_that_one_too(
+    build: Build, tmp_path: Path
+) -> None:
+    house = site(build, tmp_path, watcher=["service", "agent"])
+    body = seen("cmp-6")
+    assert house.call("POST", f"{OWN}/observations", "watcher", json=body).status_code == 202
+
+
+def test_what_an_agent_reports_is_of_the_host_that_its_token_names(
+    build: Build, tmp_path: Path
+) -> None:
+    """cmp-6 for short would be cmp-6.dc2 as well."""
+    house = site(build, tmp_path)
+    mine = {AGENT_HEADER: agents.token("cmp-6.dc1", SECRET)}
+
+    def says(host: str, kind: str = "guest", **more: Any) -> Any:
+        body = seen(host, kind, observer="agent@cmp-6.dc1", **more)
+        return house.call("POST", f"{OWN}/observations", headers=mine, json=body)
+
+    assert says("cmp-6").json["observation"]["evidence"]["host"] == "cmp-6.dc1"
+    kept = says("CMP-6", "process", subject="process:cmp-6:nova-compute").json["observation"]
+    assert kept["subject"] == "process:cmp-6.dc1:nova-compute"
+    assert kept["evidence"]["host"] == "cmp-6.dc1"
+    assert says("cmp-6.dc2").status_code == 403
+    asked = house.call("GET", f"{OWN}/hosts/cmp-6/expected", headers=mine)
+    assert asked.json["expected"]["host"] == "cmp-6.dc1"
+
+
+@pytest.mark.parametrize("wrong_s", [-600.0, 0.0, 600.0])
+def test_dates_of_a_clock_that_is_wrong_are_kept_by_ours(house: House, wrong_s: float) -> None:
+    """Else what dies soon after its recovery, by a clock that is slow, was recovered since."""
+    now = datetime.now(UTC)
+    died, sent = (now + timedelta(seconds=wrong_s + ago) for ago in (-30.0, 0.0))
+    dates = {"since": died, "observed_at": died, "sent_at": sent}
+    body = seen("cmp-6", **{name: value.isoformat() for name, value in dates.items()})
+    answer = house.call("POST", f"{OWN}/observations", json=body)
+    for name in ("since", "observed_at"):
+        kept = datetime.fromisoformat(answer.json["observation"][name])
+        assert abs(now - timedelta(seconds=30) - kept) < timedelta(seconds=5)
+        assert wrong_s or kept == died  # what is right stays as it is

@@ -237,6 +237,10 @@ def test_the_list_is_filtered_and_the_newest_come_first(furnished_house: House) 
     assert found("open=true") == [second]
     assert sorted(found("open=false")) == sorted([first, third])
     assert found(f"since={now:%Y-%m-%dT%H:%M:%S.%f}") == [third]
+    everybody = found("")
+    assert found(f"marker={third}") == everybody[1:]
+    assert found(f"marker={everybody[1]}&limit=1") == everybody[2:]
+    assert found(f"marker={everybody[2]}") == []
     (one,) = house.call("GET", INCIDENTS, query_string="kind=guest").json["incidents"]
     assert (one["server"], one["segment"], one["host"]) == (MISSING, "north", "cmp-2")
 
@@ -252,6 +256,7 @@ def test_the_list_is_filtered_and_the_newest_come_first(furnished_house: House) 
         ("since=yesterday", 400, "since"),
         ("colour=red", 400, "unknown field colour"),
         ("segment=nowhere", 404, "'nowhere'"),
+        ("marker=nowhere", 404, "a marker is the id"),
     ],
 )
 def test_a_list_that_cannot_be_meant_is_refused(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast import console
 from holdfast.api.ask import Route
 from holdfast.api.policies import RULES
 from holdfast.api.routes import table
@@ -17,6 +18,7 @@ from tests.api.cases import INCIDENT, SILENCE, furnish_case
 from tests.api.conftest import Build
 from tests.api.ha import furnish, report_body, segment_body
 from tests.api.house import ADDRESSES, HOSTS, LEASES, NETWORK, OWN, PEOPLE, House, lease_body
+from tests.api.rules import beat_body, furnish_alarm, furnish_rules
 from tests.api.views import furnish_view, view_body
 
 ROUTES = table(None)  # type: ignore[arg-type]  # only what the table says is looked at
@@ -76,7 +78,20 @@ MAY = {
     "holdfast:repair:plan": ADMINS,
     "holdfast:repair:run": ADMINS,
     "holdfast:host:list": ADMINS,
+    "holdfast:host:expected": SERVICES,
+    "holdfast:host:samples": ADMINS,
     "holdfast:monitor:list": ADMINS,
+    "holdfast:agent:list": ADMINS,
+    "holdfast:agent:report": {*SERVICES, "agent"},
+    "holdfast:agent:rules": {*SERVICES, "agent"},
+    "holdfast:agent:samples": {*SERVICES, "agent"},
+    "holdfast:alarm:list": READERS,
+    "holdfast:alarm:show": READERS,
+    "holdfast:alarm:answer": MEMBERS,
+    "holdfast:alarm_rules:list": ADMINS,
+    "holdfast:alarm_rules:show": ADMINS,
+    "holdfast:alarm_rules:preview": ADMINS,
+    "holdfast:alarm_rules:update": ADMINS,
     "holdfast:failover:list": ADMINS,
     "holdfast:failover:update": ADMINS,
     "holdfast:incident:list": ADMINS,
@@ -92,6 +107,7 @@ MAY = {
     "holdfast:silence:create": ADMINS,
     "holdfast:silence:delete": ADMINS,
     "holdfast:operation:list": ADMINS,
+    "holdfast:audit:list": READERS,
     "holdfast:sim:show": ADMINS,
     "holdfast:sim:change": ADMINS,
 }
@@ -118,6 +134,13 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", ADDRESSES): {"floating_network_id": NETWORK, "floating_ip_address": "203.0.113.8"},
     ("POST", f"{OWN}/observations"): SEEN,
     ("PUT", f"{OWN}/monitors/{{observer}}"): view_body(),
+    ("PUT", f"{OWN}/agents/{{host}}"): beat_body(),
+    ("PUT", f"{OWN}/agents/{{host}}/samples"): {"begin": 1, "points": 0, "lines": []},
+    ("POST", f"{OWN}/hosts/{{host}}/samples"): {},
+    ("POST", f"{OWN}/alarms/{{alarm_id}}/silence"): {"duration_s": 60},
+    ("PUT", f"{OWN}/alarm-rules/{{rules_name}}"): {"text": "rules: []", "scope": "all"},
+    ("POST", f"{OWN}/alarm-rules/{{rules_name}}/rollback"): {},
+    ("POST", f"{OWN}/alarm-rules-preview"): {"text": "rules: []", "hosts": ["cmp-1"]},
     ("PUT", f"{OWN}/failover/{{segment_id}}"): {"kept": 1},
     ("PUT", f"{OWN}/sim/settings"): {"latency_s": 0},
     ("POST", f"{OWN}/incidents/{{incident_id}}/retry"): {},
@@ -140,6 +163,7 @@ QUERIES = {
 NAMES = {"host_id": "2", "ref": "web-1", "code": "holdfast.internal", "alias": "segments"}
 NAMES |= {"segment_id": "1", "notification_id": "1", "vmove_id": "1"}
 NAMES |= {"incident_id": INCIDENT, "silence_id": SILENCE, "observer": "ctl-1", "host": "cmp-1"}
+NAMES["rules_name"] = "base"
 
 
 def test_every_route_has_a_rule_that_exists_or_is_open_on_purpose() -> None:
@@ -151,7 +175,11 @@ def test_every_route_has_a_rule_that_exists_or_is_open_on_purpose() -> None:
         else:
             assert route.path not in OPEN
             assert route.rule in known, f"{route.rule} is not defined"
-    assert known - {"context_is_admin"} == {route.rule for route in GUARDED} == set(MAY)
+    assert (
+        known - {"context_is_admin", "console:look"}
+        == {route.rule for route in GUARDED}
+        == set(MAY)
+    )
 
 
 def test_rules_document_the_routes_they_guard() -> None:
@@ -176,7 +204,7 @@ def address(house: House, route: Route, lease_id: str) -> str:
         "floatingip_id": house.core.store.ledger.floatingips()[0].id,
         "name": "gpu" if "properties" in route.path else "cmp-6",
     }
-    return re.sub(r"{(\w+)}", lambda found: names[found[1]], route.path)
+    return re.sub(r"{(\w+)}", lambda found: names.get(found[1], found[0]), route.path)
 
 
 @pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
@@ -194,6 +222,10 @@ def test_each_persona_may_do_what_its_roles_allow_and_nothing_else(
         furnish_case(guarded, path)
     if route.path.endswith("/{host}/health"):
         furnish_view(guarded)
+    if "{rules_name}" in route.path:
+        furnish_rules(guarded)
+    if "{alarm_id}" in route.path:
+        path = path.replace("{alarm_id}", furnish_alarm(guarded))
     before = guarded.dump()
     refused = set(PEOPLE) - MAY[str(route.rule)]
     for user in sorted(refused):
@@ -283,3 +315,15 @@ def test_a_policy_file_that_is_broken_at_the_start_is_refused(
 ) -> None:
     with pytest.raises(Unavailable, match="policy_file cannot be used"):
         build(policy_file(tmp_path, text))
+
+
+def test_every_page_has_a_rule_that_exists_or_is_open_on_purpose() -> None:
+    known = {rule.name for rule in RULES}
+    doors = ("/console/login", "/console/logout", "/console/theme", "/console/static/{name}")
+    for route in console.ROUTES:
+        assert route.page
+        assert route.method in ("GET", "POST")
+        if route.rule is None:
+            assert route.path in doors, f"{route.path} has no rule"
+        else:
+            assert route.rule in known, f"{route.rule} is not defined"

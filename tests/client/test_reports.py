@@ -3,16 +3,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from test_client_fake import Fake
 
+from holdfast.agent import client
 from holdfast.client import Client
+from holdfast.client.agents import HoldfastCentre
+from holdfast.client.expected import HoldfastExpected
 from holdfast.client.reports import HoldfastReports, InstanceHaReports
-from holdfast.model.errors import InvalidInput, Unavailable
+from holdfast.model.errors import Forbidden, InvalidInput, Unavailable
+from holdfast.model.observed import AGENT_HEADER
 
 OWN, THEIRS = "POST /holdfast/v1/observations", "POST /notifications"
+EXPECTED = "GET /holdfast/v1/hosts/cmp-7/expected"
+NOTHING = {"host": "cmp-7", "at": "2026-01-01T10:00:00+00:00", "servers": []}
+BEAT = "PUT /holdfast/v1/agents/cmp-7"
 SEEN: dict[str, Any] = {
     "observer": "ctl-1",
     "subject": "host:cmp-7",
@@ -55,10 +68,21 @@ def test_of_its_conflicts_a_duplicate_is_done_and_maintenance_waits(fake: Fake) 
         reports.report(SEEN)
 
 
+def test_a_death_says_what_time_it_is_where_it_was_seen(fake: Fake) -> None:
+    """At each attempt: the dates in it may be of a clock that is wrong."""
+    fake.says(OWN, (202, {}), (202, {}), (202, {}))
+    times = iter(datetime(2026, 1, 1, 10, minute, tzinfo=UTC) for minute in range(9))
+    reports = HoldfastReports(lambda: Client(fake.url), times.__next__)
+    for kind in ("guest", "guest", "host_health"):
+        reports.report({**SEEN, "kind": kind})
+    sent = [one["body"].get("sent_at") for one in fake.asked]
+    assert sent == ["2026-01-01T10:00:00+00:00", "2026-01-01T10:01:00+00:00", None]
+
+
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(400, InvalidInput), (413, InvalidInput)]
-    + [(code, Unavailable) for code in (401, 403, 404, 409, 429, 500, 503)],
+    [(400, InvalidInput), (413, InvalidInput), (403, Forbidden)]
+    + [(code, Unavailable) for code in (401, 404, 409, 429, 500, 503)],
 )
 def test_only_what_is_wrong_in_itself_is_never_sent_again(
     fake: Fake, status: int, error: type[Exception]
@@ -68,6 +92,46 @@ def test_only_what_is_wrong_in_itself_is_never_sent_again(
         HoldfastReports(lambda: Client(fake.url, retries=0)).report(SEEN)
 
 
+def test_what_json_cannot_say_is_never_sent_again(fake: Fake) -> None:
+    with pytest.raises(InvalidInput, match="cannot say this in JSON"):
+        HoldfastReports(lambda: Client(fake.url)).report({**SEEN, "evidence": {"v": float("inf")}})
+    assert fake.asked == []
+
+
 def test_an_api_that_is_away_is_asked_again() -> None:
     with pytest.raises(Unavailable):
         HoldfastReports(lambda: Client("http://127.0.0.1:9", retries=0)).report(SEEN)
+
+
+def test_a_token_that_was_replaced_is_read_again_once_the_old_one_is_refused(
+    fake: Fake, tmp_path: Path
+) -> None:
+    """The secret was replaced: nobody has to start every agent anew."""
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    settings = SimpleNamespace(api_url=fake.url, token_file=str(file), api_timeout_s=5.0)
+
+    def connect() -> Client:
+        return client(settings)
+
+    fake.says(OWN, (401, fault("no")), (401, fault("no")), (200, {}))
+    fake.says(EXPECTED, (401, fault("no")), (200, {"expected": NOTHING}))
+    fake.says(BEAT, (401, fault("no")), (200, {"agent": {"rules": {"version": "7"}}}))
+    asks: list[Callable[[], object]] = [
+        functools.partial(HoldfastReports(connect).report, SEEN),
+        functools.partial(HoldfastExpected(connect).expected, "cmp-7"),
+        functools.partial(HoldfastCentre(connect).beat, "cmp-7", {}),
+    ]
+    for ask in asks:
+        file.write_text("old\n")
+        with pytest.raises(Unavailable):
+            ask()
+        file.unlink()
+        with pytest.raises(Unavailable, match="token"):
+            ask()
+        file.write_text("new\n")
+        with contextlib.suppress(Unavailable):
+            ask()
+        ask()
+    shown = [one["headers"][AGENT_HEADER] for one in fake.asked]
+    assert shown == ["old", "new", "new", "old", "new", "new", "old", "new", "new"]

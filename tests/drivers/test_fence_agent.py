@@ -25,7 +25,7 @@ def program(tmp_path: Path) -> Callable[[str], Agent]:
         file = tmp_path / "fence_own"
         file.write_text(f"#!/bin/sh\n{lines}\n")
         file.chmod(0o755)
-        device = Device("cmp-1", 1, "agent", 0.6, agent="fence_own")
+        device = Device("cmp-1", 1, "agent", 3, agent="fence_own")
         return Agent(device, str(tmp_path))
 
     return make
@@ -37,9 +37,9 @@ def test_an_agent_that_hangs_is_killed_with_its_children(
     pids = tmp_path / "pids"
     fence = program(f"trap '' TERM INT\nsleep 300 &\necho $$ $! >{pids}\nwait\nsleep 300")
     before = time.monotonic()
-    with pytest.raises(DriverError, match=r"off: no answer within 0\.6 s"):
+    with pytest.raises(DriverError, match=r"off: no answer within 3 s"):
         fence.off("cmp-1")
-    assert time.monotonic() - before < 4.0
+    assert time.monotonic() - before < 15.0
     for pid in pids.read_text().split():
         eventually(lambda pid=pid: not psutil.pid_exists(int(pid)) or _gone(int(pid)))
 

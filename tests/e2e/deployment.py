@@ -65,7 +65,7 @@ def all_in_one(folder: Path, options: Options | None = None) -> Iterator[tuple[P
     program = Program([*command, "--port", str(port)], folder, name="up")
     url = f"http://127.0.0.1:{port}"
     with program:
-        program.wait_http(f"{url}/readyz")
+        program.wait_http(f"{url}/readyz", 90)
         with contextlib.closing(Client(url)) as client:
             yield program, client
 

@@ -4,91 +4,20 @@ happens to it."""
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.client import Client, Forbidden, Unauthorized
-from holdfast.drivers.cloud.sim import Simulator
-from holdfast.ports.clock import SystemClock
-from holdfast.watch.spool import Spool
-from tests.e2e.deployment import all_in_one, write_config
-from tests.processes import Program, eventually, script
-
-HOST = "cmp-13"
-
-
-@dataclass
-class Town:
-    folder: Path
-    client: Client
-    sim: Simulator
-    config: Path
-
-    def agent(self) -> Program:
-        command = [script("holdfast-agent"), "--config-file", self.config]
-        return Program(command, self.folder, name="agent")
-
-    def knows(self, server: str) -> None:
-        """Wait until the agent has written down that this guest is there."""
-
-        def so() -> bool:
-            with contextlib.closing(Spool(str(self.folder / "agent.spool"))) as spool:
-                return server in str(spool.note("guests"))
-
-        eventually(so, 15)
-
-    def guests(self) -> list[str]:
-        servers = self.sim.world()["servers"]
-        return [one["id"] for one in servers if one["host"] == HOST]
-
-    def incidents(self, server: str) -> list[dict[str, Any]]:
-        found = self.client.incidents.list(kind="guest")
-        return [one for one in found if one["subject"] == f"server:{server}"]
-
-    def recovered(self, server: str, times: int = 1) -> None:
-        def so() -> bool:
-            statuses = [one["status"] for one in self.incidents(server)]
-            assert statuses == ["recovered"] * times, statuses
-            return True
-
-        eventually(so, 30)
-        assert self.sim.running(server) == [HOST]
+from tests.e2e.town import HOST, Town, a_town
 
 
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
-    folder = tmp_path_factory.mktemp("town")
-    secret = folder / "secret"
-    secret.write_text("a secret of at least 32 characters\n")
-    options = {"auth": {"agent_secret_file": secret}, "recovery": {"restart_all": True}}
-    with all_in_one(folder, options) as (_program, client), contextlib.ExitStack() as stack:
-        eventually((folder / "state" / "populated").exists, 30.0)
-        file = folder / "state" / "sim.db"
-        sim = stack.enter_context(contextlib.closing(Simulator(str(file), SystemClock())))
-        central = write_config(folder / "central.conf", options)
-        made = subprocess.run(
-            [script("holdfast"), "agent", "token", HOST, "--config", central],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        (folder / "token").write_text(made.stdout)
-        about = {
-            "host": HOST,
-            "guests": "sim",
-            "guests_address": f"{HOST}@{file}",
-            "spool": folder / "agent.spool",
-            "api_url": client.url,
-            "token_file": folder / "token",
-        }
-        yield Town(folder, client, sim, write_config(folder / "agent.conf", {"agent": about}))
+    with a_town(tmp_path_factory.mktemp("town")) as made:
+        yield made
 
 
 def test_a_guest_that_dies_is_started_again(town: Town) -> None:

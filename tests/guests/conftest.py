@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One host for all tests of guests, with who listens to it."""
+"""A host for all tests of guests of one file: others use the same names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tests.conftest import serve
 from tests.guests.host import GuestHost
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def host() -> Iterator[GuestHost]:
     yield from serve(GuestHost())

@@ -31,7 +31,8 @@ class Ear:
         now = time.monotonic()
         with self._lock:
             self.events[event.name].append(event)
-            self.told[event.name] += self.watches[event.name].hear(event, now)
+            heard = now - (datetime.now(UTC) - event.at).total_seconds()
+            self.told[event.name] += self.watches[event.name].hear(event, now, heard)
             self.lags_s.append((datetime.now(UTC) - event.at).total_seconds())
 
     def reconciled(self, guests: Sequence[Guest], at: datetime) -> None:
@@ -41,7 +42,8 @@ class Ear:
             self.readings.append(found)
             for name in {*found, *self.watches}:
                 seen = [found[name]] if name in found else []
-                self.told[name] += self.watches[name].reconcile(seen, at, now)
+                began = now - (datetime.now(UTC) - at).total_seconds()
+                self.told[name] += self.watches[name].reconcile(seen, at, now, began)
 
     def said(self, name: str) -> list[str]:
         """lifecycle stopped failed, io_error pause hda, …"""

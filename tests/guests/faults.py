@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.drivers.guests.libvirt import LibvirtGuests
+from holdfast.ports.clock import SystemClock
 from tests.guests.ear import Ear
 from tests.guests.host import CHANNEL, FILE_DISK, Disk, GuestHost
 from tests.processes import eventually
@@ -40,8 +41,8 @@ class Lab:
     def domain(self, name: str) -> Any:
         return self.way.lookupByName(name)
 
-    def say(self, name: str, command: str) -> bytes:
-        return self.host.say(name, command)
+    def say(self, name: str, command: str, wait_s: float = 0.3) -> bytes:
+        return self.host.say(name, command, wait_s)
 
     def begin(self, *rows: Row) -> None:
         """Guests that run, obey, and are known to run."""
@@ -70,16 +71,9 @@ class Lab:
 
     def end(self, *names: str) -> None:
         """Whatever became of them."""
-        import libvirt
-
-        for domain in self.way.listAllDomains():
-            if domain.name() not in names:
-                continue
-            if domain.isActive():
-                with contextlib.suppress(libvirt.libvirtError):  # it may end by itself just now
-                    domain.destroy()
-            if domain.isPersistent():
-                domain.undefine()
+        ours = [one for one in self.way.listAllDomains() if one.name() in names]
+        with ThreadPoolExecutor(4) as hands:
+            list(hands.map(remove, ours))
 
     @contextlib.contextmanager
     def running(self, *rows: Row) -> Iterator[None]:
@@ -108,6 +102,26 @@ class Row:
     kept: bool = True  # by libvirt, when it is off
 
 
+@contextlib.contextmanager
+def listening(host: GuestHost) -> Iterator[Lab]:
+    """A witness of what libvirt says, apart from the agent."""
+    ear = Ear()
+    with contextlib.closing(LibvirtGuests(host.url, SystemClock())) as guests:
+        guests.start(ear)
+        eventually(lambda: not guests.why_deaf(), 20)
+        yield Lab(host, ear, guests)
+
+
+def remove(domain: Any) -> None:
+    import libvirt
+
+    if domain.isActive():
+        with contextlib.suppress(libvirt.libvirtError):  # it may end by itself just now
+            domain.destroy()
+    if domain.isPersistent():
+        domain.undefine()
+
+
 def byte(command: str) -> Callable[[Lab, str], Any]:
     return lambda lab, name: lab.say(name, command)
 
@@ -122,7 +136,7 @@ def order(call: str, *words: Any) -> Callable[[Lab, str], Any]:
 
 def storage(command: str) -> Callable[[Lab, str], Any]:
     def fail(lab: Lab, name: str) -> None:
-        assert lab.say(name, command) == b"good\n"
+        assert lab.say(name, command, 15) == b"good\n"
         lab.disks[name].spoil()
         lab.say(name, command)
 
@@ -319,7 +333,7 @@ FAULTS = [
         "qmp-garbage",
         lambda lab, name: lab.host.spoil(name, "garbage"),
         ("control_error",),
-        ("noted control_error",),
+        later=("noted control_error",),
         proxied=True,
     ),
     Row("agent", agent_comes_and_goes, ("agent connected channel",), devices=CHANNEL),

@@ -154,8 +154,7 @@ class GuestHost(Libvirt):
 
     def pid(self, name: str) -> int:
         """Of its QEMU."""
-        (file,) = self.folder.rglob(f"{name}.pid")
-        return int(file.read_text())
+        return int((self.folder / f"run/libvirt/qemu/run/{name}.pid").read_text())
 
     def kill_guest(self, name: str, number: int = signal.SIGKILL) -> int:
         pid = self.pid(name)

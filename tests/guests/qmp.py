@@ -2,7 +2,8 @@
 """Stands between libvirt and a QEMU's monitor, and spoils the talk when it is told to.
 
 libvirt starts this in QEMU's place (`<emulator>`). A word sent to the socket FOLDER/NAME.qmp is
-obeyed: `garbage` says something to libvirt that is no JSON, `close` hangs up.
+obeyed: `garbage` says something to libvirt that is no JSON, `close` hangs up, `keep` keeps what
+QEMU says of its jobs from libvirt until `give`.
 """
 
 from __future__ import annotations
@@ -14,21 +15,34 @@ import socket
 import sys
 from pathlib import Path
 
+JOB = re.compile(rb'"event": "(BLOCK_JOB|JOB_STATUS)')
+
 
 def between(libvirt: socket.socket, qemu: socket.socket, orders: socket.socket) -> None:
     """Carry everything, until somebody hangs up."""
+    keeps, kept = False, b""
     while True:
         ready, _, _ = select.select([libvirt, qemu, orders], [], [])
         if orders in ready:
             with orders.accept()[0] as who:
-                if who.recv(100) == b"close":
-                    return
+                order = who.recv(100)
+            if order == b"close":
+                return
+            keeps = order == b"keep"
+            if order == b"give":
+                libvirt.sendall(kept)
+                kept = b""
+            elif order == b"garbage":
                 libvirt.sendall(b"{ not json at all\r\n")
         for source, sink in ((libvirt, qemu), (qemu, libvirt)):
             if source in ready:
                 data = source.recv(65536)
                 if not data:
                     return
+                if keeps and source is qemu:
+                    lines = data.splitlines(keepends=True)
+                    kept += b"".join(line for line in lines if JOB.search(line))
+                    data = b"".join(line for line in lines if not JOB.search(line))
                 sink.sendall(data)
 
 

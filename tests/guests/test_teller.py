@@ -72,3 +72,21 @@ def test_nothing_is_told_after_it_was_closed() -> None:
     teller.put(lambda listener: listener.heard(event(1)))
     time.sleep(0.05)
     assert not ear.events
+
+
+def test_of_readings_only_the_latest_waits_and_comes_after_what_was_heard_before_it() -> None:
+    """While nobody listens one may be made every second, of hundreds of guests."""
+    go_on, said = threading.Event(), []
+    teller = Teller(Ear(), lambda: None)
+    teller.start()
+    teller.put(lambda _: go_on.wait(30) and None)
+    for number in range(100):
+        teller.put(lambda _, number=number: said.append(f"heard {number}"))
+        teller.put_reading(lambda _, number=number: said.append(f"read {number}"))
+    assert len(teller._waiting) <= 102
+    go_on.set()
+    eventually(lambda: "read 99" in said, 5)
+    assert said == [*(f"heard {number}" for number in range(100)), "read 99"]
+    teller.put_reading(lambda _: said.append("read again"))
+    eventually(lambda: said[-1] == "read again", 5)
+    teller.close()

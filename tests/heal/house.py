@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.conf import recovery as options
 from holdfast.drivers.fence.sim import SimFence
+from holdfast.heal import alarms
 from holdfast.heal.desk import Desk
 from holdfast.heal.news import News
 from holdfast.model.errors import NotFound
@@ -109,7 +110,8 @@ class HealHouse(House):
             ring=self._ring(manager),
             announce=store.database.herald.incident,
         )
-        return {**kinds(self.desk), **telling.kinds()}
+        asked = alarms.kinds(self.desk, store.alarms)
+        return {**kinds(self.desk), **asked, **telling.kinds()}
 
     def _ring(self, manager: Manager) -> Callable[[], None]:
         """There is a runner by the time anybody rings."""

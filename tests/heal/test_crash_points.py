@@ -295,14 +295,17 @@ def tell(story: Story, house: HealHouse, points: Points) -> None:
     points.armed = False
 
 
-def play(story: Story, stage: Stage, path: Path, points: Points) -> dict[str, Any]:
+def play(
+    story: Story, stage: Stage, path: Path, points: Points, starts: int | None = None
+) -> dict[str, Any]:
     """Tell it, look whether all is well, and at what there is to see."""
     house = stage.house(path)
-    house.recovery.start_timeout_s = 10.0
+    house.recovery.start_timeout_s = 60.0 if starts else 10.0
     house.recovery.bring_back = story.name.startswith("host-back")
     try:
         tell(story, house, points)
         check(story, house, stage.effects)
+        assert starts is None or len(house.effects("servers.start")) == starts
         return seen(house)
     except Exception as error:
         raise AssertionError(f"{story.name}, {points.where}: {error!r}") from error

@@ -242,7 +242,8 @@ def test_a_guest_that_its_user_has_stopped_on_purpose_is_not_restarted(
     house: HealHouse, status: str, *, to_be_restarted: bool
 ) -> None:
     server = Server("s1", "web", "alpha", "cmp-1", status, metadata={"HA_Enabled": "true"})
-    incident = Incident("i1", "server:s1", "guest", "died", "open", NOW)
+    where = {"host": "cmp-1"}
+    incident = Incident("i1", "server:s1", "guest", "died", "open", NOW, details=where)
     view = View(
         situation=Situation(NOW, None),
         settings=house.recovery,

@@ -215,6 +215,9 @@ def test_servers_without_room_wait_and_go_when_there_is_some(house: HealHouse) -
     house.run(minutes=3)
     assert house.incident(report).status == "recovered"
     assert (house.server(big)["host"], house.server(big)["status"]) == ("cmp-2", "ACTIVE")
+    told = house.m.store.cases.case(house.incident(report).id).timeline
+    tries = [one["sentence"] for one in told if f"server {big} waits" in one["sentence"]]
+    assert tries and all("for another try: " in one for one in tries)
     house.check_unlocked()
 
 

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the agent of a host saw of its guests and services becomes recovery, once."""
 
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
 import pytest
 
+from holdfast.model.errors import DriverError
 from holdfast.model.incident import Incident
 from tests.heal.house import HealHouse
 from tests.heal.test_guest import ha
@@ -14,10 +19,12 @@ class Agent:
     def __init__(self, house: HealHouse, host: str) -> None:
         self.house, self.host, self.said = house, host, 0
 
-    def tells(self, subject: str, kind: str, state: str = "failed", **evidence: str) -> str:
+    def tells(
+        self, subject: str, kind: str, state: str = "failed", ago_s: float = 0.0, **evidence: Any
+    ) -> str:
         """Report it; the id of the report."""
         self.said += 1
-        now = self.house.clock.now()
+        now = self.house.clock.now() - timedelta(seconds=ago_s)
         values = {
             "observer": f"agent@{self.host}",
             "subject": subject,
@@ -31,9 +38,14 @@ class Agent:
         row, _new = self.house.m.store.observations.add(self.house.new_id(), values)
         return str(row["id"])
 
-    def lost(self, server: str) -> str:
+    def lost(self, server: str, ago_s: float = 0.0) -> str:
         about = {"event": "stopped", "detail": "failed"}
-        return self.tells(f"server:{server}", "guest", **about)
+        return self.tells(f"server:{server}", "guest", ago_s=ago_s, **about)
+
+    def misses(self, server: str, ago_s: float = 0.0) -> str:
+        """By comparison with what should run there."""
+        about = {"event": "expectation", "detail": "stopped", "reason": "crashed"}
+        return self.tells(f"server:{server}", "guest", ago_s=ago_s, **about)
 
 
 def incidents(house: HealHouse) -> list[Incident]:
@@ -95,6 +107,43 @@ def test_what_is_not_a_failure_of_this_host_leads_to_nothing(house: HealHouse, w
     assert not house.effects("servers.stop")
 
 
+@pytest.mark.parametrize("wish", ["suspend", "shelve"])
+def test_a_guest_that_its_people_want_off_stays_off(house: HealHouse, wish: str) -> None:
+    """Of one that was suspended or shelved after it crashed libvirt says `crashed` as before."""
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house)
+    getattr(house.m.cloud.servers, wish)(server)
+    house.run(seconds=5)
+    Agent(house, "cmp-1").lost(server)
+    house.run(minutes=6)
+    assert incidents(house) == []
+    for call in ("stop", "start", "unshelve"):
+        assert not house.effects(f"servers.{call}")
+
+
+def test_a_death_of_which_nobody_knows_the_time_counts_only_while_the_cloud_says_active(
+    house: HealHouse,
+) -> None:
+    """What an agent finds when it first comes may be off for weeks."""
+    house.segment("cmp-1", "cmp-2")
+    server, agent = ha(house), Agent(house, "cmp-1")
+    subject, found = f"server:{server}", {"event": "stopped", "detail": "failed"}
+    house.m.cloud.servers.stop(server)
+    house.run(seconds=5)
+    agent.tells(subject, "guest", still=["ACTIVE"], **found)
+    house.run(seconds=20)
+    assert incidents(house) == []
+    house.m.cloud.servers.start(server)
+    house.run(seconds=5)
+    house.sim.change(action_s=60.0)
+    house.sim.crash_server(server)
+    house.sim.change(action_s=0.2)
+    agent.tells(subject, "guest", still=["ACTIVE"], **found)
+    house.run(seconds=20)
+    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert house.sim.running(server) == ["cmp-1"]
+
+
 def test_nova_compute_that_does_not_run_closes_its_host_and_other_services_do_not(
     house: HealHouse,
 ) -> None:
@@ -133,3 +182,159 @@ def test_an_old_report_of_what_runs_again_since_is_explained_by_that(house: Heal
     )
     house.run(seconds=20)
     assert len(incidents(house)) == 1
+
+
+def test_reports_by_a_clock_that_is_ahead_are_about_one_death_all_the_same(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server, agent = ha(house), Agent(house, "cmp-1")
+    house.sim.crash_server(server)
+    agent.lost(server, ago_s=-300)
+    agent.misses(server, ago_s=-300)
+    house.run(seconds=30)
+    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert len(house.effects("servers.start")) == 1
+
+
+def test_what_an_agent_says_again_is_a_new_failure_only_if_it_was_brought_back_since(
+    house: HealHouse,
+) -> None:
+    """An agent that was started anew cannot know; `told_before` is when it told it first."""
+    house.segment("cmp-1", "cmp-2")
+    server, agent = ha(house), Agent(house, "cmp-1")
+    subject, about = f"server:{server}", {"event": "stopped", "detail": "failed"}
+
+    def again(first: datetime) -> None:
+        agent.tells(subject, "guest", **about, told_before=first.isoformat())
+        house.run(seconds=20)
+
+    house.sim.crash_server(server)
+    first = house.clock.now()
+    agent.lost(server)
+    agent.tells(subject, "guest", **about, told_before=first.isoformat())  # not yet brought back
+    house.run(seconds=20)
+    assert [one.status for one in incidents(house)] == ["recovered"]
+    house.sim.crash_server(server)  # nobody was there to see it
+    second = house.clock.now()
+    again(first)
+    assert [one.status for one in incidents(house)] == ["recovered"] * 2
+    house.recovery.guest_budget = 0
+    house.sim.crash_server(server)
+    again(second)
+    again(second + timedelta(seconds=20))  # as it was told last
+    assert [one.status for one in incidents(house)] == [*["recovered"] * 2, "failed"]
+
+
+def test_a_death_after_the_guest_was_seen_to_run_again_does_not_vanish_in_the_old_incident(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server, agent = ha(house), Agent(house, "cmp-1")
+    house.sim.crash_server(server)
+    agent.lost(server)
+    died = []
+    close = house.m.store.incidents.close
+
+    def dies_first(*words: Any, **more: Any) -> Any:
+        if not died:
+            died.append(house.clock.now())
+            house.clock.advance(0.1)
+            house.sim.crash_server(server)
+            agent.lost(server)
+            raise DriverError("store", "not just now", retryable=True)
+        return close(*words, **more)
+
+    house.m.store.incidents.close = dies_first  # type: ignore[method-assign]
+    house.run(seconds=40)
+    assert died
+    assert [one.status for one in incidents(house)] == ["recovered"] * 2
+    assert house.sim.running(server) == ["cmp-1"]
+
+
+#: Just after these a guest that runs again dies once more.
+MOMENTS = ("it was asked to start", "start was seen", "confirm was seen")
+
+
+def dies_again(house: HealHouse, when: str, die: Callable[[], None]) -> list[str]:
+    """Once, at that moment; what is in the list then."""
+    died: list[str] = []
+
+    def now(moment: str) -> None:
+        if moment == when and not died:
+            died.append(moment)
+            house.clock.advance(0.1)
+            die()
+
+    start, step_done = house.m.cloud.servers.start, house.m.store.operations.step_done
+
+    def asked(server: str) -> None:
+        start(server)
+        now("it was asked to start")
+
+    def step(claim: Any, position: int, name: str, *more: Any) -> Any:
+        done = step_done(claim, position, name, *more)
+        now(f"{name} was seen")
+        return done
+
+    house.m.cloud.servers.start = asked  # type: ignore[method-assign]
+    house.m.store.operations.step_done = step  # type: ignore[method-assign]
+    return died
+
+
+@pytest.mark.parametrize("who", ["agent", "notification"])
+@pytest.mark.parametrize("shows_s", [0.0, 15.0])
+@pytest.mark.parametrize("when", MOMENTS)
+def test_a_death_soon_after_the_restart_is_a_second_one_however_long_the_cloud_says_active(
+    house: HealHouse, when: str, shows_s: float, who: str
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server, agent = ha(house), Agent(house, "cmp-1")
+
+    def lost() -> None:
+        if who == "agent":
+            agent.lost(server)
+        else:
+            house.report_guest("cmp-1", server)
+
+    def die() -> None:
+        house.sim.change(action_s=shows_s)
+        house.sim.crash_server(server)
+        house.sim.change(action_s=0.0)
+        lost()
+
+    house.sim.crash_server(server)
+    lost()
+    died = dies_again(house, when, die)
+    house.run(seconds=90)
+    assert died
+    known_off = when == MOMENTS[0] and not shows_s  # the incident itself sees that it must go on
+    assert [one.status for one in incidents(house)] == ["recovered"] * (1 if known_off else 2)
+    assert house.sim.running(server) == ["cmp-1"]
+    assert len(house.effects("servers.start")) == 2
+    assert not house.effects("servers.shelve")
+
+
+def test_one_that_dies_whenever_it_is_started_is_left_to_people_when_its_budget_is_used_up(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    house.recovery.guest_budget = 3
+    server, agent = ha(house), Agent(house, "cmp-1")
+    start = house.m.cloud.servers.start
+
+    def starts(server: str) -> None:
+        start(server)
+        house.clock.advance(0.1)
+        house.sim.change(action_s=15.0)
+        house.sim.crash_server(server)
+        house.sim.change(action_s=0.0)
+        agent.lost(server)
+
+    house.m.cloud.servers.start = starts  # type: ignore[method-assign]
+    house.sim.crash_server(server)
+    agent.lost(server)
+    house.run(minutes=5)
+    found = incidents(house)
+    assert sorted(one.status for one in found) == ["failed", *["recovered"] * 3]
+    assert len(house.effects("servers.start")) == 3

@@ -143,7 +143,8 @@ class House:
 
     @contextlib.contextmanager
     def three(self) -> Iterator[tuple[Monitor, Monitor, Monitor]]:
-        """One on each controller, all the same."""
+        """One on each controller, all the same, of clusters in which all is well."""
+        self.site.calm()
         first, second, third = (Monitor(self, host) for host in CONTROLLERS)
         with self.monitors(first, second, third):
             yield first, second, third

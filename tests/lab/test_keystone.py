@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -350,3 +351,48 @@ def test_openstacksdk_finds_instance_ha_through_the_catalog(town: Town) -> None:
     found = there.instance_ha.get_endpoint_data()
     assert found.url == f"{town.home.url}/instance-ha/v1"
     assert found.api_version == (1, 0)
+
+
+def test_people_log_in_to_the_console_with_their_password_until_keystone_forgets_the_token(
+    town: Town,
+) -> None:
+    def page(path: str, **how: Any) -> requests.Response:
+        return browser.get(town.home.url + path, allow_redirects=False, timeout=30, **how)
+
+    def send(path: str, **fields: str) -> requests.Response:
+        found = re.search('name="form-token" content="([0-9a-f]+)"', page("/console/login").text)
+        assert found
+        return browser.post(
+            town.home.url + path,
+            data={"form_token": found[1], **fields},
+            allow_redirects=False,
+            timeout=30,
+        )
+
+    browser = requests.Session()
+    who = {"user": f"{PREFIX}-member", "project": BLUE, "next": "/console/leases"}
+    assert page("/console/leases").headers["Location"].startswith("/console/login")
+    for wrong in ({"password": "wrong"}, {"password": "pw", "project": RED}):
+        refused = send("/console/login", **who | wrong)
+        assert refused.status_code == 401
+        assert "wrong user, password, project or domain" in refused.text
+    entered = send("/console/login", password="pw", **who)
+    assert (entered.status_code, entered.headers["Location"]) == (303, "/console/leases")
+    shown = page("/console/leases")
+    assert shown.status_code == 200
+    assert town.projects[BLUE] in shown.text
+    token = browser.cookies["holdfast_session"]
+    assert send("/console/logout").status_code == 303
+    # at once, whatever is remembered of the token
+    copied = {"holdfast_session": token}
+    again = requests.get(
+        f"{town.home.url}/console/leases", cookies=copied, allow_redirects=False, timeout=30
+    )
+    assert again.headers["Location"].startswith("/console/login")
+    cloud: Connection = town.cloud
+    revoked = cloud.session.get(
+        f"{town.lab.auth_url}/auth/tokens",
+        headers={"X-Subject-Token": token},
+        raise_exc=False,
+    )
+    assert revoked.status_code == 404

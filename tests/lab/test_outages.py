@@ -55,12 +55,16 @@ def test_leases_start_and_end_late_and_right_though_a_part_was_away(
     lab: Lab, site: Site, home: House, part: str
 ) -> None:
     owner = home.client(lab.credentials("red-member", "red"))
-    instant = soon(8)
-    ending = book(owner, "ending", soon(0), instant)
+    ending = book(owner, "ending", soon(0), soon(3600))
     settled(owner, ending, "ACTIVE", 20)
     old = reservation(owner, ending)
+    # the one before may have left a scheduler that hears of new pools a little late
+    eventually(lambda: site.lands("red", old) in site.hosts, LATE_S, 1)
     server = site.boot("red", old)
     left = site.outcome(server)
+    assert left in site.hosts
+    instant = soon(3)
+    owner.leases.update(ending, end_date=wire_date(instant))
     starting = book(owner, "starting", instant, soon(3600))
     new = reservation(owner, starting)
     stranger = {"X-Auth-Token": str(lab.connect("blue-member", "blue").session.get_token())}
@@ -88,8 +92,10 @@ def test_leases_start_and_end_late_and_right_though_a_part_was_away(
     with ThreadPoolExecutor(2) as people:
         asked = [("blue", new), ("red", None)]
         assert list(people.map(lambda who: site.lands(*who), asked)) == [REFUSED] * 2
-    # one who missed that the old pool is over learns it when pools are told again
-    eventually(lambda: site.lands("red", old) == REFUSED, LATE_S, 1)
+    if part == "rabbitmq":  # who did not hear that the old pool is over, hears it told again
+        eventually(lambda: site.lands("red", old) == REFUSED, LATE_S, 1)
+    else:
+        assert site.lands("red", old) == REFUSED
 
     leases = f"{home.url}/reservation/v1/leases"
     assert requests.get(leases, headers=stranger, timeout=30).status_code == 200

@@ -10,6 +10,7 @@ made to die, or not to hear an answer, at any point where it changes the world (
 """
 
 import contextlib
+import functools
 import re
 import shutil
 import sqlite3
@@ -21,11 +22,13 @@ from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from holdfast.drivers.cloud.sim import SimCloud, Simulator
+from holdfast.heal.expected import ExpectedOnHosts
 from holdfast.heal.segments import SegmentHosts
 from holdfast.model.caller import Caller
 from holdfast.model.errors import DriverError, Unavailable
@@ -49,7 +52,7 @@ from holdfast.reserve.resources.host import HostResource
 from holdfast.reserve.resources.instance import InstanceResource
 from holdfast.reserve.resources.server import ServerResource
 from holdfast.reserve.tell import TELL
-from holdfast.store import Store, migrations
+from holdfast.store import Store, database, migrations
 from holdfast.work.kind import never_ending
 from holdfast.work.loop import Loop
 from holdfast.work.runner import Ended, Runner
@@ -205,6 +208,7 @@ class Manager:
             ring=lambda: self.turn() and None,
             patience_s=lambda: 1.0,
             know_host=SegmentHosts(self.store.segments, self.cloud, "").know,
+            expected=ExpectedOnHosts(self.store.incidents, self.cloud),
         )
 
     def turn(self) -> float:
@@ -496,16 +500,20 @@ COMBINATIONS = {
 
 #: By path: an engine remembers how it compiled each query, which is most of its time.
 _ENGINES: dict[Path, Engine] = {}
+_make_engine = database._engine
 
 
 def open_store(path: Path, clock: SimClock) -> Store:
     """The database, without waiting for the disk: no test here cuts the power."""
-    store = Store(f"sqlite:///{path / 'holdfast.db'}", clock)
+    with mock.patch.object(database, "_engine", functools.partial(_engine, path)):
+        return Store(f"sqlite:///{path / 'holdfast.db'}", clock)
+
+
+def _engine(path: Path, *how: Any) -> Engine:
     if path not in _ENGINES:
-        event.listen(store.database.engine, "connect", _hasty)
-    store.database.engine = _ENGINES.setdefault(path, store.database.engine)
-    store.database._reading = store.database.engine
-    return store
+        _ENGINES[path] = _make_engine(*how)
+        event.listen(_ENGINES[path], "connect", _hasty)
+    return _ENGINES[path]
 
 
 def _hasty(dbapi: Any, _record: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.model.caller import Caller
 from holdfast.model.errors import DriverError, HoldfastError, NotEnoughHosts, Unavailable
+from holdfast.model.expected import Expectation, Expected
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.ports.manager import (
     Availability,
@@ -59,6 +60,7 @@ def sent(value: Any) -> Any:
         ("acknowledge", None),
         ("plan_repair", RepairReport()),
         ("run_repair", RepairReport(("cmp-1", "cmp-2"), (MOVE,), "too many", 5, 2)),
+        ("expected", Expectation("cmp-1", NOW, (Expected("u", "web", "runs", "it is ACTIVE"),))),
         ("enrol_host", 7),
         ("enrol_floatingip", "f1"),
         ("ping", "m1"),
@@ -84,6 +86,7 @@ def test_a_result_comes_back_as_the_manager_gave_it(method: str, result: Any) ->
         ("update_lease", {"lease_id": "l1", "change": LeaseChange(end=NOW, dry_run=True)}),
         ("availability", {"query": AvailabilityQuery(NewReservation("a:b"), length_s=5)}),
         ("plan_repair", {"caller": Caller("u", "p"), "hosts": ("cmp-1",), "racks": ("rack-a",)}),
+        ("expected", {"caller": Caller("u", "p"), "host": "cmp-1", "also": ("u-1", "u-2")}),
         (
             "run_repair",
             {"caller": Caller("u", "p"), "approve": True, "reason": "so it is", "domain": "r"},

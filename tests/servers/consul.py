@@ -7,6 +7,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
@@ -268,11 +269,25 @@ class Site:
             self.cables.plug(host, network)
         self.whole(networks)
 
-    def whole(self, networks: Iterable[str] = (), timeout: float = 40.0) -> None:
+    def whole(self, networks: Iterable[str] = (), timeout: float = 90.0) -> None:
         """Mend everything, and wait until all see all."""
         self.cables.mend()
         for network in networks or self.networks:
             eventually(lambda net=network: self._joined(net), timeout, 0.1)  # type: ignore[misc]
+
+    def calm(self, seconds: float = 2.0) -> None:
+        """Wait until all see all and go on to: after a cable was mended, gossip of the time before
+        goes round once more, and beside a full machine a host may look dead for a moment."""
+
+        def is_calm() -> bool:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                if not all(map(self.healthy, self.networks)):
+                    return False
+                time.sleep(0.1)
+            return True
+
+        eventually(is_calm, 90.0)
 
     def _joined(self, network: str) -> bool:
         for host in self.hosts:

@@ -145,3 +145,13 @@ def test_old_reports_go_and_with_the_last_one_of_an_incident_all_of_it(store: St
         assert set(conn.execute(sa.select(notifications.c.uuid)).scalars()) == {"c", "d"}
         assert set(conn.execute(sa.select(incidents.c.id)).scalars()) == {"half", "open"}
         assert set(conn.execute(sa.select(verdicts.c.incident_id)).scalars()) == {"half", "open"}
+
+
+def test_numbers_of_hosts_that_nobody_looks_at_go(store: Store) -> None:
+    for host in ("cmp-1", "cmp-2", "cmp-3"):
+        store.samples.want(host)
+    tidy, now = TidyStore(store.database), store.database.now()
+    assert tidy.samples(now, 10) == 0
+    assert tidy.samples(now + DAY, 2) == 2
+    assert tidy.samples(now + DAY, 2) == 1
+    assert store.samples.wanted() == {}

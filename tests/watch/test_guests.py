@@ -18,7 +18,8 @@ from holdfast.model import guest_filter_file
 from holdfast.model.errors import InvalidInput
 from holdfast.ports.guests import Event, Guest
 from holdfast.watch import guest_memory
-from holdfast.watch.guests import MOST_TRACES, QUIET_S, GuestWatch, Happening, report
+from holdfast.watch.guest_trouble import MOST_TRACES
+from holdfast.watch.guests import QUIET_S, GuestWatch, Happening, report
 
 BEGIN = datetime(2026, 11, 16, 12, tzinfo=UTC)
 LONG = 3600.0
@@ -31,6 +32,7 @@ class Host:
     text: str = guest_filter_file.DEFAULT_TEXT
     metadata: dict[str, str] = field(default_factory=dict)
     now: float = 0.0
+    clock_s: float = 0.0  # by how much somebody has set the clock
     told: list[Happening] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -38,7 +40,7 @@ class Host:
 
     @property
     def at(self) -> datetime:
-        return BEGIN + timedelta(seconds=self.now)
+        return BEGIN + timedelta(seconds=self.now + self.clock_s)
 
     def hear(self, *said: str, name: str = "a", step_s: float = 0.01) -> None:
         """lifecycle stopped failed, or io_error pause enospc vda"""
@@ -52,12 +54,13 @@ class Host:
     def read(self, at_s: float | None = None, persistent: bool = True, **states: str) -> None:
         """a="shutoff crashed": all that there are"""
         self.now += 0.01
-        at = self.at if at_s is None else BEGIN + timedelta(seconds=at_s)
+        began = self.now if at_s is None else at_s
+        at = self.at + timedelta(seconds=began - self.now)
         guests = [
             Guest(f"u-{name}", name, *state.split(), persistent=persistent, metadata=self.metadata)
             for name, state in states.items()
         ]
-        self.told += self.watch.reconcile(guests, at, self.now)
+        self.told += self.watch.reconcile(guests, at, self.now, began)
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -98,6 +101,12 @@ ORDINARY = {
     "asleep and awake": ["lifecycle pmsuspended memory", "lifecycle started wakeup"],
     "agent": ["agent disconnected domain_started", "agent connected channel"],
     "copied": ["block_job ready copy vda", "block_job canceled copy vda"],
+    "powered off while somebody asked its QEMU something": [
+        "lifecycle shutdown guest",
+        "control_error",
+        "lifecycle stopped shutdown",
+    ],
+    "destroyed while somebody asked": ["control_error", "lifecycle stopped destroyed"],
     "died while it shut down": ["lifecycle shutdown guest", "lifecycle stopped failed"],
 }
 
@@ -175,6 +184,23 @@ def test_the_traces_of_one_failure_make_one_happening_in_any_order(
         assert host.told[0].evidence["disk"] == "vda"
 
 
+def test_a_guest_that_dies_while_somebody_asks_its_qemu_something_died_and_no_more(
+    host: Host,
+) -> None:
+    host.hear("control_error", DIED)
+    host.wait(LONG)
+    assert host.said == ["failed stopped"]
+
+
+def test_a_qemu_that_talks_nonsense_and_lives_on_is_noted_once(host: Host) -> None:
+    host.hear("control_error")
+    assert host.said == []
+    host.wait(10)
+    host.hear("control_error")
+    host.wait(LONG)
+    assert host.said == ["noted control_error"]
+
+
 def test_a_watchdog_that_switches_off_and_the_death_that_follows_are_one() -> None:
     for order in itertools.permutations(["watchdog poweroff", DIED]):
         host = Host()
@@ -189,6 +215,49 @@ def test_what_dies_again_after_it_ran_again_is_told_again(host: Host) -> None:
         host.hear(DIED, DIED, *START)
     assert host.said == ["failed stopped"] * 3
     assert len({one.key for one in host.told}) == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (["hang hung idle"], "hang"),
+        (["monitor stuck"], "monitor"),
+        (["io_error report - vda"], "io_error"),
+        (["watchdog pause", "lifecycle suspended watchdog"], "watchdog"),
+        (["io_error pause - vda", "lifecycle suspended ioerror"], "io_error"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("death", "how"),
+    [
+        ([DIED], "stopped"),
+        (["found shutoff crashed"], "stopped"),
+        (["lifecycle crashed panicked", "lifecycle stopped crashed"], "panic"),
+        (["found crashed panicked"], "panic"),
+    ],
+)
+def test_a_guest_that_fails_and_later_dies_of_something_else_is_told_of_both(
+    host: Host, before: list[str], said: str, death: list[str], how: str
+) -> None:
+    """The first may have led to nothing: a silence, a maintenance."""
+    host.hear(*before)
+    host.wait(61)
+    assert host.said == [f"failed {said}"]
+    for one in [*death, *death]:
+        if one.startswith("found "):
+            host.read(a=one.removeprefix("found "))
+        else:
+            host.hear(one)
+    host.wait(LONG)
+    assert host.said == [f"failed {said}", f"failed {how}"]
+    assert len({one.key for one in host.told}) == 2
+
+
+def test_a_watchdog_that_switched_it_off_is_known_when_its_end_is_found(host: Host) -> None:
+    host.hear("watchdog poweroff")
+    host.read(a="shutoff failed")
+    host.wait(LONG)
+    assert host.said == ["failed watchdog"]
 
 
 def test_a_process_that_was_terminated_is_noted(host: Host) -> None:
@@ -296,6 +365,21 @@ def test_a_guest_that_does_nothing_any_more_is_a_failure_unless_it_comes_to_life
     assert host.told[0].evidence["reason"] == "spinning"
 
 
+@pytest.mark.parametrize("pause", ["lifecycle suspended paused", "lifecycle pmsuspended memory"])
+def test_a_guest_that_somebody_stops_does_not_hang(host: Host, pause: str) -> None:
+    host.hear("hang hung idle", pause, "hang hung idle", "hang stalled")
+    host.wait(LONG)
+    assert host.said == []
+
+
+@pytest.mark.parametrize("state", ["paused user", "paused save", "pmsuspended 0"])
+def test_a_guest_that_is_found_stopped_does_not_hang(host: Host, state: str) -> None:
+    host.hear("hang hung idle")
+    host.read(a=state)
+    host.wait(LONG)
+    assert host.said == []
+
+
 def test_many_reboots_are_noted_and_each_counts_once(host: Host) -> None:
     for _ in range(4):
         host.hear("reboot", "reboot", "reboot", step_s=0.1)
@@ -312,6 +396,7 @@ def test_many_reboots_are_noted_and_each_counts_once(host: Host) -> None:
     ("state", "said"),
     [
         ("shutoff crashed", ["failed stopped"]),
+        ("shutoff daemon", ["failed stopped"]),
         ("crashed panicked", ["failed panic"]),
         ("paused watchdog", ["failed watchdog"]),
         ("paused ioerror", ["failed io_error"]),
@@ -361,9 +446,65 @@ def test_what_came_while_the_others_were_read_is_not_missing(host: Host) -> None
 
 
 def test_filters_can_be_replaced_at_any_time(host: Host) -> None:
-    host.watch.filters = guest_filter_file.parse("rules: [{do: ignore}]", "g.yaml")
+    host.watch.use(guest_filter_file.parse("rules: [{do: ignore}]", "g.yaml"), host.now)
     host.hear(DIED)
     assert host.said == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("do: ignore", []),
+        ("do: report", ["noted io_error"]),
+        ("after: 5m, do: recover", []),
+        ("after: 10s, do: recover", ["failed io_error"]),
+    ],
+)
+def test_other_filters_count_for_what_is_not_told_yet(
+    host: Host, rule: str, said: list[str]
+) -> None:
+    host.hear("lifecycle suspended ioerror")
+    host.wait(20)
+    host.watch.use(guest_filter_file.parse(f"rules: [{{event: io_error, {rule}}}]", "g"), host.now)
+    host.wait(0.0)
+    assert host.said == said
+    host.wait(60)
+    assert host.said == said
+    host.wait(LONG)
+    assert host.said == (["failed io_error"] if "5m" in rule else said)
+
+
+def test_other_filters_change_nothing_about_what_was_told(host: Host) -> None:
+    host.hear(DIED)
+    host.watch.use(guest_filter_file.parse("rules: [{do: report}]", "g.yaml"), host.now)
+    host.wait(LONG)
+    assert host.said == ["failed stopped"]
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_makes_nothing_older_or_newer(host: Host, step_s: float) -> None:
+    host.read(a="running booted", b="running booted", c="running booted", persistent=False)
+    host.hear("lifecycle suspended paused", "lifecycle resumed unpaused")
+    host.hear(*START, name="b")
+    host.clock_s += step_s
+    host.wait(5)
+    began = host.now
+    host.hear(DIED, name="c")
+    host.read(began, a="shutoff crashed", c="running booted", persistent=False)
+    assert [(one.name, one.evidence["event"]) for one in host.told] == [
+        ("c", "stopped"),
+        ("a", "stopped"),
+        ("b", "stopped"),
+    ]
+
+
+def test_a_guest_that_does_not_answer_is_there_and_no_more_is_known(host: Host) -> None:
+    host.read(a="running booted", persistent=False)
+    host.read(a="unknown no_answer")
+    track = host.watch.tracks["u-a"]
+    assert (track.life, track.reason, track.persistent) == ("running", "booted", False)
+    host.read()
+    assert host.told[0].evidence["detail"] == "vanished"
 
 
 def test_the_evidence_names_rule_and_traces(host: Host) -> None:
@@ -390,7 +531,8 @@ control_error|found running booted|found shutoff shutdown""".replace("\n", "").s
 EVENTS = st.sampled_from([*sorted(HEARD), *START, *MORE])
 STEPS = st.lists(st.tuples(st.sampled_from("ab"), EVENTS, st.floats(0.0, 40.0)), max_size=40)
 ALIVE = ("lifecycle resumed", "lifecycle started", "found running")
-OVER = (*ALIVE, "lifecycle stopped", "found shutoff", "monitor answering", "lifecycle undefined")
+DEAD = ("lifecycle stopped", "found shutoff", "lifecycle crashed", "found crashed")
+OVER = (*ALIVE, *DEAD, "monitor answering", "lifecycle undefined")
 
 
 @settings(max_examples=150, deadline=None)
@@ -402,6 +544,7 @@ def test_nothing_is_told_twice_and_failures_only_of_what_lived_since(
     states = {"a": "running booted", "b": "running booted"}
     host.read(**states)
     over = dict.fromkeys(states, True)
+    failed = dict.fromkeys(states, host.now)
     for name, event, pause in steps:
         before = len(host.told)
         if event.startswith("found "):
@@ -412,11 +555,11 @@ def test_nothing_is_told_twice_and_failures_only_of_what_lived_since(
             host.hear(event, name=name)
         over[name] = over[name] or event.startswith(OVER)
         host.wait(pause)
-        over = {one: seen or pause >= QUIET_S / 2 for one, seen in over.items()}
         for one in host.told[before:]:
             if one.state == "failed":
-                assert over[one.name], f"{one.name} failed again, and had not lived: {steps}"
-                over[one.name] = False
+                long_ago = host.now - failed[one.name] >= QUIET_S / 2
+                assert over[one.name] or long_ago, f"{one.name} failed again, and had not lived"
+                over[one.name], failed[one.name] = False, host.now
     host.wait(LONG)
     keys = [one.key for one in host.told]
     assert len(keys) == len(set(keys))
@@ -439,9 +582,14 @@ def _others(host: Host, name: str) -> dict[str, str]:
 
 
 def _reborn(host: Host) -> None:
-    """The agent was killed and started again; what it had written down is all it has."""
+    """The agent was killed and started again; what it had written down is all it has. QEMUs that
+    hung before still do."""
+    hangs = [one for one in host.watch.tracks.values() if "monitor stuck" in one.troubles]
     said = json.loads(json.dumps(guest_memory.to_plain(host.watch)))
     host.watch = guest_memory.from_plain(said, host.watch.filters, host.now)
+    for track in hangs:
+        if track.troubles["monitor stuck"].lasts:
+            host.hear("monitor stuck", name=track.name, step_s=0.0)
 
 
 @settings(deadline=None)
@@ -460,10 +608,67 @@ def test_a_watch_that_is_interrupted_tells_what_one_that_was_not_tells(
                 host.hear(event, name=name, step_s=3.0)
     for host in (whole, broken):
         host.wait(LONG)
-    noted = {"noted reboot"}  # which are counted
+    # reboots are counted anew, and the grace time of a note begins again: worse may overtake it
+    noted = {"noted reboot", "noted control_error"}
     assert [one for one in whole.said if one not in noted] == [
         one for one in broken.said if one not in noted
     ]
+
+
+def test_a_qemu_that_hung_when_the_agent_was_killed_and_hangs_on_is_told_once(host: Host) -> None:
+    host.hear("monitor stuck")
+    host.wait(61)
+    _reborn(host)
+    host.wait(LONG)
+    assert host.said == ["failed monitor"]
+
+
+def test_a_qemu_that_hangs_on_is_told_of_though_something_else_was_told_of_it_before(
+    host: Host,
+) -> None:
+    host.hear("monitor stuck", "io_error report - vdb")
+    _reborn(host)
+    host.wait(61)
+    assert host.said == ["failed io_error", "failed monitor"]
+
+
+def test_a_qemu_that_hangs_is_told_of_though_what_was_heard_had_to_be_read_again(
+    host: Host,
+) -> None:
+    """A write failed: whoever found that it hangs lives on, and does not say it a second time."""
+    host.hear("monitor stuck")
+    host.wait(30)
+    said = json.loads(json.dumps(guest_memory.to_plain(host.watch)))
+    tracks, filters = host.watch.tracks, host.watch.filters
+    host.watch = guest_memory.from_plain(said, filters, host.now, tracks)
+    host.wait(59)
+    assert host.said == []
+    host.wait(1)
+    assert host.said == ["failed monitor"]
+
+
+def test_one_that_came_to_life_while_no_agent_was_there_may_die_later(host: Host) -> None:
+    host.hear("monitor stuck")
+    host.wait(61)
+    said = json.loads(json.dumps(guest_memory.to_plain(host.watch)))
+    host.watch = guest_memory.from_plain(said, host.watch.filters, host.now)
+    host.read(a="running booted")
+    host.wait(LONG)
+    host.hear(DIED)
+    assert host.said == ["failed monitor", "failed stopped"]
+
+
+def test_a_reading_that_was_begun_before_a_dead_guest_was_removed_is_no_second_death(
+    host: Host,
+) -> None:
+    host.read(a="running booted")
+    host.hear(DIED)
+    begun = host.now
+    host.hear("lifecycle undefined removed")
+    host.read(begun, a="shutoff failed")
+    assert host.said == ["failed stopped"]
+    host.read(a="shutoff crashed")  # made anew since, and found dead
+    assert host.said == ["failed stopped", "failed stopped"]
 
 
 def test_what_was_told_before_it_was_killed_is_not_told_again(host: Host) -> None:

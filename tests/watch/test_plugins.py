@@ -45,8 +45,8 @@ def test_a_third_party_adds_a_monitor_with_one_class_and_one_entry_point(
     install("power", code, target)
     found, broken = monitor.load(configuration.load([], []))
     assert broken == {}
-    assert [one.name for one in found] == ["compute", "power"]
-    site = build(found[1], enabled=["compute", "power"])
+    assert [one.name for one in found] == ["compute", "guests", "power", "usage"]
+    site = build(found[2], enabled=["compute", "power"])
     site.enrol("cmp-1", "cmp-2")
     site.run(40)
     assert site.states() == {"cmp-1": UP, "cmp-2": DOWN}
@@ -72,11 +72,12 @@ def test_a_monitor_that_cannot_be_loaded_is_reported_and_the_others_go_on(
     name = f"bad_{abs(hash(code)) % 1000}"
     install("bad", code, f"{name}:Bad")
     found, broken = monitor.load(configuration.load([], []))
-    assert [one.name for one in found] == ["compute"]
+    assert [one.name for one in found] == ["compute", "guests", "usage"]
     assert why in broken["bad"]
     count = Count()
     report(found, broken, ["compute", "bad", "unheard-of"], count)
     assert count.failures == {("bad", "not loaded"): 1}
     lines = [one.getMessage() for one in caplog.records if one.name == "holdfast.watch.part"]
     assert "monitor bad cannot be loaded" in lines[0]
-    assert lines[1].endswith("names unheard-of, which is not installed; there are: compute")
+    there = "which is not installed; there are: compute, guests, usage"
+    assert lines[1].endswith(f"names unheard-of, {there}")

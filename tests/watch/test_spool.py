@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.errors import DriverError, HoldfastError, InvalidInput, Unavailable
+from holdfast.model.errors import DriverError, Forbidden, HoldfastError, InvalidInput, Unavailable
 from holdfast.ports.clock import SystemClock
 from holdfast.watch.courier import Courier
 from holdfast.watch.spool import MOST_PARKED, Spool
+from tests.simclock import SimClock
 
 
 @pytest.fixture
@@ -36,8 +37,10 @@ class Office:
     def __init__(self, **says: HoldfastError) -> None:
         self.says: dict[str, HoldfastError] = dict(says)
         self.taken: list[str] = []
+        self.asked: list[str] = []
 
     def report(self, body: Mapping[str, Any]) -> None:
+        self.asked.append(body["name"])
         if error := self.says.get(body["name"]):
             raise error
         self.taken.append(body["name"])
@@ -73,6 +76,75 @@ def test_what_will_never_be_taken_is_put_aside_and_holds_up_nobody(path: str) ->
     assert Courier(spool, office, SystemClock()).round() == ""
     assert office.taken == ["a2"]
     assert spool.counts() == (0, 1)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), object()])
+def test_what_json_cannot_say_is_put_aside_at_the_door_and_the_next_leaves(
+    path: str, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool, office = Spool(path), Office()
+    spool.put([("a", "a1", {"name": "a1", "value": value})], {"known": [1]})
+    put(spool, "a2")
+    assert "about a is put aside: it cannot be said in JSON" in caplog.text
+    assert Courier(spool, office, SystemClock()).round() == ""
+    assert (office.taken, spool.counts(), spool.note("known")) == (["a2"], (0, 1), [1])
+
+
+def test_what_another_name_wrote_is_put_aside_when_it_is_refused_and_ours_is_not(path: str) -> None:
+    """A typing error in a host's name: what was reported in it will never be taken."""
+    refused = Forbidden("the agent of cmp-7 reports as agent@cmp-7")
+    spool, office = Spool(path), Office(a1=refused, b1=refused)
+    spool.put([("a", "a1", {"name": "a1", "observer": "agent@cmp7"})])
+    spool.put([("b", "b1", {"name": "b1", "observer": "agent@cmp-7"})])
+    put(spool, "a2", "b2")
+    courier = Courier(spool, office, SystemClock(), observer="agent@cmp-7")
+    assert "b: the agent of" in courier.round()
+    assert office.taken == ["a2"]
+    assert spool.counts() == (2, 1)
+    office.says.clear()
+    assert courier.round() == ""
+    assert office.taken == ["a2", "b1", "b2"]
+
+
+def test_a_courier_that_may_speak_for_anybody_puts_nothing_aside_for_a_name(path: str) -> None:
+    spool = Spool(path)
+    spool.put([("a", "a1", {"name": "a1", "observer": "ctl-9"})])
+    assert "no" in Courier(spool, Office(a1=Forbidden("no")), SystemClock()).round()
+    assert spool.counts() == (1, 0)
+
+
+def test_many_that_nobody_takes_keep_no_other_from_its_turn(path: str) -> None:
+    spool, office = Spool(path), Office()
+    for number in range(250):
+        name = f"stuck-{number}"
+        spool.put([(name, name, {"name": name})])
+        office.says[name] = Unavailable("not now")
+    put(spool, "a1", "a2")
+    assert "not now" in Courier(spool, office, SystemClock()).round()
+    assert office.taken == ["a1", "a2"]
+
+
+def test_what_is_new_leaves_at_once_while_something_else_is_stuck(path: str) -> None:
+    """And what is stuck is not tried each time that somebody rings."""
+    spool, office = Spool(path), Office(a1=Unavailable("not now"))
+    clock = SimClock(by_hand=True)
+    courier = Courier(spool, office, clock)
+    put(spool, "a1")
+    courier.start()
+    try:
+        for number in range(5):
+            until(lambda: "a1" in office.asked)
+            put(spool, f"b{number}")
+            courier.ring()
+            until(lambda number=number: f"b{number}" in office.taken)
+        assert office.asked.count("a1") == 1
+        for tries, pause_s in enumerate((0.2, 0.4, 0.8, 1.6), 2):
+            until(lambda: bool(clock._asleep) and not clock.overslept())
+            assert clock.settle() == pytest.approx(pause_s, abs=0.01)
+            clock.advance(pause_s + 0.001)
+            until(lambda tries=tries: office.asked.count("a1") == tries)
+    finally:
+        courier.stop()
 
 
 def test_few_are_kept_of_what_was_put_aside(path: str) -> None:

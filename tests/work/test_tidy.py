@@ -45,7 +45,7 @@ def test_every_hour_old_rows_go(shop: Shop) -> None:
     assert shop.turn(kind) == 1000.0  # the poll interval; the row itself comes after an hour
     row = shop.get("tidy")
     assert closed(shop) == 2
-    gone = "3 operations, 0 reports, 0 observations, 0 sentences of the audit"
+    gone = "3 operations, 0 reports, 0 observations, 0 sentences of the audit, 0 hosts' samples"
     assert row.sentence == f"removed {gone}"
     assert row.next_try_at - shop.clock.now() == timedelta(hours=1)
     assert row.status == "retrying"

@@ -11,6 +11,7 @@ import base64
 import hmac
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Forbidden, InvalidInput, Unauthorized, Unavailable
@@ -62,11 +63,23 @@ def host_of(shown: str, path: str | None) -> str:
     return normalise(host)
 
 
+def without_role(credentials: dict[str, Any]) -> dict[str, Any]:
+    """Of whoever did not come by a token of ours: what other people call a role of theirs makes
+    nobody an agent, for no host is there that it would be held to."""
+    if _by_token(credentials["user_id"], credentials["project_id"]):
+        return credentials
+    return credentials | {"roles": [one for one in credentials["roles"] if one.lower() != ROLE]}
+
+
 def own_host(caller: Caller) -> str | None:
     """The one host that the caller may speak for; None: it is no agent."""
-    if ROLE not in caller.roles or not caller.user_id.startswith(PREFIX):
+    if not _by_token(caller.user_id, caller.project_id):
         return None
     return caller.user_id.removeprefix(PREFIX)
+
+
+def _by_token(user_id: str, project_id: str) -> bool:
+    return user_id.startswith(PREFIX) and project_id == PROJECT
 
 
 def check_own(caller: Caller, observer: str, host: str) -> None:
@@ -76,5 +89,11 @@ def check_own(caller: Caller, observer: str, host: str) -> None:
         return
     if observer != f"{PREFIX}{own}":
         raise Forbidden(f"the agent of {own} reports as {PREFIX}{own}, not as {observer[:80]}")
-    if not same(host, own):
+    check_host(caller, host)
+
+
+def check_host(caller: Caller, host: str) -> None:
+    """Forbidden if an agent speaks of another host than its own, or asks about one."""
+    own = own_host(caller)
+    if own is not None and not same(host, own):
         raise Forbidden(f"the agent of {own} cannot speak for {host[:80] or 'no host at all'}")

@@ -2,11 +2,13 @@
 """The WSGI application: the route table as falcon resources, behind a fixed order of middleware."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import falcon
 
-from holdfast.api import auth, body, faults, microversions, requests
+from holdfast import console
+from holdfast.api import auth, body, faults, forms, login, microversions, requests
 from holdfast.api.ask import Ask, Route, Services
 from holdfast.api.instance_ha_v1 import project
 from holdfast.api.metrics import Metrics
@@ -19,17 +21,20 @@ Wsgi = Callable[[Any, Any], Any]
 def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None = None) -> Wsgi:
     """The application of `services`. `routes` is the whole table unless a program serves less."""
     conf, clock = services.conf, services.clock
+    identify = auth.strategy(conf, clock)
+    people = login.make(identify, services.store.sessions, conf, clock)
+    services = replace(services, login=people)
     middleware: list[Any] = [
         requests.Middleware(metrics),  # first: whatever fails later has an id and a log line
         microversions.Middleware(),  # before auth: a version we do not speak is nobody's secret
-        auth.Middleware(conf, Policy(conf, clock), clock),
+        auth.Middleware(conf, Policy(conf, clock), identify, people),
         project.Middleware(),  # last: whose project an address names is told by who is asking
     ]
     app = falcon.App(middleware=middleware)
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
     faults.install(app)
-    chosen = table(metrics) if routes is None else routes
+    chosen = (*table(metrics), *console.ROUTES) if routes is None else routes
     for path, methods in _by_path(chosen).items():
         app.add_route(path, _Endpoint(services, methods))
     return app
@@ -63,11 +68,18 @@ class _Endpoint:
             query = body.Schema(body.query_schema(route.query, route.needs))
 
         def respond(req: falcon.Request, resp: falcon.Response, **params: str) -> None:
-            reply = route.handler(self._ask(req, params, (schema, route.max_body), query))
+            reply = route.handler(self._ask(req, params, (route, schema), query))
             resp.status = falcon.code_to_http_status(reply.status)
             for name, value in reply.headers.items():
                 resp.set_header(name, value)
-            if reply.body is not None:
+            for cookie in reply.cookies:
+                resp.append_header("Set-Cookie", cookie)
+            if reply.stream is not None and req.method == "HEAD":
+                reply.stream.close()
+            elif reply.stream is not None:
+                resp.content_type = reply.content_type
+                resp.stream = reply.stream
+            elif reply.body is not None:
                 resp.content_type = reply.content_type
                 resp.data = reply.data
 
@@ -77,18 +89,21 @@ class _Endpoint:
         self,
         req: falcon.Request,
         path: dict[str, str],
-        wanted: tuple[body.Schema | None, int],
+        wanted: tuple[Route, body.Schema | None],
         query: body.Schema | None,
     ) -> Ask:
-        schema, largest = wanted
+        route, schema = wanted
         every = {k: [v] if isinstance(v, str) else v for k, v in req.params.items()}
         asked = {k: v[-1] for k, v in every.items()}
         for name, values in [*((k, [v]) for k, v in path.items()), *every.items()]:
             for value in values:
                 body.check_text(value, name)
-        content = None
-        if req.method in ("POST", "PUT", "PATCH"):
-            limit = max(largest, self._services.conf.api.max_body)
+        content: Any = None
+        limit = max(route.max_body, self._services.conf.api.max_body)
+        if route.page and req.method == "POST":
+            every |= forms.read(req, limit, self._services.conf.api.public_url)
+            content = {k: v[-1] for k, v in every.items()}
+        elif req.method in ("POST", "PUT", "PATCH"):
             content = body.read(req, limit)
             if schema is not None:
                 content = schema.body(content)
@@ -102,4 +117,10 @@ class _Endpoint:
             base_url=(public or f"{req.scheme}://{req.netloc}").rstrip("/"),
             microversion=getattr(req.context, "microversion", (1, 0)),
             every=every,
+            may=getattr(req.context, "may", Ask.may),
+            cookies=req.cookies,
+            address=req.remote_addr,
+            here=req.relative_uri,
+            known=req.get_header("Last-Event-ID") or "",
+            at=self._services.feed.since("")[0] if route.page and route.rule else "",
         )

@@ -7,12 +7,15 @@ the peer must be loopback, with no proxy in between and no other site's page beh
 Each strategy is asked after routing, so how an address is written makes no difference to it.
 """
 
+import contextlib
+import functools
+import hashlib
 import hmac
 import ipaddress
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -27,6 +30,7 @@ from oslo_config import cfg
 from oslo_middleware import basic_auth
 
 from holdfast.api import agents
+from holdfast.api.guesses import Guesses
 from holdfast.api.policies import Policy
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Forbidden, Unauthorized, Unavailable
@@ -49,27 +53,34 @@ Identity = tuple[str, str, tuple[str, ...]]
 Identify = Callable[[falcon.Request], Identity]
 
 
-class Middleware:
-    """Puts the Caller into the request; routes open to everybody are let through without one."""
+def strategy(conf: cfg.ConfigOpts, clock: Clock) -> "NoAuth | Basic | Keystone":
+    """The one that the configuration names."""
+    if conf.auth_strategy == "noauth":
+        return NoAuth(conf)
+    return Basic(conf, clock) if conf.auth_strategy == "http_basic" else Keystone(conf, clock)
 
-    def __init__(self, conf: cfg.ConfigOpts, policy: Policy, clock: Clock) -> None:
+
+class Middleware:
+    """Puts the Caller into the request; routes open to everybody are let through without one.
+    On pages people are known by their session (`login`), everywhere else by what they send."""
+
+    def __init__(
+        self, conf: cfg.ConfigOpts, policy: Policy, identify: Identify, people: Identify
+    ) -> None:
         self._policy = policy
         self._conf = conf
-        strategies: dict[str, Callable[[], Identify]] = {
-            "noauth": lambda: NoAuth(conf),
-            "http_basic": lambda: Basic(conf, clock),
-            "keystone": lambda: Keystone(conf, clock),
-        }
-        self._identify = strategies[conf.auth_strategy]()
+        self._identify = identify
+        self._people = people
 
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, resource: Any, _params: Any
     ) -> None:
         route = resource.route(req.method) if resource is not None else None
+        req.context.page = route is not None and route.page
         if route is None or route.rule is None:
             return
-        _refuse_other_sites(req)
-        user, project, roles = self._who(req)
+        refuse_other_sites(req)
+        user, project, roles = self._people(req) if route.page else self._who(req)
         credentials = {"user_id": user, "project_id": project, "roles": list(roles)}
         req.context.caller = Caller(
             user_id=user,
@@ -79,6 +90,7 @@ class Middleware:
             is_admin=self._policy.is_admin(credentials),
         )
         req.context.oslo.user_id, req.context.oslo.project_id = user, project
+        req.context.may = functools.partial(self._policy.allows, credentials=credentials)
         self._policy.check(route.rule, credentials)
 
     def _who(self, req: falcon.Request) -> Identity:
@@ -90,7 +102,7 @@ class Middleware:
         return f"{agents.PREFIX}{host}", agents.PROJECT, (agents.ROLE,)
 
 
-def _refuse_other_sites(req: falcon.Request) -> None:
+def refuse_other_sites(req: falcon.Request) -> None:
     """A browser adds what it remembers to what any page sends, and says so: no writes that way."""
     if req.method not in ("GET", "HEAD") and req.get_header("Sec-Fetch-Site") in (
         "cross-site",
@@ -168,16 +180,48 @@ class Basic:
     def __init__(self, conf: cfg.ConfigOpts, clock: Clock) -> None:
         self._conf = conf
         self._verified: Memory[bool] = Memory(clock)
+        self._guesses = Guesses(clock)
         self._users: tuple[str, dict[str, Any]] = ("", {})
 
     def __call__(self, req: falcon.Request) -> Identity:
         user, password = self._credentials(req)
-        # The file as it is belongs to the secret: a changed one forgets everybody at once.
-        secret = f"{_stamp(self._conf.auth.htpasswd_file)}\n{user}\n".encode() + password
+        return self.enter(user, password, req.remote_addr)
+
+    def enter(self, user: str, password: bytes, address: str) -> Identity:
+        """Whoever knows the password; Unauthorized otherwise, TooMany after many of these."""
+        # The file as it is belongs to the secret: a changed one forgets everybody at once. So does
+        # the address: what is remembered for one is no help in guessing from another.
+        known = f"{_stamp(self._conf.auth.htpasswd_file)}\n{user}\n{address}\n"
+        secret = known.encode() + password
         if not self._verified.get(secret):
-            self._verify(user, password)
+            with self._guesses.attempt(user, address):
+                self._verify(user, password)
             self._verified.put(secret, True, self._conf.auth.remember_s)
+        return self.known(user)
+
+    def known(self, user: str) -> Identity:
+        """Somebody whose password was right before; Forbidden if the users file has him no more."""
         return user, *self._project_and_roles(user)
+
+    def proof(self, user: str) -> str:
+        """Of the password that he has now: another one when it changes, empty when he is gone."""
+        mine = next((line for line in self._lines() if line.partition(":")[0] == user), "")
+        return hashlib.sha256(mine.encode()).hexdigest() if mine else ""
+
+    def _take_as_long(self, path: str, password: bytes) -> None:
+        """As for somebody who is there: time does not tell who is."""
+        somebody = next((line.partition(":")[0] for line in self._lines()), "")
+        if somebody:
+            with contextlib.suppress(webob.exc.HTTPException, ValueError):
+                basic_auth.authenticate(path, somebody, password)
+
+    def _lines(self) -> list[str]:
+        """Of users and passwords, as they are where these are checked."""
+        try:
+            lines = Path(self._conf.auth.htpasswd_file).read_text("utf-8").splitlines()
+        except (OSError, ValueError):
+            return []
+        return [line.strip() for line in lines if line.strip()]
 
     def _credentials(self, req: falcon.Request) -> tuple[str, bytes]:
         try:
@@ -192,6 +236,8 @@ class Basic:
         try:
             if len(password) > _LONGEST_PASSWORD:
                 raise webob.exc.HTTPUnauthorized
+            if not self.proof(user):
+                self._take_as_long(path, password)
             basic_auth.authenticate(path, user, password)
         except webob.exc.HTTPUnauthorized:
             raise _challenge("wrong user or password") from None
@@ -315,15 +361,12 @@ class Keystone:
         A Keystone that hangs gets half of our threads: the others serve those whom we know.
         """
         environ = {name: req.env[name] for name in req.env if name not in _IDENTITY}
-        if not self._asking.acquire(timeout=_TURN_S):
-            raise Unavailable("Keystone is slow to say who you are, try again")
         try:
-            answer = webob.Request(environ).send(self._guard)
+            with self.turn():
+                answer = webob.Request(environ).send(self._guard)
         except ClientException as error:
             LOG.error("Keystone: %s", error)
             raise Unavailable("Keystone cannot be asked about the token, try again") from error
-        finally:
-            self._asking.release()
         if answer.status_code == 401:
             raise Unauthorized(
                 "a valid X-Auth-Token is required",
@@ -336,6 +379,16 @@ class Keystone:
             raise Forbidden("a token scoped to a project is required")
         identity = user, project, tuple(filter(None, roles.split(",")))
         return identity, environ["keystone.token_info"]["token"]
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """To ask Keystone something."""
+        if not self._asking.acquire(timeout=_TURN_S):
+            raise Unavailable("Keystone is slow to say who you are, try again")
+        try:
+            yield
+        finally:
+            self._asking.release()
 
     def _lasts_s(self, token: Mapping[str, Any]) -> float:
         """How long the token alone is enough: no time, where who asks for what matters too."""

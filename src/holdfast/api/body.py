@@ -33,22 +33,28 @@ class Malformed(HoldfastError):
 def read(req: falcon.Request, limit: int) -> Any:
     """The JSON body; {} when there is none."""
     _check_type(req.content_type)
-    if (req.content_length or 0) > limit:
-        raise TooLarge(f"the body has {req.content_length} bytes; at most {limit} are taken")
-    try:
-        data = _stream(req).read(limit + 1)
-    except (OSError, ValueError) as error:
-        raise Malformed(f"Malformed request body: it did not arrive whole: {error}") from error
-    if len(data) > limit:
-        raise TooLarge(f"the body has more than {limit} bytes")
-    if not data.strip():
+    found = data(req, limit)
+    if not found.strip():
         return {}
     try:
-        value = _loads(data)
+        value = _loads(found)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"Malformed request body: not JSON: {_short(error)}") from None
     clean(value, "")
     return value
+
+
+def data(req: falcon.Request, limit: int) -> bytes:
+    """The body as it came; TooLarge if it is longer."""
+    if (req.content_length or 0) > limit:
+        raise TooLarge(f"the body has {req.content_length} bytes; at most {limit} are taken")
+    try:
+        found: bytes = _stream(req).read(limit + 1)
+    except (OSError, ValueError) as error:
+        raise Malformed(f"Malformed request body: it did not arrive whole: {error}") from error
+    if len(found) > limit:
+        raise TooLarge(f"the body has more than {limit} bytes")
+    return found
 
 
 def parse(text: str, where: str) -> Any:

@@ -5,6 +5,7 @@
                refused before any field was looked at: no such path, version, not JSON;
                from 1.1 on also "details" where there are some
 /instance-ha   {"<faultName>": {"code", "message"}}
+/console and / pages of the console (console/refusals.py)
 others         {"errors": [{"request_id", "code", "status", "title", "detail", "links"}]},
                each with "details" where there are some
 """
@@ -15,7 +16,9 @@ from typing import Any
 
 import falcon
 
+from holdfast import console
 from holdfast.api import body, microversions
+from holdfast.model.alarm_rules import BadRules
 from holdfast.model.errors import (
     Conflict,
     DriverError,
@@ -84,8 +87,8 @@ def _ours(req: falcon.Request, resp: falcon.Response, error: Any, _params: Any) 
     _write(req, resp, error)
     if isinstance(error, Unauthorized) and (scheme := error.details.get("scheme")):
         resp.set_header("WWW-Authenticate", scheme)
-    if error.status == 503:
-        resp.set_header("Retry-After", "2")
+    if error.status in (429, 503):
+        resp.set_header("Retry-After", str(error.details.get("wait_s", 2)))
 
 
 def _router(req: falcon.Request, resp: falcon.Response, error: Any, _params: Any) -> None:
@@ -107,6 +110,9 @@ def _unforeseen(req: falcon.Request, resp: falcon.Response, error: Any, _params:
 
 
 def _write(req: falcon.Request, resp: falcon.Response, error: HoldfastError) -> None:
+    if getattr(req.context, "page", False) or req.path.startswith(console.PREFIX):
+        console.refuse(req, resp, error)
+        return
     resp.status = falcon.code_to_http_status(error.status)
     resp.content_type = "application/json"
     resp.data = json.dumps(body_for(req, error), default=str).encode()
@@ -135,5 +141,7 @@ def body_for(req: falcon.Request, error: HoldfastError) -> dict[str, Any]:
 
 
 def _details(error: HoldfastError) -> dict[str, Any]:
-    """The parts of a refusal that programs can use: what was in the way, what would fit."""
-    return {"details": error.details} if isinstance(error, Conflict) and error.details else {}
+    """The parts of a refusal that programs can use: what was in the way, what would fit, all that
+    is wrong with a text by its lines."""
+    told = isinstance(error, Conflict | BadRules) and error.details
+    return {"details": error.details} if told else {}

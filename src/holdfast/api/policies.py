@@ -2,8 +2,7 @@
 """Who may do what, by oslo.policy: a rule for every route, defaults in code, a file above them.
 
 reader looks at its own project, member reserves for it, service reports what it saw, admin does the
-rest; all by a token scoped to a project. Whose object it is, is not a matter of rules: handlers
-answer 404 for another project's.
+rest; all by a token scoped to a project. Of what is another project's, handlers answer 404.
 """
 
 import logging
@@ -13,6 +12,7 @@ from typing import Any
 from oslo_config import cfg
 from oslo_policy import policy
 
+from holdfast.api import agents
 from holdfast.model.errors import Forbidden, Unavailable
 from holdfast.ports.clock import Clock
 
@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 ADMIN = "role:admin"
 SERVICE = "role:service or role:admin"
-#: Of a host, by its own token: handlers let it speak for that host only.
+#: Of a host, by its own token and no other way: handlers let it speak for that host only.
 AGENT = f"role:agent or {SERVICE}"
 MEMBER = "role:member or role:manager or role:admin"
 READER = "role:reader or role:member or role:manager or role:admin"
@@ -39,9 +39,14 @@ _MEMBERS = f"{_SEGMENTS}/{{segment_id}}/hosts"
 _REPORTS = "/instance-ha/v1/notifications"
 _PARTS = "/instance-ha/v1/extensions"
 _INCIDENTS = "/holdfast/v1/incidents"
+_ALARM_RULES = "/holdfast/v1/alarm-rules"
+_ALARMS = "/holdfast/v1/alarms"
 
 RULES = [
     policy.RuleDefault("context_is_admin", ADMIN, "Who sees the objects of every project."),
+    policy.RuleDefault(
+        "console:look", READER, "Who sees pages of the console.", scope_types=["project"]
+    ),
     _rule("reservation:lease:list", READER, "List leases", f"GET {_LEASES}"),
     _rule("reservation:lease:show", READER, "Show a lease", f"GET {_LEASES}/{{lease_id}}"),
     _rule("reservation:lease:create", MEMBER, "Create a lease", f"POST {_LEASES}"),
@@ -188,11 +193,74 @@ RULES = [
         "GET /holdfast/v1/hosts/{host}/health",
     ),
     _rule(
+        "holdfast:host:samples",
+        ADMIN,
+        "Look at the numbers of a host and its guests, and have its agent send them",
+        "GET /holdfast/v1/hosts/{host}/samples",
+        "POST /holdfast/v1/hosts/{host}/samples",
+    ),
+    _rule(
+        "holdfast:host:expected",
+        AGENT,
+        "Ask what should run on a host; agents, on their own",
+        "GET /holdfast/v1/hosts/{host}/expected",
+    ),
+    _rule(
         "holdfast:monitor:list",
         ADMIN,
         "See which monitors there are, and by which strategy they judge",
         "GET /holdfast/v1/monitors",
         "GET /holdfast/v1/matrix",
+    ),
+    _rule("holdfast:agent:list", ADMIN, "See which agents live", "GET /holdfast/v1/agents"),
+    _rule(
+        "holdfast:agent:report",
+        AGENT,
+        "Say that the agent of a host lives; agents, of their own",
+        "PUT /holdfast/v1/agents/{host}",
+    ),
+    _rule(
+        "holdfast:agent:samples",
+        AGENT,
+        "Send the numbers of a host that somebody looks at; agents, of their own",
+        "PUT /holdfast/v1/agents/{host}/samples",
+    ),
+    _rule(
+        "holdfast:agent:rules",
+        AGENT,
+        "Read the alarm rules that hold for a host; agents, for their own",
+        "GET /holdfast/v1/agents/{host}/alarm-rules",
+    ),
+    _rule("holdfast:alarm:list", READER, "List alarms", f"GET {_ALARMS}"),
+    _rule("holdfast:alarm:show", READER, "Look at an alarm", f"GET {_ALARMS}/{{alarm_id}}"),
+    _rule(
+        "holdfast:alarm:answer",
+        MEMBER,
+        "Take care of an alarm, or silence it",
+        f"POST {_ALARMS}/{{alarm_id}}/ack",
+        f"POST {_ALARMS}/{{alarm_id}}/silence",
+    ),
+    _rule("holdfast:alarm_rules:list", ADMIN, "List alarm rules", f"GET {_ALARM_RULES}"),
+    _rule(
+        "holdfast:alarm_rules:show",
+        ADMIN,
+        "Look at alarm rules, and at what they were",
+        f"GET {_ALARM_RULES}/{{rules_name}}",
+        f"GET {_ALARM_RULES}/{{rules_name}}/history",
+    ),
+    _rule(
+        "holdfast:alarm_rules:preview",
+        ADMIN,
+        "See what alarm rules would have made of the last hour",
+        "POST /holdfast/v1/alarm-rules-preview",
+    ),
+    _rule(
+        "holdfast:alarm_rules:update",
+        ADMIN,
+        "Change alarm rules, go back, take them away",
+        f"PUT {_ALARM_RULES}/{{rules_name}}",
+        f"POST {_ALARM_RULES}/{{rules_name}}/rollback",
+        f"DELETE {_ALARM_RULES}/{{rules_name}}",
     ),
     _rule(
         "holdfast:failover:list",
@@ -255,6 +323,12 @@ RULES = [
         "DELETE /holdfast/v1/silences/{silence_id}",
     ),
     _rule("holdfast:operation:list", ADMIN, "List durable work", "GET /holdfast/v1/operations"),
+    _rule(
+        "holdfast:audit:list",
+        READER,
+        "Read what was decided about the things of one's project; admins, about all",
+        "GET /holdfast/v1/audit",
+    ),
     _rule("holdfast:sim:show", ADMIN, "Look at the simulated cloud", "GET /holdfast/v1/sim"),
     _rule(
         "holdfast:sim:change",
@@ -301,9 +375,11 @@ class Policy:
     def is_admin(self, credentials: dict[str, Any]) -> bool:
         return self._allows("context_is_admin", {}, credentials)
 
+    def allows(self, rule: str, credentials: dict[str, Any]) -> bool:
+        return self._allows(rule, {"project_id": credentials["project_id"]}, credentials)
+
     def check(self, rule: str, credentials: dict[str, Any]) -> None:
-        target = {"project_id": credentials["project_id"]}
-        if not self._allows(rule, target, credentials):
+        if not self.allows(rule, credentials):
             raise Forbidden(f"Policy doesn't allow {rule} to be performed by your roles")
 
     def _allows(self, rule: str, target: dict[str, Any], credentials: dict[str, Any]) -> bool:
@@ -313,7 +389,7 @@ class Policy:
                     self._load()
                 except _BROKEN as error:
                     LOG.error("[oslo_policy] policy_file: %s; the old rules stay", error)
-            return bool(self._enforcer.authorize(rule, target, credentials))
+            return bool(self._enforcer.authorize(rule, target, agents.without_role(credentials)))
 
     def _load(self) -> None:
         self._look_again = self._clock.monotonic() + _LOOK_AGAIN_S

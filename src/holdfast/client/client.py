@@ -10,6 +10,9 @@ import os
 from typing import Any
 
 from holdfast.client.access import Access, find, url_from
+from holdfast.client.alarm_rules import AlarmRules
+from holdfast.client.alarms import Alarms
+from holdfast.client.audit import Audit
 from holdfast.client.availability import Availability
 from holdfast.client.errors import Unauthorized
 from holdfast.client.failover import Failover
@@ -66,6 +69,9 @@ class Client:
         self.pauses = Pauses(self._wire)
         self.silences = Silences(self._wire)
         self.monitors = Monitors(self._wire)
+        self.alarms = Alarms(self._wire)
+        self.alarm_rules = AlarmRules(self._wire)
+        self.audit = Audit(self._wire)
         self.sim = Sim(self._wire)
 
     @property

@@ -11,3 +11,7 @@ def now() -> datetime:
 
 def sleep(seconds: float) -> None:
     time.sleep(seconds)
+
+
+def monotonic() -> float:
+    return time.monotonic()

@@ -25,7 +25,8 @@ class Incidents:
 
     def list(self, *, open: bool | None = None, **wanted: Any) -> builtins.list[Incident]:
         """The newest first; of one `status`, `kind`, `host`, `segment`, opened `since`, at most
-        `limit`; `open` those that are not over, or only those that are."""
+        `limit`, older than the one `marker`; `open` those that are not over, or only those that
+        are."""
         query = {"open": None if open is None else str(open).lower(), **wanted}
         # requests leaves out what is None
         found: list[Incident] = self._wire.call("GET", _PATH, query=query, key="incidents")

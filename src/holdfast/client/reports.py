@@ -9,26 +9,35 @@ from typing import Any
 
 from holdfast.client import errors
 from holdfast.client.client import Client
-from holdfast.client.wire import Wire, path
-from holdfast.model.errors import InvalidInput, Unavailable
+from holdfast.client.kept import Kept
+from holdfast.client.wire import path
+from holdfast.model.errors import Forbidden, InvalidInput, Unavailable
+from holdfast.model.observed import GUEST, PROCESS
 
 _EVENT = {"failed": ("STOPPED", "OFFLINE"), "well": ("STARTED", "ONLINE")}
 
 
 class HoldfastReports:
-    """`ports.reports.Reports` by /holdfast/v1; each thread has a connection of its own."""
+    """`ports.reports.Reports` by /holdfast/v1; each thread has a connection of its own. What is
+    said of guests and services also says what time it is `now`, by the clock of its dates: that may
+    be wrong."""
 
-    def __init__(self, connect: Callable[[], Client]) -> None:
+    def __init__(
+        self, connect: Callable[[], Client], now: Callable[[], datetime] | None = None
+    ) -> None:
         self._own = _OfThread(connect)
+        self._now = now
 
     def report(self, body: Mapping[str, Any]) -> None:
+        if self._now is not None and body["kind"] in (GUEST, PROCESS):
+            body = {**body, "sent_at": self._now().isoformat()}
         with _translated():
-            self._own.wire().call("POST", "/holdfast/v1/observations", body=body)
+            self._own.client.call("POST", "/holdfast/v1/observations", body=body)
 
     def view(self, observer: str, body: Mapping[str, Any]) -> None:
         with _translated():
             where = path("holdfast", "v1", "monitors", observer)
-            self._own.wire().call("PUT", where, body=body)
+            self._own.client.call("PUT", where, body=body)
 
 
 class InstanceHaReports:
@@ -50,7 +59,7 @@ class InstanceHaReports:
             "payload": {"event": event, "cluster_status": cluster, "host_status": "NORMAL"},
         }
         with _translated(duplicate_is_done=True):
-            self._own.wire().call("POST", "/notifications", body={"notification": said})
+            self._own.client.call("POST", "/notifications", body={"notification": said})
 
     def view(self, observer: str, body: Mapping[str, Any]) -> None:
         """Nobody asks."""
@@ -63,17 +72,17 @@ class _OfThread:
         self._connect = connect
         self._kept = threading.local()
 
-    def wire(self) -> Wire:
-        if not hasattr(self._kept, "wire"):
-            with _translated():
-                self._kept.wire = self._connect().wire
-        found: Wire = self._kept.wire
+    @property
+    def client(self) -> Kept:
+        if not hasattr(self._kept, "client"):
+            self._kept.client = Kept(self._connect)
+        found: Kept = self._kept.client
         return found
 
 
 @contextlib.contextmanager
 def _translated(*, duplicate_is_done: bool = False) -> Iterator[None]:
-    """What the other side says, in our words: taken, never, or later."""
+    """What the other side says, in our words: taken, never, not by us, or later."""
     try:
         yield
     except errors.Conflict as error:
@@ -84,5 +93,7 @@ def _translated(*, duplicate_is_done: bool = False) -> Iterator[None]:
         if error.status in (None, 408, 425, 429):
             raise Unavailable(error.message) from error
         raise InvalidInput(error.message) from error
+    except errors.Forbidden as error:
+        raise Forbidden(str(error)) from error
     except errors.ClientError as error:
         raise Unavailable(str(error)) from error

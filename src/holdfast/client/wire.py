@@ -159,11 +159,12 @@ class Wire:
         except _keystone_errors() as error:
             raise self._not_let_in(method, error) from error
 
-    def _lost(self, method: str, error: "requests.RequestException") -> errors.NotReachable:
+    def _lost(self, method: str, error: "requests.RequestException") -> errors.ClientError:
         from requests import exceptions as lost
 
         if isinstance(error, lost.InvalidJSONError):
-            return errors.NotReachable(f"cannot say this in JSON: {error}")
+            # never to be sent: as if the server had refused it
+            return errors.BadRequest(f"cannot say this in JSON: {error}", status=400)
         if isinstance(error, lost.SSLError):
             sentence = f"cannot trust {self.url}: {error}: set REQUESTS_CA_BUNDLE to its CA file"
             return errors.NotReachable(sentence)

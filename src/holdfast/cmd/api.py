@@ -12,9 +12,10 @@ from holdfast import daemon, service
 def parts(conf: cfg.ConfigOpts) -> Sequence[daemon.Part]:
     service.check_bind(conf, conf.api.host)
     service.check_auth(conf)
-    application, close = service.api_application(conf)
-    server = service.Server(conf.api.host, conf.api.port, application, conf.api.threads)
-    return [daemon.Stopping(close), server]
+    api = service.api_application(conf)
+    threads = conf.api.threads + conf.console.streams
+    server = service.Server(conf.api.host, conf.api.port, api.application, threads)
+    return [daemon.Stopping(api.close), server, daemon.Stopping(api.quiet)]
 
 
 def main() -> int:

@@ -80,6 +80,12 @@ def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
     if conf.cloud.driver == "sim":
         for network in conf.hostmonitor.networks:
             conf.set_default("driver", "sim", group=networks.group(network))
+        # who plays with it wants to see a host come back, and has no ten minutes for that
+        conf.set_default("poll_interval_s", 5.0, group="monitors")
+        conf.set_default("healthy_for_s", 5.0, group="monitors")
+        conf.set_default("damping_s", 15.0, group="monitors")
+        conf.set_default("bring_back_after_s", 5.0, group="recovery")
+        conf.set_default("well_for_s", 3.0, group="hostmonitor")
 
 
 def _conf(args: argparse.Namespace, state: Path) -> cfg.ConfigOpts:
@@ -120,7 +126,8 @@ def _run(conf: cfg.ConfigOpts, state: Path) -> int:
         core, manager.commands, loop_age_s=manager.loop.age_s, ring=manager.loop.ring
     )
     application = service.application(core, services)
-    server = service.Server(conf.api.host, conf.api.port, application, conf.api.threads)
+    threads = conf.api.threads + conf.console.streams
+    server = service.Server(conf.api.host, conf.api.port, application, threads)
     server.bind()  # first of all: if that fails, nothing was done
     try:
         return _serve(conf, state, core, manager, services, server)
@@ -140,6 +147,7 @@ def _serve(
     from holdfast import demo
     from holdfast.daemon import Daemon, Part, Stopping
     from holdfast.hostmonitor import HostMonitorPart, InHouse
+    from holdfast.simulating import samples_part
     from holdfast.store import migrations
 
     migrations.sync(core.store.database)
@@ -156,9 +164,10 @@ def _serve(
 
         stop = staticmethod(manager.stop)
 
-    parts: list[Part] = [Stopping(core.close), Manager(), server]
+    parts: list[Part] = [Stopping(core.close), Manager(), server, Stopping(services.feed.stop)]
     if services.sim is not None:  # its hosts have networks that can be cut
         parts.append(HostMonitorPart(conf, InHouse(core.store, manager.loop.ring), core.clock))
+        parts.append(samples_part(services.sim, core.store.samples, core.clock))
     daemon = Daemon(conf, parts)
     return daemon.run(started=lambda: _greet(conf, state))
 
@@ -176,7 +185,7 @@ def _greet(conf: cfg.ConfigOpts, state: Path) -> None:
         f"""
 Holdfast is up (authentication: {conf.auth_strategy}, cloud: {conf.cloud.driver})
 
-  console        {url}/   (a front page so far)
+  console        {url}/   (break a host there, and watch it heal)
   reservations   {url}/reservation/v1   (Blazar v1)
   instance HA    {url}/instance-ha/v1   (Masakari v1)
   own API        {url}/holdfast/v1      (document: {url}/holdfast/v1/openapi.json)

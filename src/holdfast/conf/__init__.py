@@ -20,6 +20,7 @@ from holdfast.conf import (
     api,
     auth,
     cloud,
+    console,
     database,
     default,
     enforcement,
@@ -28,6 +29,7 @@ from holdfast.conf import (
     lease_notifications,
     libvirt,
     manager,
+    metrics,
     monitors,
     networks,
     notifications,
@@ -35,6 +37,7 @@ from holdfast.conf import (
     recovery,
     reservation,
     sim,
+    sinks,
 )
 
 LOG = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ _GROUPS = (
     api,
     auth,
     cloud,
+    console,
     database,
     enforcement,
     fencing,
@@ -53,12 +57,14 @@ _GROUPS = (
     lease_notifications,
     libvirt,
     manager,
+    metrics,
     monitors,
     notifications,
     openstack,
     recovery,
     reservation,
     sim,
+    sinks,
 )
 
 

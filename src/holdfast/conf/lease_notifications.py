@@ -74,4 +74,26 @@ OPTS = [
         help="Let webhooks go to private and loopback addresses, and by http. Link-local ones, "
         "where clouds keep their metadata, stay closed.",
     ),
+    cfg.ListOpt(
+        "alertmanager_urls",
+        default=[],
+        help="Alertmanagers that alarms, and nothing else, are sent to, e.g. "
+        "http://controller:9093; all members of a cluster.",
+    ),
+    cfg.StrOpt(
+        "alertmanager_authorization_file",
+        help="File with what the header Authorization says to them, such as Bearer or Basic and "
+        "the rest, read anew for each; readable by nobody else. Default: no such header.",
+    ),
+    cfg.FloatOpt(
+        "alertmanager_timeout_s",
+        default=5.0,
+        min=0.1,
+        help="Longest that one POST may take, from the look-up of the name to the answer.",
+    ),
+    cfg.StrOpt(
+        "alertmanager_cafile",
+        help="Certificates (PEM) of the authorities that Alertmanagers must show; default: those "
+        "of the system.",
+    ),
 ]

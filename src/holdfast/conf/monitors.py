@@ -5,12 +5,26 @@ running: edit the file, send SIGHUP."""
 from oslo_config import cfg
 
 GROUP = "monitors"
+WISHES = [
+    ("recover", "It becomes an incident and is recovered."),
+    ("report", "It is kept as a report, for people; nothing is done."),
+    ("ignore", "Nothing is written."),
+]
 OPTS = [
     cfg.ListOpt(
         "enabled",
         default=["compute"],
         mutable=True,
-        help="Monitors that are asked and told: names of the entry points holdfast.monitors.",
+        help="Monitors that are asked and told: names of the entry points holdfast.monitors. "
+        "`guests` hears from Nova of servers that failed, `usage` what metric plugins get; both "
+        "need push.",
+    ),
+    cfg.StrOpt(
+        "metric_plugins_file",
+        default="",
+        help="The monitor `usage`: file that names the metric plugins which get what Nova says of "
+        "volumes, hosts and servers (docs/metric-plugins.md). It is read again when it changes; "
+        "another name counts after a restart.",
     ),
     cfg.BoolOpt("poll", default=True, mutable=True, help="Look at the cloud now and then."),
     cfg.FloatOpt(
@@ -99,5 +113,21 @@ OPTS = [
         mutable=True,
         help="Whether one that Nova itself disabled (its reason begins with `AUTO:`, as when "
         "libvirt is lost) counts as failed, after down_samples looks.",
+    ),
+    cfg.StrOpt(
+        "guest_errors",
+        default="recover",
+        choices=WISHES,
+        mutable=True,
+        help="The monitor `guests`: what to do when Nova shows a server in error, or as crashed, "
+        "that nobody asked anything of.",
+    ),
+    cfg.StrOpt(
+        "guest_power_offs",
+        default="report",
+        choices=WISHES,
+        mutable=True,
+        help="The same of a server that was switched off and not by Nova. Nova cannot tell a death "
+        "from a shutdown in the guest: `recover` starts both again.",
     ),
 ]

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from holdfast.heal.desk import Settings
-from holdfast.model import mass_failure
-from holdfast.model.incident import GUEST, HOST, PROCESS, Incident, Verdict
+from holdfast.model import ladder, mass_failure
+from holdfast.model.host import same
+from holdfast.model.incident import GUEST, HELD, HOST, PROCESS, Incident, Verdict
 from holdfast.ports.cloud import Server
-from holdfast.ports.recovery import Situation, Switch
+from holdfast.ports.recovery import Situation
 
 #: Words in a server's metadata that mean yes.
 YES = frozenset({"true", "yes", "on", "1", "t", "y"})
@@ -44,10 +45,6 @@ def judge(incident: Incident, view: View) -> Sequence[Verdict]:
     return [guard(incident, view) for guard in LADDERS[incident.kind]]
 
 
-def blocked(verdicts: Sequence[Verdict]) -> Verdict | None:
-    return next((one for one in verdicts if not one.passed), None)
-
-
 def still_down(incident: Incident, view: View) -> Verdict:
     """What was held while a switch was away must not begin when all see again."""
     if view.well:
@@ -57,22 +54,11 @@ def still_down(incident: Incident, view: View) -> Verdict:
 
 
 def paused(incident: Incident, view: View) -> Verdict:
-    pauses = view.situation.pauses
-    if not pauses:
-        return Verdict("paused", True, "recovery is not paused")
-    return Verdict("paused", False, f"recovery is paused {_by(pauses[0])}", again_s=10.0)
+    return ladder.paused(view.situation.pauses)
 
 
 def silenced(incident: Incident, view: View) -> Verdict:
-    silences = view.situation.silences
-    if not silences:
-        return Verdict("silenced", True, "no silence is about it")
-    return Verdict("silenced", False, f"silenced {_by(silences[0])}", final=True)
-
-
-def _by(switch: Switch) -> str:
-    until = f" until {switch.expires_at:%Y-%m-%d %H:%M} UTC" if switch.expires_at else ""
-    return f"by {switch.author}{until}: {switch.reason}"
+    return ladder.silenced(view.situation.silences)
 
 
 def segment(incident: Incident, view: View) -> Verdict:
@@ -80,10 +66,7 @@ def segment(incident: Incident, view: View) -> Verdict:
     if member is None:
         said = f"{incident.host} is in no segment any more"
         return Verdict("segment", False, said, final=True)
-    if not member.segment.enabled:
-        said = f"segment {member.segment.name} is disabled"
-        return Verdict("segment", False, said, final=True)
-    return Verdict("segment", True, f"segment {member.segment.name} is enabled")
+    return ladder.segment(member)
 
 
 def maintenance(incident: Incident, view: View) -> Verdict:
@@ -96,9 +79,11 @@ def maintenance(incident: Incident, view: View) -> Verdict:
         if incident.kind == HOST and view.situation.lost_compute:
             said = f"{incident.host} is on maintenance only because its nova-compute died"
             return Verdict("maintenance", True, said)
-        said = f"{incident.host} is on maintenance"
-        return Verdict("maintenance", False, said, final=True)
-    return Verdict("maintenance", True, f"{incident.host} is not on maintenance")
+        if incident.kind == GUEST and view.situation.lost_compute:
+            said = f"{incident.host} cannot start it before its nova-compute is back"
+            return Verdict("maintenance", False, said, again_s=10.0)
+        return ladder.maintenance(incident.host, marked=True)
+    return ladder.maintenance(incident.host, marked=False)
 
 
 def inhibited(incident: Incident, view: View) -> Verdict:
@@ -118,15 +103,16 @@ def observer(incident: Incident, view: View) -> Verdict:
 
 
 def mass(incident: Incident, view: View) -> Verdict:
-    situation, settings = view.situation, view.settings
+    situation = view.situation
     found = mass_failure.judge(situation.fleet, view.rule).get(situation.domain)
-    if found is None or found.what == mass_failure.GO:
-        return Verdict("mass_failure", True, found.sentence if found else "few hosts are down")
-    if situation.approved:
-        return Verdict("mass_failure", True, f"{found.sentence}; approved by an operator")
-    if found.what in (mass_failure.HOLD, mass_failure.STOP):
-        said = f"{found.sentence}; if it is so: holdfast incident approve --reason …"
-        return Verdict("mass_failure", False, said, again_s=10.0)
+    slow = (mass_failure.SLOW, mass_failure.SLOWER)
+    if found is not None and found.what in slow and not situation.approved:
+        return _slowly(found, view)
+    return ladder.mass(found, situation.domain, situation.approved)
+
+
+def _slowly(found: mass_failure.Verdict, view: View) -> Verdict:
+    situation, settings = view.situation, view.settings
     slow = found.what == mass_failure.SLOW
     every = settings.slow_start_s if slow else settings.slower_start_s
     burst = settings.slow_burst if slow else 1
@@ -187,6 +173,9 @@ def wanted(incident: Incident, view: View) -> Verdict:
     server, settings = view.server, view.settings
     if view.gone or server is None:
         return Verdict("wanted", False, "the server does not exist any more", final=True)
+    if incident.status == HELD and server.host and not same(server.host, incident.host):
+        said = f"the server is on {server.host} by now"  # moved while nothing was done about it
+        return Verdict("wanted", False, said, final=True)
     if server.status in ("PAUSED", "RESCUE", "RESCUED"):
         return Verdict("wanted", False, f"the server is {server.status}", final=True)
     if settings.restart_all or is_ha(server, settings):

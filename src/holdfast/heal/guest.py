@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A dead guest: stopped and started where it is; if that fails, shelved, and brought up
-elsewhere."""
+elsewhere.
+
+What it died of before we had it started is this incident's; what it dies of after that is another
+one's, however long the cloud goes on to call it ACTIVE. So `verified_at` is not when we looked: it
+is the last moment at which it cannot have run yet, just before the order by which it does.
+"""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from holdfast.heal import plan
 from holdfast.heal.desk import RECOVER_GUEST, Desk
@@ -46,6 +52,7 @@ class GuestRecovery(Recovery):
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
         """One that dies again and again where it is gets a chance elsewhere."""
         said = super().begin(run, incident, view, verdicts)
+        self.note(run, None, down_at=None)  # of an earlier try
         settings = self.desk.settings
         since = view.now - timedelta(seconds=settings.guest_window_s)
         times = sum(when > since for when in view.situation.before)
@@ -75,29 +82,33 @@ class GuestRecovery(Recovery):
     def start(self, run: Run) -> str:
         if (said := self._skip(run)) is not None:
             return said
+        if self.incident(run).verified_at:
+            return "it was started"  # if it is off by now it died again: not for us to start twice
         server = self._server(run)
         if server is None:
             return "it was deleted meanwhile"
         if server.status == "ACTIVE":
+            self.note(run, None, verified_at=self._runs_since(run))
             return "it was started"
         if self._late(run, "start_by", self.desk.settings.start_timeout_s):
             return self._gave_up(run, f"it could not be started: {_state(server)}")
         if not server.task_state:
+            self.note(run, None, down_at=self.desk.incidents.now().isoformat())
             self._try(lambda: self.desk.hands(run).servers.start(server.id))
         raise NotYet(f"{server.name} is being started: {_state(server)}", LOOK_S)
 
     def confirm(self, run: Run) -> str:
         if (said := self._skip(run)) is not None:
             return said
-        at, server = self.desk.incidents.now(), self._server(run)
+        server = self._server(run)
         if server is None:
             return "it was deleted meanwhile"
-        if server.status == "ACTIVE" and not server.task_state:
-            self.note(run, None, verified_at=at.isoformat())
+        if server.status == "ACTIVE":
+            self.note(run, None, verified_at=self._runs_since(run))
+            self.note(run, None, ended_again=None)
             return f"it runs on {server.host}"
-        if self._late(run, "start_by", self.desk.settings.start_timeout_s):
-            return self._gave_up(run, f"it does not run: {_state(server)}")
-        raise NotYet(f"{server.name} starts: {_state(server)}", LOOK_S)
+        self.note(run, None, ended_again=_state(server))
+        return f"it ran again, and is {_state(server)} since"
 
     # elsewhere
 
@@ -108,7 +119,7 @@ class GuestRecovery(Recovery):
         why = incident.details.get("in_place")
         if not incident.is_open or not why:
             return "not needed"
-        at, server = self.desk.incidents.now(), self._server(run)
+        server = self._server(run)
         if server is None:
             return "it was deleted meanwhile"
         cloud = self.desk.hands(run)
@@ -119,7 +130,7 @@ class GuestRecovery(Recovery):
         if server.task_state:
             raise NotYet(f"{server.name} is {server.task_state}", LOOK_S)
         if server.status == "ACTIVE" and incident.details.get("tried_hosts"):
-            self.note(run, None, verified_at=at.isoformat(), elsewhere=server.host)
+            self.note(run, None, elsewhere=server.host, verified_at=self._runs_since(run))
             return f"it runs on {server.host}"
         if server.status not in SHELVED:
             self._try(lambda: cloud.servers.shelve(server.id))
@@ -133,7 +144,8 @@ class GuestRecovery(Recovery):
         for host in (*self._others(cloud, incident, server), None):
             if host in tried:
                 continue
-            self.note(run, None, tried_hosts=[*tried, host])
+            down_at = self.desk.incidents.now().isoformat()
+            self.note(run, None, tried_hosts=[*tried, host], down_at=down_at)
             self._try(functools.partial(cloud.servers.unshelve, server.id, host))
             return
         self.note(run, None, tried_hosts=[None])  # from the beginning: there may be room now
@@ -158,14 +170,12 @@ class GuestRecovery(Recovery):
         if self.is_over(run):
             return incident.sentence
         details = incident.details
-        where = details.get("elsewhere")
-        ok = bool(details.get("verified_at")) and where != "failed"
+        ok = bool(incident.verified_at) and details.get("elsewhere") != "failed"
         gone = self._server(run) is None
         if gone:
             change = Change(IGNORED, "the server was deleted meanwhile")
         elif ok:
-            said = f"it runs on {where}, after {details['in_place']}" if where else "it runs again"
-            change = Change(RECOVERED, said)
+            change = Change(RECOVERED, _recovered(details))
         else:
             said = f"{details.get('in_place') or 'it does not run'}: somebody has to look"
             change = Change(FAILED, said)
@@ -178,6 +188,13 @@ class GuestRecovery(Recovery):
         if not incident.is_open:
             return "over"
         return "in place it failed" if incident.details.get("in_place") else None
+
+    def _runs_since(self, run: Run) -> str:
+        """Some moment after the last one at which it is known not to have run: that one."""
+        details = self.incident(run).details
+        known = [details[name] for name in ("started_at", "down_at") if details.get(name)]
+        before = max(map(datetime.fromisoformat, known), default=self.desk.incidents.now())
+        return str(details.get("verified_at") or before.isoformat())
 
     def _gave_up(self, run: Run, why: str) -> str:
         self.note(run, why, in_place=why)
@@ -205,6 +222,14 @@ class GuestRecovery(Recovery):
             act()
         except Conflict:
             return
+
+
+def _recovered(details: Mapping[str, Any]) -> str:
+    if where := details.get("elsewhere"):
+        return f"it runs on {where}, after {details['in_place']}"
+    if state := details.get("ended_again"):
+        return f"it ran again, and is {state} since: whoever saw it die says so anew"
+    return "it runs again"
 
 
 def _state(server: Server) -> str:

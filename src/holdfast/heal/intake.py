@@ -9,9 +9,20 @@ from holdfast.heal.desk import INTAKE, Desk
 from holdfast.model.incident import NOTE, RECOVER, Incident, meaning, recovery_of
 from holdfast.model.operation import Claim, Operation
 from holdfast.ports.recovery import Account, Taken
-from holdfast.work.kind import Kind, Run, Step
+from holdfast.work.kind import Kind, NotYet, Run, Step
 
 LOG = logging.getLogger(__name__)
+SOON_S = 0.5
+
+
+def wait_for_the_last(desk: Desk, account: Account) -> None:
+    """One that died anew, after it was ordered to run again, is not the business of the incident
+    that is just being closed: NotYet until it is. What begins then is a recovery of its own, which
+    the budget counts. If it is not closed but orders once more, that is about this death too."""
+    known = desk.incidents.open_about(account.meaning.subject)
+    ordered = known and (known.details.get("verified_at") or known.details.get("down_at"))
+    if known is not None and ordered and datetime.fromisoformat(ordered) < account.at:
+        raise NotYet(f"incident {known.id} is about to end", SOON_S)
 
 
 def take_in(desk: Desk, account: Account, claim: Claim, now: datetime) -> Taken:
@@ -59,6 +70,7 @@ class Intake:
         account = Account(
             told, report.member, report.generated_at, details, notification=report.uuid
         )
+        wait_for_the_last(self._desk, account)
         return take_in(self._desk, account, run.claim, now).sentence
 
     def give_up_at(self, operation: Operation) -> datetime | None:

@@ -18,6 +18,8 @@ from holdfast.ports.sinks import ANNOUNCE
 
 #: Who speaks where it is about incidents.
 INCIDENTS = "holdfast.incident"
+#: And about alarms.
+ALARMS = "holdfast.alarm"
 #: And who in the contract: of reports that are worked on its engine, of all else its API.
 API, ENGINE, PROCESSED = "masakari-api", "masakari-engine", "process"
 _NAMES = uuid.UUID("6f1f3c0e-5f0c-4c43-9a4e-7a0c4a3e9b11")
@@ -25,18 +27,29 @@ _NAMES = uuid.UUID("6f1f3c0e-5f0c-4c43-9a4e-7a0c4a3e9b11")
 
 class News:
     """`people` and `programs`: the sinks that hear of incidents, and those that hear the
-    contract's notifications; where there are none, nothing is written. `host` is where we run."""
+    contract's notifications; `boards` show the alarms that stand, and hear of nothing else. Where
+    there are none, nothing is written. `host` is where we run."""
 
     def __init__(
-        self, people: Sequence[str] = (), programs: Sequence[str] = (), host: str = "localhost"
+        self,
+        people: Sequence[str] = (),
+        programs: Sequence[str] = (),
+        host: str = "localhost",
+        boards: Sequence[str] = (),
     ) -> None:
         self._people = people
         self._programs = programs
+        self._boards = boards
         self._host = host
 
     def incident(self, event_type: str, incident: Incident, now: datetime) -> Sequence[Operation]:
         told = {"payload": _incident(incident), "publisher": INCIDENTS}
         return _rows(self._people, event_type, incident.id, now, told)
+
+    def alarm(self, event_type: str, told: Mapping[str, Any], now: datetime) -> Sequence[Operation]:
+        said = {"payload": dict(told), "publisher": ALARMS}
+        hearers = self._boards if told.get("silent") else (*self._people, *self._boards)
+        return _rows(hearers, event_type, told["id"], now, said)
 
     def contract(self, happening: Happening, now: datetime) -> Sequence[Operation]:
         if not self._programs:

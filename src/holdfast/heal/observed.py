@@ -3,7 +3,8 @@
 incident by the same road as every other report.
 
 An agent speaks of its own host only; that the guest is there is asked of the cloud: a report about
-a server that was moved, deleted or never was there leads to nothing.
+a server that was moved, deleted, suspended, shelved or never was there leads to nothing. Nor does
+old news about a server that the cloud shows otherwise by now (`still`).
 """
 
 import logging
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from holdfast.heal.desk import Desk
-from holdfast.heal.intake import take_in
+from holdfast.heal.intake import take_in, wait_for_the_last
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.host import same
 from holdfast.model.incident import GUEST, NOVA_COMPUTE, PROCESS, RECOVER, Meaning
@@ -21,6 +22,9 @@ from holdfast.ports.recovery import Account
 from holdfast.work.kind import Kind, Run, Step
 
 LOG = logging.getLogger(__name__)
+#: Nobody but its people makes a server so: whatever was found of its guest, it shall be off.
+#: SHUTOFF is not among them, for so the cloud calls what died as well.
+OFF_BY_WISH = ("SUSPENDED", "SHELVED", "SHELVED_OFFLOADED", "SOFT_DELETED", "DELETED")
 
 
 class Sort:
@@ -55,7 +59,14 @@ class Sort:
         if meaning.kind == GUEST and (why := self._not_there(run, seen)):
             return why
         details = {"observed": dict(seen.evidence), "payload": seen.payload()}
-        account = Account(meaning, member, seen.since, details, observations=[seen.id])
+        # by a clock that is ahead everything would be later than what was done about it
+        at = min(seen.since, run.operation.due_at)
+        account = Account(
+            *(meaning, member, at, details),
+            observations=[seen.id],
+            told_before=seen.told_before,
+        )
+        wait_for_the_last(desk, account)
         taken = take_in(desk, account, run.claim, desk.incidents.now())
         LOG.info("%s: %s", seen.subject, taken.sentence)
         return taken.sentence
@@ -66,9 +77,13 @@ class Sort:
             server = self._desk.hands(run).servers.show(seen.name)
         except NotFound:
             return f"the cloud knows no server {seen.name}"
-        if same(server.host or "", seen.host):
-            return ""
-        return f"the cloud says that server {seen.name} is on {server.host or 'no host'}"
+        if server.status in OFF_BY_WISH:
+            return f"the cloud says that server {seen.name} shall be off: it is {server.status}"
+        if not same(server.host or "", seen.host):
+            return f"the cloud says that server {seen.name} is on {server.host or 'no host'}"
+        if seen.still and not seen.still & {server.status, server.task_state}:
+            return f"the cloud says that server {seen.name} is {server.status} now"
+        return ""
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return operation.due_at + timedelta(seconds=self._desk.settings.give_up_s)

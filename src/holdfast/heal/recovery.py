@@ -7,9 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from holdfast.heal.desk import IncidentWork
-from holdfast.heal.guards import View, blocked, judge
+from holdfast.heal.guards import View, judge
 from holdfast.model import mass_failure
 from holdfast.model.incident import FAILED, HELD, IGNORED, RUNNING, Incident, Verdict
+from holdfast.model.ladder import blocked
 from holdfast.model.operation import Operation
 from holdfast.ports.recovery import Change
 from holdfast.work.kind import NotYet, Run

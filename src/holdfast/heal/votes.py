@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.heal import guards
 from holdfast.heal.desk import Desk
 from holdfast.heal.intake import take_in
-from holdfast.model import mass_failure, standing
+from holdfast.model import ladder, mass_failure, standing
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.incident import HOST, IGNORED, OPEN, RECOVER, Incident, Meaning
 from holdfast.model.matrix import DOWN as DOWN_THERE
@@ -192,7 +192,7 @@ class HostVotes:
         situation = desk.incidents.situation(draft, desk.incidents.now())
         view = guards.View(situation, desk.settings, mass_failure.Rule(*desk.mass_failure()))
         asked = LIFTED if before is not None else (guards.maintenance,)
-        no = guards.blocked([guard(draft, view) for guard in asked])
+        no = ladder.blocked([guard(draft, view) for guard in asked])
         return None if no is None else no.sentence
 
     def _witness(self, run: Run, votes: Count, incident: Incident) -> None:

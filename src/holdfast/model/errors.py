@@ -16,6 +16,7 @@
     │   ├── HostInUse            reserved, or servers on it
     │   └── StaleWrite           somebody else wrote first (retried inside, seldom seen)
     ├── TooLarge            413
+    ├── TooMany             429  later again, not now
     ├── Unavailable         503  a part we need is away; the sentence says what that means
     ├── DriverError         502  a cloud, fence or membership call failed
     └── ClaimLost                durable work now belongs to another manager
@@ -114,6 +115,12 @@ class TooLarge(HoldfastError):
     code = "holdfast.request.toolarge"
     status = 413
     title = "Request too large"
+
+
+class TooMany(HoldfastError):
+    code = "holdfast.request.toomany"
+    status = 429
+    title = "Too many tries"
 
 
 class Unavailable(HoldfastError):

@@ -36,14 +36,15 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "panic": ("panicked", "crashloaded"),
     "io_error": ("pause", "report", "none"),
     "watchdog": ("pause", "poweroff", "reset", "shutdown", "none", "dump", "inject-nmi"),
-    "monitor": ("stuck",),
-    "hang": ("hung",),
+    "monitor": ("stuck", "held"),
+    "hang": ("hung", "stalled"),
     "control_error": (),
     "suspended": ("postcopy_failed", "api_error"),
     "reboot": (),
     "agent": ("connected", "disconnected"),
     "memory_failure": ("ignore", "inject", "fatal", "reset"),
     "block_job": ("failed", "completed", "canceled", "ready"),
+    "expectation": ("missing", "stopped", "unexpected"),
 }
 #: What goes on until somebody does something, or ends by itself: a grace time can be given to it.
 LASTING: Final = frozenset(
@@ -57,10 +58,16 @@ LASTING: Final = frozenset(
         ("watchdog", "pause"),
         ("watchdog", "poweroff"),
         ("monitor", "stuck"),
+        ("monitor", "held"),
         ("hang", "hung"),
+        ("hang", "stalled"),
+        ("control_error", ""),
         ("suspended", "postcopy_failed"),
         ("suspended", "api_error"),
         ("agent", "disconnected"),
+        ("expectation", "missing"),
+        ("expectation", "stopped"),
+        ("expectation", "unexpected"),
     }
 )
 #: Names of what a rule may say about the guest itself.

@@ -38,6 +38,22 @@ class Inventory:
         return max(0, int((self.total - self.reserved) * self.ratio))
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a host has, or several together."""
+
+    vcpus: int = 0
+    memory_mb: int = 0
+    local_gb: int = 0
+
+    def __add__(self, other: "Size") -> "Size":
+        return Size(
+            self.vcpus + other.vcpus,
+            self.memory_mb + other.memory_mb,
+            self.local_gb + other.local_gb,
+        )
+
+
 #: Names on the wire of a host's own columns.
 _COLUMNS = {
     "id": "id",

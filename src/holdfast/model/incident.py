@@ -5,6 +5,7 @@ open no second one of its subject is opened; guards say whether it is acted upon
     host:cmp-7                  a whole host
     server:4f2c…                one guest
     process:cmp-7:nova-compute  a process on a host
+    alarm:9b1d…                 an alarm whose rule asks for it: for people, never acted upon
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 from holdfast.model.host import same
 from holdfast.model.operation import Operation
 
-HOST, GUEST, PROCESS = "host", "guest", "process"
+HOST, GUEST, PROCESS, ALARM = "host", "guest", "process", "alarm"
 #: Statuses; the moves between them are `model.moves.INCIDENT`.
 OPEN, HELD, RUNNING = "open", "held", "running"
 RECOVERED, FAILED, IGNORED, ABORTED, EXPLAINED = (
@@ -40,6 +41,8 @@ WORK: Mapping[str, str] = {
     GUEST: "recovery_guest",
     PROCESS: "recovery_process",
 }
+#: Of one that has no work nothing is recovered.
+KINDS = (*WORK, ALARM)
 STEPS: Mapping[str, Sequence[str]] = {
     HOST: ("guards", "fence", "tell", "repair", "prepare", "move", "verify", "report"),
     GUEST: ("guards", "stop", "start", "confirm", "elsewhere", "report"),
@@ -88,6 +91,12 @@ class Incident:
     @property
     def is_open(self) -> bool:
         return self.status in LIVING
+
+    @property
+    def verified_at(self) -> datetime | None:
+        """When it was seen to run again."""
+        said = self.details.get("verified_at")
+        return datetime.fromisoformat(said) if said else None
 
 
 @dataclass(frozen=True)
@@ -164,6 +173,15 @@ def matches(matcher: Mapping[str, Any], incident: Incident) -> bool:
         elif known.get(name) != value:
             return False
     return bool(matcher)
+
+
+def covers(matcher: Mapping[str, Any], host: str, segment: str | None) -> bool:
+    """Whether a silence with that matcher means a host as a whole; `segment` is the id of its."""
+    if not matcher or "server" in matcher or matcher.get("kind", HOST) != HOST:
+        return False
+    if "segment" in matcher and matcher["segment"] != segment:
+        return False
+    return "host" not in matcher or same(host, str(matcher["host"]))
 
 
 def recovery_of(incident_id: str, kind: str, subject: str, now: datetime) -> Operation:

@@ -13,6 +13,7 @@ matches counts, and a network that a rule does not name may be anything. A combi
 speaks of, a rule that never has its turn and two that contradict each other are mistakes.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,8 +34,7 @@ from holdfast.model.matrix import (
     wrong_networks,
 )
 from holdfast.model.yaml_fields import Reading, either, quoted, shown
-from holdfast.model.yaml_lines import List, Map, Node, Word, decoded
-from holdfast.model.yaml_lines import read as read_yaml
+from holdfast.model.yaml_lines import List, Map, Node, Word
 
 MASAKARI_KEYS = ("sequence", "matrix", "for")
 MASAKARI_ROW = ("health", "action")
@@ -49,12 +49,8 @@ def read(data: str | bytes, networks: Sequence[str], source: str) -> Strategy:
     if wrong := wrong_networks(networks):
         raise BadStrategy.because("the list of networks", wrong)
     reading = _Reading(tuple(networks))
-    text = decoded(data, reading.problems)
-    tree = None if reading.problems else read_yaml(text, reading.problems)
-    found = None if reading.problems else reading.strategy(tree, source)
-    if found is None or reading.problems:
-        raise BadStrategy.because(source, reading.problems)
-    return found
+    because = functools.partial(BadStrategy.because, source)
+    return reading.whole(data, lambda tree: reading.strategy(tree, source), because)
 
 
 @dataclass(frozen=True)

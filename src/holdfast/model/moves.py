@@ -105,10 +105,10 @@ OPERATION_SAYS: Mapping[str, str] = {
     "cancelled": "It is no longer wanted.",
 }
 INCIDENT_SAYS: Mapping[str, str] = {
-    "open": "Something was reported; the guards have not been asked yet.",
+    "open": "Something was reported; the guards were not asked yet. One of an alarm stays so.",
     "held": "A guard says not now; its sentence says why, and what lifts it.",
     "running": "The guards said yes: the steps of its recovery are being done.",
-    "recovered": "What died runs again, here or elsewhere.",
+    "recovered": "What died runs again, here or elsewhere; an alarm is over.",
     "failed": "Not all could be done; its sentence says what is left for people.",
     "ignored": "A guard said no for good: nothing was done.",
     "aborted": "An operator ended it.",

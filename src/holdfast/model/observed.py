@@ -3,6 +3,7 @@
 
     server:4f2c…                 kind guest,   state failed (to be recovered) or noted (to be told)
     process:cmp-7:nova-compute   kind process, state failed or well
+    server:4f2c…, host:cmp-7     kind alarm,   state raised, again, no_data or cleared
 
 >>> subject("process", "process:CMP-7:nova-compute", "cmp-7")
 'process:cmp-7:nova-compute'
@@ -14,16 +15,21 @@ holdfast.model.errors.InvalidInput: subject: what a guest is called is server:UU
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.model.alarm import STATE_AFTER
 from holdfast.model.errors import InvalidInput
 from holdfast.model.host import normalise, same
 from holdfast.model.operation import Operation
 
-GUEST, PROCESS = "guest", "process"
+GUEST, PROCESS, ALARM = "guest", "process", "alarm"
 FAILED, NOTED, WELL = "failed", "noted", "well"
-STATES: Mapping[str, tuple[str, ...]] = {GUEST: (FAILED, NOTED), PROCESS: (FAILED, WELL)}
+STATES: Mapping[str, tuple[str, ...]] = {
+    GUEST: (FAILED, NOTED),
+    PROCESS: (FAILED, WELL),
+    ALARM: tuple(STATE_AFTER),
+}
 #: In which an agent shows its token.
 AGENT_HEADER = "X-Holdfast-Agent"
 #: The durable work that looks at one report.
@@ -50,9 +56,24 @@ class Observed:
         return self.subject.rpartition(":")[2]
 
     @property
+    def still(self) -> frozenset[str]:
+        """Statuses and tasks by which the cloud shows that it is so yet; none: it cannot show."""
+        said = self.evidence.get("still")
+        return frozenset(map(str, said)) if isinstance(said, list) else frozenset()
+
+    @property
     def what(self) -> str:
         said = (str(self.evidence.get(name, "")) for name in ("event", "detail", "reason", "disk"))
-        return " ".join(filter(None, said)) or str(self.evidence.get("sentence", self.state))
+        what = " ".join(filter(None, said)) or str(self.evidence.get("sentence", self.state))
+        return f"{what} (simulated)" if self.evidence.get("simulated") is True else what
+
+    @property
+    def told_before(self) -> datetime | None:
+        """When what may be the same began, if the agent that told it was started anew since."""
+        try:
+            return datetime.fromisoformat(str(self.evidence["told_before"])).astimezone(UTC)
+        except (KeyError, ValueError, OverflowError):
+            return None
 
     def payload(self) -> dict[str, str]:
         """As a notification of the instance HA contract would say it."""
@@ -65,7 +86,11 @@ class Observed:
 
 def subject(kind: str, said: str, host: str) -> str:
     """What such a report is about, as it is kept; InvalidInput if it is about nothing."""
-    if kind == GUEST:
+    if kind == ALARM and said.startswith("host:"):
+        if not same(said.removeprefix("host:"), host):
+            raise InvalidInput(f"subject: what is seen on {host} is called host:{host}")
+        return f"host:{normalise(host)}"
+    if kind in (GUEST, ALARM):
         name = said.removeprefix("server:")
         try:
             return f"server:{uuid.UUID(name)}"

@@ -6,11 +6,14 @@ the file is looked at too.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from holdfast.model.matrix import LONGEST_FOR_S, MOST_RULES, Problem
-from holdfast.model.yaml_lines import List, Map, Node, Word
+from holdfast.model.matrix import LONGEST_FOR_S, MOST_RULES, BadStrategy, Problem
+from holdfast.model.yaml_lines import List, Map, Node, Word, decoded, read
+
+T = TypeVar("T")
 
 _SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h)?")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -24,6 +27,22 @@ class Reading:
 
     def say(self, line: int, text: str) -> None:
         self.problems.append(Problem(line, text))
+
+    def whole(
+        self,
+        data: str | bytes,
+        take: Callable[[Node | None], T | None],
+        refused: Callable[[Sequence[Problem]], BadStrategy],
+        *,
+        quick: bool = False,
+    ) -> T:
+        """What `take` makes of a file, or `refused` with all that is wrong with it."""
+        text = decoded(data, self.problems)
+        tree = None if self.problems else read(text, self.problems, quick=quick)
+        found = None if self.problems else take(tree)
+        if found is None or self.problems:
+            raise refused(self.problems)
+        return found
 
     def fields(
         self, node: Node, known: Sequence[str], *, needed: Sequence[str] = (), of: str = "key"

@@ -65,8 +65,11 @@ def decoded(data: str | bytes, problems: list[Problem]) -> str:
         return ""
 
 
-def read(text: str, problems: list[Problem]) -> Node | None:
-    """The one document, or None if it is empty or something about it had to be refused."""
+def read(text: str, problems: list[Problem], *, quick: bool = False) -> Node | None:
+    """The one document, or None if it is empty or something about it had to be refused. `quick`:
+    by libyaml if it is here, ten times faster; what it refuses is read again to say why."""
+    if quick and (found := _quickly(text)) is not None:
+        return found
     building = _Building(problems)
     before = len(problems)
     try:
@@ -83,6 +86,21 @@ def read(text: str, problems: list[Problem]) -> Node | None:
     except (ValueError, OverflowError):  # numbers in escapes and directives that Python cannot take
         problems.append(Problem(building.line, "this, or a line soon after, is not YAML"))
     return building.root if len(problems) == before else None
+
+
+def _quickly(text: str) -> Node | None:
+    """None if it has to be read the other way. Tabs and ? libyaml takes where Python's does not."""
+    loader = getattr(yaml, "CSafeLoader", None)
+    if loader is None or "\t" in text or "?" in text:
+        return None
+    building = _Building([])
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            if not building.take(event):
+                return None
+    except (yaml.YAMLError, ValueError, OverflowError):
+        return None
+    return building.root
 
 
 @dataclass

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[holdfast] in nova.conf: the scheduler filter's few options, and those of nova-api's.
+"""[holdfast] in nova.conf: the scheduler filter's few options, those of nova-api's, and those of
+nova-compute's monitor.
 
 Lines written for BlazarFilter still count.
 """
@@ -114,6 +115,29 @@ API_OPTS = [
     ),
 ]
 
+#: Of nova-compute's monitor (`holdfast.nova.monitor`).
+METRIC_OPTS = [
+    cfg.StrOpt(
+        "metric_plugins_file",
+        default="",
+        help="File that names the metric plugins which get what nova-compute measures "
+        "(docs/metric-plugins.md); it is read again when it changes. Empty: there are none.",
+    ),
+    cfg.StrOpt(
+        "metric_plugins_python",
+        default="",
+        help="The Python that runs them, 3.11 or later with Holdfast; empty: nova-compute's own.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class MetricOptions:
+    """What nova-compute's monitor is told by its operator."""
+
+    plugins_file: str = ""
+    python: str = ""
+
 
 @dataclass(frozen=True)
 class LeaseOptions:
@@ -131,7 +155,7 @@ class LeaseOptions:
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Make the options known; again is harmless."""
-    conf.register_opts([*OPTS, *API_OPTS], group=GROUP)
+    conf.register_opts([*OPTS, *API_OPTS, *METRIC_OPTS], group=GROUP)
 
 
 def read(conf: cfg.ConfigOpts) -> Options:
@@ -160,6 +184,12 @@ def read_leases(conf: cfg.ConfigOpts) -> LeaseOptions:
     )
 
 
+def read_metrics(conf: cfg.ConfigOpts) -> MetricOptions:
+    """For nova-compute."""
+    group = conf[GROUP]
+    return MetricOptions(group.metric_plugins_file, group.metric_plugins_python)
+
+
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """For Nova's sample configuration (oslo-config-generator --namespace holdfast.nova)."""
-    return [(GROUP, [*OPTS, *API_OPTS])]
+    return [(GROUP, [*OPTS, *API_OPTS, *METRIC_OPTS])]

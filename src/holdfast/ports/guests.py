@@ -31,6 +31,8 @@ BLOCK_JOB: Final = "block_job"
 MONITOR: Final = "monitor"
 #: Nor this: the guest itself does nothing any more, by its agent and its activity.
 HANG: Final = "hang"
+#: Nor this: what the cloud says should run here, and what does, differ, or do no more.
+EXPECTATION: Final = "expectation"
 KINDS: Final = (
     LIFECYCLE,
     REBOOT,
@@ -42,6 +44,7 @@ KINDS: Final = (
     BLOCK_JOB,
     MONITOR,
     HANG,
+    EXPECTATION,
 )
 
 
@@ -55,8 +58,13 @@ class Event:
     agent           detail connected or disconnected, reason domain_started or channel
     memory_failure  detail ignore, inject, fatal or reset; reason hypervisor or guest
     block_job       detail completed, failed, canceled or ready; reason is the kind of job
-    monitor         detail stuck or answering
-    hang            detail hung or alive, reason idle or spinning
+    monitor         detail stuck or answering; held or released: QEMU answers, but an order to it
+                    does not end
+    hang            detail hung or alive, reason idle or spinning; stalled or running, reason is
+                    which processors
+    expectation     detail missing, reason all if no other is there either; stopped, reason as its
+                    state has it; unexpected, reason off, elsewhere or unknown; met, reason is what
+                    of these is over
 
     `metadata` is what was known of the guest then: project, project_name, flavor, ha (yes or no),
     heartbeat (yes or no), on_crash, watchdog; what is not known is left out.
@@ -128,6 +136,12 @@ class Guests(Protocol):
 
     def close(self) -> None:
         """For good; nothing is told any more when it returns."""
+        ...
+
+    def read(self) -> tuple[Sequence[Guest], datetime]:
+        """All guests as they are now, and when reading began; also of a driver that was never
+        started, and on any thread. It ends within seconds: a guest that does not answer is
+        `unknown`. DriverError if nobody can be asked: then nothing is known, absence neither."""
         ...
 
     def why_deaf(self) -> str:

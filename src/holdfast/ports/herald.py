@@ -49,6 +49,11 @@ class Herald(Protocol):
         """Of one notification of the instance HA contract, for programs."""
         ...
 
+    def alarm(self, event_type: str, told: Values, now: datetime) -> Sequence[Operation]:
+        """Of one piece of news about an alarm (with its id), for people; of one that is `silent`
+        only for whoever shows which alarms stand, to take it down."""
+        ...
+
 
 class Silence:
     """Nobody is told."""
@@ -57,4 +62,7 @@ class Silence:
         return ()
 
     def contract(self, happening: Happening, now: datetime) -> Sequence[Operation]:
+        return ()
+
+    def alarm(self, event_type: str, told: Values, now: datetime) -> Sequence[Operation]:
         return ()

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError
+from holdfast.model.expected import Expectation
 from holdfast.model.lease import Lease, Window
 
 
@@ -180,6 +181,11 @@ class Manager(Protocol):
     def know_host(self, caller: Caller, name: str) -> int:
         """The id, in the one list of hosts, of what the cloud runs under that name; added if it is
         not there, enrolled for nothing. InvalidInput if the cloud has none."""
+        ...
+
+    def expected(self, caller: Caller, host: str, also: Sequence[str] = ()) -> Expectation:
+        """What the cloud says of the servers of that host, and of these. NotFound if it has no such
+        host."""
         ...
 
     def describe_host(

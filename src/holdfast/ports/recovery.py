@@ -49,6 +49,7 @@ class Account:
     notification: str = ""  # its uuid
     observations: Sequence[str] = ()  # ids of the votes
     payload: Mapping[str, Any] | None = None  # of the work that counted them
+    told_before: datetime | None = None  # it may be what was told then, if nothing ended it since
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,10 @@ class Incidents(Protocol):
 
     def open_about(self, subject: str) -> Incident | None:
         """The one that is open about it, if any."""
+        ...
+
+    def open_on(self, host: str) -> Collection[str]:
+        """Subjects of those that are open about that host, its servers and its processes."""
         ...
 
     def situation(self, incident: Incident, since: datetime) -> Situation:

@@ -24,6 +24,10 @@ class Tidy(Protocol):
         as above; how many observations."""
         ...
 
+    def samples(self, before: datetime, most: int) -> int:
+        """Remove up to `most` hosts' numbers that nobody wants since then; how many hosts."""
+        ...
+
     def audit(self, before: datetime, most: int) -> int:
         """Remove up to `most` sentences of the audit older than that; how many were removed."""
         ...

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, NotFound, Unavailable
+from holdfast.model.expected import Expectation
 from holdfast.model.operation import ERROR, OPEN
 from holdfast.ports.clock import Clock
+from holdfast.ports.expected import ExpectedGuests
 from holdfast.ports.manager import (
     Availability,
     AvailabilityQuery,
@@ -42,6 +44,7 @@ class Commands:
         ring: Callable[[], None],
         patience_s: Callable[[], float],
         know_host: Callable[[str], int],
+        expected: ExpectedGuests,
     ) -> None:
         self._leases = leases
         self._hosts = hosts
@@ -53,6 +56,7 @@ class Commands:
         self._ring = ring
         self._patience_s = patience_s
         self._know_host = know_host
+        self._expected = expected
 
     def ping(self) -> str:
         return self._name
@@ -104,6 +108,9 @@ class Commands:
 
     def know_host(self, caller: Caller, name: str) -> int:
         return self._know_host(name)
+
+    def expected(self, caller: Caller, host: str, also: Sequence[str] = ()) -> Expectation:
+        return self._expected.expected(host, also)
 
     def describe_host(
         self, caller: Caller, host_id: int, capabilities: Mapping[str, str | None]

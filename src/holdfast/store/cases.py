@@ -15,10 +15,13 @@ from holdfast.model.host import same, short
 from holdfast.model.incident import Incident
 from holdfast.ports.recovery import ServerMove
 from holdfast.store.database import Database
+from holdfast.store.incident_rows import domain_of
 from holdfast.store.tables import (
     audit,
+    hosts,
     incidents,
     notifications,
+    observations,
     operations,
     segments,
     steps,
@@ -27,7 +30,7 @@ from holdfast.store.tables import (
 )
 from holdfast.store.vmoves import VMoveStore
 
-i, n, o, v = incidents.c, notifications.c, operations.c, vmoves.c
+h, i, n, o, v = hosts.c, incidents.c, notifications.c, operations.c, vmoves.c
 Row = Mapping[str, Any]
 
 
@@ -41,6 +44,7 @@ class Wanted:
     segment: str | None = None  # uuid
     is_open: bool | None = None
     since: datetime | None = None
+    marker: str | None = None  # the id of the last one seen: older ones follow
     limit: int = 100
 
 
@@ -84,10 +88,20 @@ class CaseStore:
         with self._db.read() as conn:
             return _segment_names(conn)
 
+    def domain(self, host: str) -> str:
+        """The rack of a host, or its zone: of what the guard against mass failures speaks. Empty if
+        nobody knows it."""
+        alike = sa.func.lower(h.name).startswith(short(host), autoescape=True)
+        query = sa.select(h.name, h.rack, h.zone).where(alike)
+        with self._db.read() as conn:
+            return str(domain_of(host, conn.execute(query).all()))
+
     def list_all(self, wanted: Wanted) -> Sequence[Listed]:
         """The newest first."""
         query = sa.select(incidents).where(*_where(wanted)).order_by(i.opened_at.desc(), i.id)
         with self._db.read() as conn:
+            if wanted.marker is not None:
+                query = query.where(_after(conn, wanted.marker))
             if wanted.host is None:
                 query = query.limit(wanted.limit)
             rows = conn.execute(query).mappings()
@@ -96,6 +110,13 @@ class CaseStore:
             counts = _counts(conn, [one.id for one in found])
             names = _segment_names(conn)
         return [Listed(one, names.get(one.segment), counts.get(one.id, {})) for one in found]
+
+    def observations(self, incident_id: str) -> Sequence[Row]:
+        """What monitors and agents saw that belongs to it, in the order in which it came."""
+        b = observations.c
+        query = sa.select(observations).where(b.incident_id == incident_id)
+        with self._db.read() as conn:
+            return _rows(conn, query.order_by(b.created_at, b.id))
 
     def case(self, incident_id: str) -> Case:
         """NotFound."""
@@ -148,6 +169,14 @@ def _where(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
         living = i.status.in_(model.LIVING)
         found.append(living if wanted.is_open else ~living)
     return found
+
+
+def _after(conn: Connection, marker: str) -> sa.ColumnElement[bool]:
+    """Those that come later in the list than that one; NotFound."""
+    opened = conn.execute(sa.select(i.opened_at).where(i.id == marker)).scalar()
+    if opened is None:
+        raise NotFound(f"no incident {marker[:80]}: a marker is the id of the last one seen")
+    return sa.or_(i.opened_at < opened, sa.and_(i.opened_at == opened, i.id > marker))
 
 
 def _is_on(incident: Incident, host: str | None) -> bool:

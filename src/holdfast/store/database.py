@@ -12,6 +12,7 @@ import functools
 import logging
 import math
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -69,6 +70,7 @@ class Database:
             if self.dialect == "postgresql"
             else self.engine
         )
+        self._writing = self.engine.execution_options(holdfast_write=True)
         self._clock_read = (-math.inf, datetime.min.replace(tzinfo=UTC))
         # SQLite has one writer; queueing here is fair, its busy handler is not.
         self._writer: contextlib.AbstractContextManager[Any] = (
@@ -85,8 +87,8 @@ class Database:
         with (
             self._writer,
             _translated(),
-            self.engine.connect() as conn,
-            conn.execution_options(holdfast_write=True).begin(),
+            self._writing.connect() as conn,
+            conn.begin(),
         ):
             yield conn
 
@@ -231,8 +233,14 @@ def _sqlite_connect(dbapi: Any, _record: Any) -> None:
 
 
 def _sqlite_begin(conn: Connection) -> None:
-    write = conn.get_execution_options().get("holdfast_write")
-    conn.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    """Said to the driver itself: every look begins one, and as a statement of SQLAlchemy's it would
+    cost as much as the look."""
+    begin = "BEGIN IMMEDIATE" if conn.get_execution_options().get("holdfast_write") else "BEGIN"
+    driver: Any = conn.connection.driver_connection
+    try:
+        driver.execute(begin)
+    except sqlite3.Error as error:
+        raise sa.exc.DBAPIError.instance(begin, None, error, sqlite3.Error) from error
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from holdfast.model.errors import Conflict, HostInUse, NotFound
-from holdfast.model.host import Host
+from holdfast.model.host import Host, Size
 from holdfast.model.lease import DELETE, END, Window
 from holdfast.model.operation import Claim
 from holdfast.model.stock import Stock
@@ -60,6 +60,12 @@ class HostStore:
     def enrolled(self, *, after: int = 0, most: int | None = None) -> Sequence[Host]:
         with self._db.read() as conn:
             return load(conn, h.enrolled.is_(True), h.id > after, most=most)
+
+    def sizes(self) -> Mapping[int, Size]:
+        """Of all hosts that are known, enrolled or not, by id."""
+        query = sa.select(h.id, h.vcpus, h.memory_mb, h.local_gb)
+        with self._db.read() as conn:
+            return {own: Size(*amounts) for own, *amounts in conn.execute(query)}
 
     def stock(self, *, sure: bool = False) -> Stock:
         return self._keeper.stock(sure=sure)

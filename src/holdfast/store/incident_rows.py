@@ -73,6 +73,22 @@ def still_out(conn: Connection, account: Account) -> tuple[str, str] | None:
     return row["id"], f"incident {row['id']} took it out of use, and it has not come back since"
 
 
+def not_back(conn: Connection, account: Account) -> tuple[str, str] | None:
+    """The incident about what was told before, if it ended without bringing it back; and a
+    sentence. Agents that are started anew say again what they said before."""
+    before = account.told_before
+    if before is None:
+        return None
+    its = sa.select(incidents).where(
+        incidents.c.subject == account.meaning.subject, incidents.c.closed_at >= before
+    )
+    row = conn.execute(its.order_by(incidents.c.closed_at.desc())).mappings().first()
+    verified_at = incident_of(row).verified_at if row is not None else None
+    if row is None or (verified_at is not None and verified_at >= before):
+        return None
+    return row["id"], f"incident {row['id']} is about it, and it has not been brought back since"
+
+
 def row_of(one: Incident) -> dict[str, Any]:
     return {
         "id": one.id,
@@ -109,6 +125,13 @@ def fleet_of(rows: Sequence[Any], others: Sequence[Incident], mine: Incident) ->
         )
         for row in rows
     ]
+
+
+def subjects_on(conn: Connection, host: str) -> set[str]:
+    """Of those that are open about the host, or what is on it."""
+    living = sa.select(incidents).where(incidents.c.status.in_(model.LIVING))
+    found = map(incident_of, conn.execute(living).mappings())
+    return {one.subject for one in found if same(one.host, host)}
 
 
 def larger(incident: Incident, others: Sequence[Incident]) -> Incident | None:

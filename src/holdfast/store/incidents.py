@@ -34,9 +34,11 @@ from holdfast.store.incident_rows import (
     incident_of,
     judged,
     larger,
+    not_back,
     row_of,
     starts_of,
     still_out,
+    subjects_on,
 )
 from holdfast.store.notifications import attach, end, lost_compute, recovered_since
 from holdfast.store.observations import belong, observation
@@ -70,6 +72,13 @@ _HELD_NOW = (
         a.held_until > sa.bindparam("now"),
     )
 )
+# Those of every step are built once: building costs more than running them.
+_ONE = sa.select(incidents).where(i.id == sa.bindparam("its_id"))
+_ONE_LOCKED = _ONE.with_for_update()
+_OPEN = sa.select(incidents).where(i.key == sa.bindparam("about"))
+_OPEN_LOCKED = _OPEN.with_for_update()
+_CHANGE = sa.update(incidents).where(i.id == sa.bindparam("its_id"))
+_REPORT = sa.select(notifications).where(n.uuid == sa.bindparam("its_uuid"))
 
 
 class IncidentStore:
@@ -84,7 +93,7 @@ class IncidentStore:
 
     def report(self, uuid: str) -> Report:
         with self._db.read() as conn:
-            row = conn.execute(sa.select(notifications).where(n.uuid == uuid)).mappings().first()
+            row = conn.execute(_REPORT, {"its_uuid": uuid}).mappings().first()
         if row is None:
             raise NotFound(f"no notification {uuid}")
         return Report(
@@ -144,7 +153,7 @@ class IncidentStore:
             return Taken(known.id, f"joined incident {known.id}: {known.cause}"), "running"
         since = recovered_since(conn, meaning.subject, account.at)
         if since is None and not account.notification:
-            since = still_out(conn, account)
+            since = still_out(conn, account) or not_back(conn, account)
         if since is not None:
             return Taken(*since), "finished"
         new = first(account, work.payload["incident"], now)
@@ -208,15 +217,18 @@ class IncidentStore:
         with self._db.read() as conn:
             return self._open(conn, subject)
 
+    def open_on(self, host: str) -> set[str]:
+        with self._db.read() as conn:
+            return subjects_on(conn, host)
+
     def situation(self, incident: Incident, since: datetime) -> Situation:
         member = self._segments.member(incident.host)  # whoever has a connection takes no second
         with self._db.read() as conn:
             now = self._db.now(conn)
             fleet = conn.execute(sa.select(h.name, h.rack, h.zone, h.state)).all()
-            lately = conn.execute(
-                sa.select(incidents).where(sa.or_(_LIVING, i.closed_at > since))
-            ).mappings()
-            others = [incident_of(row) for row in lately]
+            lately = i.kind != model.ALARM, sa.or_(_LIVING, i.closed_at > since)
+            rows = conn.execute(sa.select(incidents).where(*lately)).mappings()
+            others = [incident_of(row) for row in rows]
             domain = domain_of(incident.host, fleet)
             return Situation(
                 now=now,
@@ -351,20 +363,16 @@ class IncidentStore:
         attach(conn, self._db.herald, uuid, incident_id, status, message, now)
 
     def _one(self, conn: Connection, incident_id: str, *, lock: bool = False) -> Incident:
-        query = sa.select(incidents).where(i.id == incident_id)
-        if lock and conn.dialect.name != "sqlite":
-            query = query.with_for_update()
-        row = conn.execute(query).mappings().first()
+        query = _ONE_LOCKED if lock else _ONE
+        row = conn.execute(query, {"its_id": incident_id}).mappings().first()
         if row is None:
             raise NotFound(f"no incident {incident_id}")
         return incident_of(row)
 
     def _open(self, conn: Connection, subject: str, *, lock: bool = False) -> Incident | None:
         """`lock`: it is not closed before our commit."""
-        query = sa.select(incidents).where(i.key == subject)
-        if lock and conn.dialect.name != "sqlite":
-            query = query.with_for_update()
-        row = conn.execute(query).mappings().first()
+        query = _OPEN_LOCKED if lock else _OPEN
+        row = conn.execute(query, {"about": subject}).mappings().first()
         return None if row is None else incident_of(row)
 
     def _write(
@@ -378,10 +386,8 @@ class IncidentStore:
             judged(conn, old.id, change.verdicts, now)
         if (status, sentence) != (old.status, old.sentence):
             audit.write(conn, now, f"incident:{old.id}", None, f"{status}: {sentence}")
-        new = {"status": status, "sentence": sentence, "details": details}
-        conn.execute(
-            sa.update(incidents).where(i.id == old.id).values(**new, updated_at=now, **more)
-        )
+        new = {"status": status, "sentence": sentence, "details": details, "updated_at": now}
+        conn.execute(_CHANGE, {"its_id": old.id, **new, **more})
         return self._one(conn, old.id)
 
     def _close(self, conn: Connection, old: Incident, change: Change, now: datetime) -> Incident:

@@ -15,8 +15,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from holdfast.model.errors import Conflict, InvalidInput, NotFound
-from holdfast.model.incident import NOVA_COMPUTE, PROCESS, RECOVER, RECOVERED, meaning
-from holdfast.model.notification import COMPUTE_HOST, NEW, OPEN, NewNotification, Notification
+from holdfast.model.incident import NOVA_COMPUTE, PROCESS, RECOVER, RECOVERED, RUNNING, meaning
+from holdfast.model.notification import (
+    COMPUTE_HOST,
+    NEW,
+    OPEN,
+    VM,
+    NewNotification,
+    Notification,
+)
 from holdfast.model.operation import Operation
 from holdfast.model.segment import SegmentHost
 from holdfast.ports.herald import END, ERROR, REPORT, START, Fault, Happening, Herald
@@ -250,11 +257,15 @@ def _tell(
 
 
 def lost_compute(conn: Connection, member: SegmentHost) -> bool:
-    """Whether it is on maintenance because its nova-compute died: then it may die altogether."""
+    """Whether it is on maintenance because its nova-compute died: then it may die altogether, and
+    so may its guests. While that is being seen to, nobody else can have put it there: it would have
+    been left alone."""
     subject = f"{PROCESS}:{member.key}:{NOVA_COMPUTE}"
     query = sa.select(i.status, i.details).where(i.subject == subject)
     row = conn.execute(query.order_by(i.opened_at.desc()).limit(1)).first()
-    return row is not None and row.status == RECOVERED and not (row.details or {}).get("back_at")
+    if row is None or row.status not in (RUNNING, RECOVERED):
+        return False
+    return not (row.details or {}).get("back_at")
 
 
 def _taken(conn: Connection, new: NewNotification) -> SegmentHost:
@@ -264,7 +275,7 @@ def _taken(conn: Connection, new: NewNotification) -> SegmentHost:
     if member is not None:
         query = sa.select(m.on_maintenance).where(m.id == member.id).with_for_update()
         row = conn.execute(query).first()
-        dies = new.type == COMPUTE_HOST and lost_compute(conn, member)
+        dies = new.type in (COMPUTE_HOST, VM) and lost_compute(conn, member)
         if row is not None and row.on_maintenance and not dies:
             raise Conflict(
                 f"Host {member.name} is on maintenance: notifications about it are not taken;"
@@ -283,19 +294,28 @@ def _check_new(
     """Conflict if one like it is there already, or if what it tells of was recovered since."""
     at = new.generated_time
     lately = sa.and_(n.status.in_(OPEN), n.generated_time >= at - interval)
-    like = sa.select(n.uuid, n.payload).where(
+    like = sa.select(n.uuid, n.payload, n.generated_time, n.incident_id).where(
         n.segment_host_uuid == member.uuid,
         n.type == new.type,
         sa.or_(n.generated_time == at, lately),
     )
     for row in conn.execute(like.order_by(n.id)):
-        if row.payload == dict(new.payload):
+        if row.payload != dict(new.payload):
+            continue
+        if row.generated_time == at or not _ordered_again(conn, row.incident_id, at):
             raise _duplicate(member, new, f"notification {row.uuid} says the same")
     means = meaning(new.type, member.key, new.payload)
     if means.verdict != RECOVER:
         return
     if since := recovered_since(conn, means.subject, at):
         raise _duplicate(member, new, since[1])
+
+
+def _ordered_again(conn: Connection, incident_id: str | None, at: datetime) -> bool:
+    """Whether that incident had it run again before then: what died at `at` died anew."""
+    details = conn.execute(sa.select(i.details).where(i.id == incident_id)).scalar() or {}
+    when = details.get("verified_at") or details.get("down_at")
+    return when is not None and _moment(when) < at
 
 
 def recovered_since(conn: Connection, subject: str, at: datetime) -> tuple[str, str] | None:

@@ -12,12 +12,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from holdfast.model import observed
+from holdfast.model import alarm, observed
+from holdfast.model.alarm import Said
 from holdfast.model.errors import NotFound
 from holdfast.model.host import normalise
 from holdfast.model.operation import WAITING
 from holdfast.model.votes import ALERTED, FAILED, HOST_HEALTH, Word, work_of
 from holdfast.ports.ledger import Work
+from holdfast.store import alarms
 from holdfast.store.booking import portions
 from holdfast.store.database import Database
 from holdfast.store.host_rows import by_name
@@ -41,7 +43,9 @@ class ObservationStore:
         self._db = database
 
     def add(self, id_: str, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-        """Write a report; the same key of an observer is the same report. The row, and if new."""
+        """Write a report; the same key of an observer is the same report. The row, and if new.
+        InvalidInput of an alarm that says nothing."""
+        said = _alarm(values)
 
         def action(conn: Connection) -> tuple[Mapping[str, Any], bool]:
             now = self._db.now(conn)
@@ -59,6 +63,9 @@ class ObservationStore:
             elif row is None and values["kind"] in observed.STATES and values["state"] == FAILED:
                 work = observed.work_of(id_, now)
                 apply_work(conn, work.subject, Work(add=(work,)), now, is_new=True)
+            elif row is None and said is not None:
+                incident_id = alarms.take(conn, self._db.herald, said, now)
+                belong(conn, [id_] if incident_id else [], incident_id or "", now)
             found = row or conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
             return dict(found), row is None
 
@@ -83,6 +90,14 @@ class ObservationStore:
         """What each monitor said last of the hosts that it calls so, by name."""
         with self._db.read() as conn:
             return words(conn, names)
+
+
+def _alarm(values: Mapping[str, Any]) -> Said | None:
+    if values["kind"] != observed.ALARM:
+        return None
+    evidence = values["evidence"]
+    host = normalise(str(evidence.get("host", "")))
+    return alarm.read(evidence, host, values["subject"], values["state"])
 
 
 def is_vote(values: Mapping[str, Any]) -> bool:

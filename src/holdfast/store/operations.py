@@ -46,14 +46,13 @@ class OperationStore:
             now = self._db.now(conn)
             bound = {"now": now, "kinds": list(kinds), "most": limit}
             until = {"by": owner, "until": now + ttl, "at": now}
-            if self._db.dialect == "postgresql":
+            if conn.dialect.update_returning:  # PostgreSQL, and SQLite since 3.35
                 rows = conn.execute(_CLAIM_DUE, bound | until).mappings().all()
                 begun = [
                     row["id"] for row in rows if row["epoch"] > 1
                 ]  # a first claim has no steps
                 return _with_steps(conn, sorted(rows, key=lambda row: row["due_at"]), begun)
-            query = _CLAIMABLE if self._db.dialect == "sqlite" else _CLAIMABLE_LOCKED
-            ids = conn.execute(query, bound).scalars().all()
+            ids = conn.execute(_CLAIMABLE, bound).scalars().all()
             if not ids:
                 return []
             conn.execute(_CLAIM, {"its_ids": ids, **until})  # ours alone: locked by the query above
@@ -108,18 +107,16 @@ class OperationStore:
         def action(conn: Connection) -> None:
             now = self._keep(conn, claim, ttl)
             # Recorded already if the answer to our first try got lost.
-            known = steps.c.operation_id == claim.operation_id, steps.c.name == name
-            conn.execute(sa.delete(steps).where(*known))
-            conn.execute(
-                sa.insert(steps).values(
-                    operation_id=claim.operation_id,
-                    name=name,
-                    position=position,
-                    status=DONE,
-                    finished_at=now,
-                    sentence=sentence,
-                )
-            )
+            conn.execute(_FORGET_STEP, {"its_id": claim.operation_id, "its_name": name})
+            row = {
+                "operation_id": claim.operation_id,
+                "name": name,
+                "position": position,
+                "status": DONE,
+                "finished_at": now,
+                "sentence": sentence,
+            }
+            conn.execute(_ADD_STEP, row)
 
         self._db.retry(action)
 
@@ -166,9 +163,8 @@ class OperationStore:
                     raise _lost(claim)
                 return bool(row[0])
             update_claimed(conn, claim, **values)
-            following = _FOLLOWING.where(_next.subject == _SUBJECT)
             bound = {"its_id": claim.operation_id, "now": now}
-            return conn.execute(following, bound).first() is not None
+            return conn.execute(_FOLLOWING_IT, bound).first() is not None
 
         return self._db.retry(action, single=True)
 
@@ -248,8 +244,7 @@ def _claimable(due: sa.FromClause) -> sa.Select[Any]:
 
 
 # The statements of the loop are built once: building costs more than running them.
-_CLAIMABLE = _claimable(operations)
-_CLAIMABLE_LOCKED = _CLAIMABLE.with_for_update(skip_locked=True)
+_CLAIMABLE = _claimable(operations).with_for_update(skip_locked=True)
 _TAKE = sa.update(operations).values(
     status=RUNNING,
     owner=sa.bindparam("by"),
@@ -269,11 +264,19 @@ _SUBJECT = sa.select(_ended.subject).where(_ended.id == sa.bindparam("its_id")).
 _FOLLOWING = sa.select(_next.id).where(
     _next.is_open.is_(True), _next.next_try_at <= sa.bindparam("now")
 )
+_FOLLOWING_IT = _FOLLOWING.where(_next.subject == _SUBJECT)
 _FIRST = sa.select(sa.func.min(o.next_try_at)).where(
     o.is_open.is_(True), o.kind.in_(sa.bindparam("kinds", expanding=True))
 )
 _NEXT_LOOK = sa.select(sa.func.min(o.next_try_at)).where(
     o.is_open.is_(True), o.next_try_at > sa.bindparam("after")
+)
+_ADD_STEP = sa.insert(steps)
+_FORGET_STEP = sa.delete(steps).where(
+    steps.c.operation_id == sa.bindparam("its_id"), steps.c.name == sa.bindparam("its_name")
+)
+_STEPS = sa.select(steps.c.operation_id, steps.c.name).where(
+    steps.c.operation_id.in_(sa.bindparam("its_ids", expanding=True))
 )
 
 
@@ -350,8 +353,7 @@ def _with_steps(
 
 def _done_steps(conn: Connection, ids: Iterable[str]) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
-    query = sa.select(steps.c.operation_id, steps.c.name).where(steps.c.operation_id.in_(list(ids)))
-    for operation_id, name in conn.execute(query):
+    for operation_id, name in conn.execute(_STEPS, {"its_ids": list(ids)}):
         found.setdefault(operation_id, set()).add(name)
     return {key: frozenset(names) for key, names in found.items()}
 

@@ -75,6 +75,7 @@ class OrderStore(IncidentStore):
             take(conn, LOCK)
             now = self._db.now(conn)
             old = self._one(conn, incident_id)
+            _check_recovers(old)
             work = recovery_of(old.id, old.kind, old.subject, now)
             apply_work(conn, work.subject, Work(put=(work,)), now)
             old = self._one(conn, incident_id, lock=True)
@@ -122,8 +123,9 @@ class OrderStore(IncidentStore):
             take(conn, LOCK)
             now = self._db.now(conn)
             old = self._one(conn, incident_id)
-            work = recovery_of(old.id, old.kind, old.subject, now)
-            apply_work(conn, work.subject, Work(cancel=frozenset({work.kind})), now)
+            if old.kind in model.WORK:
+                work = recovery_of(old.id, old.kind, old.subject, now)
+                apply_work(conn, work.subject, Work(cancel=frozenset({work.kind})), now)
             old = self._one(conn, incident_id, lock=True)
             if not old.is_open:
                 raise Conflict(f"incident {old.id} is {old.status} already: nothing is left of it")
@@ -145,7 +147,7 @@ class OrderStore(IncidentStore):
             _hasten(conn, [incident_id], now)
             old = self._one(conn, incident_id, lock=True)
             if old.kind != model.HOST:
-                raise Conflict(f"incident {old.id} is about a {old.kind}, not about a host")
+                raise Conflict(f"incident {old.id} is of kind {old.kind}, not about a host")
             if not old.is_open:
                 raise Conflict(f"incident {old.id} is {old.status}: nothing waits for that word")
             word = {"author": author, "reason": reason, "at": now.isoformat()}
@@ -199,6 +201,14 @@ def _hasten(conn: Connection, ids: Sequence[str], now: datetime) -> int:
         conn.execute(busy.values(due_at=now)).rowcount
         + conn.execute(resting.values(next_try_at=now)).rowcount
     )
+
+
+def _check_recovers(old: Incident) -> None:
+    if old.kind not in model.WORK:
+        raise Conflict(
+            f"incident {old.id} is of an {old.kind}: nothing is recovered for it, so nothing can be"
+            f" tried again; holdfast alarms show {old.id} tells how it stands"
+        )
 
 
 def _may_be_told(old: Incident) -> bool:

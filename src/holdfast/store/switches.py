@@ -75,6 +75,13 @@ class SwitchStore:
             ours = sa.or_(p.scope == EVERYWHERE, p.scope.like(f"{EVERYWHERE}:%"))
             return [dict(row) for row in _in_force(conn, pauses, now, ours)]
 
+    def all_approvals(self) -> Sequence[Mapping[str, Any]]:
+        """Those that count still; `domain` is empty for everywhere."""
+        with self._db.read() as conn:
+            ours = sa.or_(p.scope == APPROVED, p.scope.like(f"{APPROVED}:%"))
+            rows = _in_force(conn, pauses, self._db.now(conn), ours)
+        return [{**row, "domain": row["scope"].removeprefix(APPROVED)[1:]} for row in rows]
+
     def silence(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         def action(conn: Connection) -> Mapping[str, Any]:
             now = self._db.now(conn)

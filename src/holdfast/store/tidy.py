@@ -15,6 +15,7 @@ from holdfast.store.tables import (
     notifications,
     observations,
     operations,
+    samples,
     verdicts,
     vmoves,
 )
@@ -44,6 +45,19 @@ class TidyStore:
 
     def audit(self, before: datetime, most: int) -> int:
         return self._remove(_OLD_AUDIT, audit, before, most)
+
+    def samples(self, before: datetime, most: int) -> int:
+        old = samples.c.wanted_until < before
+        with self._db.read() as conn:
+            hosts = conn.execute(sa.select(samples.c.host).where(old).limit(most)).scalars().all()
+        if not hosts:
+            return 0
+
+        def action(conn: Connection) -> int:
+            # asked again: somebody may look again by now
+            return conn.execute(sa.delete(samples).where(samples.c.host.in_(hosts), old)).rowcount
+
+        return self._db.retry(action)
 
     def reports(self, before: datetime, most: int) -> int:
         ended = n.status.in_(["finished", "ignored", "failed", "error"]), n.updated_at < before

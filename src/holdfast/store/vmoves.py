@@ -58,7 +58,13 @@ _FIELDS = (
 #: Whoever lets moves begin, or takes that back, holds it: see `take`.
 LOCK = "moves"
 
-
+# Those of every look are built once: building costs more than running them.
+_ANY_PENDING = sa.select(v.id).where(v.status == PENDING).limit(1)
+_ONGOING = sa.select(sa.func.count()).where(v.status == ONGOING)
+_IN_ORDER = sa.select(vmoves).order_by(v.incident_id, v.position, v.id)
+_OF = _IN_ORDER.where(v.incident_id == sa.bindparam("its_incident"))
+_TO = _IN_ORDER.where(v.dest_host == sa.bindparam("host"), v.status == ONGOING)
+_ONE = _IN_ORDER.where(v.uuid == sa.bindparam("its_uuid"))
 _restarted = (
     sa.exists()
     .where(
@@ -89,13 +95,13 @@ class VMoveStore:
         self._db.retry(action)
 
     def of(self, incident_id: str) -> Sequence[ServerMove]:
-        return self._list(v.incident_id == incident_id)
+        return self._list(_OF, its_incident=incident_id)
 
     def to(self, host: str) -> Sequence[ServerMove]:
-        return self._list(v.dest_host == host, v.status == ONGOING)
+        return self._list(_TO, host=host)
 
     def move(self, uuid: str) -> ServerMove:
-        for one in self._list(v.uuid == uuid):
+        for one in self._list(_ONE, its_uuid=uuid):
             return one
         raise NotFound(f"no move {uuid}")
 
@@ -106,8 +112,7 @@ class VMoveStore:
         def action(conn: Connection) -> int:
             take(conn, LOCK)
             now = self._db.now(conn)
-            ongoing = sa.select(sa.func.count()).where(v.status == ONGOING)
-            free = limits.all - conn.execute(ongoing).scalar_one()
+            free = limits.all - conn.execute(_ONGOING).scalar_one()
             if free <= 0:
                 return 0
             chosen = _next(conn, now)[:free]
@@ -171,7 +176,10 @@ class VMoveStore:
                 "updated_at": now,
             }
             ours = v.uuid == uuid, v.status == ONGOING
-            conn.execute(sa.update(vmoves).where(*ours).values(**values))
+            if conn.execute(sa.update(vmoves).where(*ours).values(**values)).rowcount:
+                row = conn.execute(sa.select(vmoves).where(v.uuid == uuid)).mappings().one()
+                said = f"server {row['server_id']} waits {pause_s:g} s for another try: {message}"
+                audit.write(conn, now, f"incident:{row['incident_id']}", None, said)
 
         self._db.retry(action)
 
@@ -184,16 +192,13 @@ class VMoveStore:
 
     def _might_begin(self, limits: Limits) -> bool:
         with self._db.read() as conn:
-            pending = sa.select(v.id).where(v.status == PENDING).limit(1)
-            if conn.execute(pending).first() is None:
+            if conn.execute(_ANY_PENDING).first() is None:
                 return False
-            ongoing = sa.select(sa.func.count()).where(v.status == ONGOING)
-            return bool(conn.execute(ongoing).scalar_one() < limits.all)
+            return bool(conn.execute(_ONGOING).scalar_one() < limits.all)
 
-    def _list(self, *where: Any) -> list[ServerMove]:
-        query = sa.select(vmoves).where(*where).order_by(v.incident_id, v.position, v.id)
+    def _list(self, query: sa.Select[Any], **bound: Any) -> list[ServerMove]:
         with self._db.read() as conn:
-            return [_move(row) for row in conn.execute(query).mappings()]
+            return [_move(row) for row in conn.execute(query, bound).mappings()]
 
     def _ours(self, conn: Connection, claim: Claim) -> datetime:
         now = self._db.now(conn)

@@ -18,6 +18,32 @@ o = operations.c
 
 #: What work that is armed again keeps; of the claim its end, for a call may be on its way.
 _FIXED = {"id", "key", "epoch", "created_at", "claim_until"}
+# Built once: building costs more than running them.
+_ADD = sa.insert(operations)
+_ARM_AGAIN = sa.update(operations).where(o.key == sa.bindparam("its_key")).values(epoch=o.epoch + 1)
+_FORGET_STEPS = sa.delete(steps).where(
+    steps.c.operation_id
+    == sa.select(o.id).where(o.key == sa.bindparam("its_key")).scalar_subquery()
+)
+_CANCEL = (
+    sa.update(operations)
+    .where(
+        o.subject == sa.bindparam("of"),
+        o.kind.in_(sa.bindparam("kinds", expanding=True)),
+        o.is_open.is_(True),
+    )
+    .values(
+        status=CANCELLED,
+        is_open=False,
+        epoch=o.epoch + 1,
+        sentence="no longer wanted",
+        updated_at=sa.bindparam("at"),
+    )
+)
+_LAST = sa.select(sa.func.max(o.sequence)).where(o.subject == sa.bindparam("of"))
+_BUSY = sa.select(sa.func.max(o.claim_until)).where(
+    o.subject == sa.bindparam("of"), o.claim_until > sa.bindparam("now")
+)
 
 
 def apply_work(
@@ -34,17 +60,7 @@ def apply_work(
             conn.execute(sa.select(o.id).where(o.subject == subject).with_for_update())
         busy = busy_until(conn, subject, now) or now
     if work.cancel:
-        conn.execute(
-            sa.update(operations)
-            .where(o.subject == subject, o.kind.in_(work.cancel), o.is_open.is_(True))
-            .values(
-                status=CANCELLED,
-                is_open=False,
-                epoch=o.epoch + 1,
-                sentence="no longer wanted",
-                updated_at=now,
-            )
-        )
+        conn.execute(_CANCEL, {"of": subject, "kinds": list(work.cancel), "at": now})
 
     def row(operation: Operation) -> dict[str, Any]:
         """Work that is about something else, and only comes along, need not wait."""
@@ -54,16 +70,13 @@ def apply_work(
     fresh = [row(operation) for operation in work.add]
     for operation in work.put:
         values = {k: v for k, v in row(operation).items() if k not in _FIXED}
-        again = conn.execute(
-            sa.update(operations).where(o.key == operation.key).values(**values, epoch=o.epoch + 1)
-        )
-        if again.rowcount == 0:
+        its = {"its_key": operation.key}
+        if conn.execute(_ARM_AGAIN, values | its).rowcount == 0:
             fresh.append(row(operation))
             continue
-        rearmed = sa.select(o.id).where(o.key == operation.key).scalar_subquery()
-        conn.execute(sa.delete(steps).where(steps.c.operation_id == rearmed))
+        conn.execute(_FORGET_STEPS, its)
     if fresh:
-        conn.execute(sa.insert(operations), fresh)
+        conn.execute(_ADD, fresh)
 
 
 def put(conn: Connection, operations_: Sequence[Operation], now: datetime) -> None:
@@ -78,8 +91,8 @@ def put(conn: Connection, operations_: Sequence[Operation], now: datetime) -> No
 def _tell(conn: Connection, news: Operation, now: datetime) -> None:
     """After all that was written before about the same. It waits until that has been told, and not
     for the end of the claim of whoever is telling it: nothing is lost if both are told at once."""
-    last = conn.execute(sa.select(sa.func.max(o.sequence)).where(o.subject == news.subject))
-    following = replace(news, sequence=(last.scalar() or 0) + 1)
+    last = conn.execute(_LAST, {"of": news.subject}).scalar()
+    following = replace(news, sequence=(last or 0) + 1)
     apply_work(conn, "", Work(put=(following,)), now)
 
 
@@ -97,8 +110,7 @@ def nudge(conn: Connection, operation: Operation, now: datetime) -> None:
 
 def busy_until(conn: Connection, subject: str, now: datetime) -> datetime | None:
     """Until when somebody's call for this subject may still be on its way."""
-    query = sa.select(sa.func.max(o.claim_until)).where(o.subject == subject, o.claim_until > now)
-    when: datetime | None = conn.execute(query).scalar_one()
+    when: datetime | None = conn.execute(_BUSY, {"of": subject, "now": now}).scalar_one()
     return when
 
 

@@ -6,13 +6,13 @@ life.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.model.errors import HoldfastError, InvalidInput
+from holdfast.model.errors import Forbidden, HoldfastError, InvalidInput
 from holdfast.ports.clock import Clock
 from holdfast.ports.reports import Reports
+from holdfast.watch.errand import Errand
 from holdfast.watch.spool import Item, Spool
 
 LOG = logging.getLogger(__name__)
@@ -20,85 +20,90 @@ LOG = logging.getLogger(__name__)
 PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 #: What waits is looked for so often even if nobody rings.
 IDLE_S = 5.0
+AT_A_TIME = 100
 
 
-class _Errand:
-    """A thread that comes round for ever, sooner when somebody rings."""
+class Courier(Errand):
+    """`observer`: in whose name its host reports, if it may report in no other one. What is refused
+    because it names another, of before a host was renamed, is put aside: it would be for ever."""
 
-    def __init__(self, name: str, clock: Clock) -> None:
-        self._clock = clock
-        self._bell = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._forever, name=name, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._bell.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=15)
-
-    def ring(self) -> None:
-        """There is something to do."""
-        self._bell.set()
-
-    def _forever(self) -> None:
-        raise NotImplementedError
-
-
-class Courier(_Errand):
-    def __init__(self, spool: Spool, reports: Reports, clock: Clock) -> None:
+    def __init__(
+        self, spool: Spool, reports: Reports, clock: Clock, *, observer: str | None = None
+    ) -> None:
         super().__init__("courier", clock)
         self._spool = spool
         self._reports = reports
+        self._observer = observer
         self._complained = ""
+        self._held: dict[str, str] = {}  # subjects that wait for another try, and why
 
     def _forever(self) -> None:
-        pause_s = PAUSE_S
+        pause_s, retry_at = PAUSE_S, 0.0
         while not self._stop.is_set():
             self._bell.clear()
-            try:
-                stuck = self.round()
-            except HoldfastError as error:
-                stuck = error.message
-            except Exception:  # the top of the thread: it must come round again
-                LOG.exception("courier: unforeseen")
-                stuck = "something unforeseen, see the log"
+            again = self._clock.monotonic() >= retry_at
+            stuck = self._try(self.round if again else self._go_on)
             self._complain(stuck)
-            if stuck:
-                self._clock.wait(self._stop, pause_s)
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-            else:
-                pause_s = PAUSE_S
+            now = self._clock.monotonic()
+            if not stuck:
+                pause_s, retry_at = PAUSE_S, 0.0
                 self._clock.wait(self._bell, IDLE_S)
+                continue
+            if again:
+                retry_at, pause_s = now + pause_s, min(pause_s * 2, LONGEST_PAUSE_S)
+            self._clock.wait(self._bell, max(0.0, retry_at - now))
+
+    def _try(self, deliver: Callable[[], str]) -> str:
+        try:
+            return deliver()
+        except HoldfastError as error:
+            return error.message
+        except Exception:  # the top of the thread: it must come round again
+            LOG.exception("courier: unforeseen")
+            return "something unforeseen, see the log"
 
     def round(self) -> str:
         """Deliver all that can be; why the rest could not be, or ""."""
-        stuck = ""
-        while not self._stop.is_set() and not stuck:
-            heads = self._spool.heads()
-            if not heads:
+        self._held.clear()
+        return self._go_on()
+
+    def _go_on(self) -> str:
+        """The same without those that have just been tried: they hold up nobody else."""
+        while not self._stop.is_set():
+            heads = self._spool.heads(AT_A_TIME + len(self._held))
+            fresh = [item for item in heads if item.subject not in self._held]
+            if not fresh:
                 break
-            for item in heads:
-                stuck = self._deliver(item) or stuck
-        return stuck
+            for item in fresh:
+                if why := self._deliver(item):
+                    self._held[item.subject] = why
+        return next(iter(self._held.values()), "")
 
     def _deliver(self, item: Item) -> str:
         try:
             self._reports.report(item.body)
         except InvalidInput as refused:
-            LOG.error(
-                "the report about %s is not taken and put aside: %s", item.subject, refused.message
-            )
-            self._spool.park(item, refused.message)
+            self._put_aside(item, refused)
+            return ""
+        except Forbidden as refused:
+            if self._is_ours(item):
+                return f"{item.subject}: {refused.message}"
+            self._put_aside(item, refused)
             return ""
         except HoldfastError as later:
             return f"{item.subject}: {later.message}"
         self._spool.done(item)
         LOG.info("reported: %s %s", item.subject, item.body.get("state", ""))
         return ""
+
+    def _is_ours(self, item: Item) -> bool:
+        return self._observer is None or item.body.get("observer") == self._observer
+
+    def _put_aside(self, item: Item, refused: HoldfastError) -> None:
+        LOG.error(
+            "the report about %s is not taken and put aside: %s", item.subject, refused.message
+        )
+        self._spool.park(item, refused.message)
 
     def _complain(self, why: str) -> None:
         """Once, not at every try."""
@@ -109,7 +114,7 @@ class Courier(_Errand):
         self._complained = why
 
 
-class Heartbeat(_Errand):
+class Heartbeat(Errand):
     """Says how we are and what we see: every few seconds, and soon after a change."""
 
     def __init__(

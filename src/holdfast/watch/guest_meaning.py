@@ -27,24 +27,34 @@ ARRIVING: Final = "arriving"
 
 #: What is over once a guest runs again. That QEMU hangs shows in no state.
 ENDED_BY_RUNNING: Final = frozenset({"stopped", "panic", "io_error pause", "watchdog", "suspended"})
+#: And once it is stopped: what does not run does not hang.
+ENDED_BY_PAUSE: Final = frozenset({"hang hung", "hang stalled"})
+#: Details of what was expected.
+MISSING, STOPPED, UNEXPECTED, MET = "missing", "stopped", "unexpected", "met"
+#: Ways to be off that are somebody's will: the guest's, or whoever gave the order.
+ORDERLY: Final = frozenset({"shutdown", "destroyed", "migrated", "saved", "from_snapshot"})
 EVERYTHING: Final = frozenset({"*"})
 NOTHING: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """`ends`: causes of trouble that are over. `closing`: who began to end it, guest or host."""
+    """`ends`: causes of trouble that are over. `closing`: who began to end it, guest or host.
+    `ended`: how it came to be off, if it was by its own will or an order."""
 
     life: str
     sign: Sign | None = None
     ends: frozenset[str] = NOTHING
     closing: str = ""
     gone: bool = False  # nothing has to be remembered of it
+    ended: str = ""
 
 
 def cause(sign: Sign) -> str:
     """Under which several traces of one failure come together."""
-    return f"{sign.event} {sign.detail}" if sign.event == "io_error" else sign.event
+    if sign.event == port.EXPECTATION and sign.detail != UNEXPECTED:
+        return "stopped"  # of which nobody heard
+    return f"{sign.event} {sign.detail}" if sign.event in _BY_DETAIL else sign.event
 
 
 def of_event(event: Event, life: str, closing: str) -> Meaning:
@@ -52,13 +62,35 @@ def of_event(event: Event, life: str, closing: str) -> Meaning:
     if event.kind == port.LIFECYCLE:
         meant = _LIFECYCLE.get(event.detail)
         return meant(event, life, closing) if meant else Meaning(life, closing=closing)
+    if event.kind == port.EXPECTATION:
+        return _expectation(event, life, closing)
     if (event.kind, event.detail) in _OVER:
-        return Meaning(life, ends=frozenset({event.kind}), closing=closing)
+        over = _OVER[event.kind, event.detail]
+        return Meaning(life, ends=frozenset({over}), closing=closing)
+    if event.kind == port.HANG and life in (PAUSED, CRASHED, OFF):  # seen before that was heard
+        return Meaning(life, closing=closing)
     ends = frozenset({port.AGENT}) if event.kind == port.AGENT else NOTHING
     return Meaning(life, _sign(event), ends, closing)
 
 
-_OVER: Final = frozenset({(port.MONITOR, "answering"), (port.HANG, "alive")})
+#: Of these each detail is a trouble of its own.
+_BY_DETAIL: Final = (port.IO_ERROR, port.MONITOR, port.HANG)
+_OVER: Final = {
+    (port.MONITOR, "answering"): "monitor stuck",
+    (port.MONITOR, "released"): "monitor held",
+    (port.HANG, "alive"): "hang hung",
+    (port.HANG, "running"): "hang stalled",
+}
+
+
+def _expectation(event: Event, life: str, closing: str) -> Meaning:
+    """One that is missing is off, wherever it went."""
+    if event.detail == MET:
+        over = cause(Sign(event.kind, event.reason))
+        gone = event.reason == MISSING and life == OFF
+        return Meaning(life, ends=frozenset({over}), closing=closing, gone=gone)
+    life = OFF if event.detail == MISSING else life
+    return Meaning(life, _sign(event), closing=closing)
 
 
 def _sign(event: Event) -> Sign:
@@ -91,7 +123,8 @@ def _resumed(event: Event, life: str, closing: str) -> Meaning:
 
 
 def _suspended(event: Event, life: str, closing: str) -> Meaning:
-    return Meaning(PAUSED, _of_pause(event.reason, event.metadata), closing=closing)
+    sign = _of_pause(event.reason, event.metadata)
+    return Meaning(PAUSED, sign, ENDED_BY_PAUSE, closing)
 
 
 def _of_pause(reason: str, metadata: Mapping[str, str]) -> Sign | None:
@@ -114,11 +147,13 @@ def _stopped(event: Event, life: str, closing: str) -> Meaning:
     if event.reason == "crashed":
         return Meaning(OFF, Sign("panic", "panicked"))
     if event.reason == "failed" and life == ARRIVING:
-        return Meaning(OFF, ends=EVERYTHING)
+        return Meaning(OFF, ends=EVERYTHING, ended="migrated")
     how = event.reason
     if how in ("failed", "shutdown"):
         how = {"guest": "shutdown", "finished": "shutdown", "host": "terminated"}.get(closing, how)
-    return Meaning(OFF, Sign("stopped", how), ends=NOTHING if _is_death(how) else EVERYTHING)
+    if _is_death(how):
+        return Meaning(OFF, Sign("stopped", how))
+    return Meaning(OFF, Sign("stopped", how), EVERYTHING, ended=how)
 
 
 def _is_death(how: str) -> bool:
@@ -130,7 +165,7 @@ def _crashed(event: Event, life: str, closing: str) -> Meaning:
 
 
 def _slept(event: Event, life: str, closing: str) -> Meaning:
-    return Meaning(PAUSED, closing=closing)
+    return Meaning(PAUSED, ends=ENDED_BY_PAUSE, closing=closing)
 
 
 def _undefined(event: Event, life: str, closing: str) -> Meaning:
@@ -161,7 +196,9 @@ def of_state(guest: Guest, life: str, closing: str) -> Meaning:
     if guest.state == "paused":
         sign = _of_pause(guest.reason, guest.metadata)
         arriving = life == ARRIVING and guest.reason in ("migration", "starting_up")
-        return Meaning(ARRIVING if arriving else PAUSED, sign, closing=closing)
+        return Meaning(ARRIVING if arriving else PAUSED, sign, ENDED_BY_PAUSE, closing)
+    if guest.state == "pmsuspended":
+        return Meaning(PAUSED, ends=ENDED_BY_PAUSE, closing=closing)
     if guest.state == "crashed":
         return Meaning(CRASHED, Sign("panic", "panicked"), closing=closing)
     if guest.state == "shutoff":
@@ -171,16 +208,18 @@ def of_state(guest: Guest, life: str, closing: str) -> Meaning:
 
 def _of_off(guest: Guest, life: str, closing: str) -> Meaning:
     if life == ARRIVING:
-        return Meaning(OFF, ends=EVERYTHING)
+        return Meaning(OFF, ends=EVERYTHING, ended="migrated")
     lived = life in (RUNNING, PAUSED, CRASHED)
-    # crashed: QEMU died, or its guest panicked. failed: it could not be started, which is somebody
-    # else's business unless it ran
-    died = (guest.reason == "crashed" and life != OFF) or (guest.reason == "failed" and lived)
+    # crashed: QEMU died, or its guest panicked. daemon: it died while a new libvirtd looked for its
+    # guests. failed: it could not be started, which is somebody else's business unless it ran
+    gone = guest.reason in ("crashed", "daemon")
+    died = (gone and life != OFF) or (guest.reason == "failed" and lived)
     if not died:
-        known = life == OFF or guest.reason in ("crashed", "failed")
-        return Meaning(OFF, ends=NOTHING if known else EVERYTHING)
+        known = life == OFF or gone or guest.reason == "failed"
+        ended = guest.reason if guest.reason in ORDERLY else ""
+        return Meaning(OFF, ends=NOTHING if known else EVERYTHING, ended=ended)
     if closing == "guest":
-        return Meaning(OFF, ends=EVERYTHING)
+        return Meaning(OFF, ends=EVERYTHING, ended="shutdown")
     how = "terminated" if closing == "host" else "failed"
     return Meaning(OFF, Sign("panic", "panicked") if life == CRASHED else Sign("stopped", how))
 

@@ -10,7 +10,7 @@ The second kind is all guests that there were, read at that time.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -32,11 +32,15 @@ class Reading:
 
 
 def line(record: Event | Reading) -> str:
+    return json.dumps(plain(record))
+
+
+def plain(record: Event | Reading) -> dict[str, Any]:
     """Without what is empty."""
-    plain = asdict(record) | {"at": record.at.isoformat()}
+    said = asdict(record) | {"at": record.at.isoformat()}
     if isinstance(record, Event):
-        return json.dumps({name: value for name, value in plain.items() if value})
-    return json.dumps(plain)
+        return {name: value for name, value in said.items() if value}
+    return said
 
 
 def read(lines: Iterable[str], source: str) -> Iterator[Event | Reading]:
@@ -54,22 +58,30 @@ def replay(
     records: Iterable[Event | Reading], filters: Filter
 ) -> Iterator[tuple[datetime, Happening]]:
     """What would have been told, and when; grace times that end later included."""
-    watch = GuestWatch(filters)
+    for now, one in go_on(GuestWatch(filters), records, datetime.timestamp):
+        yield datetime.fromtimestamp(now, UTC), one
+
+
+def go_on(
+    watch: GuestWatch,
+    records: Iterable[Event | Reading],
+    time_of: Callable[[datetime], float],
+) -> Iterator[tuple[float, Happening]]:
+    """The same from what a watch knows already, by its own time."""
     for record in records:
-        now = record.at.timestamp()
+        now = time_of(record.at)
         yield from _until(watch, now)
         if isinstance(record, Event):
             told = watch.hear(record, now)
         else:
             told = watch.reconcile(record.guests, record.at, now)
-        yield from ((record.at, one) for one in told)
+        yield from ((now, one) for one in told)
     yield from _until(watch, None)
 
 
-def _until(watch: GuestWatch, now: float | None) -> Iterator[tuple[datetime, Happening]]:
+def _until(watch: GuestWatch, now: float | None) -> Iterator[tuple[float, Happening]]:
     while (due := watch.due()) is not None and (now is None or due <= now):
-        for one in watch.look(due):
-            yield datetime.fromtimestamp(due, UTC), one
+        yield from ((due, one) for one in watch.look(due))
 
 
 def _record(said: Any) -> Event | Reading:

@@ -7,8 +7,10 @@
     watch.look(now)                  # grace times that are over; watch.due() says when
 
 One happening per failure, however many traces it leaves: they come together in a `Trouble` until
-the guest runs again. Only what is worse than what was told is told on top. `now` is monotonic; the
-dates in what is told are those of the events. No input, no output; one thread at a time.
+the guest runs again. Only what is worse than what was told is told on top: a failure after a note,
+the guest's death after a failure that it lived with. `now` is monotonic, and so is what says which
+of two things is the newer one; dates, which jump with the clock, are only told. No input, no
+output; one thread at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,29 +18,36 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
-from holdfast.model.guest_filter import (
-    IGNORE,
-    RECOVER,
-    REPORT,
-    Filter,
-    Sign,
-    Tally,
-    Verdict,
-)
-from holdfast.ports.guests import LIFECYCLE, REBOOT, Event, Guest
+from holdfast.model.guest_filter import IGNORE, RECOVER, Filter, Sign, Tally
+from holdfast.ports.guests import EXPECTATION, LIFECYCLE, REBOOT, Event, Guest
 from holdfast.watch import guest_meaning as meaning
-from holdfast.watch.guest_meaning import EVERYTHING, UNKNOWN, Meaning
+from holdfast.watch.guest_meaning import UNKNOWN, Meaning
+from holdfast.watch.guest_trouble import (
+    FAILED,
+    MOST_TRACES,
+    RANK,
+    TOLD,
+    UNSEEN,
+    Now,
+    Trouble,
+    begins,
+    explains,
+    richer,
+    traced,
+    without,
+)
 
-FAILED: Final = "failed"
-NOTED: Final = "noted"
-_TOLD: Final = {RECOVER: FAILED, REPORT: NOTED, IGNORE: ""}
-_RANK: Final = {"": 0, NOTED: 1, FAILED: 2}
 #: One reset makes two or three events.
 REBOOT_S: Final = 2.0
 #: What is over at once and comes again within that time is the same trouble.
 QUIET_S: Final = 60.0
-#: Of how many traces of a trouble each is kept, the first ones.
-MOST_TRACES: Final = 16
+#: How many removed guests are remembered.
+MOST_DISMISSED: Final = 1000
+#: Troubles with which a guest ends.
+_ENDS: Final = ("stopped", "panic", "watchdog")
+#: Of a lifecycle, what says nothing about how the guest lives.
+_NOT_LIFE: Final = ("defined", "undefined", "shutdown")
+_DEAD: Final = (meaning.OFF, meaning.CRASHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,53 +77,68 @@ def report(one: Happening, host: str, observed_at: datetime) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    sign: Sign
-    since: datetime
-    began: float
-    last: float
-    verdict: Verdict
-    lasts: bool
-    told: str = ""
-    traces: tuple[str, ...] = ()
-    count: int = 1
-
-    @property
-    def due(self) -> float | None:
-        """When it is told, if nothing changes."""
-        if _RANK[_TOLD[self.verdict.do]] <= _RANK[self.told]:
-            return None
-        return self.began + self.verdict.after_s
-
-
-@dataclass(frozen=True, slots=True)
 class Track:
     """What is remembered of one guest."""
 
     uuid: str
     name: str
     life: str = UNKNOWN
+    reason: str = ""  # why it lives so, in the hypervisor's words
+    since: datetime | None = None
     closing: str = ""
     persistent: bool = False  # until it is read, or heard that it is kept
-    heard_at: datetime | None = None  # the last that was heard of its life
+    ended: str = ""  # how it came to be off, if in an orderly way
+    heard: float | None = None  # when the last was heard of its life
     rebooted: float = float("-inf")
     metadata: Mapping[str, str] = field(default_factory=dict)
     troubles: Mapping[str, Trouble] = field(default_factory=dict)
     tally: Tally = field(default_factory=dict)
 
     @property
+    def differences(self) -> set[str]:
+        """What of it was not as the cloud says, and is not over."""
+        signs = (trouble.sign for trouble in self.troubles.values() if trouble.lasts)
+        return {sign.detail for sign in signs if sign.event == EXPECTATION}
+
+    @property
+    def explained(self) -> str:
+        """Why nobody need be told that it is off: how it ended in an orderly way, or that filters
+        have judged its end."""
+        judged = any(
+            name in self.troubles and self.troubles[name].sign.event != EXPECTATION
+            for name in _ENDS
+        )
+        return self.ended or ("judged" if judged else "")
+
+    @property
     def told(self) -> str:
         """The worst that was told of what is not over."""
         told = (trouble.told for trouble in self.troubles.values())
-        return max(told, key=_RANK.__getitem__, default="")
+        return max(told, key=RANK.__getitem__, default="")
 
 
 class GuestWatch:
     def __init__(self, filters: Filter) -> None:
-        self.filters = filters  # may be replaced at any time
+        self.filters = filters
         self.tracks: dict[str, Track] = {}
+        #: Guests that are gone, and why nobody need be told: whoever misses one finds it here.
+        self.dismissed: dict[str, str] = {}
+        #: When they went: a reading that was begun before may still have them.
+        self._left: dict[str, float] = {}
 
-    def hear(self, event: Event, now: float) -> list[Happening]:
+    def use(self, filters: Filter, now: float) -> None:
+        """From now on these count, also for what was not told yet."""
+        self.filters = filters
+        for track in [one for one in self.tracks.values() if one.troubles]:
+            troubles = {
+                name: one if one.told else _judged_anew(one, track, filters, now)
+                for name, one in track.troubles.items()
+            }
+            self.tracks[track.uuid] = replace(track, troubles=troubles)
+
+    def hear(self, event: Event, now: float, heard: float | None = None) -> list[Happening]:
+        """`heard`: when it was, if not just now."""
+        heard = now if heard is None else heard
         track = self.tracks.get(event.uuid) or Track(event.uuid, event.name)
         if event.metadata:
             track = replace(track, metadata=event.metadata)
@@ -123,25 +147,38 @@ class GuestWatch:
                 return []
             track = replace(track, rebooted=now)
         if event.kind == LIFECYCLE:
-            track = replace(track, heard_at=event.at, name=event.name)
+            track = replace(track, heard=heard, name=event.name)
+            self._left.pop(event.uuid, None)
             if event.detail in ("defined", "undefined"):
                 track = replace(track, persistent=event.detail == "defined")
         meant = meaning.of_event(event, track.life, track.closing)
         words = (event.kind, event.detail, event.reason, event.disk, event.path)
-        return self._follow(track, meant, _Now(event.at, now, " ".join(filter(None, words))))
+        said = " ".join(filter(None, words))
+        about_life = event.kind == LIFECYCLE and event.detail not in _NOT_LIFE
+        why = event.reason if about_life else ""
+        removed = event.reason or "removed" if event.detail == "undefined" else ""
+        return self._follow(track, meant, Now(event.at, now, heard, said, why, removed))
 
-    def reconcile(self, guests: Sequence[Guest], at: datetime, now: float) -> list[Happening]:
-        """All that there are, as they were read from `at` on; who is missing is gone."""
+    def reconcile(
+        self, guests: Sequence[Guest], at: datetime, now: float, began: float | None = None
+    ) -> list[Happening]:
+        """All that there are, as they were read from `at` on, by our time `began`, if not just now;
+        who is missing is gone."""
+        began = now if began is None else began
         happened: list[Happening] = []
         for guest in guests:
-            happened += self._read(guest, at, now)
+            if self._left.get(guest.uuid, began) <= began:
+                happened += self._read(guest, at, now, began)
+        self._left = {uuid: when for uuid, when in self._left.items() if when > began}
         present = {guest.uuid for guest in guests}
         for track in [one for one in self.tracks.values() if one.uuid not in present]:
-            if track.heard_at is not None and track.heard_at > at:
+            if track.heard is not None and track.heard > began:
                 continue  # it came while the others were read
+            if meaning.MISSING in track.differences:
+                continue  # which is known
             meant = meaning.of_absence(track.life, track.persistent)
             gone = "it was there, and is not any more"
-            happened += self._follow(track, meant, _Now(at, now, gone))
+            happened += self._follow(track, meant, Now(at, now, began, gone))
         return happened + self.look(now)
 
     def look(self, now: float) -> list[Happening]:
@@ -167,133 +204,117 @@ class GuestWatch:
         )
         return min(dues, default=None)
 
-    def _read(self, guest: Guest, at: datetime, now: float) -> list[Happening]:
+    def _read(self, guest: Guest, at: datetime, now: float, began: float) -> list[Happening]:
         track = self.tracks.get(guest.uuid) or Track(guest.uuid, guest.name)
-        track = replace(
-            track,
-            name=guest.name,
-            persistent=guest.persistent,
-            metadata=guest.metadata or track.metadata,
-        )
-        if track.heard_at is not None and track.heard_at > at:
+        track = replace(track, name=guest.name, metadata=guest.metadata or track.metadata)
+        if guest.state == UNKNOWN:  # it did not answer: no more than that it is there
+            self.tracks[track.uuid] = track
+            return []
+        track = replace(track, persistent=guest.persistent)
+        if track.heard is not None and track.heard > began:
             self.tracks[track.uuid] = track  # what was heard since is newer
             return []
         meant = meaning.of_state(guest, track.life, track.closing)
-        return self._follow(track, meant, _Now(at, now, f"found {guest.state} {guest.reason}"))
+        said = f"found {guest.state} {guest.reason}"
+        return self._follow(track, meant, Now(at, now, began, said, guest.reason))
 
-    def _follow(self, track: Track, meant: Meaning, when: "_Now") -> list[Happening]:
-        troubles = _without(track.troubles, meant.ends)
-        track = replace(track, life=meant.life, closing=meant.closing, troubles=troubles)
+    def _follow(self, track: Track, meant: Meaning, when: Now) -> list[Happening]:
+        troubles, explained = without(track.troubles, meant.ends), track.explained
+        died = meant.life in _DEAD and track.life not in _DEAD
+        if meant.life != track.life:
+            track = replace(track, life=meant.life, reason="", since=when.at)
+        reason = when.reason or track.reason
+        ended = (meant.ended or track.ended) if meant.life == meaning.OFF else ""
+        track = replace(track, reason=reason, closing=meant.closing, troubles=troubles, ended=ended)
         if meant.sign is not None:
-            track = _take(track, meant.sign, self.filters, when)
+            track = _take(track, meant.sign, self.filters, when, died)
         track, told = _tell(track, when.now)
         if meant.gone:
             self.tracks.pop(track.uuid, None)
+            self._left[track.uuid] = when.stamp
+            self._dismiss(track.uuid, explained or when.removed)
         else:
             self.tracks[track.uuid] = track
+            self.dismissed.pop(track.uuid, None)
         return told
 
-
-@dataclass(frozen=True, slots=True)
-class _Now:
-    """When something was heard or read, by both clocks, and what it was."""
-
-    at: datetime
-    now: float
-    said: str
-
-    @property
-    def trace(self) -> str:
-        return f"{self.at.isoformat()} {self.said}"
+    def _dismiss(self, uuid: str, how: str) -> None:
+        if how:
+            self.dismissed[uuid] = how
+        for kept in (self.dismissed, self._left):
+            while len(kept) > MOST_DISMISSED:
+                del kept[next(iter(kept))]
 
 
-def _without(troubles: Mapping[str, Trouble], ends: frozenset[str]) -> Mapping[str, Trouble]:
-    """What was only noted is remembered for a while, so that a guest that falls and rises all the
-    time is not noted all the time."""
-    if ends == EVERYTHING:
-        return {}
-    kept = dict(troubles)
-    for name in ends & kept.keys():
-        trouble = kept.pop(name)
-        if trouble.told == NOTED:
-            kept[name] = replace(trouble, lasts=False)
-    return kept
+def _judged_anew(trouble: Trouble, track: Track, filters: Filter, now: float) -> Trouble:
+    about = {**track.metadata, "name": track.name}
+    verdict, _ = filters.judge(trouble.sign, about, track.tally, now, again=True)
+    return replace(trouble, verdict=verdict)
 
 
-def _take(track: Track, sign: Sign, filters: Filter, when: _Now) -> Track:
-    """The track with one sign more."""
+def _take(track: Track, sign: Sign, filters: Filter, when: Now, died: bool) -> Track:
+    """The track with one sign more; `died`: the guest lived until then."""
     name = meaning.cause(sign)
-    lost = next((one for one, t in track.troubles.items() if t.told == FAILED), None)
+    lost = next((one for one, t in track.troubles.items() if explains(t, one == name, died)), None)
     if lost is not None:  # that is known: this is one trace more
         old = track.troubles[lost]
-        old = replace(old, lasts=old.lasts or track.life == meaning.OFF)
-        trouble = _traced(old, when, again=lost == name)
-        return replace(track, troubles={**track.troubles, lost: trouble})
+        same = lost == name and sign.lasts
+        old = replace(old, lasts=old.lasts or same or track.life == meaning.OFF)
+        trouble = traced(old, when, again=lost == name)
+        return replace(track, troubles={**_sure(track, name, sign), lost: trouble})
     known = track.troubles.get(name)
     goes_on = known is not None and known.lasts
     if known is not None and goes_on:
-        sign = _richer(known.sign, sign)
+        sign = richer(known.sign, sign)
     about = {**track.metadata, "name": track.name}
     verdict, tally = filters.judge(sign, about, track.tally, when.now, again=goes_on)
     if tally:  # of rules that are still in force
         track = replace(track, tally={rule: tally[rule] for rule in filters.rules if rule in tally})
+    # what it was in before has come to its end
+    over = track.life == meaning.OFF or (died and verdict.do == RECOVER)
     if known is not None:
-        begun = known if goes_on or not sign.lasts else replace(known, **_begins(when))
+        begun = known if goes_on or not sign.lasts else replace(known, **begins(when))
         begun = replace(begun, sign=sign, verdict=verdict, lasts=sign.lasts)
-        trouble = _traced(begun, when)
+        trouble = traced(begun, when)
     elif verdict.do == IGNORE and not sign.lasts:
         return track
     else:
         traces: tuple[str, ...] = (when.trace,)
-        if track.life == meaning.OFF:  # what it was in before has come to its end
+        if over:
             traces = tuple(t for one in track.troubles.values() for t in one.traces) + traces
         trouble = Trouble(
             sign, when.at, when.now, when.now, verdict, sign.lasts, traces=traces[-MOST_TRACES:]
         )
-    others = {} if track.life == meaning.OFF else track.troubles
+    others = {} if over else track.troubles
     return replace(track, troubles={**others, name: trouble})
 
 
-def _begins(when: _Now) -> dict[str, Any]:
-    return {"since": when.at, "began": when.now}
-
-
-def _traced(trouble: Trouble, when: _Now, *, again: bool = True) -> Trouble:
-    traces = (*trouble.traces, when.trace)[:MOST_TRACES]
-    last = when.now if again else trouble.last
-    return replace(trouble, traces=traces, count=trouble.count + 1, last=last)
-
-
-def _richer(old: Sign, new: Sign) -> Sign:
-    """Two traces of one thing: what one of them lacks, the other has."""
-    same = old.detail == new.detail
-    return replace(
-        new,
-        reason=new.reason or (old.reason if same else ""),
-        disk=new.disk or (old.disk if same else ""),
-        path=new.path or (old.path if same else ""),
-    )
+def _sure(track: Track, name: str, sign: Sign) -> Mapping[str, Trouble]:
+    """The troubles, of which one that was only remembered is heard again."""
+    if sign.event not in UNSEEN or name not in track.troubles:
+        return track.troubles
+    return {**track.troubles, name: replace(track.troubles[name], lasts=sign.lasts)}
 
 
 def _tell(track: Track, now: float) -> tuple[Track, list[Happening]]:
     """What is due, the worst of it; the rest of the guest's troubles is then explained by it."""
     due = [
-        (_RANK[_TOLD[trouble.verdict.do]], name)
+        (RANK[TOLD[trouble.verdict.do]], name)
         for name, trouble in track.troubles.items()
         if trouble.due is not None and trouble.due <= now
     ]
     happened: list[Happening] = []
     for _rank, name in sorted(due, reverse=True):
         trouble = track.troubles[name]
-        state = _TOLD[trouble.verdict.do]
+        state = TOLD[trouble.verdict.do]
         if track.told != FAILED:
-            happened.append(_happening(track, name, trouble, state))
+            happened.append(happening(track, name, trouble, state))
         told = replace(trouble, told=state)
         track = replace(track, troubles={**track.troubles, name: told})
     return track, happened
 
 
-def _happening(track: Track, name: str, trouble: Trouble, state: str) -> Happening:
+def happening(track: Track, name: str, trouble: Trouble, state: str) -> Happening:
     sign = trouble.sign
     key = f"{track.uuid}/{name.replace(' ', '-')}/{trouble.since.isoformat()}/{state}"
     evidence: dict[str, Any] = {

@@ -3,7 +3,8 @@
 
 An agent that does not answer proves nothing by itself: it may have been stopped, or starved. So
 before a verdict the guest's activity is looked at. What reads or writes, on disks or networks,
-lives; what computes a little lives too. What stands quite still, or only spins, hangs.
+lives; what computes a little lives too. What stands quite still, or only spins, hangs. One that is
+paused does neither by its own will: it is not judged, and begins anew when it goes on.
 
     track, said = judge(Track(), pulse, now, Settings())      # said: "", "hung" or "alive"
 
@@ -11,7 +12,7 @@ Pure; who asks the agents of many guests at once is a driver. `HangWatch` makes 
 `watch/guests.py` to judge.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -54,7 +55,9 @@ def judge(track: Track, pulse: Pulse, now: float, settings: Settings) -> tuple[T
         # its agent has gone, or nothing can be seen: no reason to think so, none to take it back
         return (track, "") if track.hung else (Track(answered=track.answered), "")
     track = replace(track, missed=track.missed + 1)
-    if track.io is None or pulse.io != track.io or _anew(track, pulse):
+    if track.io is None:  # nothing to compare it with yet
+        return replace(track, io=pulse.io, cpu_s=pulse.cpu_s, still_since=now), ""
+    if pulse.io != track.io or _anew(track, pulse):
         moved = replace(track, io=pulse.io, cpu_s=pulse.cpu_s, still_since=now, hung="")
         return moved, ALIVE if track.hung else ""
     if track.hung or not track.answered or track.missed < settings.misses:
@@ -84,11 +87,23 @@ class HangWatch:
         self.settings = settings or Settings()
         self.tracks: dict[str, Track] = {}
 
-    def look(self, pulses: Iterable[Pulse], at: datetime, now: float) -> list[Event]:
-        """What is to be heard of them now. Of who is not among them nothing is remembered."""
+    def recall(self, told: Iterable[str], unsaid: Iterable[str] = ()) -> None:
+        """Of these it was told before our time that they hang, and of these it was only thought:
+        then it is said again if it is still so."""
+        self.tracks |= {uuid: Track(answered=True, hung=IDLE) for uuid in told}
+        self.tracks |= {uuid: Track(answered=True) for uuid in unsaid}
+
+    def look(
+        self, pulses: Iterable[Pulse], running: Collection[str], at: datetime, now: float
+    ) -> list[Event]:
+        """What is to be heard now of those that are known to run. Of who is not among the pulses
+        nothing is remembered."""
         events, tracks = [], {}
         for pulse in pulses:
             old = self.tracks.get(pulse.uuid, Track())
+            if pulse.uuid not in running:
+                tracks[pulse.uuid] = Track(answered=old.answered)
+                continue
             tracks[pulse.uuid], said = judge(old, pulse, now, self.settings)
             if said:
                 how = tracks[pulse.uuid].hung

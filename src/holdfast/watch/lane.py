@@ -12,12 +12,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from holdfast.model.errors import HoldfastError
-from holdfast.model.standing import Sighting
-from holdfast.watch.monitor import BUSY, HUNG, RAISED, Monitor, Tally, checked
+from holdfast.watch.monitor import BUSY, HUNG, RAISED, Monitor, Seen, Tally, checked
 
 LOG = logging.getLogger(__name__)
 
-Sightings = Sequence[Sighting]
+Sightings = Sequence[Seen]
 
 
 class Lane:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a monitor is: a plugin that knows one kind of resource, and nothing of what follows.
 
-It is told what Nova says (push) and asked how things stand (poll), and answers with sightings. It
-decides nothing: debouncing, damping and what a failure means are `model/standing.py`'s. A third
-party needs one class and one entry point; `plugin(conf)` makes it:
+It is told what Nova says (push) and asked how things stand (poll), and answers with sightings of
+hosts, or words about guests. It decides nothing: debouncing, damping and what a failure means are
+`model/standing.py`'s. A third party needs one class and one entry point; `plugin(conf)` makes it:
 
     [project.entry-points."holdfast.monitors"]
     power = "acme_power:PowerMonitor"
@@ -16,11 +16,13 @@ from typing import Any, Protocol
 from oslo_config import cfg
 from stevedore import extension
 
+from holdfast.model.guest_word import GuestWord
 from holdfast.model.notice import Notice
 from holdfast.model.standing import Sighting
 from holdfast.ports.cloud import Cloud
 
 NAMESPACE = "holdfast.monitors"
+Seen = Sighting | GuestWord
 #: How a call of a monitor can go wrong.
 RAISED, HUNG, BUSY, NOT_LOADED = "raised", "hung", "busy", "not loaded"
 
@@ -30,8 +32,8 @@ class Monitor(Protocol):
     topics: Sequence[str]  # of Nova's broker, beside those of [notifications] topics
     event_types: Sequence[str]  # what it wants to hear; `service.*` means all of that noun
 
-    def heard(self, notice: Notice) -> Sequence[Sighting]:
-        """What a message says about hosts. It may come twice, and late."""
+    def heard(self, notice: Notice) -> Sequence[Seen]:
+        """What a message says about hosts and guests. It may come twice, and late."""
         ...
 
     def states(self, cloud: Cloud, at: datetime) -> Sequence[Sighting]:
@@ -82,11 +84,16 @@ def topics(monitors: Iterable[Monitor]) -> list[str]:
     return sorted({topic for monitor in monitors for topic in monitor.topics})
 
 
-def checked(given: Any) -> list[Sighting]:
+def only_hears(monitor: Monitor) -> bool:
+    """Whether it is told and never asked, so of no use where nobody listens; it may say so."""
+    return bool(getattr(monitor, "only_hears", False))
+
+
+def checked(given: Any) -> list[Seen]:
     """What a monitor answered, if it is what a monitor answers."""
     found = list(given)
     for one in found:
-        if not isinstance(one, Sighting):
+        if not isinstance(one, Seen):
             raise TypeError(f"a monitor answers with sightings, not with {type(one).__name__}")
     return found
 

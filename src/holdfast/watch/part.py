@@ -14,7 +14,7 @@ from holdfast.model.notice import Notice
 from holdfast.ports.notices import Notices
 from holdfast.ports.notices import Tally as NoticeTally
 from holdfast.ports.standings import Standings
-from holdfast.watch.monitor import NOT_LOADED, Monitor, Tally
+from holdfast.watch.monitor import NOT_LOADED, Monitor, Tally, only_hears
 from holdfast.watch.poll import POLL, Watch
 from holdfast.watch.push import Hearer, Settings
 
@@ -38,6 +38,7 @@ class Monitors:
     ) -> None:
         self._settings: Settings = settings
         self._standings = standings
+        self._monitors = watch.monitors
         self._tally = watch.tally
         self._clock = watch.clock
         self._connect = connect
@@ -49,6 +50,7 @@ class Monitors:
         self._stop = watch.stop
         self._known: tuple[Any, ...] = self._facts()
         self._complained = ""
+        self._in_vain: Sequence[str] = ()
         self._thread = threading.Thread(target=self._forever, name="monitors", daemon=True)
 
     def start(self) -> None:
@@ -90,6 +92,7 @@ class Monitors:
             self._listen(self._connect)
         else:
             self._deaf()
+        self._complain_of_deafness()
         self._complained = ""
 
     def _have_looked(self) -> None:
@@ -122,6 +125,21 @@ class Monitors:
             listening.stop()
             self._tally.connected(False)
             LOG.info("monitors: no longer listening to Nova's notifications")
+
+    def _complain_of_deafness(self) -> None:
+        """Once, while somebody is to listen and cannot."""
+        settings = self._settings
+        ready = settings.push and self._connect is not None
+        in_vain = [] if ready else [one.name for one in self._monitors if only_hears(one)]
+        in_vain = [name for name in in_vain if name in settings.enabled]
+        if in_vain and in_vain != self._in_vain:
+            LOG.error(
+                "[monitors] enabled names %s, which does nothing but listen to Nova, and nobody"
+                " listens: set [monitors] push = true and [notifications] transport_url to the"
+                " broker of nova.conf, with a [cloud] driver that is not simulated",
+                ", ".join(in_vain),
+            )
+        self._in_vain = in_vain
 
     def _complain(self, why: str) -> None:
         if why != self._complained:

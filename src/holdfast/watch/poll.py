@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from holdfast.model.guest_word import GuestWord
 from holdfast.model.operation import Operation
-from holdfast.model.standing import Rules
+from holdfast.model.standing import Rules, Sighting
 from holdfast.ports.clock import Clock
 from holdfast.ports.cloud import Cloud
 from holdfast.watch.hosts import HostWatch, Outcome
 from holdfast.watch.lane import Lane, Sightings
-from holdfast.watch.monitor import Monitor, Tally
+from holdfast.watch.monitor import Monitor, Seen, Tally, only_hears
 from holdfast.work.kind import Kind, NotYet, Run, Step
 
 LOG = logging.getLogger(__name__)
@@ -53,6 +54,17 @@ class Watch:
     tally: Tally
     clock: Clock
     stop: threading.Event = field(default_factory=threading.Event)  # who waits for a monitor ends
+    guests: Callable[[Sequence[GuestWord]], None] = lambda _words: None  # writes them down
+
+    def take(self, seen: Sequence[Seen]) -> list[Sighting]:
+        """Write down what is said of guests, count what is said of hosts, which is given back."""
+        words = [one for one in seen if isinstance(one, GuestWord)]
+        if words:
+            self.guests(words)
+        sightings = [one for one in seen if isinstance(one, Sighting)]
+        for one in sightings:
+            self.tally.sighted(one)
+        return sightings
 
 
 class MonitorsPoll:
@@ -66,7 +78,8 @@ class MonitorsPoll:
         self._cloud = cloud
         self._settings = settings
         self._now = now
-        self._lanes = [Lane(one, "look", watch.tally) for one in watch.monitors]
+        looking = [one for one in watch.monitors if not only_hears(one)]
+        self._lanes = [Lane(one, "look", watch.tally) for one in looking]
 
     def steps(self) -> Sequence[Step]:
         return (Step("look", self.look, kept=False),)
@@ -77,9 +90,8 @@ class MonitorsPoll:
             ripe = self._watch.hosts.ripen()
             raise NotYet(f"nobody looks: [monitors] poll is off; {ripe}", OFF_S)
         at, saw = self._now(), []
-        for lane, sightings in self._answers(run, at):
-            for one in sightings:
-                self._watch.tally.sighted(one)
+        for lane, seen in self._answers(run, at):
+            sightings = self._watch.take(seen)
             saw.append((lane.monitor.name, self._watch.hosts.see(sightings, news=False)))
             self._watch.tally.polled(lane.monitor.name)
         said = "; ".join(f"{name}: {outcome}" for name, outcome in saw)

@@ -11,10 +11,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Protocol
 
 from holdfast.model.notice import Notice
-from holdfast.model.standing import Sighting
 from holdfast.ports.standings import SetAside, Standings
 from holdfast.watch.lane import Lane, Sightings
-from holdfast.watch.monitor import wants
+from holdfast.watch.monitor import Seen, only_hears, wants
 from holdfast.watch.poll import Watch
 
 LOG = logging.getLogger(__name__)
@@ -50,17 +49,16 @@ class Hearer:
         self._lanes = [Lane(one, "hear", watch.tally) for one in watch.monitors]
 
     def hear(self, notice: Notice) -> None:
-        seen: list[Sighting] = []
-        for lane, sightings in self._told(notice):
+        seen: list[Seen] = []
+        for lane, answer in self._told(notice):
             lane.fine()
-            seen += sightings
-        for one in seen:
-            self._watch.tally.sighted(one)
+            seen += answer
+        sightings = self._watch.take(seen)  # of guests even if it is old: who acts on it looks
         if not self._is_fresh(notice):
-            if seen:
+            if sightings:
                 self._look()
             return
-        self._watch.hosts.see(seen)
+        self._watch.hosts.see(sightings)
 
     def _is_fresh(self, notice: Notice) -> bool:
         age = abs((self._standings.now() - notice.at).total_seconds())
@@ -82,7 +80,7 @@ class Hearer:
             if not done:
                 for lane, _tries in under_way.values():
                     lane.late(self._settings.push_timeout_s)
-                self._look()  # what it missed
+                    self._missed(lane, notice)
                 break
             for one in done:
                 lane, tries = under_way.pop(one)
@@ -94,7 +92,7 @@ class Hearer:
                 if tries < TRIES:
                     self._tell(lane, notice, tries + 1, under_way)
                 else:
-                    self._set_aside(lane, notice, error)
+                    self._set_aside(lane, notice, error, tries)
         return answers
 
     def _tell(
@@ -108,14 +106,21 @@ class Hearer:
         if begun is not None:
             under_way[begun] = lane, tries
         else:
-            self._look()  # it is stuck, and does not hear this
+            self._missed(lane, notice)  # it is stuck, and does not hear this
 
-    def _set_aside(self, lane: Lane, notice: Notice, error: BaseException) -> None:
+    def _missed(self, lane: Lane, notice: Notice) -> None:
+        """A look shows it; where none does, people have it."""
+        if only_hears(lane.monitor):
+            self._set_aside(lane, notice, TimeoutError("it has not answered in time"), 1)
+        else:
+            self._look()
+
+    def _set_aside(self, lane: Lane, notice: Notice, error: BaseException, tries: int) -> None:
         self._watch.tally.message("set aside")
         LOG.error(
-            "%s %s: monitor %s failed %d times, the message is set aside"
+            "%s %s: monitor %s failed (tries: %d), the message is set aside"
             " (holdfast notifications set-aside): %r",
-            *(notice.event_type, notice.message_id, lane.monitor.name, TRIES, error),
+            *(notice.event_type, notice.message_id, lane.monitor.name, tries, error),
         )
         self._standings.set_aside(
             SetAside(

@@ -2,12 +2,14 @@
 """What was decided and not yet delivered, on disk: it outlives kill -9 and a reboot.
 
 A SQLite file of its own. Reports of one subject leave in the order in which they came; one that
-cannot be taken is put aside with the reason, and kept for people. What whoever decides has to
+cannot be taken, or that JSON cannot say (a number that is none), is put aside with the reason, and
+kept for people: it would stand in the way of all that comes after it. What whoever decides has to
 remember is written with what it decided, so that neither is there without the other.
 """
 
 import contextlib
 import json
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +19,7 @@ from typing import Any
 
 from holdfast.model.errors import DriverError
 
+LOG = logging.getLogger(__name__)
 #: More than that are not kept: whoever decides has to wait, and decides again.
 MOST = 10_000
 #: Put aside, the latest of them.
@@ -65,14 +68,17 @@ class Spool:
     ) -> None:
         """(subject, key, body) of each, all or none; a key that is there already is there. `notes`
         by name replace those before."""
+        rows = [(subject, key, *_said(subject, body)) for subject, key, body in items]
         with self._change() as db:
             (kept,) = db.execute("SELECT count(*) FROM reports WHERE parked IS NULL").fetchone()
-            rows = [(subject, key, json.dumps(body)) for subject, key, body in items]
             if kept + len(rows) > self._most:
                 raise self._failed(f"{kept} reports wait to be delivered, more are not kept")
             db.executemany(
-                "INSERT OR IGNORE INTO reports (subject, key, body) VALUES (?, ?, ?)", rows
+                "INSERT OR IGNORE INTO reports (subject, key, body, parked) VALUES (?, ?, ?, ?)",
+                rows,
             )
+            if any(parked for *_, parked in rows):
+                _keep_few_parked(db)
             for name, value in (notes or {}).items():
                 db.execute("REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))
 
@@ -100,11 +106,7 @@ class Spool:
         """Nobody will ever take it: for people to look at."""
         with self._change() as db:
             db.execute("UPDATE reports SET parked = ? WHERE id = ?", (why[:1000], item.id))
-            db.execute(
-                "DELETE FROM reports WHERE parked IS NOT NULL AND id NOT IN"
-                " (SELECT id FROM reports WHERE parked IS NOT NULL ORDER BY id DESC LIMIT ?)",
-                (MOST_PARKED,),
-            )
+            _keep_few_parked(db)
 
     def counts(self) -> tuple[int, int]:
         """How many wait, and how many were put aside."""
@@ -139,3 +141,21 @@ class Spool:
 
     def _failed(self, why: str) -> DriverError:
         return DriverError("spool", why, retryable=True)
+
+
+def _said(subject: str, body: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Its text, and why it is put aside at once: nobody could be sent it."""
+    try:
+        return json.dumps(body, allow_nan=False), None
+    except (TypeError, ValueError) as error:
+        why = f"it cannot be said in JSON: {error}"
+        LOG.error("a report about %s is put aside: %s: %r", subject, why, body)
+        return json.dumps(repr(body)), why[:1000]
+
+
+def _keep_few_parked(db: sqlite3.Connection) -> None:
+    db.execute(
+        "DELETE FROM reports WHERE parked IS NOT NULL AND id NOT IN"
+        " (SELECT id FROM reports WHERE parked IS NOT NULL ORDER BY id DESC LIMIT ?)",
+        (MOST_PARKED,),
+    )

@@ -18,6 +18,8 @@ EVERY_S = 3600.0
 PORTION = 500
 #: What a portion may take at most, for the claim.
 PORTION_S = 10.0
+#: Numbers of a host that nobody looks at any more.
+KEEP_SAMPLES = timedelta(hours=1)
 #: In one go; what is left comes soon after.
 MOST_PORTIONS = 200
 SOON_S = 5.0
@@ -43,24 +45,27 @@ class TidyUp:
 
     def tidy(self, run: Run) -> str:
         gone, left = {}, False
-        for what, days, remove in (
-            ("operations", self._settings.keep_operations_days, self._tidy.operations),
-            ("reports", self._settings.keep_operations_days, self._tidy.reports),
-            ("observations", self._settings.keep_operations_days, self._tidy.observations),
-            ("sentences of the audit", self._settings.keep_audit_days, self._tidy.audit),
-        ):
-            gone[what], more = self._remove(run, days, remove)
+        past = timedelta(days=self._settings.keep_operations_days)
+        for what, keep, remove in (
+            ("operations", past, self._tidy.operations),
+            ("reports", past, self._tidy.reports),
+            ("observations", past, self._tidy.observations),
+            ("sentences of the audit", timedelta(days=self._settings.keep_audit_days),
+             self._tidy.audit),
+            ("hosts' samples", KEEP_SAMPLES, self._tidy.samples),
+        ):  # fmt: skip
+            gone[what], more = self._remove(run, keep, remove)
             left = left or more
         said = "removed " + ", ".join(f"{count} {what}" for what, count in gone.items())
         raise NotYet(said, SOON_S if left else EVERY_S)
 
     def _remove(
-        self, run: Run, days: int, remove: Callable[[datetime, int], int]
+        self, run: Run, keep: timedelta, remove: Callable[[datetime, int], int]
     ) -> tuple[int, bool]:
-        """How many went, and whether more are left; 0 days: all stay for ever."""
-        if not days:
+        """How many went, and whether more are left; no time at all: all stay for ever."""
+        if not keep:
             return 0, False
-        before, removed = self._tidy.now() - timedelta(days=days), 0
+        before, removed = self._tidy.now() - keep, 0
         for _ in range(MOST_PORTIONS):
             run.hold(PORTION_S)
             some = remove(before, PORTION)

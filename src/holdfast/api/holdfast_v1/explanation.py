@@ -79,7 +79,7 @@ def _seen(case: Case) -> Iterator[str]:
     incident = case.incident
     for row in case.reports:
         payload = ", ".join(f"{key} {value}" for key, value in sorted(row["payload"].items()))
-        late = _span(row["created_at"] - row["generated_time"])
+        late = span(row["created_at"] - row["generated_time"])
         yield (
             f"{_time(row['created_at'], incident)}: a {row['type']} report ({payload}), made {late}"
             f" before it came in; notification {row['uuid']} is {row['status']}."
@@ -90,6 +90,9 @@ def _seen(case: Case) -> Iterator[str]:
         yield f"{opened}: {_end(votes.told('it', seen))}"
         yield from (f"- {_end(line)}" for line in votes.grounds(seen))
     yield f"{opened}: the incident was opened, about {_what(case)}{where}."
+    if incident.kind == model.ALARM:
+        told = [row for row in case.timeline if row["sentence"].startswith("evidence: ")]
+        yield from (f"{_time(row['at'], incident)}: {_end(row['sentence'])}" for row in told)
     if said := incident.details.get("confirmed_off"):
         at = _time(datetime.fromisoformat(said["at"]), incident)
         yield f"{at}: {said['author']} said that {incident.host} is off: {_end(said['reason'])}"
@@ -104,6 +107,8 @@ def _what(case: Case) -> str:
         return f"host {incident.host}"
     if incident.kind == model.GUEST:
         return f"server {incident.server_id} on {incident.host}"
+    if incident.kind == model.ALARM:
+        return f"alarm {incident.details['rule']} of {incident.details['about']}"
     return f"{incident.subject.rpartition(':')[2]} on {incident.host}"
 
 
@@ -122,7 +127,9 @@ def _decided(case: Case) -> Iterator[str]:
     for row in case.verdicts:
         answer = "yes" if row["passed"] else "no"
         yield f"- {row['guard']}: {answer}, {_end(row['sentence'])}"
-    if not case.verdicts:
+    if incident.kind not in model.WORK:
+        yield "Nothing: an alarm is for people, no guard is asked and nothing is recovered."
+    elif not case.verdicts:
         yield "The guards have not been asked yet."
 
 
@@ -136,7 +143,7 @@ def _waits(case: Case) -> Iterator[str]:
             continue
         why = _end(sentence.removeprefix(f"{model.HELD}: "))
         if place + 1 < len(said):
-            lasted = _span(said[place + 1][0] - at)
+            lasted = span(said[place + 1][0] - at)
             yield f"{_time(at, case.incident)}: held for {lasted}: {why}"
         else:
             yield f"{_time(at, case.incident)}: held: {why}"
@@ -150,7 +157,7 @@ def _done(case: Case) -> Iterator[str]:
     before = case.work["due_at"] if case.work else incident.opened_at
     for row in case.done:
         at = row["finished_at"] or before
-        took, said = _span(at - before), row["sentence"]
+        took, said = span(at - before), row["sentence"]
         if said not in _IDLE:
             yield f"{_time(at, incident)}: {row['name']} ({took}): {_end(said)}"
         before = at
@@ -174,7 +181,7 @@ def _moved(move: ServerMove) -> str:
         return f"{name} is on its way: {way}."
     took = ""
     if move.started_at and move.ended_at:
-        took = f" in {_span(move.ended_at - move.started_at)}"
+        took = f" in {span(move.ended_at - move.started_at)}"
     result = "moved" if move.status == SUCCEEDED else "not moved"
     return f"{name}: {way}, {result}{took}, tried {_times(move.attempts)}: {_end(move.message)}"
 
@@ -187,24 +194,24 @@ def _took(case: Case, now: datetime) -> Iterator[str]:
     opened, over = incident.opened_at, incident.closed_at
     if case.reports:
         heard = min(row["created_at"] for row in case.reports)
-        yield f"From the first report to the incident: {_span(opened - heard)}."
+        yield f"From the first report to the incident: {span(opened - heard)}."
     began = _moment(details, "started_at")
     since = _moment(details, "retried_at") or opened
     if began:
-        yield f"Until the guards said yes: {_span(began - since)}."
+        yield f"Until the guards said yes: {span(began - since)}."
     off = details.get("evidence")
     if began and off:
-        yield f"Until it was sure that the host is off: {_span(_parse(off['at']) - began)}."
+        yield f"Until it was sure that the host is off: {span(_parse(off['at']) - began)}."
     starts = [one.started_at for one in case.servers if one.started_at]
     ends = [one.ended_at for one in case.servers if one.ended_at and one.started_at]
     if starts and ends:
         moved = sum(one.status == SUCCEEDED for one in case.servers)
-        lasted = _span(max(ends) - min(starts))
+        lasted = span(max(ends) - min(starts))
         yield f"Moving servers: {lasted}, {moved} of {len(case.servers)} moved."
     if over:
-        yield f"In all: {_span(over - opened)}."
+        yield f"In all: {span(over - opened)}."
     else:
-        yield f"So far: {_span(now - opened)}."
+        yield f"So far: {span(now - opened)}."
 
 
 # what is left
@@ -215,6 +222,8 @@ def _left(case: Case) -> Iterator[str]:
     status = incident.status
     if status == model.HELD:
         yield f"It waits: {_end(incident.sentence)}"
+    elif incident.is_open and incident.kind not in model.WORK:
+        yield f"It is open until the alarm is over: {_end(incident.sentence)}"
     elif status in model.LIVING:
         yield f"It is being worked on: {_end(incident.sentence)}"
     else:
@@ -225,7 +234,8 @@ def _left(case: Case) -> Iterator[str]:
     failed = [one for one in case.servers if one.status == FAILED]
     if failed and not incident.is_open:
         yield f"{_servers(len(failed))} left on {incident.host}."
-    if status in (model.FAILED, model.ABORTED) and not incident.details.get("back_at"):
+    may_retry = incident.kind in model.WORK and not incident.details.get("back_at")
+    if status in (model.FAILED, model.ABORTED) and may_retry:
         yield f"To try again: holdfast incident retry {incident.id}"
     yield from _host_left(incident)
 
@@ -268,8 +278,8 @@ def _time(at: datetime, incident: model.Incident) -> str:
     return f"{at:%H:%M:%S}" if same_day else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
-def _span(length: timedelta) -> str:
-    """0.4 s, 12.5 s, 3 min 20 s, 2 h 5 min"""
+def span(length: timedelta) -> str:
+    """0.4 s, 12.5 s, 3 min 20 s, 2 h 5 min, 3 days"""
     seconds = max(0.0, length.total_seconds())
     if seconds < 60:
         return f"{seconds:.1f} s"

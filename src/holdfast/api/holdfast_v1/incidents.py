@@ -11,14 +11,14 @@ from holdfast.api.holdfast_v1 import explanation
 from holdfast.api.holdfast_v1.observations import LIMIT, plain, when
 from holdfast.model import votes
 from holdfast.model.errors import InvalidInput
-from holdfast.model.incident import STEPS, WORK
+from holdfast.model.incident import KINDS, STEPS
 from holdfast.model.moves import INCIDENT
 from holdfast.model.operation import OPEN
 from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, PENDING, SUCCEEDED, ServerMove
 from holdfast.store.cases import Case, Listed, Wanted
 
 LONGEST_REASON = 1000
-KIND = {"type": "string", "enum": sorted(WORK)}
+KIND = {"type": "string", "enum": sorted(KINDS)}
 STATUS = {"type": "string", "enum": sorted(INCIDENT)}
 QUERY: dict[str, Any] = {
     "status": STATUS,
@@ -37,6 +37,12 @@ QUERY: dict[str, Any] = {
         "description": "Opened at or after.",
     },
     "limit": LIMIT,
+    "marker": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 64,
+        "description": "The id of the last one seen: older ones follow.",
+    },
 }
 REASON = {
     "type": "string",
@@ -70,7 +76,7 @@ def _list(properties: Mapping[str, Any]) -> dict[str, Any]:
 _LISTED: dict[str, Any] = {
     "id": _TEXT,
     "kind": KIND,
-    "subject": {**_TEXT, "description": "host:NAME, server:ID or process:HOST:NAME"},
+    "subject": {**_TEXT, "description": "host:NAME, server:ID, process:HOST:NAME or alarm:ID"},
     "host": _TEXT,
     "server": {**_MAYBE, "description": "The guest's id."},
     "segment_id": _TEXT,
@@ -145,6 +151,7 @@ def index(ask: Ask) -> Reply:
         segment=cases.segment_uuid(segment) if segment else None,
         is_open=None if is_open is None else is_open == "true",
         since=when(since, "since") if since else None,
+        marker=query.get("marker"),
         limit=query.get("limit", LIMIT["default"]),
     )
     return Reply({"incidents": [listed(one) for one in cases.list_all(wanted)]})

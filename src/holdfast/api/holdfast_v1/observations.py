@@ -4,7 +4,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.api import agents
@@ -15,6 +15,8 @@ from holdfast.model.host import normalise
 from holdfast.model.votes import HOST_HEALTH, STATES
 from holdfast.store.observations import HOST
 
+#: A report is here sooner than that after it was sent.
+WAY = timedelta(seconds=1)
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
 _WHEN = {"type": "string", "format": "date-time", "maxLength": 64}
 SCHEMA: dict[str, Any] = {
@@ -28,6 +30,7 @@ SCHEMA: dict[str, Any] = {
         "state": {"type": "string", "minLength": 1, "maxLength": 64},
         "since": _WHEN,
         "observed_at": _WHEN,
+        "sent_at": {**_WHEN, "description": "By the clock of the other dates: how wrong it is."},
         "key": {"type": "string", "minLength": 1, "maxLength": 255},
         "evidence": {"type": "object"},
     },
@@ -55,11 +58,7 @@ VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 def create(ask: Ask) -> Reply:
     """202; the same report again is answered 202 and written once."""
-    body = ask.body
-    if agents.own_host(ask.caller) is not None:
-        if body["kind"] not in observed.STATES:
-            raise Forbidden(f"agents report {' and '.join(observed.STATES)}, nothing else")
-        agents.check_own(ask.caller, body["observer"], _host(body))
+    body = _of_its_own(ask)
     values: dict[str, Any] = {
         "observer": body["observer"],
         "subject": _subject(body),
@@ -68,9 +67,10 @@ def create(ask: Ask) -> Reply:
         "evidence": body.get("evidence", {}),
         "key": body.get("key") or _key(body),
     }
-    values["since"] = when(body["since"], "since")
-    if "observed_at" in body:
-        values["observed_at"] = when(body["observed_at"], "observed_at")
+    ahead = _ahead(ask)
+    for name in ("since", "observed_at"):
+        if name in body:
+            values[name] = when(body[name], name) - ahead
     try:
         row, _new = ask.services.store.observations.add(ask.services.new_id(), values)
     except StaleWrite as error:  # 409 would tell the monitor that we have it
@@ -87,6 +87,28 @@ def index(ask: Ask) -> Reply:
         limit=ask.query.get("limit", LIMIT["default"]),
     )
     return Reply({"observations": [view(row) for row in rows]})
+
+
+def _of_its_own(ask: Ask) -> Mapping[str, Any]:
+    """What is said; an agent's host is called as its token calls it. Forbidden if it speaks of
+    another's."""
+    body: Mapping[str, Any] = ask.body
+    own = agents.own_host(ask.caller)
+    if own is None:
+        return body
+    if body["kind"] not in observed.STATES:
+        raise Forbidden(f"agents report {', '.join(observed.STATES)}, nothing else")
+    agents.check_own(ask.caller, body["observer"], _host(body))
+    return {**body, "evidence": {**body["evidence"], "host": own}}
+
+
+def _ahead(ask: Ask) -> timedelta:
+    """Of ours, the sender's clock: when something died is compared with when it was started. What
+    may be the way here is no difference."""
+    if "sent_at" not in ask.body:
+        return timedelta()
+    ahead = when(ask.body["sent_at"], "sent_at") - ask.services.store.database.now()
+    return ahead if abs(ahead) > WAY else timedelta()
 
 
 def when(text: str, field: str) -> datetime:

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.api.ask import Ask, Reply
-from holdfast.api.holdfast_v1.incidents import KIND, REASON, reason
+from holdfast.api.holdfast_v1.incidents import REASON, reason
 from holdfast.api.holdfast_v1.observations import plain, when
 from holdfast.model.errors import InvalidInput, NotFound
-from holdfast.model.incident import MATCHERS
+from holdfast.model.incident import MATCHERS, WORK
 
 LONGEST = timedelta(days=30)
 _NAME = {"type": "string", "minLength": 1, "maxLength": 255}
@@ -21,7 +21,7 @@ _MATCHER: dict[str, Any] = {
     "minProperties": 1,
     "description": "All that is named must be so.",
     "properties": {
-        "kind": KIND,
+        "kind": {"type": "string", "enum": sorted(WORK)},
         "host": {**_NAME, "description": "Short or full."},
         "segment": {**_NAME, "description": "Name or id."},
         "server": {**_NAME, "description": "The server's id."},

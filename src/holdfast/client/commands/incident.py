@@ -20,7 +20,7 @@ from holdfast.client.commands.incident_lines import (
 )
 from holdfast.client.commands.repair import Wrapped
 from holdfast.client.errors import NotReachable, Unavailable
-from holdfast.model.incident import WORK
+from holdfast.model.incident import KINDS
 from holdfast.model.moves import INCIDENT
 
 COLUMNS = ("id", "kind", "host", "status", "opened_at", "closed_at", "servers", "sentence")
@@ -66,7 +66,7 @@ class List(ListCommand):
         parser = super().get_parser(prog_name)
         add, statuses = parser.add_argument, sorted(INCIDENT)
         add("--status", choices=statuses, metavar="STATUS", help=f"one of {', '.join(statuses)}")
-        add("--kind", choices=sorted(WORK), help="only of hosts, guests or processes")
+        add("--kind", choices=sorted(KINDS), help="only of hosts, guests, processes or alarms")
         add("--host", help="only of this host, or of guests on it")
         add("--segment", metavar="NAME|ID", help="only in this segment")
         which = parser.add_mutually_exclusive_group()
@@ -74,6 +74,7 @@ class List(ListCommand):
         which.add_argument("--closed", action="store_true", help="only those that are over")
         add("--since", type=asking.date, metavar="DATE", help="only those opened then or later")
         add("--limit", type=asking.count, metavar="N", help="at most N; default: 100")
+        add("--marker", metavar="ID", help="those that are older than this one")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
@@ -87,6 +88,7 @@ class List(ListCommand):
             segment=args.segment,
             since=since,
             limit=args.limit,
+            marker=args.marker,
         )
         for pause in self.client.pauses.list():
             self.tell(args, paused_line(pause))

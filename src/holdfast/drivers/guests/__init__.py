@@ -5,10 +5,19 @@ import importlib.metadata
 
 from holdfast.model.errors import DriverError
 from holdfast.ports.clock import Clock
-from holdfast.ports.guests import Guests
+from holdfast.ports.guests import Guests, Heartbeats
 
 NAMESPACE = "holdfast.guests"
+HEARTBEATS = "holdfast.heartbeats"
 PORT = "guests"
+
+
+def heartbeats(driver: str, address: str, clock: Clock) -> Heartbeats | None:
+    """Of the guests of that driver; None if it knows of none. Nothing is asked yet."""
+    for entry in importlib.metadata.entry_points(group=HEARTBEATS, name=driver):
+        made: Heartbeats = entry.load()(address, clock)
+        return made
+    return None
 
 
 def connect(driver: str, address: str, clock: Clock) -> Guests:

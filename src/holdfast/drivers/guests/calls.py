@@ -6,8 +6,10 @@ of them, because nothing new is asked while too many have not come back.
 """
 
 import threading
-from collections.abc import Callable
-from typing import Generic, TypeVar
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from holdfast.drivers.guests import PORT
 from holdfast.model.errors import DriverError
@@ -20,11 +22,11 @@ class Call(Generic[T]):
 
     def __init__(self, what: str, do: Callable[[], T]) -> None:
         self.what = what
-        self._do = do
         self._done = threading.Event()
         self._value: T | None = None
         self._error: BaseException | None = None
-        threading.Thread(target=self._run, name=f"libvirt-{what}", daemon=True).start()
+        name = f"libvirt-{what}"
+        threading.Thread(target=self._run, args=(do,), name=name, daemon=True).start()
 
     @property
     def is_done(self) -> bool:
@@ -38,11 +40,13 @@ class Call(Generic[T]):
             raise self._error
         return self._value  # type: ignore[return-value]
 
-    def _run(self) -> None:
+    def _run(self, do: Callable[[], T]) -> None:
         try:
-            self._value = self._do()
+            self._value = do()
         except BaseException as error:  # the top of the thread: who waits gets it
             self._error = error
+            # domains that it left behind are let go here: elsewhere that might wait for ever
+            traceback.clear_frames(error.__traceback__)
         finally:
             self._done.set()
 
@@ -67,6 +71,97 @@ class Opening(Generic[T]):
                 self._call = None
 
 
+@dataclass
+class Line:
+    """A way to the daemon, and what was got by it and is good for it alone: its domains."""
+
+    connection: Any = None
+    busy: bool = True
+    domains: dict[str, Any] = field(default_factory=dict)
+
+    def list(self, flags: int = 0) -> Mapping[str, Any]:
+        """All domains, or those of a kind, by uuid."""
+        found = self.connection.listAllDomains(flags)
+        self.domains = {one.UUIDString(): one for one in found}
+        return self.domains
+
+    def close(self) -> None:
+        """With its domains, which would keep it open; waits for the daemon."""
+        self.domains = {}
+        if self.connection is not None:
+            self.connection.close()
+
+    def domain(self, uuid: str) -> Any:
+        if uuid not in self.domains:
+            self.domains[uuid] = self.connection.lookupByUUIDString(uuid)
+        return self.domains[uuid]
+
+
+class Lines:
+    """Ways to one daemon, each for one call at a time; threads may share it.
+
+    In libvirt before 10.4 a second thread that asks something on a connection, or the event loop
+    that sends a sign of life there, can bring down the whole process when the first one's answer
+    comes (CVE-2024-4418). So lines have no keepalive, and a call that is late keeps its line until
+    it comes back; there are never more than a few.
+    """
+
+    def __init__(self, connect: Callable[[], Any], most: int) -> None:
+        self._connect = connect
+        self._most = most
+        self._lock = threading.Lock()
+        self._lines: list[Line] = []
+
+    def ask(self, what: str, do: Callable[[Line], T], within_s: float) -> T:
+        """DriverError if it is late or has to wait; what `do` or opening raised otherwise."""
+        return self.begin(what, do).result(within_s)
+
+    def begin(self, what: str, do: Callable[[Line], T]) -> Call[T]:
+        line = self._free(what)
+        return Call(what, lambda: self._run(line, do))
+
+    @property
+    def hanging(self) -> int:
+        return sum(line.busy for line in self._lines)
+
+    def close(self) -> None:
+        """Those that are not on their way; others go when they come back. None is waited for."""
+        with self._lock:
+            idle = [line for line in self._lines if not line.busy]
+            self._lines = [line for line in self._lines if line.busy]
+            self._most = 0
+        for line in idle:
+            Call("close", line.close)
+
+    def _free(self, what: str) -> Line:
+        with self._lock:
+            alive = [one for one in self._lines if one.busy or one.connection.isAlive()]
+            self._lines = alive
+            for line in alive:
+                if not line.busy:
+                    line.busy = True
+                    return line
+            if len(alive) >= self._most:
+                raise failed(f"{len(alive)} calls have not come back, {what} has to wait")
+            line = Line()
+            self._lines.append(line)
+            return line
+
+    def _run(self, line: Line, do: Callable[[Line], T]) -> T:
+        try:
+            if line.connection is None:
+                line.connection = self._connect()
+            return do(line)
+        finally:
+            with self._lock:
+                line.busy = False
+                over = line.connection is None or not self._most
+                if over:
+                    self._lines.remove(line)
+            if over:
+                line.close()
+
+
 class Calls:
     """Several at once; threads may share it."""
 
@@ -74,6 +169,10 @@ class Calls:
         self._most = most
         self._lock = threading.Lock()
         self._out: list[Call[object]] = []
+
+    @property
+    def is_full(self) -> bool:
+        return sum(not call.is_done for call in self._out) >= self._most
 
     def ask(self, what: str, do: Callable[[], T], within_s: float) -> T:
         return self.begin(what, do).result(within_s)
@@ -86,6 +185,15 @@ class Calls:
             call = Call(what, do)
             self._out.append(call)  # type: ignore[arg-type]
         return call
+
+
+def end(connection: Any, ears: Sequence[int]) -> None:
+    """With all that it tells somebody, which would keep it open."""
+    if connection.isAlive():
+        for ear in ears:
+            connection.domainEventDeregisterAny(ear)
+        connection.unregisterCloseCallback()
+    connection.close()
 
 
 def failed(why: str) -> DriverError:

@@ -40,12 +40,21 @@ class Facts:
 
 def read(text: str) -> Facts:
     """Nothing is known of a guest whose XML cannot be read, which is no reason to overlook it."""
+    root = tree(text)
+    return Facts() if root is None else of(root)
+
+
+def tree(text: str) -> ET.Element | None:
+    """The XML, if it is one that can be read without harm."""
     if len(text) > MOST_BYTES or "<!DOCTYPE" in text:
-        return Facts()
+        return None
     try:
-        root = ET.fromstring(text)
+        return ET.fromstring(text)
     except ET.ParseError:
-        return Facts()
+        return None
+
+
+def of(root: ET.Element) -> Facts:
     metadata = {**dict(_settings(root)), **dict(_nova(root)), **dict(_ours(root))}
     metadata |= {name: _yes_no(metadata.get(name, "")) for name in _WISHES}
     kept = {name: value[:LONGEST] for name, value in metadata.items() if value}

@@ -2,8 +2,8 @@
 """The heartbeat of guests that want it: their agents are asked through libvirt, many at a time.
 
 Only of those that do not answer is more asked: whether the agent's channel is open, and what the
-guest has done so far. libvirtd serves five requests of a connection at a time, so there are
-several connections; they may write, which a question to an agent needs.
+guest has done so far. Each question has a line of its own while it waits; these may write, which
+a question to an agent needs.
 """
 
 import functools
@@ -13,91 +13,127 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.drivers.guests import facts, loop
-from holdfast.drivers.guests.calls import Call, Opening, failed
+from holdfast.drivers.guests.calls import Call, Line, Lines, failed
 from holdfast.drivers.guests.facts import Facts
 from holdfast.model.errors import DriverError
 from holdfast.ports.clock import Clock
 from holdfast.ports.guests import Pulse
 
 LOG = logging.getLogger(__name__)
-LANES: Final = 4
-AT_ONCE: Final = LANES * 4
+AT_ONCE: Final = 16
+#: Of those who only read.
+READING: Final = 3
 #: What an agent gets to answer; libvirt itself counts.
 ANSWER_S: Final = 2
 #: Before that libvirt makes sure that an agent hears it at all, which takes so long if none does.
 SYNC_S: Final = 5
 #: And what libvirt gets on top.
 SPARE_S: Final = 2.0
-KEEPALIVE: Final = (1, 3)
+#: What a guest wants is read again so often; and so soon if it could not be read.
+AGAIN_S: Final = 300.0
+LATER_S: Final = 60.0
+FACTS_S: Final = 0.5
 _PING: Final = '{"execute": "guest-ping"}'
 _CHANNEL: Final = "devices/channel/target[@name='org.qemu.guest_agent.0']"
 _DONE: Final = (".rd.reqs", ".wr.reqs", ".fl.reqs", ".tx.pkts")
 
 
 class LibvirtHeartbeats:
-    """One thread at a time."""
+    """`ports.guests.Heartbeats`; one thread at a time. Who wants it is read once for each run of a
+    guest, and again now and then; as long as nobody does, one list is all that is asked, by a way
+    that may only read."""
 
     def __init__(self, address: str, clock: Clock) -> None:
-        self._address = address
         self._clock = clock
         self._libvirt = loop.running()
-        self._ways: list[Any] = []
-        self._opening = Opening(self._open)
+        self._known: dict[tuple[str, int], tuple[Facts, float]] = {}  # by uuid and run; read when
+        self._reading = Lines(lambda: self._libvirt.openReadOnly(address), READING)
+        self._lines = Lines(lambda: self._libvirt.open(address), AT_ONCE)
 
     def pulses(self) -> Sequence[Pulse]:
         try:
-            wanted = self._wanted(self._connected()[0])
+            wanted = self._wanted()
+            if wanted:  # whether we are let in
+                self._lines.ask("a line", lambda line: None, ANSWER_S)
         except self._libvirt.libvirtError as error:
-            raise failed(str(error)) from error
+            raise failed(self._why(error)) from error
         found: list[Pulse] = []
         for start in range(0, len(wanted), AT_ONCE):
             found += self._some(wanted[start : start + AT_ONCE])
         return found
 
     def close(self) -> None:
-        self._ways = []
+        self._reading.close()
+        self._lines.close()
 
-    def _connected(self) -> Sequence[Any]:
-        if self._ways and all(way.isAlive() for way in self._ways):
-            return self._ways
-        self._ways = self._opening.result(ANSWER_S)
-        return self._ways
+    def _why(self, error: Any) -> str:
+        """What can be done about it, if somebody is not let in."""
+        if error.get_error_code() not in self._refusals() and "Permission" not in str(error):
+            return str(error)
+        return (
+            f"agents of guests cannot be asked, libvirt does not let us write: {error}. Let the"
+            " account of this agent use libvirt's read-write socket (the group libvirt), or set"
+            " [agent] heartbeats_every_s = 0"
+        )
 
-    def _open(self) -> list[Any]:
-        ways = [self._libvirt.open(self._address) for _ in range(LANES)]
-        for way in ways:
-            way.setKeepAlive(*KEEPALIVE)
-        return ways
+    def _refusals(self) -> tuple[int, ...]:
+        names = ("AUTH_FAILED", "AUTH_CANCELLED", "AUTH_UNAVAILABLE", "OPERATION_DENIED")
+        return tuple(getattr(self._libvirt, f"VIR_ERR_{name}") for name in names)
 
-    def _wanted(self, way: Any) -> list[tuple[str, str, Facts]]:
-        def look() -> list[tuple[str, str, Facts]]:
-            active = way.listAllDomains(self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
-            return [(one.UUIDString(), one.name(), facts.read(one.XMLDesc())) for one in active]
+    def _wanted(self) -> list[tuple[str, str, Facts]]:
+        active = self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
 
-        found = Call("list", look).result(ANSWER_S + SPARE_S)
-        return [one for one in found if one[2].metadata.get("heartbeat") == "yes"]
+        def look(line: Line) -> dict[tuple[str, int], str]:
+            return {(uuid, one.ID()): one.name() for uuid, one in line.list(active).items()}
+
+        known = self._reading.ask("list", look, ANSWER_S + SPARE_S)
+        self._known = {key: self._known[key] for key in known if key in self._known}
+        for key, name in known.items():
+            self._learn(key, name)
+        return [
+            (key[0], name, self._known[key][0])
+            for key, name in known.items()
+            if key in self._known and self._known[key][0].metadata.get("heartbeat") == "yes"
+        ]
+
+    def _learn(self, key: tuple[str, int], name: str) -> None:
+        """One that does not answer is asked next time; nobody waits for it but once."""
+        now = self._clock.monotonic()
+        if key in self._known and now - self._known[key][1] < AGAIN_S:
+            return
+        look = functools.partial(_facts, uuid=key[0])
+        try:
+            self._known[key] = self._reading.ask("facts", look, FACTS_S), now
+        except (DriverError, self._libvirt.libvirtError) as error:
+            LOG.debug("%s: %s", name, error)
+            old = self._known.get(key, (Facts(), now))
+            self._known[key] = old[0], now - AGAIN_S + LATER_S
 
     def _some(self, guests: Sequence[tuple[str, str, Facts]]) -> Iterator[Pulse]:
         until = self._clock.monotonic() + SYNC_S + ANSWER_S + SPARE_S
-        calls = []
-        for number, (uuid, _, _) in enumerate(guests):
-            way = self._ways[number % LANES]
-            calls.append(Call("ping", functools.partial(self._look, way, uuid)))
-        for (uuid, name, known), call in zip(guests, calls, strict=True):
+        calls: list[Call[dict[str, Any]] | None] = []
+        for uuid, _, _ in guests:
             try:
-                seen = call.result(max(0.0, until - self._clock.monotonic()))
-            except DriverError:  # it hangs with its QEMU, which is noticed elsewhere
-                seen = {"answered": False}
+                calls.append(self._lines.begin("ping", functools.partial(self._look, uuid=uuid)))
+            except DriverError:  # those before have not come back
+                calls.append(None)
+        for (uuid, name, known), call in zip(guests, calls, strict=True):
+            seen: dict[str, Any] = {"answered": False}
+            try:
+                if call is not None:
+                    seen = call.result(max(0.0, until - self._clock.monotonic()))
+            except DriverError as error:  # it hangs with its QEMU, which is noticed elsewhere
+                LOG.debug("%s: %s", name, error)
             except self._libvirt.libvirtError as error:  # it has just ended
                 LOG.debug("%s: %s", name, error)
                 continue
             yield Pulse(uuid, name, **seen, metadata=known.metadata)
 
-    def _look(self, way: Any, uuid: str) -> dict[str, Any]:
+    def _look(self, line: Line, uuid: str) -> dict[str, Any]:
         """On a thread of its own."""
         import libvirt_qemu
 
-        domain = way.lookupByUUIDString(uuid)
+        domain = line.domain(uuid)
         try:
             libvirt_qemu.qemuAgentCommand(domain, _PING, ANSWER_S, 0)
             return {"answered": True}
@@ -111,9 +147,13 @@ class LibvirtHeartbeats:
             | self._libvirt.VIR_DOMAIN_STATS_BLOCK
             | self._libvirt.VIR_DOMAIN_STATS_INTERFACE
         )
-        ((_, stats),) = way.domainListGetStats([domain], groups)
+        ((_, stats),) = line.connection.domainListGetStats([domain], groups)
         io, cpu_s = activity(stats)
         return {"answered": False, "io": io, "cpu_s": cpu_s}
+
+
+def _facts(line: Line, uuid: str) -> Facts:
+    return facts.read(line.domain(uuid).XMLDesc())
 
 
 def activity(stats: Mapping[str, Any]) -> tuple[int, float | None]:

@@ -4,8 +4,9 @@ crash-server`). The address is the host and the cloud's file: `cmp-1@/var/lib/ho
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from holdfast.drivers.cloud.sim.file import File
@@ -17,10 +18,14 @@ from holdfast.ports.guests import LIFECYCLE, Event, Guest, Listener
 LOG = logging.getLogger(__name__)
 #: How often the file is looked at.
 POLL_S: Final = 0.1
+_COLUMNS = "s.id, s.name, s.project_id, s.flavor, s.crashed, d.server_id IS NOT NULL AS runs"
+#: Those that the cloud has there, but for what was removed; and whatever runs there.
 _GUESTS = (
-    "SELECT s.id, s.name, s.project_id, s.flavor, s.crashed, d.server_id IS NOT NULL AS runs"
-    " FROM hosts h JOIN servers s ON s.host_id = h.id"
-    " LEFT JOIN domains d ON d.server_id = s.id AND d.host_id = h.id WHERE h.name = ?"
+    f"SELECT {_COLUMNS} FROM hosts h JOIN servers s ON s.host_id = h.id"
+    " LEFT JOIN domains d ON d.server_id = s.id AND d.host_id = h.id"
+    " WHERE h.name = ?1 AND (d.server_id IS NOT NULL OR s.crashed < 2)"
+    f" UNION SELECT {_COLUMNS} FROM hosts h JOIN domains d ON d.host_id = h.id"
+    " JOIN servers s ON s.id = d.server_id WHERE h.name = ?1"
 )
 
 
@@ -58,6 +63,10 @@ class SimGuests:
             self._thread.join(timeout=5)
         self._file.close()
 
+    def read(self) -> tuple[Sequence[Guest], datetime]:
+        at = self._clock.now()
+        return _guests(self._seen()), at
+
     def why_deaf(self) -> str:
         return self._why
 
@@ -74,12 +83,10 @@ class SimGuests:
                 before, self._why = None, "something unforeseen, see the log"
             self._clock.wait(self._closed, POLL_S)
 
-    def _look(self, before: dict[str, _Seen] | None) -> dict[str, _Seen]:
-        assert self._listener is not None
-        at = self._clock.now()
+    def _seen(self) -> dict[str, _Seen]:
         with self._file.looking() as db:
             found = db.execute(_GUESTS, (self._host,)).fetchall()
-        seen = {
+        return {
             row["id"]: _Seen(
                 row["name"],
                 bool(row["runs"]),
@@ -88,12 +95,13 @@ class SimGuests:
             )
             for row in found
         }
+
+    def _look(self, before: dict[str, _Seen] | None) -> dict[str, _Seen]:
+        assert self._listener is not None
+        at = self._clock.now()
+        seen = self._seen()
         if before is None:
-            guests = [
-                Guest(uuid, one.name, *one.state, metadata=one.metadata)
-                for uuid, one in seen.items()
-            ]
-            self._listener.reconciled(guests, at)
+            self._listener.reconciled(_guests(seen), at)
             return seen
         for uuid in sorted({*before, *seen}):
             for detail, reason in _changes(before.get(uuid), seen.get(uuid)):
@@ -103,6 +111,10 @@ class SimGuests:
                 )
                 self._listener.heard(event)
         return seen
+
+
+def _guests(seen: Mapping[str, _Seen]) -> Sequence[Guest]:
+    return [Guest(uuid, one.name, *one.state, metadata=one.metadata) for uuid, one in seen.items()]
 
 
 def _changes(old: _Seen | None, new: _Seen | None) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells a listener one thing after the other, on a thread of its own, so that whoever hears never
 waits for whoever listens. What waits is bounded: more is not kept, and all guests are read again
-instead, because where it ended shows in their states.
+instead, because where it ended shows in their states. Of readings only the latest waits.
 """
 
 import logging
@@ -23,6 +23,7 @@ class Teller:
         self._full = full
         self._most = most
         self._waiting: deque[Telling] = deque()
+        self._reading: Telling | None = None  # that waits
         self._ring = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._forever, name="guests", daemon=True)
@@ -40,10 +41,20 @@ class Teller:
         if not room:
             self._full()
 
+    def put_reading(self, telling: Telling) -> None:
+        """What was read of all guests: it must not be missed, and says more than one before it."""
+        with self._ring:
+            if self._reading is not None:
+                self._waiting.remove(self._reading)
+            self._reading = telling
+            self._waiting.append(telling)
+            self._ring.notify()
+
     def close(self) -> None:
         with self._ring:
             self._closed = True
             self._waiting.clear()
+            self._reading = None
             self._ring.notify()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -59,4 +70,9 @@ class Teller:
         with self._ring:
             while not self._waiting and not self._closed:
                 self._ring.wait()
-            return None if self._closed else self._waiting.popleft()
+            if self._closed:
+                return None
+            telling = self._waiting.popleft()
+            if telling is self._reading:
+                self._reading = None
+            return telling

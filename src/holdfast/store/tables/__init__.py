@@ -7,6 +7,7 @@ an observation has of its own is JSON; what is searched, ordered or kept unique 
 
 from holdfast.store.tables.alarms import agents, alarm_rules, alarms
 from holdfast.store.tables.base import UtcDateTime, metadata
+from holdfast.store.tables.console import samples, sessions
 from holdfast.store.tables.hosts import host_capabilities, host_traits, hosts, properties
 from holdfast.store.tables.instance_ha import notifications, segment_hosts, segments, vmoves
 from holdfast.store.tables.leases import (
@@ -51,8 +52,10 @@ __all__ = [
     "projects",
     "properties",
     "reservations",
+    "samples",
     "segment_hosts",
     "segments",
+    "sessions",
     "set_aside",
     "silences",
     "steps",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nouns of the instance HA contract: segments, their hosts, notifications, moves."""
 
-from sqlalchemy import JSON, Column, ForeignKey, Integer, String, Table, Text
+from sqlalchemy import JSON, Column, ForeignKey, Index, Integer, String, Table, Text
 
 from holdfast.store.tables.base import Id, UtcDateTime, flag, metadata, times
 
@@ -75,4 +75,5 @@ vmoves = Table(
     Column("ended_at", UtcDateTime),
     Column("message", Text),
     *times(),
+    Index("ix_vmoves_updated_at", "updated_at"),
 )

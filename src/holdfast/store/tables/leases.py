@@ -31,6 +31,8 @@ leases = Table(
     *times(),
     Index("ix_leases_project", "project_id", "created_at"),
     Index("ix_leases_window", "start_date", "end_date"),
+    Index("ix_leases_version", "version"),
+    Index("ix_leases_created_at", "created_at"),
 )
 
 reservations = Table(

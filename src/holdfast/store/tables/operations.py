@@ -39,7 +39,7 @@ steps = Table(
     Column("name", String(64), primary_key=True),
     Column("position", Integer, nullable=False),
     Column("status", String(16), nullable=False),
-    Column("finished_at", UtcDateTime),
+    Column("finished_at", UtcDateTime, index=True),
     Column("sentence", Text, nullable=False),
     Column("details", JSON),
 )
@@ -65,4 +65,5 @@ audit = Table(
     Column("actor", String(128), nullable=False),
     Column("request_id", String(64), nullable=False, default=""),
     Column("sentence", Text, nullable=False),
+    Index("ix_audit_project", "project_id", "id"),
 )

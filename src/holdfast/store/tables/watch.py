@@ -72,6 +72,8 @@ incidents = Table(
     Column("sentence", Text, nullable=False),
     Column("details", JSON, nullable=False),
     *times(),
+    Index("ix_incidents_opened_at", "opened_at"),
+    Index("ix_incidents_updated_at", "updated_at"),
 )
 
 verdicts = Table(

@@ -124,6 +124,14 @@ def crash(world: World, id_or_name: str) -> None:
     )
 
 
+def lose(world: World, id_or_name: str) -> None:
+    """Somebody removes the guest behind the cloud's back, which goes on saying what it said; it is
+    there again once the cloud starts it."""
+    server = _server(world, id_or_name)
+    world.run("DELETE FROM domains WHERE server_id = ?", server["id"])
+    world.run("UPDATE servers SET crashed = 2 WHERE id = ?", server["id"])
+
+
 def resize(world: World, id_or_name: str) -> None:
     """It waits for its user's word, and does what it did."""
     server = _server(world, id_or_name)

@@ -5,7 +5,7 @@ Two kinds of truth live side by side: what the cloud *says* (`servers.status`, t
 services in `hosts`) and what *is* (`hosts.powered`, `domains`). Times are seconds since the epoch.
 `hosts.failed_at` is since when nothing is heard of the host: it has no power, or it is cut off;
 `hosts.changed_at`, when somebody last changed its service. `cuts` are cables: of a host that is
-heard on its other networks.
+heard on its other networks. `servers.crashed` is 1 of a guest that died, 2 of one that was removed.
 """
 
 VERSION = 4

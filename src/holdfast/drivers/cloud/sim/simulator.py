@@ -215,5 +215,10 @@ class Simulator:
         with self._open("crash_server", id_or_name) as world:
             outage.crash(world, id_or_name)
 
+    def lose_server(self, id_or_name: str) -> None:
+        """Its guest is removed from its host, and the cloud does not notice."""
+        with self._open("lose_server", id_or_name) as world:
+            outage.lose(world, id_or_name)
+
     def _open(self, what: str, subject: str = "") -> AbstractContextManager[World]:
         return open_world(self._file, self._clock, f"sim.{what}", subject)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a program that runs on this machine, by its Unix socket: one line, one answer.
+
+    ask("/run/holdfast/agent.sock", "status")        # {"host": "cmp-7", "deaf": "", …}
+
+What the program refuses is raised here as it was there; `NotReachable` says what to do when
+nobody answers.
+"""
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.client import clock
+from holdfast.client.errors import NotReachable
+from holdfast.model.errors import DriverError, HoldfastError, Unavailable, by_code
+
+#: For a whole answer.
+ANSWER_S = 3.0
+#: A stream is looked after so often, whether something comes or not.
+TICK_S = 0.5
+MOST_BYTES = 64 * 1024 * 1024
+
+
+def ask(
+    path: str,
+    command: str,
+    args: Mapping[str, Any] | None = None,
+    *,
+    timeout_s: float = ANSWER_S,
+) -> dict[str, Any]:
+    """The answer to one question."""
+    until = clock.monotonic() + timeout_s
+    with contextlib.closing(_Line(path, command, args or {}, until)) as line:
+        said = line.next(until)
+    if said is None:
+        raise NotReachable(f"the agent at {path} does not answer within {timeout_s:g} s")
+    answer = said.get("answer")
+    if not isinstance(answer, dict):
+        raise NotReachable(f"what listens at {path} is no agent of ours: {str(said)[:80]}")
+    return answer
+
+
+def stream(
+    path: str, command: str, args: Mapping[str, Any] | None = None
+) -> Iterator[dict[str, Any] | None]:
+    """What comes, as it comes, until the agent ends it; None every now and then."""
+    until = clock.monotonic() + ANSWER_S
+    with contextlib.closing(_Line(path, command, args or {}, until)) as line:
+        while True:
+            said = line.next(clock.monotonic() + TICK_S)
+            if said is None:
+                yield None
+            elif "item" in said:
+                yield said["item"]
+            else:
+                return
+
+
+class _Line:
+    """A connection with one question on it."""
+
+    def __init__(self, path: str, command: str, args: Mapping[str, Any], until: float) -> None:
+        self._path = path
+        self._got = bytearray()
+        self._looked = 0  # so far there is no new line
+        self._socket = _connected(path, until)
+        question = json.dumps({"command": command, "args": args}).encode() + b"\n"
+        try:
+            self._socket.settimeout(_left(until))
+            # what is refused unread is answered all the same
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._socket.sendall(question)
+        except OSError as error:
+            self.close()
+            raise NotReachable(f"the agent at {path} takes no question: {error}") from error
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def next(self, until: float) -> dict[str, Any] | None:
+        """The next line; None if there is none in time."""
+        while (end := self._got.find(b"\n", self._looked)) < 0:
+            self._looked = len(self._got)
+            left = until - clock.monotonic()
+            if left <= 0:
+                return None
+            self._socket.settimeout(left)
+            try:
+                got = self._socket.recv(256 * 1024)
+            except TimeoutError:
+                return None
+            except OSError as error:
+                raise self._ended(error.strerror or str(error)) from error
+            if not got or len(self._got) > MOST_BYTES:
+                raise self._ended("it hung up" if not got else "what it says has no end")
+            self._got += got
+        line = bytes(self._got[:end])
+        del self._got[: end + 1]
+        self._looked = 0
+        return self._understood(line)
+
+    def _understood(self, line: bytes) -> dict[str, Any]:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            shown = line[:80].decode(errors="replace")
+            raise NotReachable(f"what listens at {self._path} is no agent of ours: {shown!r}")
+        error = said.get("error")
+        if isinstance(error, dict):
+            raise _error(str(error.get("code", "")), str(error.get("message", "")))
+        return said
+
+    def _ended(self, why: str) -> NotReachable:
+        return NotReachable(
+            f"the agent at {self._path} is gone ({why}): it was stopped, or we read too slowly"
+        )
+
+
+def _left(until: float) -> float:
+    """Nearly nothing when the time is over: 0 would mean something else."""
+    return max(0.001, until - clock.monotonic())
+
+
+def _connected(path: str, until: float) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.settimeout(_left(until))
+        while True:
+            try:
+                made.connect(path)
+                return made
+            except BlockingIOError:  # too many are at the door
+                if clock.monotonic() >= until:
+                    raise
+                clock.sleep(0.02)
+    except OSError as error:
+        made.close()
+        raise NotReachable(_why(path, error)) from error
+
+
+def _why(path: str, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+        return f"no agent listens at {path}: start holdfast-agent, or name its socket with --socket"
+    if isinstance(error, PermissionError):
+        return f"you may not ask the agent at {path}: do it as root, or as the agent's own user"
+    return f"the agent at {path} cannot be asked: {error.strerror or error}"
+
+
+def _error(code: str, message: str) -> HoldfastError:
+    """As it was raised there."""
+    if code == DriverError.code:  # which is made of other parts
+        return Unavailable(message)
+    return by_code().get(code, HoldfastError)(message)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that come round for ever: one that waits to be rung for, one that looks every so often.
+
+    Rounds("heartbeats", 10.0, look, clock).start()
+
+A round that fails is said once, until one succeeds again.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from holdfast.model.errors import HoldfastError
+from holdfast.ports.clock import Clock
+
+LOG = logging.getLogger(__name__)
+
+
+class Errand:
+    """A thread that comes round for ever, sooner when somebody rings."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._clock = clock
+        self._bell = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._forever, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._bell.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=15)
+
+    def ring(self) -> None:
+        """There is something to do."""
+        self._bell.set()
+
+    def _forever(self) -> None:
+        raise NotImplementedError
+
+
+class Rounds(Errand):
+    """`look` every so many seconds, the first time after that long, or when somebody rings."""
+
+    def __init__(self, name: str, every_s: float, look: Callable[[], None], clock: Clock) -> None:
+        super().__init__(name, clock)
+        self._name = name
+        self._every_s = every_s
+        self._look = look
+        self._complained = False
+
+    def _forever(self) -> None:
+        while not self._stop.is_set():
+            self._clock.wait(self._bell, self._every_s)
+            self._bell.clear()
+            if not self._stop.is_set():
+                self._round()
+
+    def _round(self) -> None:
+        try:
+            self._look()
+        except HoldfastError as error:
+            if not self._complained:
+                LOG.error("%s: %s; it is tried again", self._name, error.message)
+            self._complained = True
+        except Exception:  # the top of the thread: it must come round again
+            LOG.exception("%s: unforeseen", self._name)
+        else:
+            if self._complained:
+                LOG.info("%s: all is well again", self._name)
+            self._complained = False

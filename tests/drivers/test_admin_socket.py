@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket on which an agent is asked: real sockets, and callers that are up to no good."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.processes import eventually
+
+from holdfast.client import admin as client
+from holdfast.client.errors import NotReachable
+from holdfast.drivers.admin_socket import AdminSocket, Limits
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.ports.clock import SystemClock
+from holdfast.watch.admin import Admin, Items
+
+QUICK = Limits(connections=8, request_bytes=10_000, request_s=0.5, send_s=0.5)
+#: Holds the place of a socket as an agent would, until it is killed.
+OWNER = """
+import sys, time
+from holdfast.drivers.admin_socket import AdminSocket
+from holdfast.ports.clock import SystemClock
+from holdfast.watch.admin import Admin
+AdminSocket(sys.argv[1], Admin(), SystemClock()).start()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+class Desk:
+    """Commands, and how many streams of them go on."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+        self.admin = Admin()
+        self.admin.add({"echo": dict, "no": self.no, "flood": self.flood, "idle": self.idle})
+
+    def no(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise Conflict("not now")
+
+    def flood(self, args: Mapping[str, Any]) -> Items:
+        return self._stream({"text": "x" * 10_000})
+
+    def idle(self, args: Mapping[str, Any]) -> Items:
+        return self._stream(None)
+
+    def _stream(self, item: Mapping[str, Any] | None) -> Items:
+        self.streams += 1
+        try:
+            yield {"begins": True}
+            while True:
+                time.sleep(0.001 if item else 0.05)
+                yield item
+        finally:
+            self.streams -= 1
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short: the path of a socket has a hundred characters at most."""
+    made = Path(tempfile.mkdtemp(prefix="hf-"))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def door(folder: Path, desk: Desk) -> Iterator[str]:
+    path = str(folder / "made" / "agent.sock")
+    made = AdminSocket(path, desk.admin, SystemClock(), QUICK)
+    made.start()
+    yield path
+    made.stop()
+    eventually(lambda: desk.streams == 0, 3)
+    assert not [one for one in threading.enumerate() if one.name.startswith("admin")]
+    assert not Path(path).exists()
+
+
+@contextlib.contextmanager
+def caller(path: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.settimeout(5)
+        made.connect(path)
+        yield made
+
+
+def rest(one: socket.socket) -> list[dict[str, Any]]:
+    """All that is said until the other side hangs up."""
+    got = b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := one.recv(65536):
+            got += more
+    return [json.loads(line) for line in got.splitlines()]
+
+
+def test_a_question_is_answered_and_only_its_owner_may_ask(door: str) -> None:
+    assert client.ask(door, "echo", {"a": [1, "ü"]}) == {"a": [1, "ü"]}
+    assert stat.S_IMODE(os.stat(door).st_mode) == 0o600
+    with pytest.raises(Conflict, match="not now"):
+        client.ask(door, "no")
+    with pytest.raises(NotFound, match="there are commands, echo, flood, idle, no"):
+        client.ask(door, "nonsense")
+
+
+def test_a_question_without_its_new_line_is_one_when_no_more_comes(door: str) -> None:
+    with caller(door) as one:
+        one.sendall(b'{"command": "echo"}')
+        one.shutdown(socket.SHUT_WR)
+        assert rest(one) == [{"answer": {}}]
+
+
+def test_a_caller_who_has_said_all_still_hears_a_stream(door: str, desk: Desk) -> None:
+    with caller(door) as one:
+        one.sendall(b'{"command": "idle"}\n')
+        one.shutdown(socket.SHUT_WR)
+        assert json.loads(one.recv(4096))["item"]
+        time.sleep(0.3)
+        assert desk.streams == 1
+    eventually(lambda: desk.streams == 0, 3)  # and who has left is missed
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\x00\xff\n", b"GET / HTTP/1.1\r\n\r\n", b"[" * 9_000 + b"\n"]
+)
+def test_nonsense_is_refused_and_the_next_one_is_answered(door: str, said: bytes) -> None:
+    with caller(door) as one:
+        one.sendall(said)
+        one.shutdown(socket.SHUT_WR)
+        (answer,) = rest(one)
+        assert answer["error"]["code"] == "holdfast.request.invalid"
+    assert client.ask(door, "echo") == {}
+
+
+def test_a_question_without_end_is_cut_short(door: str) -> None:
+    with caller(door) as one:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            one.sendall(b"x" * 5_000_000)
+        (answer,) = rest(one)
+    assert answer["error"]["code"] == "holdfast.request.toolarge"
+    with pytest.raises(Exception, match="at most 10000 bytes"):
+        client.ask(door, "echo", {"text": "x" * 1_000_000})
+    assert client.ask(door, "echo") == {}
+
+
+def test_who_says_nothing_or_dribbles_is_not_waited_for(door: str) -> None:
+    began = time.monotonic()
+    with caller(door) as silent, caller(door) as dribbling:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while time.monotonic() < began + 15:
+                dribbling.sendall(b" ")
+                time.sleep(0.02)
+        assert time.monotonic() - began < 10
+        for one in (silent, dribbling):
+            (answer,) = rest(one)
+            assert "no question came within 0.5 s" in answer["error"]["message"]
+
+
+def test_who_does_not_read_is_cut_off_and_nobody_waits_for_him(
+    door: str, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caller(door) as one:
+        one.sendall(b'{"command": "flood"}\n')
+        eventually(lambda: desk.streams == 1, 3)
+        assert client.ask(door, "echo") == {}
+        eventually(lambda: desk.streams == 0, 5)
+        assert "cut off" in caplog.text
+        assert client.ask(door, "echo") == {}
+
+
+def test_two_hundred_at_the_door_are_answered_or_told_to_wait(door: str, desk: Desk) -> None:
+    with contextlib.ExitStack() as stack:
+        crowd = []
+        for number in range(200):
+            one = stack.enter_context(socket.socket(socket.AF_UNIX))
+            one.settimeout(5)
+            _knock(one, door)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                one.sendall(b'{"command": "echo"}\n' if number % 2 else b"")
+            crowd.append(one)
+        answers = [answer for one in crowd for answer in rest(one)]
+    codes = {answer.get("error", {}).get("code", "") for answer in answers}
+    assert len(answers) >= 190  # one who was refused at once may have lost it on the way
+    assert codes <= {"", "holdfast.service.unavailable", "holdfast.request.invalid"}
+    assert "holdfast.service.unavailable" in codes
+    assert client.ask(door, "echo") == {}
+
+
+def _knock(one: socket.socket, door: str) -> None:
+    def so() -> bool:
+        try:
+            one.connect(door)
+        except BlockingIOError:
+            return False
+        return True
+
+    eventually(so, 5, 0.01)
+
+
+def test_a_stream_ends_when_the_agent_stops(folder: Path, desk: Desk) -> None:
+    path = str(folder / "agent.sock")
+    made = AdminSocket(path, desk.admin, SystemClock(), QUICK)
+    made.start()
+    with caller(path) as one:
+        one.sendall(b'{"command": "idle"}\n')
+        eventually(lambda: desk.streams == 1, 3)
+        made.stop()
+        assert rest(one)[-1]["error"]["message"] == "the agent stops"
+
+
+@contextlib.contextmanager
+def owner(path: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", OWNER, path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as made:
+        try:
+            assert made.stdout is not None
+            assert made.stdout.readline() == "ready\n"
+            yield made
+        finally:
+            made.kill()
+
+
+def test_the_socket_of_a_living_agent_is_left_alone_and_that_of_a_dead_one_replaced(
+    folder: Path, desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.drivers.admin_socket.AGAIN_S", 0.05)
+    path = str(folder / "agent.sock")
+    with owner(path) as other:
+        mine = AdminSocket(path, desk.admin, SystemClock(), QUICK)
+        mine.start()
+        try:
+            assert f"another agent that runs is asked at {path}: stop it" in caplog.text
+            time.sleep(0.2)
+            assert client.ask(path, "commands") == {"commands": ["commands"]}  # the other's
+            assert caplog.text.count("another agent") == 1
+            other.kill()
+            other.wait()
+            eventually(lambda: answers(path), 5)
+        finally:
+            mine.stop()
+    assert not Path(path).exists()
+
+
+def answers(path: str) -> bool:
+    try:
+        return client.ask(path, "echo") == {}
+    except (NotReachable, NotFound):
+        return False
+
+
+def test_a_file_that_is_no_socket_is_left_alone(
+    folder: Path, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "agent.sock"
+    path.write_text("precious")
+    made = AdminSocket(str(path), desk.admin, SystemClock(), QUICK)
+    made.start()
+    made.stop()
+    assert path.read_text() == "precious"
+    assert "is no socket: name another file" in caplog.text
+
+
+def test_a_place_that_cannot_be_had_is_said(
+    folder: Path, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "file").write_text("")
+    for path in (folder / "file" / "agent.sock", folder / ("x" * 200)):
+        made = AdminSocket(str(path), desk.admin, SystemClock(), QUICK)
+        made.start()
+        made.stop()
+    assert caplog.text.count("name another file by [agent] socket") == 2
+
+
+# the asking side
+
+
+def test_where_no_agent_is_the_sentence_says_what_to_do(folder: Path) -> None:
+    with pytest.raises(NotReachable, match="start holdfast-agent, or name its socket"):
+        client.ask(str(folder / "none.sock"), "status")
+    stale = str(folder / "stale.sock")
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(stale)
+    with pytest.raises(NotReachable, match="start holdfast-agent"):
+        client.ask(stale, "status")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root alone can become somebody else")
+def test_who_may_not_ask_is_told_who_may(door: str) -> None:
+    os.chmod(Path(door).parent.parent, 0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(NotReachable, match="do it as root, or as the agent's own user"):
+            client.ask(door, "echo")
+    finally:
+        os.seteuid(0)
+
+
+@contextlib.contextmanager
+def stranger(path: str, says: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Something else that listens there."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+
+        def talk() -> None:
+            one, _ = listener.accept()
+            with one, contextlib.suppress(OSError):
+                says(one)
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        yield
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        (lambda one: one.sendall(b"220 mail.example.org ESMTP\n"), "no agent of ours"),
+        (lambda one: one.sendall(b'{"item": {}}\n'), "no agent of ours"),
+        (lambda one: one.sendall(b"[]\n"), "no agent of ours"),
+        (lambda one: None, "is gone"),
+        (lambda one: one.sendall(b'{"answer"'), "is gone"),
+        (lambda one: time.sleep(1), "does not answer within 0.3 s"),
+    ],
+)
+def test_an_answer_that_is_none_is_said(
+    folder: Path, says: Callable[[socket.socket], None], why: str
+) -> None:
+    path, timeout_s = str(folder / "other.sock"), 0.3 if "0.3 s" in why else 20.0
+    with stranger(path, says), pytest.raises(NotReachable, match=why):
+        client.ask(path, "status", timeout_s=timeout_s)

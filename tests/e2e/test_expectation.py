@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What should run and what does, compared by the agent as its own program, and by a command."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.deployment import write_config
+from tests.e2e.town import HOST, Town, a_town
+from tests.processes import eventually, script
+
+EVERY_S = 0.3
+#: Looks that would do for anything.
+MANY_LOOKS_S = 8 * EVERY_S
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    with a_town(tmp_path_factory.mktemp("town")) as made:
+        often = f"expectation_every_s = {EVERY_S}\nexpectation_grace_s = {EVERY_S}\n"
+        made.config.write_text(made.config.read_text() + often)
+        yield made
+
+
+def boot(town: Town, name: str, host: str = HOST) -> str:
+    return town.sim.boot(name, "demo", host, 1, 64, 1).id
+
+
+def observed(town: Town, server: str) -> list[str]:
+    rows: list[dict[str, Any]] = town.client.wire.call(
+        "GET",
+        "/holdfast/v1/observations",
+        query={"subject": f"server:{server}"},
+        key="observations",
+    )
+    return [
+        f"{one['state']} {one['evidence']['event']} {one['evidence']['detail']}" for one in rows
+    ]
+
+
+@contextlib.contextmanager
+def behind(town: Town) -> Iterator[sqlite3.Connection]:
+    """The world itself, behind the cloud's back."""
+    with contextlib.closing(sqlite3.connect(town.folder / "state" / "sim.db")) as db, db:
+        yield db
+
+
+def test_what_was_removed_while_the_agent_had_no_memory_is_recovered_once(town: Town) -> None:
+    server = boot(town, "removed")
+    agent = town.agent()
+    with agent:
+        town.knows(server)
+        agent.kill()
+        town.sim.lose_server(server)
+        for file in town.folder.glob("agent.spool*"):
+            file.unlink()
+        agent.start()
+        town.recovered(server)
+        time.sleep(MANY_LOOKS_S)
+        town.recovered(server)
+    assert observed(town, server) == ["failed expectation missing"]
+    (incident,) = town.incidents(server)
+    assert f"expectation missing, says agent@{HOST}" in incident["cause"]
+
+
+def test_a_death_that_is_heard_and_missed_is_one_report_and_one_incident(town: Town) -> None:
+    server = boot(town, "heard")
+    town.sim.change(action_s=MANY_LOOKS_S)  # so long the cloud says ACTIVE
+    try:
+        with town.agent():
+            town.knows(server)
+            town.sim.crash_server(server)
+            eventually(lambda: town.incidents(server), 15)
+            time.sleep(MANY_LOOKS_S)
+            assert observed(town, server) == ["failed stopped failed"]
+            assert len(town.incidents(server)) == 1
+    finally:
+        town.sim.change(action_s=0.0)
+
+
+def test_a_guest_that_switches_itself_off_makes_no_traffic(town: Town) -> None:
+    server = boot(town, "tired")
+    with town.agent():
+        town.knows(server)
+        with behind(town) as db:
+            db.execute("DELETE FROM domains WHERE server_id = ?", (server,))
+        time.sleep(MANY_LOOKS_S)
+    (said,) = [one for one in town.sim.world()["servers"] if one["id"] == server]
+    assert (said["status"], said["running_on"]) == ("ACTIVE", [])
+    assert observed(town, server) == []
+
+
+def test_a_guest_that_runs_here_and_belongs_elsewhere_is_noted_and_left_alone(town: Town) -> None:
+    server = boot(town, "twice", "cmp-14")
+    with behind(town) as db:
+        (here,) = db.execute("SELECT id FROM hosts WHERE name = ?", (HOST,)).fetchone()
+        db.execute("INSERT INTO domains VALUES (?, ?)", (server, here))
+    with town.agent():
+        eventually(lambda: observed(town, server), 15)
+        time.sleep(MANY_LOOKS_S)
+    assert observed(town, server) == ["noted expectation unexpected"]
+    assert town.incidents(server) == []
+    with behind(town) as db:
+        db.execute("DELETE FROM domains WHERE server_id = ? AND host_id = ?", (server, here))
+
+
+def expect(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [script("holdfast"), "guests", "expect", "--config-file", config, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_command_says_what_differs_without_any_agent(town: Town) -> None:
+    for server in town.sim.world()["servers"]:  # what the other tests have left
+        if server["host"] == HOST and server["status"] == "ACTIVE" and not server["running_on"]:
+            with behind(town) as db:
+                db.execute("DELETE FROM servers WHERE id = ?", (server["id"],))
+    well = expect(town.config)
+    assert (well.returncode, "nothing differs" in well.stderr) == (0, True), well
+    server = boot(town, "gone")
+    town.sim.lose_server(server)
+    ran = expect(town.config, "--grace", "0.1", "-f", "json")
+    assert ran.returncode == 11, ran
+    (row,) = json.loads(ran.stdout)
+    assert row == {
+        "name": "gone",
+        "uuid": server,
+        "difference": "missing",
+        "found": "nothing",
+        "cloud_says": "it is ACTIVE",
+    }
+    foreign = expect(town.config, "--host", "cmp-14")
+    assert (foreign.returncode, "cannot speak for cmp-14" in foreign.stderr) == (2, True), foreign
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("api_url", "http://127.0.0.1:9", "127.0.0.1:9"),
+        ("guests_address", "nonsense", "HOST@FILE"),
+        ("guests", "acme", "there is no 'acme'"),
+    ],
+)
+def test_a_side_that_cannot_be_asked_is_not_an_empty_one(
+    town: Town, tmp_path: Path, option: str, value: str, why: str
+) -> None:
+    lines = [line for line in town.config.read_text().splitlines() if " = " in line]
+    about: dict[str, object] = dict(line.split(" = ", 1) for line in lines)
+    broken = replace(town, config=write_config(tmp_path / "c", {"agent": about | {option: value}}))
+    ran = expect(broken.config)
+    assert ran.returncode == 2, ran
+    assert why in ran.stderr
+    assert not ran.stdout.strip()

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens within a real operating system, from its own words to what the API has of it: Linux
+panics, its watchdog expires, its guest agent (QEMU's own) ends, comes back and falls silent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.guests.ear import Ear
+from tests.guests.faults import Lab, listening, remove, watchdog
+from tests.guests.host import CHANNEL, GuestHost
+from tests.guests.site import Site, manned
+from tests.processes import eventually
+from tests.servers.base import Missing
+from tests.servers.linux import Console, Linux, built
+
+HOST, OBSERVER = "cmp-1", "agent@cmp-1"
+#: One guest has an agent, the other a watchdog.
+TALKS, BARKS = "lx-talks", "lx-barks"
+WISH = '<h:guest xmlns:h="urn:holdfast:guest" heartbeat="yes"/>'
+FILTERS = """\
+rules:
+  - {event: hang, detail: hung, after: 1s, do: recover}
+  - {event: agent, detail: disconnected, reason: channel, do: report}
+  - {event: monitor, do: ignore}  # a machine of tests is slow at times
+otherwise: defaults
+"""
+AGENT = {"heartbeats_every_s": 1, "heartbeats_missed": 2, "heartbeats_quiet_s": 3}
+SILENCE_S = 30.0
+TOLD = {
+    TALKS: ["noted agent disconnected", "failed hang hung"],
+    BARKS: ["failed watchdog pause", "failed panic panicked"],
+}
+
+
+@pytest.fixture(scope="module")
+def linux() -> Linux:
+    try:
+        return built()
+    except Missing as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))
+
+
+@contextlib.contextmanager
+def booted(lab: Lab, xmls: dict[str, str]) -> Iterator[dict[str, Console]]:
+    """All at once."""
+    with contextlib.ExitStack() as stack:
+        consoles = {}
+        for name, xml in xmls.items():
+            domain = lab.way.defineXML(xml)
+            stack.callback(remove, domain)
+            domain.create()
+            consoles[name] = Console(lab.host.sockets / name)
+            stack.callback(consoles[name].close)
+        for console in consoles.values():
+            console.ready()
+        yield consoles
+
+
+@dataclass(frozen=True)
+class Row:
+    """A guest, and who hears of it."""
+
+    name: str
+    uuid: str
+    console: Console
+    ear: Ear
+    site: Site
+
+    def stored(self, number: int, within_s: float = 15.0) -> None:
+        """The API has the first so many of what is to be told, and nothing else."""
+
+        def so() -> bool:
+            assert self.site.said(self.uuid) == TOLD[self.name][:number]
+            return True
+
+        eventually(so, within_s)
+
+    def has_its_incidents(self) -> bool:
+        """One for each failure that the agent told of, once the reports were taken in."""
+        found = self.site.observations(self.uuid)
+        assert {one["observer"] for one in found} == {OBSERVER}
+        told = [one["incident_id"] for one in found if one["state"] == "failed"]
+        known = [one["id"] for one in self.site.incidents(self.uuid)]
+        assert all(told) and sorted(told) == sorted(known), (told, known)
+        return True
+
+
+@pytest.mark.timeout(180)
+def test_what_fails_within_linux_is_stored_as_what_it_means(
+    host: GuestHost, linux: Linux, tmp_path: Path
+) -> None:
+    mine = linux.copied(host.folder)
+    xmls = {
+        TALKS: mine.within(host.xml(TALKS, CHANNEL, metadata=WISH)),
+        BARKS: mine.within(host.xml(BARKS, watchdog("pause"), on_crash="preserve")),
+    }
+    options = {"recovery": {"dry_run": True}}
+    with (
+        manned(tmp_path, {HOST: host.url}, options, agent=AGENT, filters=FILTERS) as site,
+        listening(host) as lab,
+    ):
+        site.begin(HOST)
+        with booted(lab, xmls) as consoles, ThreadPoolExecutor(2) as hands:
+            rows = {
+                name: Row(name, lab.domain(name).UUIDString(), console, lab.ear, site)
+                for name, console in consoles.items()
+            }
+            site.knows(HOST, *(row.uuid for row in rows.values()))
+            silence = hands.submit(agent_ends_and_falls_silent, rows[TALKS])
+            hands.submit(watchdog_expires_and_kernel_panics, rows[BARKS], host).result()
+            silence.result()
+            for row in rows.values():
+                row.stored(len(TOLD[row.name]))
+                eventually(row.has_its_incidents)
+
+
+def agent_ends_and_falls_silent(row: Row) -> None:
+    console, ear = row.console, row.ear
+    ear.wait(TALKS, "agent disconnected domain_started", "agent connected channel")
+    for signal in ("KILL", "TERM"):
+        was_asked(console)
+        ear.forget(TALKS)
+        console.do(f"kill -{signal} $(pidof qemu-ga)")
+        ear.wait(TALKS, "agent disconnected channel")
+        row.stored(1)
+        ear.forget(TALKS)
+        console.do("rm /run/agent.log; agent")
+        ear.wait(TALKS, "agent connected channel")
+    # now its channel stays open, and nobody answers there
+    was_asked(console)
+    console.do("kill -STOP $(pidof qemu-ga)")
+    row.stored(2, SILENCE_S)
+    assert row.site.observations(row.uuid)[-1]["evidence"]["reason"] == "idle"
+
+
+def was_asked(console: Console) -> None:
+    """The agent itself has written down that somebody wanted to know whether it lives."""
+    eventually(lambda: "guest-ping" in console.do("cat /run/agent.log"), 20, 0.2)
+
+
+def watchdog_expires_and_kernel_panics(row: Row, host: GuestHost) -> None:
+    row.console.do("watchdog -T 4 -t 60 -F /dev/watchdog &")
+    row.ear.wait(BARKS, "watchdog pause", "lifecycle suspended watchdog")
+    row.stored(1)
+    with host.connected() as way:
+        way.lookupByName(BARKS).resume()
+    row.ear.wait(BARKS, "lifecycle resumed unpaused")
+    row.console.say("echo c > /proc/sysrq-trigger")
+    row.ear.wait(BARKS, "lifecycle crashed panicked")
+    row.stored(2)
+    row.console.wait("sysrq triggered crash")

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An order to a QEMU that does not end, and ordinary ones that take their time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.drivers.guests.libvirt import LibvirtGuests
+from holdfast.ports.clock import SystemClock
+from tests.guests.ear import Ear
+from tests.guests.faults import LONG, Lab, Row
+from tests.guests.host import GuestHost
+from tests.processes import eventually
+
+HELD_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def lab(host: GuestHost) -> Iterator[Lab]:
+    ear = Ear()
+    guests = LibvirtGuests(host.url, SystemClock(), probe_every_s=0.5, held_s=HELD_S)
+    guests.start(ear)
+    eventually(lambda: not guests.why_deaf(), 20)
+    yield Lab(host, ear, guests)
+    guests.close()
+
+
+def row(name: str, *, proxied: bool = False) -> Row:
+    return Row(name, lambda lab, name: None, (), file=True, proxied=proxied)
+
+
+def ready_copy(lab: Lab, name: str) -> Any:
+    """A disk is being copied, for as long as nobody ends that."""
+    domain, path = lab.domain(name), lab.host.sockets / f"{name}.copy"
+    job = f"<disk type='file'><source file='{path}'/><driver type='raw'/></disk>"
+    domain.blockCopy("hda", job, {}, 4)
+    lab.ear.wait(name, "block_job ready copy hda")
+    return domain
+
+
+def test_an_order_that_does_not_end_is_told_of_from_its_begin_until_it_does(lab: Lab) -> None:
+    with lab.running(row("held", proxied=True)):
+        domain = ready_copy(lab, "held")
+        lab.host.spoil("held", "keep")
+        begun = datetime.now(UTC)
+        order = threading.Thread(target=domain.blockJobAbort, args=("hda",))
+        order.start()
+        lab.ear.wait("held", "monitor held", within_s=20)
+        (event,) = [one for one in lab.ear.events["held"] if one.kind == "monitor"]
+        assert timedelta(seconds=-1) < event.at - begun < timedelta(seconds=4)
+        assert datetime.now(UTC) - event.at >= timedelta(seconds=HELD_S)
+        assert lab.ear.verdicts("held", 50) == []
+        assert lab.ear.verdicts("held", 70) == ["noted monitor held"]
+        lab.host.spoil("held", "give")
+        order.join(20)
+        lab.ear.wait("held", "monitor released", within_s=20)
+        assert lab.ear.verdicts("held", LONG) == []
+
+
+def test_each_of_six_qemus_that_hang_at_once_is_told_of_and_none_of_the_others(lab: Lab) -> None:
+    frozen = [f"ice-{number}" for number in range(6)]
+    well = [f"warm-{number}" for number in range(4)]
+    with lab.running(*(row(name) for name in (*frozen, *well))):
+        pids = {name: lab.host.kill_guest(name, signal.SIGSTOP) for name in frozen}
+        try:
+            for name in frozen:
+                lab.ear.wait(name, "monitor stuck", within_s=20)
+            for name in well:
+                assert [one for one in lab.ear.said(name) if one.startswith("monitor")] == []
+            assert lab.domain("warm-0").isActive()  # somebody is left there who answers
+        finally:
+            for pid in pids.values():
+                os.kill(pid, signal.SIGCONT)
+        for name in frozen:
+            lab.ear.wait(name, "monitor answering", within_s=20)
+
+
+def test_a_copy_and_a_save_that_take_long_are_nothing(lab: Lab) -> None:
+    with lab.running(row("copied"), row("saved")):
+        ready_copy(lab, "copied")
+        pipe = lab.host.sockets / "saved.pipe"
+        os.mkfifo(pipe)
+        pipe.chmod(0o666)
+        reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # it takes what fits, and no more
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+        saving = threading.Thread(target=lab.domain("saved").save, args=(str(pipe),))
+        saving.start()
+        try:
+            time.sleep(HELD_S * 3)
+            assert saving.is_alive()
+            said = [one for name in ("copied", "saved") for one in lab.ear.said(name)]
+            assert [one for one in said if one.startswith("monitor")] == []
+        finally:
+            _drain(reader, saving)
+
+
+def _drain(reader: int, saving: threading.Thread) -> None:
+    until = time.monotonic() + 20
+    while saving.is_alive() and time.monotonic() < until:
+        try:
+            os.read(reader, 2**16)
+        except BlockingIOError:
+            time.sleep(0.01)
+    os.close(reader)
+    saving.join(5)
+    assert not saving.is_alive()

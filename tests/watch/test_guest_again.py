@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent that was started anew says again what it told before, if it is still so."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.model import guest_filter_file
+from holdfast.ports.guests import LIFECYCLE, MONITOR, Event, Guest
+from holdfast.watch import guest_memory
+from holdfast.watch.guest_again import Again
+from holdfast.watch.guest_record import Reading
+from holdfast.watch.guests import GuestWatch, Happening
+
+BEGIN = datetime(2026, 11, 16, 12, tzinfo=UTC)
+LATER = BEGIN + timedelta(minutes=5)
+DIED = ("stopped", "failed")
+
+
+def watch() -> GuestWatch:
+    made = GuestWatch(guest_filter_file.default())
+    made.reconcile([Guest("u", "web", "running", "booted")], BEGIN - timedelta(minutes=1), 0.0)
+    return made
+
+
+def heard(watch: GuestWatch, detail: str, reason: str = "", kind: str = LIFECYCLE) -> None:
+    assert watch.hear(Event("u", "web", kind, BEGIN, detail, reason), 1.0) or kind == MONITOR
+
+
+def reborn(old: GuestWatch, state: str, reason: str) -> tuple[GuestWatch, list[Happening]]:
+    """The next agent, and what it says after it has read that."""
+    said = json.loads(json.dumps(guest_memory.to_plain(old)))
+    new = guest_memory.from_plain(said, old.filters, 100.0)
+    again = Again(new)
+    reading = Reading((Guest("u", "web", state, reason),), LATER)
+    told = new.reconcile(reading.guests, reading.at, 101.0)
+    assert told == []
+    found = again.after(reading, new)
+    assert again.after(reading, new) == []  # once
+    return new, found
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [(DIED, "shutoff crashed"), (("crashed", "panicked"), "crashed panicked")],
+)
+def test_a_guest_that_is_still_dead_is_said_again_with_when_it_was_told_first(
+    event: tuple[str, str], state: str
+) -> None:
+    old = watch()
+    heard(old, *event)
+    new, (one,) = reborn(old, *state.split())
+    assert (one.state, one.since) == ("failed", LATER)
+    assert one.evidence["told_before"] == BEGIN.isoformat()
+    assert one.key.endswith("/again")
+    assert LATER.isoformat() in one.key
+    assert [two.key for two in reborn(new, *state.split())[1]] == [one.key]
+
+
+def test_a_guest_that_runs_again_or_never_failed_is_not_mentioned() -> None:
+    old = watch()
+    assert reborn(old, "running", "booted")[1] == []
+    heard(old, *DIED)
+    assert reborn(old, "running", "booted")[1] == []
+    assert reborn(old, "shutoff", "destroyed")[1] == []
+
+
+def test_a_qemu_that_hung_is_looked_at_anew_so_that_its_death_is_not_taken_for_the_same() -> None:
+    old = watch()
+    heard(old, "stuck", kind=MONITOR)
+    assert [one.evidence["event"] for one in old.look(1000.0)] == [MONITOR]
+    new, found = reborn(old, "running", "booted")
+    assert found == []
+    (death,) = new.hear(Event("u", "web", LIFECYCLE, LATER, *DIED), 102.0)
+    assert (death.state, death.evidence["event"]) == ("failed", "stopped")
