@@ -22,8 +22,8 @@ PRIORITY = "info"
 #: The kind of work by which a sink is told; what waits in the table bears that name.
 ANNOUNCE = "lease_announce"
 #: What there is to hear: news of leases and incidents, or the notifications of the instance HA
-#: contract, which have a topic of their own.
-NEWS, INSTANCE_HA = "news", "instance_ha"
+#: contract, which have a topic of their own, or alarms alone.
+NEWS, INSTANCE_HA, ALARMS = "news", "instance_ha", "alarms"
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,9 @@ class LeaseNotice:
 
 
 class Sink(Protocol):
-    """One that has `hears = INSTANCE_HA` hears the notifications of that contract; any other one
-    the news."""
+    """One that has `hears = INSTANCE_HA` hears the notifications of that contract; one that has
+    `hears = ALARMS` hears of alarms, and of the end of each that it was told of; any other one the
+    news, of alarms too."""
 
     name: str  # at most 64 characters; what waits in the table of work is found again by it
     timeout_s: float  # longest that `send` takes, one way or the other

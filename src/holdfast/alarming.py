@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts together the alarms of an agent: rules that change while it runs, what is told of them, and
+the heartbeat by which Holdfast knows of both."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oslo_config import cfg
+
+from holdfast import __version__
+from holdfast.model.alarm_rules import RuleSet
+from holdfast.ports.agents import Centre
+from holdfast.ports.clock import Clock
+from holdfast.watch.admin import Handler
+from holdfast.watch.agent import HostAgent
+from holdfast.watch.alarms.engine import Engine
+from holdfast.watch.guest_meaning import PAUSED, RUNNING
+from holdfast.watch.metrics.alarms import HostAlarms
+from holdfast.watch.metrics.recent import Recent
+from holdfast.watch.metrics.rules import RulesDesk
+from holdfast.watch.metrics.rules_inlets import Heartbeat, RuleCommands, RulesFile, RulesPart
+from holdfast.watch.spool import Spool
+
+SWITCH_S = 0.0005
+ALIVE = (RUNNING, PAUSED)
+
+
+class Alarming:
+    """`holdfast.daemon.Part`. `alarms` is for whoever makes the passes; it goes on with the rules
+    and the alarms of the agent before it."""
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        agent: HostAgent,
+        spool: Spool,
+        centre: Centre,
+        clock: Clock,
+        *,
+        spooled: Callable[[], None],
+        recent: Recent | None = None,
+    ) -> None:
+        settings = conf.metrics
+        self._agent = agent
+        self._spool = spool
+        self._groups = list(settings.groups)
+        self._started_at = clock.now().isoformat()
+        self.desk = RulesDesk(Engine(RuleSet(), self._groups), spool, clock)
+        self.alarms = HostAlarms(agent.host, self.desk, spool, clock, spooled=spooled)
+        file = RulesFile(settings.rules_file, self.desk)
+        beat = Heartbeat(agent.host, centre, self.desk, self._about, recent)
+        self._part = RulesPart(file, beat, clock)
+        conf.register_mutate_hook(lambda _conf, _fresh: self._part.reload())  # SIGHUP
+
+    def commands(self) -> Mapping[str, Handler]:
+        return RuleCommands(self.desk).commands()
+
+    def start(self) -> None:
+        # who reads new rules gives way to a pass at once, not after Python's usual 5 ms
+        sys.setswitchinterval(SWITCH_S)
+        self._part.start()
+
+    def stop(self) -> None:
+        self._part.stop()
+        self.alarms.close()
+
+    def _about(self) -> dict[str, Any]:
+        waiting, parked = self._spool.counts()
+        view = self._agent.view()
+        return {
+            "started_at": self._started_at,
+            "program": __version__,
+            "groups": self._groups,
+            "deaf": view.deaf[:2000],
+            "guests": sum(one.life in ALIVE for one in view.tracks.values()),
+            "waiting": waiting,
+            "parked": parked,
+        }

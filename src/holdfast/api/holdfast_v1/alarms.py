@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/holdfast/v1/alarms: what stands out on hosts and guests now, and what people say to that.
+
+A project sees the alarms of its own guests; those of hosts, and of others, are for admins."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.api.holdfast_v1.monitors import shape
+from holdfast.api.holdfast_v1.observations import LIMIT, plain
+from holdfast.model.alarm import STATES
+from holdfast.model.errors import NotFound
+from holdfast.model.host import normalise
+from holdfast.store.alarms import Wanted
+
+LONGEST = timedelta(days=30)
+_NAME = {"type": "string", "minLength": 1, "maxLength": 255}
+QUERY: dict[str, Any] = {
+    "host": _NAME,
+    "rule": _NAME,
+    "project": {**_NAME, "description": "For admins; others see their own."},
+    "state": {"type": "string", "enum": list(STATES)},
+    "all": {
+        "type": "string",
+        "enum": ["true", "false"],
+        "description": "Also those that are over, of the last 30 days.",
+    },
+    "limit": LIMIT,
+}
+SILENCE: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["duration_s"],
+    "properties": {
+        "duration_s": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": int(LONGEST.total_seconds()),
+            "description": "For so long nothing is told of it; 0 ends a silence.",
+        }
+    },
+}
+_TEXT = {"type": "string"}
+_MAYBE = {"type": ["string", "null"]}
+_DATE = {"type": "string", "format": "date-time"}
+_LATER = {"type": ["string", "null"], "format": "date-time"}
+_SHOWN: dict[str, Any] = {
+    "id": _TEXT,
+    "rule": _TEXT,
+    "rules_version": _TEXT,
+    "state": {"type": "string", "enum": list(STATES)},
+    "severity": _TEXT,
+    "host": _TEXT,
+    "subject": _TEXT,
+    "project_id": _TEXT,
+    "value": {"type": ["number", "null"]},
+    "fired_at": _DATE,
+    "told_at": _DATE,
+    "resolved_at": _LATER,
+    "acked_at": _LATER,
+    "acked_by": _MAYBE,
+    "silent_until": _LATER,
+    "silent_by": _MAYBE,
+}
+VIEW = shape({**_SHOWN, "name": _TEXT, "threshold": {"type": ["number", "null"]}})
+WHOLE = shape({**VIEW["properties"], "details": {"type": "object"}})
+
+
+def index(ask: Ask) -> Reply:
+    query, caller = ask.query, ask.caller
+    host = query.get("host")
+    wanted = Wanted(
+        project=query.get("project") if caller.is_admin else caller.project_id,
+        host=normalise(host) if host else None,
+        rule=query.get("rule"),
+        state=query.get("state"),
+        standing=query.get("all") != "true",
+        limit=query.get("limit", LIMIT["default"]),
+    )
+    return Reply({"alarms": [_view(row) for row in ask.services.store.alarms.list_all(wanted)]})
+
+
+def show(ask: Ask) -> Reply:
+    return Reply({"alarm": _whole(_mine(ask))})
+
+
+def acknowledge(ask: Ask) -> Reply:
+    alarm_id = _mine(ask)["id"]
+    row = ask.services.store.alarms.acknowledge(alarm_id, ask.caller.user_id)
+    return Reply({"alarm": _whole(row)})
+
+
+def silence(ask: Ask) -> Reply:
+    alarm_id, lasts = _mine(ask)["id"], timedelta(seconds=ask.body["duration_s"])
+    row = ask.services.store.alarms.silence(alarm_id, ask.caller.user_id, lasts)
+    return Reply({"alarm": _whole(row)})
+
+
+def _mine(ask: Ask) -> Mapping[str, Any]:
+    """Another project's looks like one that is not there."""
+    alarm_id = ask.path["alarm_id"]
+    row = ask.services.store.alarms.show(alarm_id)
+    if not ask.caller.may_see(row["project_id"]):
+        raise NotFound(f"no alarm {alarm_id[:80]}")
+    return row
+
+
+def _view(row: Mapping[str, Any]) -> dict[str, Any]:
+    details = row["details"] or {}
+    about = {"name": details.get("name", ""), "threshold": details.get("threshold")}
+    return {**{name: plain(row[name]) for name in _SHOWN}, **about}
+
+
+def _whole(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_view(row), "details": row["details"] or {}}

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which numbers there are, and what the name of one says about it: whether it counts up for ever,
+and in which unit it is.
+
+is_known("guest", "util_ratio"), like("guest", "util_ration")      # True, "util_ratio"
+is_counter("rd_bytes"), unit("rd_bytes")        # True, "B"
+Fields(["guest.*_ratio", "nic.tx_bps"]).has("guest", "util_ratio")      # True
+"""
+
+import difflib
+import fnmatch
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from holdfast.model.errors import InvalidInput
+
+_COUNTER: Final = re.compile(
+    r"cpu_\w+_ns|haltpoll_(ok|fail)_ns|vcpu\d+_(time|delay)_ns|swap_(in|out)_kib|major_fault|errors"
+    r"|(rd|wr|fl)_(reqs|bytes|times_ns)|(rx|tx)_(bytes|pkts|errs|drop)"
+)
+#: What is measured of each kind, by whatever measures it; docs/metrics.md says what it is.
+_NAMES: Final[Mapping[str, frozenset[str]]] = {
+    kind: frozenset(names.split())
+    for kind, names in {
+        "host": """
+            cpu_user_ns cpu_kernel_ns cpu_idle_ns cpu_iowait_ns cpu_steal_ns
+            cpu_util_ratio cpu_iowait_ratio cpu_steal_ratio cpus cpu_mhz load1 fds ksm
+            psi_cpu_some_avg10 psi_mem_some_avg10 psi_io_some_avg10
+            mem_total_bytes mem_free_bytes mem_available_bytes mem_cached_bytes swap_used_bytes
+            vms_running vms_defined vcpus_allocated vcpus_promised
+            mem_promised_bytes disk_promised_bytes""",
+        "guest": """
+            cpu_time_ns cpu_user_ns cpu_system_ns util_ratio steal_ratio vcpus rss_kib
+            haltpoll_ok_ns haltpoll_fail_ns balloon_current_kib balloon_maximum_kib
+            available_kib unused_kib usable_kib disk_caches_kib used_ratio last_update_age_s
+            swap_in_kib swap_out_kib major_fault
+            swap_in_kib_per_s swap_out_kib_per_s major_fault_per_s""",
+        "disk": """
+            rd_reqs rd_bytes rd_times_ns wr_reqs wr_bytes wr_times_ns fl_reqs fl_times_ns
+            rd_iops wr_iops iops rd_bytes_per_s wr_bytes_per_s bytes_per_s
+            rd_mean_latency_ns wr_mean_latency_ns fl_mean_latency_ns mean_latency_ns
+            backing_index allocation_bytes capacity_bytes physical_bytes threshold_bytes
+            fill_ratio errors""",
+        "nic": """
+            rx_bytes rx_pkts rx_errs rx_drop tx_bytes tx_pkts tx_errs tx_drop
+            rx_bps tx_bps rx_pkts_per_s tx_pkts_per_s contract_bps over_contract_ratio""",
+    }.items()
+}
+#: Of each processor of a guest.
+_VCPU: Final = re.compile(r"vcpu[0-9]{1,4}_(time_ns|delay_ns|steal_ratio)")
+#: By the end of a name, the first that fits.
+_UNITS: Final = (
+    ("bytes_per_s", "B/s"),
+    ("kib_per_s", "KiB/s"),
+    ("pkts_per_s", "packet/s"),
+    ("per_s", "1/s"),
+    ("_bps", "bit/s"),
+    ("iops", "request/s"),
+    ("_bytes", "B"),
+    ("_kib", "KiB"),
+    ("_ns", "ns"),
+    ("_reqs", "request"),
+    ("_pkts", "packet"),
+    ("_errs", "packet"),
+    ("_drop", "packet"),
+    ("_ratio", "ratio"),
+    ("_mhz", "MHz"),
+    ("_age_s", "s"),
+)
+#: A number of that unit that changes by less is noise, whatever it was.
+_NOISE: Final = {
+    "ratio": 0.01,
+    "bit/s": 8_000.0,
+    "B/s": 1_024.0,
+    "KiB/s": 1.0,
+    "KiB": 1_024.0,
+    "B": 1_048_576.0,
+    "packet/s": 10.0,
+    "request/s": 1.0,
+    "ns": 100_000.0,
+    "MHz": 100.0,
+}
+#: What is said of a snapshot, not measured.
+_INTERNAL: Final = "reset"
+
+
+def is_known(kind: str, field: str) -> bool:
+    """Whether such a thing has a number of that name."""
+    if kind == "guest" and _VCPU.fullmatch(field):
+        return True
+    return field in _NAMES[kind]
+
+
+def like(kind: str, field: str) -> str:
+    """The name that may have been meant; "" if none is near."""
+    found = difflib.get_close_matches(field[:100], sorted(_NAMES[kind]), n=1)
+    return found[0] if found else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def is_counter(field: str) -> bool:
+    return _COUNTER.fullmatch(field) is not None
+
+
+@functools.lru_cache(maxsize=4096)
+def unit(field: str) -> str:
+    """As Ceilometer writes units; "" of what is a plain number."""
+    return next((word for end, word in _UNITS if field.endswith(end)), "")
+
+
+def has_changed(field: str, now: float, before: float, band: float) -> bool:
+    """By more than `band` of what it was, and by more than noise; a counter by anything."""
+    if is_counter(field):
+        return now != before
+    return abs(now - before) > max(band * abs(before), _NOISE.get(unit(field), 0.0))
+
+
+class Fields:
+    """A choice of numbers: `kind.name` each, in which * stands for anything."""
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        for one in wanted:
+            if one != "*" and "." not in one:
+                raise InvalidInput(f"{one!r} names no numbers: write KIND.NAME, as guest.*_ratio")
+        self._wanted = tuple(wanted)
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def has(self, kind: str, field: str) -> bool:
+        found = self._known.get((kind, field))
+        if found is None:
+            name = f"{kind}.{field}"
+            found = field != _INTERNAL and any(
+                fnmatch.fnmatchcase(name, one) for one in self._wanted
+            )
+            self._known[(kind, field)] = found
+        return found

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the compute monitor known to Nova: `python -m holdfast.nova.install_monitor [--remove]`,
+with the Python that runs nova-compute.
+
+Nova finds monitors by entry points, but takes only those whose module is in its own package
+nova.compute.monitors.cpu: of all others it cannot make sense, and leaves them out. So one file with
+one import goes there. It is of nobody's package: it stays when Nova is upgraded in place, and has
+to be written again when Nova is installed anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+
+PACKAGE = "nova.compute.monitors.cpu"
+TEXT = """\
+# Written by `python -m holdfast.nova.install_monitor`, which with --remove takes it away.
+from holdfast.nova.monitor import Monitor  # noqa: F401
+"""
+
+
+def place() -> Path:
+    """The file; ModuleNotFoundError where there is no Nova."""
+    spec = importlib.util.find_spec(PACKAGE)
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not folders:
+        raise ModuleNotFoundError(f"no module named {PACKAGE}")
+    return Path(folders[0]) / "holdfast.py"
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m holdfast.nova.install_monitor")
+    parser.add_argument("--remove", action="store_true", help="take it away again")
+    asked = parser.parse_args(words)
+    try:
+        file = place()
+        if asked.remove:
+            file.unlink(missing_ok=True)
+        else:
+            file.write_text(TEXT)
+    except ModuleNotFoundError:
+        print(f"{sys.executable} has no Nova: run this with nova-compute's Python", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}: run this as its owner", file=sys.stderr)
+        return 1
+    print(f"{file} is {'gone' if asked.remove else 'there'}: restart nova-compute")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alarms of one host: snapshots in, changes and what is to be told of them out.
+
+    engine = Engine(rules, groups={"gpu"})
+    outcome = engine.take(snapshot)        # once for each; outcome.changes, outcome.groups
+    engine.flush(moment)                   # groups that are due between passes
+    engine.apply(new_rules)                # between two passes; engine.roll_back()
+
+Level in, edges out: every pass looks at how things are, and says what is another way than before.
+No clock, no thread, no input or output; one caller at a time.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from holdfast.model.alarm_rules import Rule, RuleSet, Selector
+from holdfast.model.errors import Conflict
+from holdfast.ports.metrics import Entity, Snapshot, Table
+from holdfast.watch.alarms.change import FIRING, NO_DATA, OK, PENDING, Change, Group
+from holdfast.watch.alarms.series import Column, Series, series_of
+from holdfast.watch.alarms.telling import Teller
+from holdfast.watch.alarms.track import Moment
+from holdfast.watch.alarms.watcher import Pass, Scope, Watcher
+
+#: How many sets of rules one can go back.
+MOST_BEFORE: Final = 10
+#: Kinds of selection for which it is remembered whom they are about.
+MOST_SCOPES: Final = 1000
+NOT_READ: Final = "not read"
+RULE_CHANGED: Final = "rule changed"
+RULE_REMOVED: Final = "rule removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one pass; `dropped` if it came too late, or twice."""
+
+    changes: tuple[Change, ...] = ()
+    groups: tuple[Group, ...] = ()
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What new rules did to the old ones, by id."""
+
+    version: str
+    kept: tuple[str, ...] = ()  # the same
+    tuned: tuple[str, ...] = ()  # other levels or times, the same memory
+    begun: tuple[str, ...] = ()  # new, or about other numbers
+    ended: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a rule would have made of the last pass, if it had not to last."""
+
+    rule: str
+    selected: int
+    holds: int
+    unknown: int
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Rules that only have to be put in force, instead of those on which they are based."""
+
+    rules: RuleSet
+    base: dict[str, Watcher]
+    watchers: dict[str, Watcher] = field(default_factory=dict)
+    series: dict[tuple[Any, ...], Series] = field(default_factory=dict)
+    retired: list[tuple[Watcher, str]] = field(default_factory=list)
+    applied: Applied = Applied("")
+
+
+class Engine:
+    def __init__(self, rules: RuleSet, groups: Iterable[str] = ()) -> None:
+        """`groups`: those that this host is in."""
+        self.rules = RuleSet()
+        self.groups = frozenset(groups)
+        self.watchers: dict[str, Watcher] = {}
+        self.teller = Teller()
+        self.before: list[RuleSet] = []
+        self.dropped = 0
+        self.retired: list[tuple[Watcher, str]] = []  # whose alarms end with the next pass, and why
+        self._series: dict[tuple[Any, ...], Series] = {}
+        self._scopes: dict[tuple[Any, ...], Scope] = {}
+        self._tables: dict[str, Table] = {}
+        self._last: Snapshot | None = None
+        self._put_in_force(rules)
+
+    # passes
+
+    def take(self, snapshot: Snapshot) -> Outcome:
+        last = self._last
+        if last is not None and (
+            snapshot.pass_id <= last.pass_id or snapshot.monotonic < last.monotonic
+        ):
+            self.dropped += 1
+            return Outcome(dropped=True)
+        self._last = snapshot
+        moment = self._moment(snapshot)
+        changes: list[Change] = []
+        for watcher, reason in self.retired:
+            changes += watcher.end_all(reason, moment)
+        columns = self._columns(snapshot)
+        for watcher in self.watchers.values():
+            changes += self._watch(watcher, snapshot, columns, moment)
+        watchers = list(self.watchers.values())
+        self.teller.tell(watchers, [one for one, _ in self.retired], self.rules, moment)
+        self.retired = []
+        return Outcome(tuple(changes), self.flush(snapshot.monotonic, snapshot.host))
+
+    def flush(self, now: float, host: str) -> tuple[Group, ...]:
+        """Groups that waited long enough, by the monotonic clock."""
+        return self.teller.due(now, self.rules.group_wait_s, host)
+
+    def due(self) -> float | None:
+        """When `flush` has something, if there is no pass before."""
+        return self.teller.next_due(self.rules.group_wait_s)
+
+    def alarms(self) -> list[Change]:
+        """All that are not ok, as they are now."""
+        if self._last is None:
+            return []
+        moment = self._moment(self._last)
+        return [
+            watcher.change(track, track.state, moment)
+            for watcher in self.watchers.values()
+            for track in watcher.tracks.values()
+            if track.state != OK
+        ]
+
+    @property
+    def firing(self) -> int:
+        """How many alarms are."""
+        return sum(
+            watcher.tracks[one].state == FIRING
+            for watcher in self.watchers.values()
+            for one in watcher.alive
+        )
+
+    def acknowledge(self, rule: str, entity: str) -> bool:
+        """Somebody takes care: it is not repeated any more. Whether there is such an alarm."""
+        watcher = self.watchers.get(rule)
+        track = watcher.tracks.get(entity) if watcher else None
+        if watcher is None or track is None or track.state not in (FIRING, NO_DATA):
+            return False
+        track.acked = watcher.unsaved = True
+        return True
+
+    # rules
+
+    def prepare(self, rules: RuleSet) -> Prepared:
+        """All of `apply` that can be done while passes go on, in another thread too."""
+        made = Prepared(rules, self.watchers)
+        done: dict[str, list[str]] = {"kept": [], "tuned": [], "begun": [], "ended": []}
+        for rule in rules.rules:
+            if not rule.selector.is_here(self.groups):
+                continue
+            old = made.base.get(rule.id)
+            if old is not None and old.rule == rule:
+                made.watchers[rule.id], how = old, "kept"
+            else:
+                same = old is not None and old.rule.means_the_same(rule)
+                made.watchers[rule.id], how = Watcher(rule), "tuned" if same else "begun"
+            done[how].append(rule.id)
+        begun = set(done["begun"])
+        done["ended"] = [one for one in made.base if one in begun or one not in made.watchers]
+        made.retired = [
+            (made.base[one], RULE_CHANGED if one in begun else RULE_REMOVED)
+            for one in done["ended"]
+        ]
+        had = self._series
+        for rule in (watcher.rule for watcher in made.watchers.values()):
+            for one in rule.conditions:
+                key = (rule.kind, *one.series)
+                if key not in made.series:
+                    made.series[key] = had.get(key) or series_of(one)
+        made.applied = Applied(rules.version, **{name: tuple(ids) for name, ids in done.items()})
+        return made
+
+    def apply(self, rules: RuleSet | Prepared) -> Applied:
+        """From the next pass on these count. What is the same keeps what it remembers. What was
+        prepared before other rules came into force is prepared again."""
+        before = self.rules
+        applied = self._put_in_force(rules)
+        self.before = [*self.before, before][-MOST_BEFORE:]
+        return applied
+
+    def roll_back(self) -> Applied:
+        """To the rules before these."""
+        if not self.before:
+            raise Conflict(f"there are no rules before {self.rules.version}: set others")
+        applied = self._put_in_force(self.before[-1])
+        self.before = self.before[:-1]
+        return applied
+
+    def try_out(self, rules: RuleSet) -> list[Trial]:
+        """On the last pass, without touching anything."""
+        if self._last is None:
+            return []
+        trial = Engine(rules, self.groups)
+        trial.take(self._last)
+        return [trial._trial(watcher) for watcher in trial.watchers.values()]
+
+    def _trial(self, watcher: Watcher) -> Trial:
+        states = [track.state for track in watcher.tracks.values()]
+        table = self._tables.get(watcher.rule.kind)
+        selected = len(self._scope(watcher.rule, table).ids) if table else 0
+        holds = sum(state in (PENDING, FIRING) for state in states)
+        return Trial(watcher.rule.id, selected, holds, states.count(NO_DATA))
+
+    def _put_in_force(self, rules: RuleSet | Prepared) -> Applied:
+        if isinstance(rules, RuleSet):
+            rules = self.prepare(rules)
+        elif rules.base is not self.watchers:
+            rules = self.prepare(rules.rules)
+        for name in rules.applied.tuned:
+            rules.watchers[name].take_over(self.watchers[name])
+        self.retired += rules.retired
+        if len(self._scopes) > MOST_SCOPES:
+            self._scopes = {}
+        self.watchers, self._series, self.rules = rules.watchers, rules.series, rules.rules
+        return rules.applied
+
+    # what a pass needs
+
+    def _moment(self, snapshot: Snapshot) -> Moment:
+        return Moment(snapshot.monotonic, snapshot.at, snapshot.host, self.rules.version)
+
+    def _columns(self, snapshot: Snapshot) -> dict[tuple[Any, ...], Column | None]:
+        for kind, table in self._read(snapshot).items():
+            old = self._tables.get(kind)
+            if old is None or old.entities != table.entities:
+                self._scopes = {key: one for key, one in self._scopes.items() if key[0] != kind}
+                rows = _rows(old.entities if old else (), table.entities)
+                for key, series in self._series.items():
+                    if key[0] == kind:
+                        series.move(rows)
+            self._tables[kind] = table
+        for kind, table in self._tables.items():
+            table.prepare({key[1] for key in self._series if key[0] == kind})
+        return {
+            key: series.column(self._tables[key[0]], snapshot.monotonic)
+            for key, series in self._series.items()
+            if key[0] in self._tables
+        }
+
+    def _read(self, snapshot: Snapshot) -> Mapping[str, Table]:
+        """A kind that was not read has those who were there, and nothing is known of them."""
+        missing = self._tables.keys() - snapshot.tables.keys()
+        if not missing:
+            return snapshot.tables
+        return {**snapshot.tables, **{one: self._tables[one].unread(NOT_READ) for one in missing}}
+
+    def _watch(
+        self,
+        watcher: Watcher,
+        snapshot: Snapshot,
+        columns: Mapping[tuple[Any, ...], Column | None],
+        moment: Moment,
+    ) -> list[Change]:
+        rule = watcher.rule
+        table = self._tables.get(rule.kind)
+        if table is None:
+            return watcher.not_read(moment)
+        mine = {one.series: columns[(rule.kind, *one.series)] for one in rule.conditions}
+        scope = self._scope(rule, table)
+        this = Pass(moment, table, mine, scope, snapshot.elapsed_s, snapshot.gone)
+        return watcher.take(this)
+
+    def _scope(self, rule: Rule, table: Table) -> Scope:
+        """Rules that choose the same share it, for as long as the same entities are there."""
+        selector: Selector = rule.selector
+        key = (rule.kind, selector, rule.contracts)
+        found = self._scopes.get(key)
+        if found is None:
+            found = self._scopes[key] = Scope(table.entities, selector, rule.contracts)
+        return found
+
+
+def _rows(old: tuple[Entity, ...], new: tuple[Entity, ...]) -> list[int]:
+    """Where each of the new ones was among the old ones, -1 if it was not there."""
+    places = {one.id: row for row, one in enumerate(old)}
+    return [places.get(one.id, -1) for one in new]

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rule at work: whom it is about, what it remembers of them, what a pass changes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, isnan
+from operator import itemgetter
+from typing import Any, Final
+
+from holdfast.model.alarm_rules import Rule, Selector
+from holdfast.ports.metrics import MIGRATED, NAN, Entity, Table
+from holdfast.watch.alarms.change import FIRING, NO_DATA, OK, Change
+from holdfast.watch.alarms.judge import Judge, Look, together
+from holdfast.watch.alarms.series import Column
+from holdfast.watch.alarms.track import Moment, Track
+
+GONE = "gone"
+#: So long after a restart at least, nothing being known of an alarm leaves it as it was: of what is
+#: read seldom, or made of two readings, nothing can be known before.
+RECALL_S: Final = 120.0
+
+
+class Scope:
+    """Of the entities of a table those that a rule is about, and where they are in it."""
+
+    def __init__(
+        self, entities: Sequence[Entity], selector: Selector, contracts: Sequence[str]
+    ) -> None:
+        rows = [row for row, one in enumerate(entities) if _fits(one, selector, contracts)]
+        self.whole = len(rows) == len(entities)
+        self.entities = [entities[row] for row in rows]
+        self.ids = [one.id for one in self.entities]
+        self.places = {one: place for place, one in enumerate(self.ids)}
+        self.came = {one.id for one in self.entities if one.came == MIGRATED}
+        self._rows = rows
+        self._pick = itemgetter(*rows) if len(rows) > 1 else None
+
+    def picked(self, column: Column) -> Column:
+        if self.whole:
+            return column
+        if self._pick is None:
+            return [column[row] for row in self._rows]
+        picked: Column = self._pick(column)
+        return picked
+
+
+@dataclass(slots=True)
+class Pass:
+    """What a rule needs of a pass."""
+
+    moment: Moment
+    table: Table
+    columns: Mapping[Any, Column | None]  # by the series of a condition
+    scope: Scope
+    step_s: float  # since the pass before
+    gone: Mapping[str, str]
+
+    def why_gone(self, entity: str) -> str:
+        there = any(one.id == entity for one in self.table.entities)
+        return "not selected" if there else self.gone.get(entity, GONE)
+
+
+class Watcher:
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.judges = [Judge(one) for one in rule.conditions]
+        self.tracks: dict[str, Track] = {}
+        self.alive: set[str] = set()  # who is not ok
+        self.restless: set[str] = set()  # of whom there may be something to tell
+        self.unsaved = True  # whether there is something that must not be forgotten
+        self._unseen: set[str] = set()  # since a restart
+        self._unseen_until = 0.0
+        self._scope: Scope | None = None
+
+    def take_over(self, old: "Watcher") -> None:
+        """The memory of a rule that means the same, with other levels or times."""
+        self.tracks, self.alive, self.restless = old.tracks, old.alive, old.restless
+        self._unseen, self._unseen_until = old._unseen, old._unseen_until
+        if self.rule.no_data != old.rule.no_data:
+            self.restless |= self.alive
+        for mine, its in zip(self.judges, old.judges, strict=True):
+            mine.hits, mine.spent = its.hits, its.spent
+
+    def remember(self, tracks: dict[str, Track], now: float) -> None:
+        """After a restart."""
+        self.tracks = tracks
+        self.alive = {one for one, track in tracks.items() if track.state != OK}
+        self.restless = set(tracks)
+        self._unseen = set(self.alive)
+        self._unseen_until = now + max(RECALL_S, self.rule.no_data_for_s)
+
+    @property
+    def remembers(self) -> bool:
+        return bool(self.tracks) or any(judge.hits or judge.spent for judge in self.judges)
+
+    def take(self, this: Pass) -> list[Change]:
+        changes = self._depart(this) if this.scope is not self._scope else []
+        columns = [this.columns[one.series] for one in self.rule.conditions]
+        if not self.rule.is_on(this.moment.at):
+            return changes + self.end_all("outside its hours", this.moment)
+        known = [column for column in columns if column is not None]
+        if len(known) < len(columns):  # it has just begun: what was remembered stands
+            return changes
+        picked = [this.scope.picked(column) for column in known]
+        found = self._look(picked, this)
+        if self._unseen:
+            self._see(found, this)
+        return changes + self._step(found, picked[0], this) if found or self.alive else changes
+
+    def not_read(self, moment: Moment) -> list[Change]:
+        """Nobody of its kind was seen since a restart."""
+        if not self._unseen or moment.now < self._unseen_until:
+            return []
+        changes = []
+        for one in sorted(self._unseen & self.alive):
+            track = self.tracks[one]
+            before = track.state
+            if track.step(None, NAN, self.rule, moment):
+                changes.append(self._changed(track, before, moment))
+        return changes
+
+    def _see(self, found: Mapping[int, bool | None], this: Pass) -> None:
+        """Who is known again after a restart, or is waited for no longer."""
+        places, late = this.scope.places, this.moment.now >= self._unseen_until
+        self._unseen = {
+            one
+            for one in self._unseen & self.alive
+            if not late and found.get(places[one], False) is None
+        }
+
+    def _look(self, picked: Sequence[Column], this: Pass) -> dict[int, bool | None]:
+        places, tracks, now = this.scope.places, self.tracks, this.moment.now
+        standing = {
+            places[one]
+            for one in self.alive
+            if (track := tracks[one]).state == FIRING or track.stands(self.rule, now)
+        }
+        looks = []
+        for judge, values in zip(self.judges, picked, strict=True):
+            fresh = this.table.is_fresh(judge.condition.field)
+            ids = this.scope.ids
+            look = Look(values, ids, places, standing, this.moment.now, this.step_s, fresh)
+            looks.append(judge.look(look))
+        return together(looks, self.rule.every)
+
+    def _step(self, found: Mapping[int, bool | None], values: Column, this: Pass) -> list[Change]:
+        """Of whoever is not quiet, or was not."""
+        changes, moment, scope, tracks = list[Change](), this.moment, this.scope, self.tracks
+        ids, at, before = scope.ids, this.moment.at, len(self.alive)
+        handled = 0  # of those who were something
+        for place, held in found.items():
+            track = tracks.get(ids[place])
+            if track is None:
+                track = tracks[ids[place]] = Track(scope.entities[place])
+            state = track.state
+            handled += state != OK
+            if held is None and (state == NO_DATA or ids[place] in self._unseen):
+                continue
+            if held and state == FIRING:  # as most are in a storm: what `step` would do, in short
+                track.last_at, track.lapsed, value = at, None, values[place]
+                track.value = track.value if isnan(value) else value
+                track.samples += 1
+                continue
+            if track.step(held, values[place], self.rule, moment):
+                if state in (OK, NO_DATA) and ids[place] in scope.came:
+                    track.reason = MIGRATED
+                changes.append(self._changed(track, state, moment))
+        return changes + self._quiet(found, values, this) if handled < before else changes
+
+    def _quiet(self, found: Mapping[int, bool | None], values: Column, this: Pass) -> list[Change]:
+        """Of those who were something, and of whom nothing was found."""
+        changes = []
+        for one in sorted(self.alive):  # not in a set's order: a restart would change it
+            place, track = this.scope.places[one], self.tracks[one]
+            before = track.state
+            if place not in found and track.step(False, values[place], self.rule, this.moment):
+                changes.append(self._changed(track, before, this.moment))
+        return changes
+
+    def _changed(self, track: Track, before: str, moment: Moment) -> Change:
+        one = track.entity.id
+        self.unsaved = True
+        self.restless.add(one)
+        if track.state == OK:
+            self.alive.discard(one)
+        else:
+            self.alive.add(one)
+        return self.change(track, before, moment)
+
+    def _depart(self, this: Pass) -> list[Change]:
+        """Who is not there any more has no alarm; who came from elsewhere begins anew."""
+        self._scope, places, changes = this.scope, this.scope.places, list[Change]()
+        for one, track in self.tracks.items():
+            before, place = track.state, places.get(one)
+            if place is not None:
+                track.entity = this.scope.entities[place]
+            if place is None or one in this.scope.came:
+                reason = this.why_gone(one) if place is None else MIGRATED
+                if track.end(reason, this.moment):
+                    changes.append(self._changed(track, before, this.moment))
+        for judge in self.judges:
+            judge.keep(places.keys() - this.scope.came)
+        return changes
+
+    def end_all(self, reason: str, moment: Moment) -> list[Change]:
+        changes = []
+        for one in sorted(self.alive):
+            track = self.tracks[one]
+            before = track.state
+            if track.end(reason, moment):
+                changes.append(self._changed(track, before, moment))
+        return changes
+
+    def change(self, track: Track, before: str, moment: Moment) -> Change:
+        rule, one, state = self.rule, track.entity, track.state
+        known = state != NO_DATA and isfinite(track.value)  # nobody takes a time that never comes
+        return Change(
+            rule=rule.id,
+            version=moment.version,
+            host=moment.host,
+            kind=one.kind,
+            entity=one.id,
+            name=one.name,
+            project=one.project,
+            before=before,
+            state=state,
+            severity=rule.no_data if state == NO_DATA else rule.severity,
+            value=track.value if known else None,
+            threshold=rule.conditions[0].level,
+            window_s=max(rule.for_s, rule.window_s),
+            first_at=track.first_at,
+            last_at=track.last_at,
+            at=moment.at,
+            samples=track.samples,
+            topic=rule.topic,
+            summary=rule.summary,
+            reason=track.reason,
+            actions=rule.actions,
+        )
+
+
+def _fits(one: Entity, selector: Selector, contracts: Sequence[str]) -> bool:
+    project = (one.project, one.project_name)
+    return all(one.contracts.get(name, 0.0) > 0 for name in contracts) and selector.fits(
+        name=one.name, project=project, flavor=one.flavor
+    )

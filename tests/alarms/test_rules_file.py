@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of alarm rules: what they mean, and what is wrong with them, by line."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from holdfast.model import alarm_rules, alarm_rules_file, alarm_words, metric_fields
+from holdfast.model.alarm_rules import BadRules, Condition, Hours, Rule, Selector
+from holdfast.model.samples import FIELDS
+from holdfast.ports.measures import Process, Vcpu
+from holdfast.watch.metrics import rates
+from holdfast.watch.metrics.collect import PROMISES
+from tests.alarms.world import rules
+
+HERE = Process(1.0, 7, 1, 1, 1, 1, (Vcpu(0, 1, 1),))
+GOOD = """\
+group_wait: 2s
+storm: 20
+conditions:
+  busy: {field: util_ratio, when: "> 95%"}
+  starved: {field: steal_ratio, when: "> 10%", clear: 5%, hits: 3 of 5}
+rules:
+  - id: pipe
+    on: nic
+    field: tx_bps
+    contract: tx_bps
+    when: "> 1.2"
+    burst: 30s
+    severity: critical
+    class: network
+    summary: more than was bought
+    project: [gold, "p-*"]
+    actions: [notify, incident, migrate_away]
+  - {id: hot, on: guest, all: [busy, starved], for: 5m, keep_firing: 1m, hours: mon-fri 08:00-18:00}
+  - {id: disk, on: disk, field: used_bytes, measure: time_to_full, full: capacity_bytes, over: 1h,
+     when: "< 4h", no_data: none, repeat: 2h, damp: 1m, damp_cap: 20m}
+  - {id: sent, on: host, field: tx_bytes, measure: rate, over: 5m, when: ">= 1Gi", group: "gpu*",
+     actions: [disable_host, repair_ahead], no_data_for: 5m}
+"""
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(BadRules) as caught:
+        rules(text)
+    return [str(one) for one in caught.value.problems]
+
+
+def test_a_file_means_what_it_says() -> None:
+    found = rules(GOOD)
+    pipe, hot, disk, sent = found.rules
+    assert (found.group_wait_s, found.storm) == (2.0, 20)
+    assert pipe == Rule(
+        "pipe",
+        Selector("nic", projects=("gold", "p-*")),
+        (Condition("tx_bps", ">", 1.2, 1.08, contract="tx_bps", burst_s=30.0),),
+        severity="critical",
+        topic="network",
+        summary="more than was bought",
+        actions=("notify", "incident", "migrate_away"),
+    )
+    assert hot.conditions[1] == Condition("steal_ratio", ">", 0.1, 0.05, hits=3, of=5)
+    assert (hot.every, hot.for_s, hot.keep_s) == (True, 300.0, 60.0)
+    assert hot.hours == (Hours((0, 1, 2, 3, 4), 480, 1080),)
+    assert disk.conditions[0].full == "capacity_bytes"
+    assert (disk.conditions[0].level, disk.conditions[0].clear) == (14400.0, 15840.0)
+    assert (disk.no_data, disk.repeat_s, disk.damp_s, disk.damp_cap_s) == ("none", 7200, 60, 1200)
+    assert (sent.conditions[0].level, sent.selector.groups) == (2.0**30, ("gpu*",))
+    assert [rule.line for rule in found.rules] == [7, 18, 19, 21]
+
+
+def test_the_version_is_the_number_and_what_is_written() -> None:
+    assert rules(GOOD, 7).version == rules(GOOD, 7).version
+    assert rules(GOOD, 7).version.startswith("7-")
+    assert rules(GOOD, 7).digest != rules(GOOD + "# more", 7).digest
+    assert rules(GOOD, 7) == rules(GOOD + "# more", 8)  # the same rules all the same
+
+
+def test_json_is_read_by_the_same_reader() -> None:
+    plain = {"rules": [{"id": "r", "on": "guest", "field": "x", "when": "> 5"}]}
+    text = "rules:\n  - {id: r, on: guest, field: x, when: '> 5'}"
+    assert rules(json.dumps(plain)) == rules(text)
+    assert rules('{"rules": []}').rules == ()
+
+
+def rule(more: str) -> str:
+    return f"rules:\n  - {{id: r, on: guest, {more}}}"
+
+
+FIELD = "field: x, when: '> 5'"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it is empty: write `rules: []` if there shall be no alarms"),
+        ("- a", "line 1: alarm rules begin with `rules:`"),
+        ("rules: 7", "line 1: `rules` is '7' and should be a list"),
+        ("storm: 0\nrules: []", "line 1: `storm` is '0': write a number from 1 to 10000"),
+        (f"storm: {'9' * 5000}\nrules: []", "write a number from 1 to 10000"),
+        (f"storm: {'0' * 5000}\nrules: []", "write a number from 1 to 10000"),
+        ("conditions: {a: {field: x, when: '> 5'}}\nrules: []", "line 1: no rule uses condition a"),
+        (rule("field: x"), "line 2: `when` is missing"),
+        (rule("when: '> 5'"), "line 2: write either `field` and `when`, or one of `all` and `any`"),
+        (rule("field: x, when: 5"), "line 2: '5' is no level: write one of > >= < <= == !="),
+        (rule("field: x, when: '> many'"), "line 2: '> many' is no level"),
+        (rule("field: x, when: '> 1e999'"), "line 2: '> 1e999' is no level"),
+        (
+            rule(f"{FIELD}, clear: 6"),
+            "line 2: an alarm at 5 cannot end at 6: write a `clear` below",
+        ),
+        (rule("field: x, when: '< 5', clear: 4"), "a `clear` above the level"),
+        (rule("field: x, when: '== 5', clear: 4"), "`clear` goes with more or less, not with =="),
+        (rule(f"{FIELD}, measure: rate"), "line 2: a rate needs a window: add `over: 5m`"),
+        (rule(f"{FIELD}, over: 5m"), "line 2: `over` goes with a rate or a time to full"),
+        (rule(f"{FIELD}, full: 5"), "line 2: `full` goes with `measure: time_to_full`"),
+        (rule(f"{FIELD}, measure: time_to_full, over: 1h, full: 9"), 'write when: "< 4h"'),
+        (
+            rule("field: x, when: '< 4h', measure: time_to_full, over: 1h"),
+            "needs to know when it is full",
+        ),
+        (rule("field: x, when: '< 5', burst: 3s"), "a burst is above a level that is more than 0"),
+        (rule(f"{FIELD}, hits: 5 of 3"), "line 2: '5 of 3': write `hits: 3 of 5`, of 60 at most"),
+        (rule(f"{FIELD}, for: soon"), "line 2: 'soon' is no length of time"),
+        (rule(f"{FIELD}, severity: bad"), "'bad' is no severity: write info, warning or critical"),
+        (rule(f"{FIELD}, hours: noon"), "'noon' are no hours of the week"),
+        (rule(f"{FIELD}, hours: 25:00-26:00"), "are no hours of the week"),
+        (rule(f"{FIELD}, actions: [reboot]"), "'reboot' is no action: there are notify, incident"),
+        (rule(f"{FIELD}, actions: [disable_host]"), "disable_host is for an alarm of a host, not"),
+        (rule(f"{FIELD}, damp: 5m, damp_cap: 1m"), "`damp_cap` is less than `damp`"),
+        (rule(f"{FIELD}, all: [a]"), "write either `field` and `when`, or one of"),
+        (rule("all: [a]"), "line 2: condition 'a' is not there: there are none"),
+        (rule(f"{FIELD}, colour: red"), "line 2: key 'colour' is unknown"),
+        (rule(FIELD).replace("on: guest", "on: moon"), "'moon' is no kind of thing: write host"),
+        (rule(FIELD).replace("id: r", "id: r r"), "id 'r r': write up to 64 letters"),
+        (
+            rule(FIELD) + f"\n  - {{id: r, on: guest, {FIELD}}}",
+            "line 3: line 2 has the id r already",
+        ),
+        ("rules:\n\t- a", "line 2: this is not YAML"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line_and_what_to_do(text: str, said: str) -> None:
+    assert any(said in one for one in problems(text)), problems(text)
+
+
+UNKNOWN = """\
+conditions:
+  busy: {field: util_ration, when: "> 95%"}
+  slow: {field: mean_latency, when: "> 5"}
+rules:
+  - {id: a, on: guest, any: [busy]}
+  - {id: b, on: guest, all: [busy]}
+  - {id: c, on: host, field: util_ratio, when: "> 9"}
+  - {id: d, on: disk, field: allocation_bytes, measure: time_to_full, over: 1h, when: "< 4h",
+     full: capacity}
+  - {id: e, on: nic, field: nosuchfield, when: "> 9"}
+  - {id: f, on: guest, field: vcpu12_steal_ratio, when: "> 9"}
+  - {id: g, on: disk, any: [slow]}
+"""
+
+
+def test_a_field_that_nobody_measures_is_said_with_what_may_be_meant() -> None:
+    assert len(rules(UNKNOWN).rules) == 7  # of a recording, say
+    with pytest.raises(BadRules) as caught:
+        alarm_rules_file.parse(UNKNOWN, "f", known_fields=True)
+    assert sorted(str(one) for one in caught.value.problems) == [
+        "line 10: 'nosuchfield' is no number of a nic: docs/metrics.md has their names",
+        "line 2: 'util_ration' is no number of a guest: do you mean util_ratio?",
+        "line 3: 'mean_latency' is no number of a disk: do you mean mean_latency_ns?",
+        "line 7: 'util_ratio' is no number of a host: do you mean cpu_util_ratio?",
+        "line 8: 'capacity' is no number of a disk: do you mean capacity_bytes?",
+    ]
+
+
+def test_all_that_is_measured_is_known() -> None:
+    made = {
+        "host": rates.HOST | PROMISES | {"cpu_steal_ns", "cpus", "mem_available_bytes"},
+        "guest": rates.RAM
+        | rates.HALTPOLL
+        | rates.PROCESS_RATES
+        | rates.process(HERE, HERE, 1)[0].keys(),
+        "disk": rates.DISK,
+        "nic": rates.NIC,
+    }
+    for kind, names in {**FIELDS, **made}.items():
+        assert not [one for one in names if not metric_fields.is_known(kind, one)]
+    for kind, names in made.items():
+        assert not [one for one in FIELDS[kind] if one not in names]
+
+
+def test_the_example_in_the_docs_can_be_used() -> None:
+    text = (Path(__file__).parents[2] / "docs/alarms.md").read_text()
+    found = alarm_rules_file.parse(
+        text.split("```yaml\n")[1].split("```")[0], "docs", known_fields=True
+    )
+    assert len(found.rules) == 6
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    text = GOOD.replace("30s", "soon").replace("critical", "bad").replace("< 4h", "~ 4h")
+    assert [one.split(":")[0] for one in problems(text)] == ["line 12", "line 13", "line 20"]
+
+
+def test_no_garbage_gets_through_or_breaks_the_reader() -> None:
+    """Thousands of files with something wrong: they are read, or refused with a sentence."""
+    chance = random.Random(7)
+    refused = 0
+    for _ in range(1500):
+        text = list(GOOD)
+        for _ in range(chance.randrange(1, 6)):
+            text[chance.randrange(len(text))] = chance.choice("{}[]:,-&*!|>'\"%#\n x0\x07\ud800é")
+        try:
+            rules("".join(text))
+        except BadRules as error:
+            assert error.problems and error.message
+            refused += 1
+    assert refused > 500
+
+
+def test_examples_in_the_words_are_true() -> None:
+    for module in (alarm_words, alarm_rules, alarm_rules_file):
+        assert doctest.testmod(module).failed == 0

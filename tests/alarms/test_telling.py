@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What leaves the host: as little as is enough, and never less."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from holdfast.watch.alarms.change import Change, change_from
+from tests.alarms.world import World, one_rule, rules
+
+CPU = """
+rules:
+  - {id: host, on: host, field: load, when: "> 10", class: cpu, clear: 10}
+  - {id: guest, on: guest, field: x, when: "> 90", class: cpu, clear: 90}
+  - {id: other, on: guest, field: x, when: "> 90", class: ram, clear: 90}
+"""
+
+
+def said(world: World) -> list[str]:
+    """And forget it."""
+    told = [f"{one.rule} {one.name} {one.event}" for one in world.told]
+    world.groups.clear()
+    return told
+
+
+def passes(world: World, count: int, **guests: float | str | None) -> list[str]:
+    for _ in range(count):
+        world.see(**guests)
+    return said(world)
+
+
+def test_what_belongs_together_is_told_as_one() -> None:
+    world = World(one_rule(), step_s=0.5)
+    world.entity("a", project="p")
+    world.entity("b", project="p")
+    world.entity("c", project="q")
+    world.see(a=95, b=0, c=95)
+    world.see(a=95, b=95, c=95)
+    assert world.groups == []
+    world.see(a=95, b=95, c=95)
+    assert [(one.project, [c.name for c in one.changes]) for one in world.groups] == [
+        ("p", ["a", "b"]),
+        ("q", ["c"]),
+    ]
+
+
+def test_a_group_is_due_between_two_passes_as_well() -> None:
+    world = World(one_rule(), step_s=30)
+    world.see(a=95)
+    due = world.engine.due()
+    assert due is not None and world.engine.flush(due - 0.1, world.host) == ()
+    (group,) = world.engine.flush(due, world.host)
+    assert group.plain()["alarms"][0]["event"] == "raised"
+    assert world.engine.due() is None
+
+
+def test_an_alarm_of_the_host_hushes_those_of_its_guests_of_the_same_class() -> None:
+    world = World(rules(CPU))
+
+    def go(load: float, x: float) -> list[str]:
+        for _ in range(2):
+            world.take(world.snapshot({"a": x}, host={"load": load}))
+            world.now += 1
+        return said(world)
+
+    assert go(20, 95) == ["host cmp-7 raised", "other a raised"]
+    states = {one.rule: one.state for one in world.engine.alarms()}
+    assert states == {"host": "firing", "guest": "firing", "other": "firing"}
+    assert go(0, 95) == ["host cmp-7 cleared", "guest a raised"]
+    assert go(20, 95) == ["host cmp-7 raised"]  # what was told stays told
+    assert go(20, 0) == ["guest a cleared", "other a cleared"]
+
+
+def test_an_alarm_that_comes_and_goes_is_told_less_and_less() -> None:
+    world = World(one_rule("damp: 4s, damp_cap: 60s, clear: 90", top="group_wait: 0"))
+    events = []
+    for _ in range(40):
+        events += passes(world, 2, a=95) + passes(world, 2, a=0)
+    assert events == ["r a raised", "r a cleared", "r a raised"]
+    assert passes(world, 56, a=0) == []
+    assert passes(world, 4, a=0) == ["r a cleared"]
+
+
+def test_what_was_quiet_for_long_is_forgiven() -> None:
+    world = World(one_rule("damp: 4s, damp_cap: 20s, clear: 90", top="group_wait: 0"))
+    for _ in range(4):
+        passes(world, 2, a=95) + passes(world, 2, a=0)
+    passes(world, 30, a=0)
+    assert world.engine.watchers["r"].tracks == {}
+    assert passes(world, 1, a=95) + passes(world, 1, a=0) == ["r a raised", "r a cleared"]
+
+
+def test_a_raise_is_never_held_back_by_damping() -> None:
+    world = World(one_rule("damp: 60s, clear: 90", top="group_wait: 0"))
+    assert passes(world, 1, a=95) == ["r a raised"]
+    assert passes(world, 1, a=0) == ["r a cleared"]
+    assert passes(world, 1, a=95) == ["r a raised"]
+
+
+def test_an_alarm_is_repeated_until_somebody_takes_care() -> None:
+    world = World(one_rule("repeat: 10s", top="group_wait: 0"))
+    assert passes(world, 25, a=95) == ["r a raised", "r a again", "r a again"]
+    assert world.engine.acknowledge("r", "u-a")
+    assert not world.engine.acknowledge("r", "u-b")
+    assert passes(world, 25, a=95) == []
+
+
+def test_not_knowing_is_told_after_a_while_with_its_own_severity() -> None:
+    world = World(one_rule("no_data: warning, no_data_for: 5s, severity: critical"))
+    assert passes(world, 5, a=None) == []
+    world.see(a=None)
+    world.see(a=None)
+    assert [(one.event, one.severity, one.value) for one in world.told] == [
+        ("no_data", "warning", None)
+    ]
+    world.groups.clear()
+    assert passes(world, 2, a=1) == ["r a cleared"]
+
+
+def test_an_alarm_whose_guest_falls_silent_is_not_told_as_over() -> None:
+    world = World(one_rule("no_data: none, no_data_for: 5s", top="group_wait: 0"))
+    assert passes(world, 2, a=95) == ["r a raised"]
+    assert passes(world, 5, a="suspended") == []
+    assert passes(world, 5, a="suspended") == ["r a no_data"]
+    assert passes(world, 1, a=95) == ["r a raised"]
+
+
+def test_what_nobody_wants_to_hear_of_is_listed_all_the_same() -> None:
+    world = World(one_rule("no_data: none"))
+    assert passes(world, 300, a=None) == []
+    assert [one.state for one in world.engine.alarms()] == ["no_data"]
+
+
+def test_who_wants_to_hear_of_it_after_all_is_told() -> None:
+    world = World(one_rule("no_data: none"))
+    assert passes(world, 100, a=None) == []
+    world.engine.apply(one_rule("no_data: warning"))
+    assert passes(world, 2, a=None) == ["r a no_data"]
+
+
+def test_of_a_storm_the_worst_are_told_and_the_number_of_the_rest() -> None:
+    world = World(one_rule("clear: 90", top="storm: 3\ngroup_wait: 0"))
+    guests = {f"g{n}": 91.0 + n for n in range(10)}
+    assert passes(world, 30, **guests) == [
+        "r g9 raised",
+        "r g8 raised",
+        "r g7 raised",
+        "storm cmp-7 raised",
+    ]
+    assert world.engine.teller.storm.told == 7
+    # the others have their turn when there is room, and not faster than so many in a minute
+    assert passes(world, 29, **{**guests, "g9": 0}) == ["r g9 cleared"]
+    assert passes(world, 3, **{**guests, "g9": 0}) == ["r g6 raised"]
+    quiet = passes(world, 200, **dict.fromkeys(guests, 0.0))
+    assert sorted(quiet[:3]) == ["r g6 cleared", "r g7 cleared", "r g8 cleared"]
+    assert quiet[3:] == ["storm cmp-7 cleared"]
+
+
+def test_a_storm_that_grows_is_told_again_when_it_has_doubled() -> None:
+    world = World(one_rule("clear: 90", top="storm: 1\ngroup_wait: 0"))
+    told = []
+    for count in range(1, 33):
+        guests = {f"g{n}": 95.0 if n < count else 0.0 for n in range(32)}
+        told += passes(world, 1, **guests)
+    assert told == ["r g0 raised", "storm cmp-7 raised", *["storm cmp-7 again"] * 4]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_happens_a_storm_is_bounded(seed: int) -> None:
+    """Of 30 guests that do anything at all, no minute has more than a few messages."""
+    chance = random.Random(seed)
+    world = World(one_rule("clear: 90", top="storm: 5\ngroup_wait: 0"))
+    values = (0, 95, None, "suspended")
+    sent: list[int] = []
+    for _ in range(180):
+        world.see(**{f"g{n}": chance.choice(values) for n in range(30)})
+        sent.append(len(said(world)))
+    assert sum(sent) > 10
+    for n in range(120):
+        # 5 that are raised and 5 that end; no data of each, and back; the storm's own
+        assert sum(sent[n : n + 60]) <= 25
+
+
+def test_everything_told_of_one_alarm_has_one_key() -> None:
+    text = "repeat: 5s, damp: 4s, clear: 90, no_data_for: 2s"
+    world = World(one_rule(text, top="group_wait: 0"))
+    for _ in range(4):
+        world.run(*[95] * 7, *[0] * 3)
+    world.run(*[95] * 7, *["suspended"] * 4, *[95] * 2, *["suspended"] * 4, *[0] * 100)
+    assert {"raised", "no_data", "again", "cleared"} == {one.event for one in world.told}
+    keys: list[set[str]] = [set()]
+    for one in world.told:
+        keys[-1].add(one.key)
+        if one.event == "cleared":
+            keys.append(set())
+    assert [len(each) for each in keys] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("lasts", ["0s", "4s"])
+def test_an_alarm_that_loses_its_numbers_and_is_over_then_has_one_end(lasts: str) -> None:
+    world = World(one_rule(f"for: {lasts}, no_data_for: 60s", top="group_wait: 0"))
+    world.run(*[95] * 6, *["suspended"] * 70, *[95] * 2, *[0] * 40)
+    raised, *_, cleared = world.told
+    assert (raised.event, cleared.event, cleared.value) == ("raised", "cleared", 0)
+    assert {one.key for one in world.told} == {raised.key}
+    assert [one.event for one in world.told].count("cleared") == 1
+
+
+def test_one_missed_sample_ends_nothing() -> None:
+    world = World(one_rule("for: 20s, clear: 80", top="group_wait: 0"))
+    states = world.run(*[95] * 21, None, 85, 95, None, None, 95)
+    assert states[20:] == ["firing", "no_data", "firing", "firing", "no_data", "no_data", "firing"]
+    assert [one.event for one in world.told] == ["raised"]
+    assert {one.key for one in world.changes[1:]} == {world.told[0].key}
+
+
+def test_after_a_long_gap_it_has_to_last_again_and_is_not_over_meanwhile() -> None:
+    world = World(one_rule("for: 20s, no_data_for: 5s", top="group_wait: 0"))
+    states = world.run(*[95] * 21, *[None] * 6, *[95] * 21)
+    assert states[-21:] == ["pending"] * 20 + ["firing"]
+    assert [one.event for one in world.told] == ["raised", "no_data", "raised"]
+    assert [one.before for one in world.told] == ["ok", "firing", "no_data"]
+    assert len({one.key for one in world.told}) == 1
+
+
+def test_an_alarm_without_a_severity_for_no_data_keeps_its_own() -> None:
+    text = "no_data: none, no_data_for: 5s, severity: critical"
+    world = World(one_rule(text, top="group_wait: 0"))
+    world.run(95, *["suspended"] * 8)
+    assert [(one.event, one.severity) for one in world.told] == [
+        ("raised", "critical"),
+        ("no_data", "critical"),
+    ]
+
+
+MANY = """
+group_wait: 0
+storm: 5
+rules:
+  - {id: ram, on: guest, field: used, when: "> 1", no_data_for: 2s}
+  - {id: bad, on: guest, field: x, when: "> 90", severity: critical, clear: 90}
+  - {id: host, on: host, field: load, when: "> 10", severity: critical}
+"""
+
+
+def test_what_is_less_bad_takes_no_room_from_what_is_worse() -> None:
+    world = World(rules(MANY))
+
+    def go(count: int, load: float, bad: int = 0) -> list[str]:
+        for _ in range(count):
+            guests = {f"g{n}": {"x": 95.0 if n < bad else 0.0} for n in range(20)}
+            world.take(world.snapshot(guests, host={"load": load}))
+            world.now += 1
+        return [f"{one.rule} {one.event} {one.severity}" for one in _taken(world)]
+
+    assert go(5, 0) == ["ram no_data info"] * 5 + ["storm raised info"]
+    assert go(1, 20) == ["host raised critical"]
+    # and these are bounded too: of the worst as many as of all
+    assert go(30, 20, bad=10) == ["bad raised critical"] * 4 + ["storm again critical"]
+    assert world.engine.teller.standing == {"info": 5, "critical": 5}
+    assert sorted(go(1, 0)) == ["bad cleared critical"] * 4 + ["host cleared critical"]
+
+
+def _taken(world: World) -> list[Change]:
+    told = world.told
+    world.groups.clear()
+    return told
+
+
+def test_a_time_that_never_comes_is_no_number_for_anybody() -> None:
+    text = "measure: time_to_full, over: 5m, full: 1000, clear: 1h"
+    world = World(one_rule(text, when="< 1h", top="group_wait: 0"), step_s=60)
+    world.run(*range(0, 1000, 100), 0, 0)
+    assert [(one.event, one.value is None) for one in world.told] == [
+        ("raised", False),
+        ("cleared", True),
+    ]
+    for one in (*world.changes, *world.told):
+        json.dumps(one.plain(), allow_nan=False)
+        infinite = replace(one, value=inf)
+        assert infinite.plain()["value"] is None
+
+
+def test_a_number_that_is_missing_beside_one_that_is_bad_is_not_said() -> None:
+    text = """
+group_wait: 0
+conditions: {one: {field: x, when: "> 90"}, other: {field: y, when: "> 90"}}
+rules: [{id: r, on: guest, any: [one, other], repeat: 1s}]
+"""
+    world = World(rules(text))
+    world.run({"x": 95.0, "y": 95.0}, {"y": 95.0}, {"y": 95.0}, {"y": 95.0})
+    assert [one.value for one in world.told] == [95.0] * 4
+
+
+def test_a_message_survives_json() -> None:
+    world = World(one_rule("actions: [incident]"))
+    passes_told = world.run(95, 95, None, None)
+    assert passes_told
+    for one in (*world.changes, *world.told):
+        assert change_from(json.loads(json.dumps(one.plain()))) == one

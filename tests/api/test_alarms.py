@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alarms that agents report: one row each, told and answered, and nobody else's business."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from holdfast.heal.news import News
+from holdfast.ports.sinks import ANNOUNCE
+from holdfast.store.tables import operations
+from tests.api.conftest import Build
+from tests.api.house import OWN, House, basic_config
+from tests.api.rules import GUEST, NOON, alarm_body, furnish_alarm, report
+
+ALARMS = f"{OWN}/alarms"
+LATER, LAST = NOON.replace("12:00", "12:05"), NOON.replace("12:00", "12:09")
+
+
+def listed(house: House, query: str = "", user: str = "") -> list[dict[str, Any]]:
+    answer = house.call("GET", ALARMS, user, query_string=query)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json["alarms"]
+    return found
+
+
+def told(house: House) -> list[str]:
+    """What is on its way to the sinks, in order."""
+    o = operations.c
+    with house.core.store.database.read() as conn:
+        rows = conn.execute(sa.select(o.payload).where(o.kind == ANNOUNCE).order_by(o.sequence))
+        return [row.payload["event_type"] for row in rows]
+
+
+def test_an_alarm_is_one_row_from_its_beginning_to_its_end(house: House) -> None:
+    report(house, alarm_body())
+    report(house, alarm_body())  # told twice
+    report(house, alarm_body("again", LATER, value=0.99))
+    (alarm,) = listed(house)
+    assert (alarm["state"], alarm["value"], alarm["threshold"]) == ("firing", 0.99, 0.95)
+    assert (alarm["subject"], alarm["name"], alarm["rules_version"]) == (
+        f"server:{GUEST}", "web-1", "3-abc",
+    )  # fmt: skip
+    report(house, alarm_body("cleared", LAST))
+    report(house, alarm_body("no_data", LATER))  # late
+    assert listed(house) == []
+    (over,) = listed(house, "all=true")
+    assert (over["state"], over["resolved_at"]) == ("ok", LAST)
+
+
+def test_a_host_has_alarms_too_and_they_are_not_a_projects(house: House) -> None:
+    body = alarm_body(kind="host", entity="cmp-1", project="", key=f"cmp-1/load/{NOON}")
+    report(house, body)
+    (alarm,) = listed(house, "host=cmp-1")
+    assert (alarm["subject"], alarm["project_id"]) == ("host:cmp-1", "")
+    report(house, {**body, "subject": "host:cmp-2", "key": "x"}, 400)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rule": ""},
+        {"rule": "x" * 200},
+        {"severity": "dire"},
+        {"at": "soon"},
+        {"value": "much"},
+        {"value": 10**400},
+        {"actions": ["explode"]},
+        {"host": ""},
+        {"first_at": "0001-01-01T00:00:00+00:00"},
+    ],
+)
+def test_what_is_no_alarm_is_refused_and_not_kept(house: House, wrong: dict[str, Any]) -> None:
+    body = alarm_body()
+    before = house.dump()
+    report(house, {**body, "evidence": {**body["evidence"], **wrong}}, 400)
+    report(house, {**body, "state": "odd"}, 400)
+    assert house.dump() == before
+
+
+def test_who_is_told_is_told_until_somebody_takes_care_or_wants_quiet(build: Build) -> None:
+    house = build()
+    house.core.store.database.herald = News(people=("nowhere",))
+    alarm_id = furnish_alarm(house)
+    report(house, alarm_body("again", LATER))
+    assert told(house) == ["alarm.raised", "alarm.again"]
+    acked = house.call("POST", f"{ALARMS}/{alarm_id}/ack").json["alarm"]
+    assert acked["acked_by"] and acked["acked_at"]
+    report(house, alarm_body("again", LAST))
+    assert len(told(house)) == 2
+    report(house, alarm_body("cleared", LAST))
+    assert told(house)[2:] == ["alarm.cleared"]
+
+
+def test_a_silence_also_hushes_the_next_alarm_of_the_same_rule(house: House) -> None:
+    house.core.store.database.herald = News(people=("nowhere",))
+    alarm_id = furnish_alarm(house)
+    body = {"duration_s": 3600}
+    silent = house.call("POST", f"{ALARMS}/{alarm_id}/silence", json=body).json["alarm"]
+    assert silent["silent_until"] > silent["fired_at"]
+    report(house, alarm_body("cleared", LATER))
+    next_one = {"first_at": LAST, "key": f"{GUEST}/busy/{LAST}"}
+    report(house, alarm_body("raised", LAST, **next_one))
+    assert told(house) == ["alarm.raised"]
+    (alarm,) = listed(house)
+    assert alarm["silent_until"] == silent["silent_until"]
+    house.call("POST", f"{ALARMS}/{alarm['id']}/silence", json={"duration_s": 0})
+    report(house, alarm_body("again", NOON.replace("12:00", "12:20"), **next_one))
+    assert told(house)[1:] == ["alarm.again"]
+
+
+def test_a_project_sees_and_answers_its_own_alarms_only(build: Build, tmp_path: Path) -> None:
+    house = build(basic_config(tmp_path))
+    alarm_id = furnish_alarm(house)
+    assert [one["id"] for one in listed(house, user="reader")] == [alarm_id]
+    assert [one["id"] for one in listed(house, user="admin")] == [alarm_id]
+    assert listed(house, "project=blue", user="other") == []
+    for method, tail in (("GET", ""), ("POST", "/ack")):
+        path = f"{ALARMS}/{alarm_id}{tail}"
+        assert house.call(method, path, "other").status_code == 404
+        assert house.call(method, path, "member").status_code == 200
+    assert house.call("POST", f"{ALARMS}/{alarm_id}/ack", "reader").status_code == 403

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast rules …`, `alarms …` and `agent list`, against a real API."""
+
+import json
+from array import array
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_client_fake import Run
+from tests.alarms.world import World
+from tests.api.house import House, copy, template
+from tests.api.rules import BUSY, alarm_body, beat_body, report
+from tests.processes import free_port
+
+from holdfast import service
+from holdfast.client import Client
+from holdfast.client.agents import HoldfastCentre
+from holdfast.model import samples
+from holdfast.model.alarm_rules import RuleSet
+from holdfast.model.samples import Hour, Line
+from holdfast.watch.alarms import record
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an API to which an agent spoke, that had an alarm."""
+    number = free_port()
+    furnished = template(tmp_path_factory.mktemp("template"))
+    with House(copy(furnished, tmp_path_factory.mktemp("site"))) as house:
+        server = service.Server("127.0.0.1", number, house.app, threads=2)
+        server.start()
+        try:
+            report(house, alarm_body())
+            beat = beat_body(rules={"version": "2-ab"}, groups=["gpu"], firing=1)
+            house.call("PUT", "/holdfast/v1/agents/cmp-1", json=beat)
+            yield f"http://127.0.0.1:{number}"
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def ask(site: str, holdfast: Run, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("HOLDFAST_URL", site)
+
+    def run(*words: str, code: int = 0) -> Any:
+        ran = holdfast(*words, *(("-f", "json") if not code else ()))
+        assert ran.code == code, ran
+        return json.loads(ran.out) if ran.out and not code else ran.err
+
+    return run
+
+
+def test_rules_are_set_shown_and_gone_back_from(ask: Any, holdfast: Run, tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(BUSY)
+    assert ask("rules", "set", "base", str(file), "--scope", "group:gpu")["version"] == 1
+    file.write_text(BUSY.replace("95", "90"))
+    assert ask("rules", "set", "base", str(file))["scope"] == "group:gpu"
+    late = ask("rules", "set", "base", str(file), "--replaces", "1", code=1)
+    assert "at version 2, not 1" in late
+    assert [one["rules"] for one in ask("rules", "list")] == [["busy"]]
+    assert "> 95%" in ask("rules", "show", "base", "--at", "1")["text"]
+    assert list(ask("rules", "show", "base", "--history")) == ["version 2", "version 1"]
+    assert "90%" in ask("rules", "show", "--host", "cmp-1")["text"]
+    assert "95%" in ask("rules", "rollback", "base")["text"]
+    assert ask("rules", "rollback", "base", "--to", "2")["version"] == 4
+    (host,) = ask("rules", "list", "--hosts")
+    assert (host["in_force"], host["central"]) == ("2-ab", "none")
+    assert host["wanted"] not in ("none", "")
+    assert holdfast("rules", "delete", "base").code == 0
+    assert ask("rules", "list") == []
+
+
+def test_a_bad_file_is_answered_line_by_line(ask: Any, tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(BUSY.replace("> 95%", "much") + "  - {id: other}\n")
+    said = ask("rules", "set", "bad", str(file), code=1).splitlines()
+    lines = [line.removeprefix(f"{file}:").split(":")[0] for line in said if str(file) in line]
+    assert lines == ["2", "3", "3"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("rules", "set", "rules.yaml"),
+        ("rules", "set", "base", "rules.yaml", "--here"),
+        ("rules", "show"),
+        ("rules", "rollback"),
+        ("rules", "rollback", "base", "--here"),
+        ("alarms", "silence", "x"),
+    ],
+)
+def test_what_is_not_understood_ends_with_2(holdfast: Run, words: tuple[str, ...]) -> None:
+    assert holdfast(*words).code == 2
+
+
+def test_alarms_are_listed_answered_and_silenced(ask: Any) -> None:
+    (alarm,) = ask("alarms", "list")
+    assert (alarm["rule"], alarm["state"], alarm["host"]) == ("busy", "firing", "cmp-1")
+    assert ask("alarms", "list", "--host", "cmp-2") == []
+    assert ask("alarms", "list", "--all", "--rule", "busy", "--limit", "5") == [alarm]
+    whole = ask("alarms", "show", alarm["id"])
+    assert whole["details"]["samples"] == 60
+    assert ask("alarms", "ack", alarm["id"])["acked_by"]
+    assert ask("alarms", "silence", alarm["id"], "--for", "2h")["silent_until"]
+    assert ask("alarms", "silence", alarm["id"], "--end")["silent_until"] is None
+    assert "no alarm" in ask("alarms", "show", "nothing", code=1)
+
+
+def test_agents_are_listed(ask: Any) -> None:
+    (agent,) = ask("agent", "list")
+    assert (agent["host"], agent["lives"], agent["firing"]) == ("cmp-1", "yes", 1)
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> str:
+    """A guest that is busy for a while, a pass each second."""
+    world = World(RuleSet())
+    lines = []
+    for value in (0.5, 0.96, 0.97, 0.98, 0.5, 0.5):
+        lines.append(record.line(world.snapshot({"web": {"util_ratio": value}})))
+        world.now += 1
+    (tmp_path / "day.jsonl").write_text("\n".join(lines))
+    return str(tmp_path / "day.jsonl")
+
+
+def test_a_recording_shows_how_alarms_would_have_changed(
+    holdfast: Run, recording: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(BUSY.replace("1m", "2s"))
+    ran = holdfast("rules", "test", str(file), recording, "-f", "json")
+    assert [(one["before"], one["state"]) for one in json.loads(ran.out)] == [
+        ("ok", "pending"),
+        ("pending", "firing"),
+        ("firing", "ok"),
+    ]
+    told = json.loads(holdfast("rules", "test", str(file), recording, "--told", "-f", "json").out)
+    assert [one["event"] for one in told] == ["raised", "cleared"]
+    file.write_text(BUSY.replace("> 95%", "much"))
+    bad = holdfast("rules", "test", str(file), recording)
+    assert bad.code == 1
+    assert f"{file}:2: 'much' is no level" in bad.err
+
+
+def test_rules_are_tried_on_the_last_hour_of_a_host(ask: Any, site: str, tmp_path: Path) -> None:
+    file, swap = tmp_path / "rules.yaml", "{id: swap, on: guest, field: swap_in_kib, when: '> 1'}"
+    file.write_text(BUSY + f"  - {swap}\n")
+    words = ("rules", "test", str(file), "--host", "CMP-1")
+    assert ask(*words) == []
+    row = array("f", [0.1, *[0.99] * 9])
+    line = Line("guest", "4f2c", "web-1", "blue", values={"util_ratio": row})
+    begin = samples.slot(datetime.now(UTC).timestamp()) - 9
+    HoldfastCentre(lambda: Client(site)).samples("cmp-1", samples.plain(Hour(begin, 10, (line,))))
+    assert [(one["name"], one["state"]) for one in ask(*words)] == [
+        ("web-1", "pending"),
+        ("web-1", "firing"),
+    ]
+    assert "neither" in ask(*words, "--told", code=1)
+
+
+def test_a_recording_that_cannot_be_read_is_refused_with_its_line(
+    holdfast: Run, recording: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(BUSY)
+    with open(recording, "a") as more:
+        more.write('\n{"host": "x"}\n')
+    assert (
+        "day.jsonl:7: this is no recorded pass"
+        in holdfast("rules", "test", str(file), recording).err
+    )
+    assert "cannot read" in holdfast("rules", "test", str(file), "nowhere.jsonl").err

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alarm rules change while the real agent runs: by the centre, by a file, by its socket; and they
+outlive it. Its numbers are seen by whoever looks, while somebody does."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.client import Client, admin
+from holdfast.client.agents import Agents
+from holdfast.client.errors import BadRequest, Forbidden, NotReachable
+from tests.e2e.deployment import write_config
+from tests.e2e.town import HOST, Town, a_town
+from tests.processes import Program, script
+
+HOT = "rules:\n  - {{id: hot, on: guest, field: util_ratio, when: '> {level}%', for: 1m}}\n"
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    with a_town(tmp_path_factory.mktemp("town")) as made:
+        about = dict(
+            line.split(" = ", 1) for line in made.config.read_text().splitlines() if " = " in line
+        )
+        rules = {"rules_file": made.folder / "rules.yaml", "groups": "gpu"}
+        (made.folder / "rules.yaml").write_text(HOT.format(level=95))
+        write_config(made.config, {"agent": about, "metrics": rules})
+        yield made
+
+
+def holdfast(town: Town, *words: str, code: int = 0) -> str:
+    command = [script("holdfast"), "--url", town.client.url, *words]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, (words, done.stdout, done.stderr)
+    return done.stdout or done.stderr
+
+
+def here(town: Town) -> dict[str, tuple[float, str]]:
+    """Of the rules in force: level, and who brought it."""
+    try:
+        said = admin.ask(str(town.folder / "agent.sock"), "metrics.rules.list")
+    except NotReachable:
+        return {}
+    return {one["id"]: (float(one["when"].split()[1]), one["source"]) for one in said["rules"]}
+
+
+def beaten(town: Town) -> dict[str, Any]:
+    (agent,) = [one for one in Agents(town.client.wire).list() if one["host"] == HOST]
+    return agent
+
+
+def test_a_level_is_changed_from_everywhere_and_survives_kill_nine(town: Town) -> None:
+    socket = str(town.folder / "agent.sock")
+    file = town.folder / "rules.yaml"
+    agent = town.agent()
+    with agent:
+        # the file, which is watched
+        agent.wait_until(lambda: here(town) == {"hot": (0.95, "file")}, 20)
+        file.write_text(HOT.format(level=90))
+        agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")}, 10)
+        # which is not taken again after one has gone back from it, but for a hang-up
+        holdfast(town, "rules", "rollback", "--here", "--socket", socket)
+        assert here(town) == {"hot": (0.95, "file")}
+        agent.signal(signal.SIGHUP)
+        agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")}, 10)
+        # the centre: hosts of this group
+        (town.folder / "gpu.yaml").write_text(HOT.format(level=80))
+        document = str(town.folder / "gpu.yaml")
+        holdfast(town, "rules", "set", "gpus", document, "--scope", "group:gpu")
+        agent.wait_until(lambda: here(town) == {"hot": (0.8, "central")}, 25)
+        agent.signal(signal.SIGHUP)  # the next heartbeat, at once
+        agent.wait_until(
+            lambda: beaten(town)["rules"]["central"] == beaten(town)["rules"]["wanted"], 25
+        )
+        # a person on the host, who goes back
+        (town.folder / "own.yaml").write_text(HOT.format(level=50))
+        own = str(town.folder / "own.yaml")
+        holdfast(town, "rules", "set", own, "--here", "--socket", socket)
+        assert here(town) == {"hot": (0.5, "socket")}
+        agent.kill()
+        agent.start()
+        agent.wait_until(lambda: here(town) == {"hot": (0.5, "socket")}, 20)
+        holdfast(town, "rules", "rollback", "--here", "--socket", socket)
+        assert here(town) == {"hot": (0.8, "central")}
+        # what is broken changes nothing, wherever it comes from
+        file.write_text("rules: [{id: hot")
+        agent.signal(signal.SIGHUP)
+        (town.folder / "own.yaml").write_text("rules:\n  - {id: hot}\n")
+        said = holdfast(town, "rules", "set", own, "--here", "--socket", socket, code=1)
+        assert "line 2" in said
+        assert here(town) == {"hot": (0.8, "central")}
+        shown = holdfast(town, "rules", "list", "--here", "--socket", socket)
+        assert "not taken from socket" in shown
+    listed = json.loads(holdfast(town, "rules", "list", "--hosts", "-f", "json"))
+    assert [one["host"] for one in listed] == [HOST]
+
+
+def test_the_centre_refuses_what_is_wrong_line_by_line(town: Town) -> None:
+    with pytest.raises(BadRequest) as refused:
+        town.client.alarm_rules.set("bad", "rules:\n  - {id: x}\n  - {on: guest}\n")
+    lines = {one["line"] for one in refused.value.details["problems"]}
+    assert lines == {2, 3}
+
+
+def test_an_agents_token_reads_no_rules_but_its_own(town: Town) -> None:
+    token = (town.folder / "token").read_text().strip()
+    mine = Agents(Client(town.client.url, agent=token).wire)
+    assert mine.rules(HOST)["version"]
+    with pytest.raises(Forbidden):
+        mine.rules("cmp-14")
+
+
+def test_the_numbers_of_a_host_leave_it_while_somebody_looks(town: Town) -> None:
+    host, central = "real-1", town.folder / "central.conf"
+    token = town.folder / "real.token"
+    token.write_text(holdfast(town, "agent", "token", host, "--config", str(central)))
+    about = {
+        "host": host,
+        "guests": "libvirt",
+        "guests_address": "test:///default",  # no guests to measure there, but this machine
+        "spool": town.folder / "real.spool",
+        "socket": town.folder / "real.sock",
+        "api_url": town.client.url,
+        "token_file": token,
+    }
+    config = write_config(town.folder / "real.conf", {"agent": about})
+    command = [script("holdfast-agent"), "--config-file", config]
+    wire, where = town.client.wire, f"/holdfast/v1/hosts/{host}/samples"
+
+    def seen(agent: Program) -> dict[str, Any]:
+        agent.signal(signal.SIGHUP)  # the next heartbeat, at once
+        found: dict[str, Any] = wire.call("GET", where, key="samples")
+        return found
+
+    with Program(command, town.folder, name="real") as agent:
+        agent.wait_until((town.folder / "real.sock").exists, 20)
+        agent.wait_until(lambda: host in {one["host"] for one in Agents(wire).list()}, 20)
+        assert seen(agent)["points"] == 0
+        wire.call("POST", where)
+        agent.wait_until(lambda: seen(agent)["points"] > 0, 25)
+        (line, *_) = seen(agent)["lines"]
+        assert (line["kind"], line["id"]) == ("host", host)
+        assert not seen(agent)["simulated"]

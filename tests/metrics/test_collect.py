@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots of what was read: who is stale, missing, gone, and what plugins get of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.ports.clock import SystemClock
+from holdfast.ports.measures import (
+    Disk,
+    Facts,
+    Guest,
+    Link,
+    Look,
+    Nic,
+    Process,
+    Roster,
+    Said,
+    Stats,
+    Vcpu,
+)
+from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Reading, Snapshot
+from holdfast.watch.metrics import dicts, rates
+from holdfast.watch.metrics.collect import PROMISES, Collector, promised
+from holdfast.watch.metrics.passes import Passes
+
+WEB = Facts(
+    "web",
+    "instance-1",
+    project="p",
+    flavor="m1",
+    vcpus=2,
+    memory_kib=4096,
+    balloon_kib=2048,
+    disk_bytes=2**30,
+    disks=(Disk("vda", "/a", "vol-1"),),
+    nics=(Nic("tap0", "52:54:00:00:00:01", "port-1", True, {"tx_bps": 800.0}),),
+)
+BIG = replace(WEB, uuid="big", name="instance-2", nics=(), disks=())
+
+
+class World:
+    """What hypervisor and kernel would say, second by second."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+        self.guests = {"web": Guest(WEB)}
+        self.left: dict[str, str] = {}
+        self.whole = True
+        self.ran_ns = 0
+        self.sent = 0
+        self.process = True
+        self.is_link = True
+        self.last = Said(every_s=30.0)
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def roster(self) -> Roster:
+        if not self.whole:
+            return Roster(whole=False)
+        return Roster(self.guests, {u: one.facts for u, one in self.guests.items()}, self.left)
+
+    def said(self) -> Said:
+        return self.last
+
+    def tell(self, reqs: int, silent: dict[str, str] | None = None) -> None:
+        values = {"block.count": 1, "block.0.name": "vda", "block.0.rd.reqs": reqs}
+        values |= {"balloon.current": 2048, "balloon.available": 100, "balloon.unused": 50}
+        self.last = Said(self.last.round + 1, {"web": Stats(self.at, values)}, silent or {}, 30.0)
+
+    def tell_names_only(self) -> None:
+        """As of a guest that is passed by, because somebody waits for it already."""
+        values = {"block.count": 1, "block.0.name": "vda"}
+        self.last = Said(self.last.round + 1, {"web": Stats(self.at, values)}, {}, 30.0)
+
+    def pass_by(self, seconds: float, *, busy: float = 0.0, sent: int = 0) -> None:
+        self.at += seconds
+        self.ran_ns += int(seconds * busy * 2e9)
+        self.sent += sent
+
+    def look(self, roster: Roster) -> Look:
+        ran, half = self.ran_ns, self.ran_ns // 2
+        vcpus = (Vcpu(0, half, 0), Vcpu(1, half, 0))
+        process = Process(self.at, 1, ran, ran, 0, 4000, vcpus)
+        seen = dict.fromkeys(roster.guests, process) if self.process else {}
+        links = {"tap0": Link(self.sent, 0, 0, 0, 0, 0, 0, 0)} if self.is_link else {}
+        host = {"cpu_idle_ns": self.at * 1e9, "cpu_user_ns": float(ran)}
+        return Look(self.at, host, seen, links, self.at)
+
+
+class House:
+    def __init__(self) -> None:
+        self.world = World()
+        self.collector = Collector("cmp-7", self.world, SystemClock())
+
+    def look(self, kind: str) -> Reading:
+        return self.collector.snapshot().tables[kind].readings[0]
+
+
+@pytest.fixture
+def house() -> House:
+    made = House()
+    made.world.tell(10)
+    made.collector.snapshot()
+    return made
+
+
+def test_the_first_pass_has_counters_and_says_that_rates_are_missing() -> None:
+    house = House()
+    seen = house.look(GUEST)
+    assert seen.values["cpu_time_ns"] == 0
+    assert "util_ratio" in seen.missing
+    assert not seen.stale
+
+
+def test_before_all_guests_were_read_nothing_is_said_of_guests_nor_of_what_is_promised() -> None:
+    house = House()
+    house.world.whole = False
+    tables = house.collector.snapshot().tables
+    assert list(tables) == [HOST]
+    host = tables[HOST].readings[0]
+    assert "vms_running" not in host.values
+    assert {"vms_running", "disk_promised_bytes"} <= host.missing
+    house.world.whole, house.world.guests = True, {}
+    snapshot = house.collector.snapshot()
+    assert snapshot.tables[GUEST].readings == ()
+    assert snapshot.tables[HOST].readings[0].values["vms_running"] == 0
+
+
+def test_what_is_promised_is_all_missing_or_all_there(house: House) -> None:
+    assert promised(Roster(), {}).values.keys() == PROMISES
+
+
+def test_passes_carry_rates_of_what_the_kernel_counted(house: House) -> None:
+    house.world.pass_by(1.0, busy=0.5, sent=200)
+    snapshot = house.collector.snapshot()
+    guest, nic = (snapshot.tables[kind].readings[0] for kind in (GUEST, NIC))
+    assert guest.values["util_ratio"] == pytest.approx(0.5)
+    assert nic.values["tx_bps"] == pytest.approx(1600)
+    assert nic.values["over_contract_ratio"] == pytest.approx(2.0)
+    assert snapshot.elapsed_s == pytest.approx(1.0)
+
+
+def test_a_pass_after_another_has_a_higher_number_also_after_a_restart(house: House) -> None:
+    first = house.collector.snapshot().pass_id
+    second = house.collector.snapshot().pass_id
+    assert second > first
+    time.sleep(0.01)
+    assert Collector("cmp-7", house.world, SystemClock()).snapshot().pass_id > second
+
+
+def test_who_is_measured_is_the_same_object_until_something_about_it_changes(house: House) -> None:
+    before = house.collector.snapshot().tables
+    house.world.guests = {"web": Guest(replace(WEB, balloon_kib=1024))}
+    after = house.collector.snapshot().tables
+    for kind in (HOST, GUEST, DISK, NIC):
+        assert after[kind].entities[0] is before[kind].entities[0]
+    house.world.guests = {"web": Guest(replace(WEB, flavor="m2"))}
+    assert house.look(GUEST).entity.flavor == "m2"
+
+
+def test_between_rounds_only_what_the_kernel_told_is_fresh(house: House) -> None:
+    house.world.pass_by(1.0)
+    tables = house.collector.snapshot().tables
+    assert tables[GUEST].is_fresh("util_ratio")
+    assert tables[GUEST].is_fresh("vcpu1_steal_ratio")
+    assert not tables[GUEST].is_fresh("used_ratio")
+    assert not tables[DISK].is_fresh("rd_reqs")
+    assert tables[NIC].is_fresh("rx_bps")
+    house.world.tell(20)
+    assert house.collector.snapshot().tables[DISK].is_fresh("rd_reqs")
+
+
+def test_a_suspended_guest_keeps_its_last_numbers_and_is_stale(house: House) -> None:
+    house.world.pass_by(1.0, busy=0.8)
+    assert house.look(GUEST).values["util_ratio"] == pytest.approx(0.8)
+    house.world.guests = {"web": Guest(WEB, "paused", "user")}
+    house.world.pass_by(1.0)
+    tables = house.collector.snapshot().tables
+    for kind in (GUEST, DISK, NIC):
+        assert tables[kind].readings[0].stale == "suspended: user"
+    assert tables[GUEST].readings[0].values["util_ratio"] == pytest.approx(0.8)
+    house.world.guests = {"web": Guest(WEB)}
+    house.world.pass_by(1.0, busy=0.4)
+    resumed = house.look(GUEST)
+    assert not resumed.stale
+    assert resumed.values["util_ratio"] == pytest.approx(0.4)
+
+
+def test_a_guest_that_hangs_has_stale_disks_and_goes_on_otherwise(house: House) -> None:
+    house.world.pass_by(1.0, busy=0.2)
+    house.world.last = replace(house.world.last, silent={"web": "no answer"})
+    tables = house.collector.snapshot().tables
+    assert tables[DISK].readings[0].stale == "no answer"
+    assert tables[DISK].readings[0].values["rd_reqs"] == 10
+    assert not tables[GUEST].readings[0].stale
+    assert not tables[NIC].readings[0].stale
+
+
+def test_what_libvirt_said_long_ago_is_left_out_and_the_kernel_goes_on(house: House) -> None:
+    house.world.pass_by(59.0)
+    assert house.look(GUEST).values["used_ratio"] == pytest.approx(0.5)
+    house.world.pass_by(2.0, busy=0.5)
+    tables = house.collector.snapshot().tables
+    guest = tables[GUEST].readings[0]
+    assert tables[DISK].readings[0].stale == "no answer"
+    assert "used_ratio" in guest.missing
+    assert guest.values["balloon_current_kib"] == 2048
+    assert guest.values["util_ratio"] == pytest.approx(0.5)
+
+
+def test_a_process_or_an_interface_that_is_gone_is_said(house: House) -> None:
+    house.world.process = house.world.is_link = False
+    tables = house.collector.snapshot().tables
+    assert tables[GUEST].readings[0].stale == "its process is gone"
+    assert tables[NIC].readings[0].stale == "its interface is gone"
+
+
+def test_disks_have_rates_from_the_second_round_on(house: House) -> None:
+    assert "rd_iops" in house.look(DISK).missing
+    house.world.pass_by(30.0)
+    house.world.tell(310)
+    assert house.look(DISK).values["rd_iops"] == pytest.approx(10.0)
+    house.world.pass_by(30.0)
+    house.world.tell(5)
+    assert house.look(DISK).values["reset"] == 1.0
+    assert "rd_iops" in house.look(DISK).missing
+
+
+def test_a_guest_that_was_passed_by_has_the_rates_of_the_whole_time(house: House) -> None:
+    house.world.pass_by(30.0)
+    house.world.tell(3010)
+    assert house.look(DISK).values["rd_iops"] == pytest.approx(100.0)
+    house.world.pass_by(30.0)
+    house.world.tell_names_only()
+    assert house.look(DISK).values["rd_iops"] == pytest.approx(100.0)
+    house.world.pass_by(30.0)
+    house.world.tell(9010)
+    assert house.look(DISK).values["rd_iops"] == pytest.approx(100.0)
+
+
+def test_a_disk_is_stale_when_its_guest_was_passed_by_for_too_long(house: House) -> None:
+    for stale in ("", "", "no answer"):
+        house.world.pass_by(30.0)
+        house.world.tell_names_only()
+        assert house.look(DISK).stale == stale
+    house.world.pass_by(1.0)
+    house.world.tell(20)
+    assert house.look(DISK).stale == ""
+
+
+def test_a_disk_that_was_detached_is_promised_no_more_and_begins_anew_when_it_is_back() -> None:
+    house = House()
+    two = replace(WEB, disk_bytes=None, disks=(Disk("vda"), Disk("vdb")))
+    house.world.guests = {"web": Guest(two)}
+    values = {"block.count": 2} | {
+        f"block.{number}.{key}": value
+        for number, name in enumerate(("vda", "vdb"))
+        for key, value in (("name", name), ("rd.reqs", 900), ("capacity", 2**30))
+    }
+
+    def passes() -> tuple[Reading, Reading]:
+        house.world.pass_by(30.0)
+        house.world.last = Said(house.world.last.round + 1, {"web": Stats(house.world.at, values)})
+        tables = house.collector.snapshot().tables
+        return tables[HOST].readings[0], tables[DISK].readings[-1]
+
+    passes()
+    assert passes()[0].values["disk_promised_bytes"] == 2 * 2**30
+    house.world.guests = {"web": Guest(replace(two, disks=(Disk("vda"),)))}
+    values["block.count"] = 1
+    assert passes()[0].values["disk_promised_bytes"] == 2**30
+    house.world.guests = {"web": Guest(two)}
+    values |= {"block.count": 2, "block.1.rd.reqs": 5}
+    assert "reset" not in passes()[1].values
+
+
+def test_who_left_is_gone_with_all_that_is_its_and_why(house: House) -> None:
+    house.world.guests, house.world.left = {}, {"web": "migrated"}
+    gone = house.collector.snapshot().gone
+    assert gone == {"web": "migrated", "web/vda": "migrated", "web/port-1": "migrated"}
+    assert house.collector.snapshot().gone == {}
+
+
+def test_who_came_by_migration_is_so_in_its_first_pass_only(house: House) -> None:
+    house.world.guests = {**house.world.guests, "big": Guest(BIG, came="migrated")}
+    came = [one.entity.came for one in house.collector.snapshot().tables[GUEST].readings]
+    assert came == ["", "migrated"]
+    assert house.collector.snapshot().tables[GUEST].readings[1].entity.came == ""
+
+
+def test_what_is_promised_counts_those_that_do_not_run() -> None:
+    off = replace(BIG, vcpus=8, memory_kib=2**20)
+    made = promised(Roster({"web": Guest(WEB)}, {"web": WEB, "big": off}), {})
+    assert made.values == {
+        "vms_running": 1,
+        "vcpus_allocated": 2,
+        "vms_defined": 2,
+        "vcpus_promised": 10,
+        "mem_promised_bytes": 2**30 + 2**22,
+        "disk_promised_bytes": 2 * 2**30,
+    }
+    unknown = replace(WEB, uuid="x", disk_bytes=None)
+    made = promised(Roster({}, {"x": unknown}), {})
+    assert made.missing == {"disk_promised_bytes"}
+    assert promised(Roster({}, {"x": unknown}), {"x": 7.0}).values["disk_promised_bytes"] == 7
+
+
+def test_plugins_get_names_units_and_what_is_missing(house: House) -> None:
+    house.world.pass_by(1.0, busy=1.0, sent=300)
+    snapshot = house.collector.snapshot()
+    (host,), (cpu,) = dicts.on_host(snapshot), dicts.on_cpu(snapshot)
+    assert host["ctx"]["host"] == "cmp-7"
+    assert host["vcpus_promised"] == 2
+    assert "load1" in host["missing"]
+    assert (cpu["uuid"], cpu["project"], cpu["flavor_vcpus"]) == ("web", "p", 2)
+    assert cpu["util_ratio"] == pytest.approx(1.0)
+    assert cpu["missing"] == ["haltpoll_ok_ns", "haltpoll_fail_ns"]
+    assert [one["id"] for one in cpu["vcpus"]] == [0, 1]
+    assert set(cpu["vcpus"][0]) == {
+        *("id", "state", "time_ns", "delay_ns", "steal_ratio", "missing")
+    }
+    (ram,) = dicts.on_ram(snapshot)
+    assert (ram["balloon_current_kib"], ram["used_ratio"]) == (2048, 0.5)
+    assert "usable_kib" in ram["missing"]
+    (volume,) = dicts.on_volume(snapshot)
+    assert (volume["uuid"], volume["target"], volume["path"]) == ("web", "vda", "/a")
+    assert volume["cinder_volume_id"] == "vol-1"
+    (pipe,) = dicts.on_bandwidth(snapshot)
+    assert (pipe["ifname"], pipe["mac"], pipe["port_id"]) == ("tap0", WEB.nics[0].mac, "port-1")
+    assert pipe["over_contract_ratio"] == pytest.approx(3.0)
+
+
+def test_after_a_reset_a_plugin_gets_no_rate_but_none(house: House) -> None:
+    house.world.pass_by(1.0, sent=-house.world.sent)
+    house.collector.snapshot()
+    house.world.sent = 500
+    house.collector.snapshot()
+    house.world.pass_by(1.0)
+    house.world.sent = 3
+    (pipe,) = dicts.on_bandwidth(house.collector.snapshot())
+    assert pipe["reset"]
+    assert pipe["tx_bps"] is None
+    assert "tx_bps" in pipe["missing"]
+
+
+def test_every_number_of_every_callback_says_its_unit_or_is_a_plain_count(house: House) -> None:
+    plain = {"load1", "fds", "ksm", "cpus", "vcpus", "major_fault", "errors", "backing_index"}
+    known = rates.HOST | rates.RAM | rates.DISK | rates.NIC | rates.PROCESS_RATES
+    units = ("_ns", "_bytes", "_kib", "_per_s", "_ratio", "_bps", "_iops", "_mhz", "_avg10")
+    counts = ("_reqs", "_pkts", "_errs", "_drop", "_s", "iops")
+    assert {name for name in known - plain if not name.endswith(units + counts)} == set()
+
+
+def test_one_that_fails_to_take_a_snapshot_is_not_noticed_by_others(house: House) -> None:
+    passes = Passes(house.collector, 1.0, SystemClock())
+    taken: list[Snapshot] = []
+
+    def bad(_snapshot: Snapshot) -> None:
+        raise ValueError("mine alone")
+
+    passes.receivers += [bad, taken.append]
+    passes.turn()
+    assert taken == [passes.last]
+    assert taken[0].at <= datetime.now(UTC)
+
+
+def test_passes_keep_their_pace_and_stop(house: House) -> None:
+    passes = Passes(house.collector, 0.05, SystemClock())
+    taken: list[Snapshot] = []
+    passes.receivers.append(taken.append)
+    passes.start()
+    for _ in range(200):
+        if len(taken) >= 5:
+            break
+        passes._stop.wait(0.02)
+    passes.stop()
+    assert len(taken) >= 5

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a domain's XML says that numbers are measured by."""
+
+from __future__ import annotations
+
+from holdfast.drivers.metrics import facts
+from holdfast.ports.measures import Disk, Nic
+
+VOLUME = "7f3b5c1e-9a52-4d0b-8f5e-0d8b8a1b2c3d"
+PORT, OTHER = "6a1ad63a-e6aa-4bcd-9123-456789abcdef", "91e2c7b0-1111-4222-8333-944455556666"
+NOVA = f"""\
+<domain type='kvm' id='3'>
+  <name>instance-0000002a</name><uuid>0f8c0a52-6f3e-4f43-8bb4-6f4f31d0cf5a</uuid>
+  <metadata>
+    <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
+      <nova:name>web-1</nova:name>
+      <nova:flavor name="m1.large">
+        <nova:memory>4096</nova:memory><nova:disk>20</nova:disk><nova:swap>512</nova:swap>
+        <nova:ephemeral>10</nova:ephemeral><nova:vcpus>4</nova:vcpus>
+        <nova:extraSpecs>
+          <nova:extraSpec name="holdfast:bandwidth_mbps">5000</nova:extraSpec>
+        </nova:extraSpecs>
+      </nova:flavor>
+      <nova:owner><nova:project uuid="p-1">shop</nova:project></nova:owner>
+      <nova:ports>
+        <nova:port uuid="{PORT}"/><nova:port uuid="{OTHER}"/>
+      </nova:ports>
+    </nova:instance>
+  </metadata>
+  <memory unit='GiB'>4</memory><currentMemory unit='KiB'>2097152</currentMemory>
+  <vcpu placement='static' current='2'>4</vcpu>
+  <devices>
+    <disk type='network' device='disk'><source protocol='rbd' name='vms/x_disk'/>
+      <target dev='vda' bus='virtio'/>
+      <iotune><total_iops_sec>500</total_iops_sec><read_bytes_sec>0</read_bytes_sec></iotune>
+    </disk>
+    <disk type='block' device='disk'><source dev='/dev/sdb'/><target dev='vdb' bus='virtio'/>
+      <serial>{VOLUME}</serial></disk>
+    <disk type='file' device='cdrom'><target dev='hdc' bus='ide'/></disk>
+    <interface type='bridge'><mac address='fa:16:3e:00:00:01'/><target dev='tap6a1ad63a-e6'/>
+      <bandwidth><inbound average='125000'/></bandwidth></interface>
+    <interface type='bridge'><mac address='fa:16:3e:00:00:02'/><target dev='tapx'/>
+      <virtualport type='openvswitch'><parameters interfaceid='{OTHER}'/></virtualport>
+    </interface>
+    <interface type='direct'><mac address='fa:16:3e:00:00:03'/><target dev='macvtap0'/></interface>
+    <memballoon model='virtio'><stats period='10'/></memballoon>
+  </devices>
+</domain>"""
+
+
+def test_what_nova_writes_is_read() -> None:
+    known = facts.read(NOVA)
+    assert known is not None
+    assert (known.project, known.project_name, known.flavor) == ("p-1", "shop", "m1.large")
+    assert (known.vcpus, known.memory_kib, known.balloon_kib) == (2, 4 * 2**20, 2 * 2**20)
+    assert known.disk_bytes == 30 * 2**30 + 512 * 2**20
+    assert known.tells_memory
+    assert known.disks == (
+        Disk("vda", "vms/x_disk", "", {"iops": 500.0}),
+        Disk("vdb", "/dev/sdb", VOLUME),
+    )
+
+
+def test_interfaces_have_ports_contracts_and_a_side_that_counts() -> None:
+    known = facts.read(NOVA)
+    assert known is not None
+    pipe = {"rx_bps": 5e9, "tx_bps": 5e9}
+    assert known.nics == (
+        Nic("tap6a1ad63a-e6", "fa:16:3e:00:00:01", PORT, True, pipe | {"rx_bps": 1e9}),
+        Nic("tapx", "fa:16:3e:00:00:02", OTHER, True, pipe),
+        Nic("macvtap0", "fa:16:3e:00:00:03", "", False, pipe),
+    )
+
+
+def test_a_domain_that_says_next_to_nothing_is_known_by_that() -> None:
+    known = facts.read("<domain><name>a</name><uuid>u</uuid><memory>2048</memory></domain>")
+    assert known is not None
+    assert (known.vcpus, known.memory_kib, known.balloon_kib) == (1, 2048, 2048)
+    assert (known.disk_bytes, known.disks, known.nics, known.tells_memory) == (None, (), (), False)
+
+
+def test_our_own_element_may_say_the_contract() -> None:
+    text = (
+        "<domain><metadata><h:guest xmlns:h='urn:holdfast:guest' bandwidth_mbps='100'/></metadata>"
+        "<devices><interface type='ethernet'><target dev='t0'/></interface></devices></domain>"
+    )
+    known = facts.read(text)
+    assert known is not None
+    assert known.nics[0].contracts == {"rx_bps": 1e8, "tx_bps": 1e8}
+
+
+def test_what_is_no_xml_is_nobody() -> None:
+    assert facts.read("<domain") is None
+    assert facts.read("<!DOCTYPE x><domain/>") is None

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What alarms say reaches the spool once, with what has to be remembered, whatever happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.model import alarm, observed
+from holdfast.model.alarm_rules import RuleSet
+from holdfast.model.host import normalise
+from holdfast.ports.clock import SystemClock
+from holdfast.ports.metric_plugins import Note
+from holdfast.watch.alarms.change import Group
+from holdfast.watch.metrics.alarms import HostAlarms
+from holdfast.watch.metrics.plugin_news import MOST_NOTES, MOST_STANDING, PluginNews
+from holdfast.watch.metrics.rules import FILE, RulesDesk
+from holdfast.watch.spool import Spool
+from tests.alarms.world import World
+
+CLOCK = SystemClock()
+UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
+HOT = "group_wait: 0\nrules:\n  - {id: hot, on: guest, field: x, when: '> 90'}\n"
+
+
+class House:
+    def __init__(self, path: Path, most: int = 100) -> None:
+        self.spool = Spool(str(path), most=most)
+        self.world = World(RuleSet(), now=CLOCK.monotonic())
+        self.world.about["web"] = self.world.entity("web").__class__("guest", UUID, "web", "p-1")
+        self.desk = RulesDesk(self.world.engine, self.spool, CLOCK, known_fields=False)
+        self.rung = 0
+        self.alarms = HostAlarms("cmp-7", self.desk, self.spool, CLOCK, spooled=self._ring)
+
+    def _ring(self) -> None:
+        self.rung += 1
+
+    def look(self, web: float) -> None:
+        self.alarms.take(self.world.snapshot({"web": web}))
+        self.world.now += 1
+
+    def hear(self, news: PluginNews, *notes: Note) -> list[dict[str, Any]]:
+        """A pass in which plugins say that; what is told."""
+        snapshot = self.world.snapshot({"web": 1.0})
+        for one in notes:
+            news.note(one)
+        self.alarms.take(snapshot)
+        said = news.take(snapshot)
+        self.alarms.tell([Group("cmp-7", "", tuple(said))])
+        self.world.now += 1
+        return self.told()
+
+    def told(self) -> list[dict[str, Any]]:
+        found = []
+        while heads := self.spool.heads():
+            for item in heads:
+                found.append(dict(item.body))
+                self.spool.done(item)
+        return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "agent.spool"
+
+
+def test_an_alarm_is_told_when_it_is_raised_and_when_it_is_over(path: Path) -> None:
+    house = House(path)
+    house.desk.offer(HOT, FILE)
+    for value in (10, 95, 96, 50):
+        house.look(value)
+    raised, cleared = house.told()
+    assert (raised["state"], cleared["state"]) == ("raised", "cleared")
+    assert raised["key"] != cleared["key"]
+    assert raised["evidence"]["key"] == cleared["evidence"]["key"]
+    assert house.rung == 2
+
+
+def test_what_is_told_is_what_the_centre_understands(path: Path) -> None:
+    house = House(path)
+    house.desk.offer(HOT, FILE)
+    house.look(95)
+    (body,) = house.told()
+    assert body["state"] in observed.STATES[body["kind"]]
+    subject = observed.subject(body["kind"], body["subject"], body["evidence"]["host"])
+    said = alarm.read(body["evidence"], normalise("CMP-7"), subject, body["state"])
+    assert (said.rule, said.state, said.project) == ("hot", "firing", "p-1")
+    assert (said.subject, said.version) == (f"server:{UUID}", house.desk.rules.version)
+
+
+def test_a_restart_goes_on_with_the_alarm_and_tells_only_its_end(path: Path) -> None:
+    house = House(path)
+    house.desk.offer(HOT, FILE)
+    house.look(95)
+    (raised,) = house.told()
+    house.spool.close()  # as after kill -9: nothing is said
+    again = House(path)
+    again.look(95)
+    assert again.told() == []
+    again.look(10)
+    (cleared,) = again.told()
+    assert cleared["state"] == "cleared"
+    assert cleared["evidence"]["key"] == raised["evidence"]["key"]
+
+
+def test_what_the_disk_does_not_take_is_told_later(path: Path) -> None:
+    house = House(path, most=1)
+    house.spool.put([("x", "x", {})])  # full
+    house.desk.offer(HOT, FILE)
+    house.look(95)
+    assert [one.body for one in house.spool.heads()] == [{}]
+    house.spool.done(house.spool.heads()[0])
+    house.look(95)
+    assert [one["state"] for one in house.told()] == ["raised"]
+
+
+def test_what_plugins_say_goes_the_same_way(path: Path) -> None:
+    house = House(path)
+    news = PluginNews("cmp-7")
+    news.off("greedy", "5 strikes within 60 s")
+    changes = news.take(house.world.snapshot({"web": 1.0}))
+    house.alarms.tell([Group("cmp-7", "", tuple(changes))])
+    (body,) = house.told()
+    assert (body["subject"], body["state"]) == ("host:cmp-7", "raised")
+    said = alarm.read(body["evidence"], "cmp-7", body["subject"], "raised")
+    assert said.rule.startswith("plugin:")
+
+
+def note(house: House, about: Any = "", plugin: str = "hot", **more: Any) -> Note:
+    made = Note(plugin, "cmp-7", about, "it is so", house.world.at, "warning", 1.0, 0.5)
+    return replace(made, **more)
+
+
+def test_what_a_plugin_said_before_a_restart_ends_when_it_is_not_said_again(path: Path) -> None:
+    house = House(path)
+    (raised,) = house.hear(PluginNews("cmp-7"), note(house))
+    house.spool.close()
+    again, news = House(path), PluginNews("cmp-7")
+    assert again.hear(news) == []
+    again.world.now += 58
+    assert again.hear(news) == []
+    again.world.now += 1
+    (cleared,) = again.hear(news)
+    assert (cleared["state"], cleared["evidence"]["reason"]) == ("cleared", "no longer told")
+    assert cleared["evidence"]["key"] == raised["evidence"]["key"]
+    assert again.hear(news) == []
+    again.spool.close()
+    last = House(path)
+    last.world.now += 100
+    assert last.hear(PluginNews("cmp-7")) == []
+
+
+def test_what_a_plugin_says_again_after_a_restart_is_the_same_alarm(path: Path) -> None:
+    house = House(path)
+    (raised,) = house.hear(PluginNews("cmp-7"), note(house))
+    house.spool.close()
+    again, news = House(path), PluginNews("cmp-7")
+    for _ in range(3):
+        again.world.now += 40
+        assert again.hear(news, note(again)) == []
+    again.world.now += 100
+    (cleared,) = again.hear(news)
+    assert cleared["state"] == "cleared"
+    assert cleared["evidence"]["key"] == raised["evidence"]["key"]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"value": object()}, {"value": float("nan")}, {"threshold": {1}}, {"about": "\ud800"}]
+)
+def test_what_cannot_be_written_down_keeps_nobody_else_from_it(
+    path: Path, bad: dict[str, Any]
+) -> None:
+    house, news = House(path), PluginNews("cmp-7")
+    house.desk.offer(HOT, FILE)
+    assert [one["evidence"].get("value") for one in house.hear(news, note(house, **bad))] in (
+        [],
+        [None],  # what is no number is not known
+    )
+    house.look(95)
+    assert [one["state"] for one in house.told()] == ["raised"]
+    house.spool.close()
+    assert House(path).desk.firing == 1
+
+
+@pytest.mark.parametrize("about", [7, None, ["u"], b"x", "n" * 5000])
+def test_a_plugin_may_be_wrong_about_whom_it_speaks_of(path: Path, about: Any) -> None:
+    house, news = House(path), PluginNews("cmp-7")
+    (raised,) = house.hear(news, note(house, about))
+    said = alarm.read(raised["evidence"], "cmp-7", raised["subject"], "raised")
+    assert said.rule.startswith("plugin:hot")
+
+
+def test_a_plugin_that_says_very_much_does_not_drown_the_others(path: Path) -> None:
+    house, news = House(path), PluginNews("cmp-7")
+    loud = [note(house, f"u{n}", "loud") for n in range(MOST_NOTES + 500)]
+    told = house.hear(news, *loud, note(house, plugin="quiet"))
+    rules = [one["evidence"]["rule"] for one in told]
+    assert rules.count("plugin:quiet") == 1
+    assert news.unheard["loud"] == len(loud) - MOST_STANDING
+
+
+def test_the_heartbeat_knows_how_many_alarms_fire_from_the_start(path: Path) -> None:
+    house = House(path)
+    house.desk.offer(HOT, FILE)
+    house.look(95)
+    house.spool.close()
+    assert House(path).desk.firing == 1
+
+
+TWO = HOT + "  - {id: cold, on: guest, field: x, when: '< 10'}\n"
+
+
+def test_only_what_changed_is_written_and_all_of_it_is_remembered(path: Path) -> None:
+    house = House(path)
+    house.desk.offer(TWO, FILE)
+    house.look(95)
+    before = house.spool.note("alarms/hot")
+    for value in (50, 5):
+        house.look(value)
+    assert house.spool.note("alarms")["rules"] == ["cold", "hot"]
+    assert house.spool.note("alarms/hot")["tracks"][0]["state"] == "ok"
+    cooled = house.spool.note("alarms/hot")
+    assert cooled != before
+    house.look(50)
+    house.look(5)
+    assert house.spool.note("alarms/hot") == cooled
+    house.told()
+    house.spool.close()
+    again = House(path)
+    assert again.desk.firing == 1
+    again.look(50)
+    again.world.now += 40  # it came and went
+    again.look(50)
+    assert [one["evidence"]["rule"] for one in again.told()] == ["cold"]
+
+
+def test_what_was_not_written_is_written_with_the_next(path: Path) -> None:
+    house = House(path, most=1)
+    house.desk.offer(HOT, FILE)
+    house.look(10)
+    house.spool.put([("x", "x", {})])  # full
+    house.look(95)
+    house.spool.done(house.spool.heads()[0])
+    house.look(95)  # nothing changes any more
+    house.spool.close()
+    assert House(path).desk.firing == 1
+
+
+def test_a_rule_that_is_taken_away_leaves_nothing_behind(path: Path) -> None:
+    house = House(path)
+    house.desk.offer(HOT, FILE)
+    house.look(95)
+    house.desk.offer("group_wait: 0\nrules: []", FILE)
+    house.look(95)
+    assert house.spool.note("alarms")["rules"] == []
+    assert house.spool.note("alarms/hot") is None
+    assert [one["state"] for one in house.told()] == ["raised", "cleared"]
+
+
+def test_what_is_remembered_is_of_this_form_or_begins_anew(path: Path) -> None:
+    house = House(path)
+    house.desk.offer(HOT, FILE)
+    house.look(95)
+    note = house.spool.note("alarms")
+    house.spool.put((), {"alarms": {**note, "rules": {"hot": {"memory": "x"}}, "open": 5}})
+    house.spool.close()
+    again = House(path)
+    assert again.desk.alarms() == []

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of real guests: one is busy, one hangs, one is suspended; the daemon dies and returns."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from holdfast.drivers.metrics import libvirt_bulk
+from holdfast.drivers.metrics.libvirt import MOST_LINES, LibvirtMeasures
+from holdfast.model.errors import DriverError
+from holdfast.ports.clock import SystemClock
+from holdfast.ports.metrics import DISK, GUEST, NIC, Reading, Snapshot
+from holdfast.watch.metrics.collect import Collector
+from tests.guests.host import FILE_DISK
+from tests.metrics.host import NIC as TAP
+from tests.metrics.host import TapHost
+from tests.processes import eventually
+
+NAMES = ("m-busy", "m-hangs", "m-sleeps")
+ROUND_S = 1.0
+
+
+class Eye:
+    """A collector and the last it saw, by the names of guests."""
+
+    def __init__(self, host: TapHost) -> None:
+        clock = SystemClock()
+        self.measures = LibvirtMeasures(host.url, clock, every_s=ROUND_S, links=host.links)
+        self.collector = Collector("cmp-7", self.measures, clock)
+        self.measures.start()
+
+    def snapshot(self) -> Snapshot:
+        return self.collector.snapshot()
+
+    def guests(self, kind: str = GUEST) -> dict[str, Reading]:
+        table = self.snapshot().tables.get(kind)
+        readings = table.readings if table else ()
+        return {one.entity.name.partition("/")[0]: one for one in readings}
+
+    def until(self, says: Callable[[dict[str, Reading]], bool], kind: str = GUEST) -> None:
+        eventually(lambda: says(self.guests(kind)), 40, 0.1)
+
+
+def begin(host: TapHost, way: Any, name: str, number: int) -> Any:
+    path = host.sockets / f"{name}.raw"
+    path.write_bytes(bytes(2**16))
+    path.chmod(0o666)
+    mac = f"52:54:00:00:00:0{number}"
+    devices = FILE_DISK.format(path=path) + TAP.format(
+        mac=mac, tap=host.taps[number], model="e1000"
+    )
+    domain = way.createXML(host.measured(name, devices, project=f"p-{name}"))
+    host.wait_ready(name)
+    return domain
+
+
+@pytest.fixture(scope="module")
+def way(host: TapHost) -> Iterator[Any]:
+    with contextlib.closing(host.connected()) as way:
+        with ThreadPoolExecutor(3) as hands:
+            list(hands.map(lambda n: begin(host, way, NAMES[n], n), range(3)))
+        yield way
+
+
+@pytest.fixture
+def eye(host: TapHost, way: Any) -> Iterator[Eye]:
+    made = Eye(host)
+    with contextlib.closing(made.measures):
+        made.until(lambda seen: set(NAMES) <= seen.keys())
+        made.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
+        yield made
+    # a line that an error still holds is closed by whoever collects it, and waits for the daemon
+
+
+def test_what_we_read_is_what_libvirt_says(host: TapHost, way: Any, eye: Eye) -> None:
+    def send() -> None:
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
+            wire.bind((host.taps[0], 0))
+            wire.send(b"\xff" * 12 + b"\x08\x06" + bytes(986))
+
+    assert host.network is not None
+    host.network.do(send)
+    host.say("m-busy", "d")
+    domain = way.lookupByName("m-busy")
+
+    def agrees() -> None:
+        snapshot = eye.snapshot()
+        ((_, said),) = way.domainListGetStats([domain])
+        by_name = {one.entity.name: one.values for one in snapshot.tables[GUEST].readings}
+        assert by_name["m-busy"]["cpu_time_ns"] == pytest.approx(said["cpu.time"], abs=2e8)
+        assert by_name["m-busy"]["rss_kib"] == pytest.approx(said["balloon.rss"], rel=0.1)
+        assert by_name["m-busy"]["balloon_current_kib"] == said["balloon.current"]
+        assert by_name["m-busy"]["vcpu0_delay_ns"] == pytest.approx(said["vcpu.0.delay"], abs=2e8)
+        nic = eye.guests(NIC)["m-busy"].values
+        ways = [f"{way}_{what}" for way in ("rx", "tx") for what in ("bytes", "pkts", "drop")]
+        for name in ways:
+            assert nic[name] == said[f"net.0.{name.replace('_', '.')}"]
+        assert nic["rx_bytes"] > nic["tx_bytes"]
+        disk = eye.guests(DISK)["m-busy"].values
+        assert disk["rd_reqs"] == said["block.0.rd.reqs"] > 0
+        assert disk["capacity_bytes"] == said["block.0.capacity"]
+
+    eventually(lambda: agrees() is None, 10, 0.3)
+
+
+def test_one_that_hangs_or_sleeps_takes_nothing_from_the_others(
+    host: TapHost, way: Any, eye: Eye
+) -> None:
+    host.say("m-busy", "b")
+    way.lookupByName("m-sleeps").suspend()
+    os.kill(host.pid("m-hangs"), signal.SIGSTOP)
+    try:
+        eye.until(lambda seen: seen["m-sleeps"].stale == "suspended: user")
+        eye.until(lambda seen: seen["m-hangs"].stale == libvirt_bulk.HANGS, DISK)
+        rounds = eye.measures.said().round
+        eye.until(lambda seen: not seen["m-busy"].stale, DISK)
+        before, began = eye.guests(), time.monotonic()
+        time.sleep(1.5)
+        guests, took_s = eye.guests(), time.monotonic() - began
+        assert took_s < 10, "the kernel's numbers do not wait for libvirt"
+        busy = guests["m-busy"].values
+        # what it did not get it waited for: the machine may be full
+        assert busy["util_ratio"] + busy["steal_ratio"] > 0.7
+        assert busy["util_ratio"] <= 1.2
+        hung = guests["m-hangs"]
+        assert not hung.stale
+        assert hung.values["util_ratio"] == 0
+        assert hung.values["cpu_time_ns"] == before["m-hangs"].values["cpu_time_ns"]
+        assert guests["m-sleeps"].values == before["m-sleeps"].values
+        eventually(lambda: eye.measures.said().round > rounds)
+        eye.until(lambda seen: not seen["m-busy"].stale, DISK)
+    finally:
+        os.kill(host.pid("m-hangs"), signal.SIGCONT)
+        way.lookupByName("m-sleeps").resume()
+    eye.until(lambda seen: not any(one.stale for one in seen.values()))
+    eye.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
+
+
+def test_when_all_of_them_hang_the_kernel_goes_on_and_libvirtd_is_not_filled_up(
+    host: TapHost, eye: Eye
+) -> None:
+    pids = [host.pid(name) for name in NAMES]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        eye.until(lambda seen: all(seen[name].stale for name in NAMES), DISK)
+        rounds = eye.measures.said().round
+        eventually(lambda: eye.measures.said().round > rounds + 1, 15, 0.1)
+        assert not any(one.stale for one in eye.guests().values())
+        asking = [one for one in threading.enumerate() if one.name == "libvirt-stats"]
+        assert len(asking) <= libvirt_bulk.MOST_HANGING
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    eye.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
+
+
+def test_guests_come_and_go_between_passes(host: TapHost, way: Any, eye: Eye) -> None:
+    domain = begin(host, way, "m-brief", 3)
+    eye.until(lambda seen: "m-brief" in seen and "util_ratio" in seen["m-brief"].values)
+    new = eye.guests()["m-brief"].entity
+    assert (new.project, new.flavor) == ("p-m-brief", "small")
+    domain.destroy()
+
+    def left() -> dict[str, str]:
+        return dict(eye.snapshot().gone)
+
+    gone = eventually(left, 10, 0.05)
+    assert gone[new.id] == "destroyed"
+    assert len(gone) == 3  # with its disk and its interface
+
+
+def test_while_the_daemon_is_frozen_or_dead_the_kernel_goes_on(
+    host: TapHost, way: Any, eye: Eye
+) -> None:
+    before = sockets()
+    with host.frozen_daemon():
+        eye.until(lambda seen: all(one.stale for one in seen.values()), DISK)
+        guests = eye.guests()
+        assert not any(one.stale for one in guests.values())
+        assert "util_ratio" in guests["m-busy"].values
+    host.die(signal.SIGKILL)
+    assert not any(one.stale for one in eye.guests().values())
+    host.start()
+    eye.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
+    eventually(lambda: sockets() <= before)  # old connections are not kept
+
+
+def test_one_that_lives_and_is_late_gets_only_so_many_connections(eye: Eye) -> None:
+    before = sockets()
+    held, stuck = threading.Semaphore(0), threading.Event()
+
+    def owe() -> bool:
+        """As if libvirtd owed one more answer; whether it owes as many as it may."""
+        with contextlib.suppress(DriverError):
+            eye.measures._lines.begin("an answer", lambda _: held.release() or stuck.wait(20))
+        return held._value == MOST_LINES
+
+    eventually(owe, 10, 0.05)
+    full = sockets()
+    assert full < before + MOST_LINES, "one was there already"
+    try:
+        eye.measures._listed = -1e9
+        way, rounds = eye.measures._connection, eye.measures.said().round
+        time.sleep(2.5)
+        assert sockets() <= full
+        assert eye.measures._connection is way, "nor is it left"
+        assert eye.measures.said().round <= rounds + 1
+    finally:
+        stuck.set()
+    eventually(lambda: eye.measures.said().round > rounds + 1, 10, 0.1)
+
+
+def sockets() -> int:
+    """How many this process has open."""
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
+    return found

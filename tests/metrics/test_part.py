@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of an agent as a whole: the beat, stages that fail, what plugins say, their file, and
+the commands by which they are changed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import conf as configuration
+from holdfast.cmd import client
+from holdfast.drivers.admin_socket import AdminSocket
+from holdfast.drivers.metrics.own import OwnProcess
+from holdfast.measuring import Measuring, measuring
+from holdfast.model import metric_plugins_file
+from holdfast.model.errors import Unavailable
+from holdfast.model.metric_plugins_file import BadPlugins, Wanted
+from holdfast.ports.clock import Clock, SystemClock
+from holdfast.ports.metric_plugins import Context, Note
+from holdfast.ports.metrics import Snapshot
+from holdfast.watch.admin import Admin
+from holdfast.watch.alarms.change import CLEARED, RAISED, Change, Group
+from holdfast.watch.alarms.engine import Engine, Outcome
+from holdfast.watch.metric_plugins.log_exceptional import LogExceptional
+from holdfast.watch.metric_plugins.noisy_neighbour import NoisyNeighbour
+from holdfast.watch.metrics.part import MetricsPart, Stages
+from holdfast.watch.metrics.plugin_code import callbacks
+from holdfast.watch.metrics.plugin_desk import PluginDesk
+from holdfast.watch.metrics.plugin_limits import Limits
+from holdfast.watch.metrics.plugin_news import MOST_STANDING, PluginNews
+from holdfast.watch.metrics.plugins import PluginRunner
+from holdfast.watch.metrics.shared import Shared
+from tests.metrics.plugged import HERE, SEEN, Host
+from tests.metrics.test_collect import World
+from tests.simclock import SimClock
+
+PAGE = Path(__file__).parents[2] / "docs" / "metric-plugins.md"
+
+
+def soon(true: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+class Sink:
+    def __init__(self, name: str = "kept", fails: Callable[[int], bool] = lambda _: False) -> None:
+        self.name = name
+        self.fails = fails
+        self.tries = 0
+        self.got: list[tuple[int, Sequence[Change]]] = []
+        self.closed = False
+
+    def offer(self, snapshot: Snapshot, changes: Sequence[Change]) -> None:
+        self.tries += 1
+        if self.fails(self.tries):
+            raise RuntimeError("of the sink")
+        self.got.append((snapshot.pass_id, changes))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class BrokenAlarms:
+    def take(self, snapshot: Snapshot) -> Outcome:
+        raise RuntimeError("of the alarms")
+
+
+class Site:
+    def __init__(self, clock: Clock | None = None, **stages: Any) -> None:
+        self.host = Host()
+        self.news = PluginNews("cmp-7")
+        self.runner = PluginRunner(Limits(), self.news, OwnProcess())
+        self.sink = Sink()
+        sinks = (*stages.pop("sinks", ()), self.sink)
+        made = Stages(self.runner, self.news, sinks=sinks, **stages)
+        clock = clock or SystemClock()
+        self.part = MetricsPart(self.host, 0.05, clock, made)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def build() -> Iterator[Callable[..., Site]]:
+    SEEN.clear()
+    made: list[Site] = []
+
+    def site(**stages: Any) -> Site:
+        made.append(Site(**stages))
+        return made[-1]
+
+    yield site
+    for one in made:
+        one.part.stop()
+
+
+# passes
+
+
+def test_passes_keep_a_steady_beat_and_leave_out_what_is_late(build: Callable[..., Site]) -> None:
+    clock, times = SimClock(), list[float]()
+    site = build(clock=clock)
+    take = site.host.snapshot
+
+    def timed() -> Snapshot:
+        times.append(clock.monotonic())
+        if len(times) == 5:
+            clock.advance(0.18)  # three passes are missed, and not made up for
+        return take()
+
+    site.host.snapshot = timed  # type: ignore[method-assign]
+    site.part.start()
+    soon(lambda: len(times) >= 20)
+    site.part.stop()
+    assert site.part.skipped == 3
+    # they do not come in a bunch, and are still where the first one put them
+    assert [round(one / 0.05, 3) for one in times[:20]] == [0, 1, 2, 3, 4, *range(8, 23)]
+    assert site.sink.closed
+
+
+def test_a_stage_that_fails_is_said_once_and_takes_nothing_from_the_others(
+    build: Callable[..., Site], caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = Sink("broken", lambda n: n <= 5)
+    site = build(alarms=BrokenAlarms(), sinks=[broken])
+    site.runner.add("good", f"{HERE}:Counting", {"key": "good"})
+    with caplog.at_level(logging.INFO):
+        for number in range(1, 9):
+            site.part.turn()
+            soon(lambda number=number: len(SEEN["good"]) == number)  # type: ignore[misc]
+    assert [number for number, _ in site.sink.got] == list(range(1, 9))
+    assert [number for number, _ in broken.got] == [6, 7, 8]
+    said = [one.getMessage() for one in caplog.records if "unforeseen" in one.getMessage()]
+    assert [one.partition(":")[0] for one in said] == ["alarms", "sink broken"]
+    assert "sink broken: all is well again" in caplog.text
+    assert site.part.troubles() == {"alarms": "RuntimeError: of the alarms"}
+
+
+def test_a_pass_that_cannot_be_read_is_said_once_and_the_next_one_is(
+    build: Callable[..., Site], caplog: pytest.LogCaptureFixture
+) -> None:
+    site, tries = build(), list[int]()
+    take = site.host.snapshot
+
+    def failing() -> Snapshot:
+        tries.append(1)
+        if len(tries) in (2, 3, 4):
+            raise Unavailable("the kernel is away")
+        return take()
+
+    site.host.snapshot = failing  # type: ignore[method-assign]
+    for _ in range(6):
+        site.part.turn()
+    assert len(site.sink.got) == 3
+    assert caplog.text.count("the kernel is away") == 1
+
+
+def test_alarms_and_what_plugins_say_go_the_same_way(build: Callable[..., Site]) -> None:
+    from holdfast.model.alarm_rules_file import parse
+
+    told: list[Group] = []
+    rules = parse("rules:\n  - {id: hot, on: guest, field: util_ratio, when: '> 0.5'}\n", "test")
+    site = build(alarms=Engine(rules), tell=told.extend)
+    site.runner.add("t", f"{HERE}:Telling", {"names": ["web1"]})
+    end = time.monotonic() + 5
+    while {one.rule for group in told for one in group.changes} != {"hot", "plugin:t"}:
+        assert time.monotonic() < end
+        site.part.turn()
+        time.sleep(0.01)
+    changes = [one for _, given in site.sink.got for one in given]
+    mine = [one for one in changes if one.rule == "plugin:t"]
+    (first,) = mine
+    assert (first.entity, first.name, first.project, first.event) == ("u1", "web1", "p", RAISED)
+    assert (first.value, first.threshold, first.summary) == (0.9, 0.5, "web1 is hot")
+
+
+# what plugins say
+
+
+def note(plugin: str, about: str, at: Snapshot) -> Note:
+    return Note(plugin, "cmp-7", about, f"{about} is so", at.at, "warning", 1.0, 0.5)
+
+
+def test_what_a_plugin_goes_on_saying_is_one_alarm_that_ends_a_minute_after() -> None:
+    host, news = Host(), PluginNews("cmp-7")
+    found: list[Change] = []
+    for number in range(200):
+        now = next(host)
+        if number < 100:
+            news.note(note("p", "u0", now))
+        found += news.take(now)
+    raised, cleared = found
+    assert (raised.event, cleared.event) == (RAISED, CLEARED)
+    assert raised.key == cleared.key
+    assert (cleared.at - raised.at).total_seconds() == 160
+
+
+def test_a_plugin_that_is_switched_off_is_an_alarm_until_it_is_on() -> None:
+    host, news = Host(), PluginNews("cmp-7")
+    news.off("p", "5 strikes")
+    (raised,) = news.take(next(host))
+    assert (raised.rule, raised.kind, raised.entity) == ("plugin:p/off", "host", "cmp-7")
+    assert raised.summary == "plugin p is switched off: 5 strikes"
+    host.step_s = 1000.0
+    assert news.take(next(host)) == []
+    news.on("p")
+    (cleared,) = news.take(next(host))
+    assert (cleared.event, cleared.key) == (CLEARED, raised.key)
+
+
+def test_a_plugin_that_says_very_much_is_heard_up_to_a_limit() -> None:
+    host, news = Host(500), PluginNews("cmp-7")
+    found: list[Change] = []
+    for _ in range(20):
+        now = next(host)
+        for one in host.guests:
+            news.note(note("p", one.id, now))
+        news.note(note("q", "u0", now))
+        found += news.take(now)
+    assert len([one for one in found if one.rule == "plugin:p"]) == MOST_STANDING
+    assert len([one for one in found if one.rule == "plugin:p/storm"]) == 1
+    assert len([one for one in found if one.rule == "plugin:q"]) == 1
+    assert len(found) == MOST_STANDING + 2
+    assert news.unheard["p"] == (500 - MOST_STANDING) * 20
+
+
+def test_what_is_said_of_nobody_here_is_said_of_the_host() -> None:
+    host, news = Host(), PluginNews("cmp-7")
+    now = next(host)
+    news.note(note("p", "elsewhere", now))
+    (raised,) = news.take(now)
+    assert (raised.kind, raised.entity, raised.rule) == ("host", "cmp-7", "plugin:p/elsewhere")
+
+
+# the file
+
+
+def test_a_file_names_plugins_and_what_they_are_configured_with() -> None:
+    text = """
+plugins:
+  - {name: noisy, use: noisy_neighbour, config: {steal_ratio: 0.2, for_s: 30, who: ~, a: [1, x]}}
+  - name: mine
+    use: /etc/holdfast/mine.py
+"""
+    config = {"steal_ratio": 0.2, "for_s": 30, "who": None, "a": [1, "x"]}
+    assert metric_plugins_file.parse(text, "f") == (
+        Wanted("noisy", "noisy_neighbour", config),
+        Wanted("mine", "/etc/holdfast/mine.py"),
+    )
+    assert metric_plugins_file.parse("", "f") == ()
+    assert metric_plugins_file.parse("plugins: []", "f") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("plugins:\n  - {name: a}\n", "line 2: `use` is missing"),
+        ("plugins:\n  - {name: A b, use: x}\n", "line 2: 'A b' is no name"),
+        ("plugins:\n  - {name: a, use: x}\n  - {name: a, use: y}\n", "line 3: a is there twice"),
+        ("plugins:\n  - {name: a, use: x, config: 3}\n", "line 2: `config` is '3'"),
+        ("plugin: []\n", "line 1: key 'plugin' is unknown"),
+        ("plugins: {a: b}\n", "line 1: `plugins` is a map"),
+        ("plugins: [", "this is not YAML"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_with_its_line(text: str, why: str) -> None:
+    with pytest.raises(BadPlugins) as caught:
+        metric_plugins_file.parse(text, "f")
+    assert why in caught.value.message
+
+
+def test_the_file_is_followed_and_only_what_changed_in_it_is_done(
+    build: Callable[..., Site], tmp_path: Path
+) -> None:
+    site, file = build(), tmp_path / "plugins.yaml"
+    desk = PluginDesk(site.runner, str(file), SystemClock())
+    desk.follow()
+    assert "is not there yet" in desk.list_all({})["problem"]
+
+    def write(*lines: str) -> dict[str, Any]:
+        file.write_text("\n".join(("plugins:", *(f"  - {{{one}}}" for one in lines))))
+        desk.follow()
+        return {row["name"]: row for row in desk.list_all({})["plugins"]}
+
+    a, b = f"name: a, use: '{HERE}:Counting'", f"name: b, use: '{HERE}:Everything'"
+    rows = write(f"{a}, config: {{key: a}}", b)
+    assert {name: row["state"] for name, row in rows.items()} == {"a": "on", "b": "on"}
+    site.part.turn()
+    soon(lambda: SEEN["a"] == [1])
+    desk.add({"name": "asked", "use": f"{HERE}:Counting", "config": {"key": "c"}})
+    rows = write(f"{a}, config: {{key: other}}", "name: bad, use: nowhere")
+    assert {name: row["source"] for name, row in rows.items()} == {
+        "a": "file",
+        "asked": "asked",
+        "bad": "file",
+    }
+    assert rows["a"]["passes"] == 1  # the same one, configured anew
+    assert (rows["a"]["config"], rows["a"]["config_version"]) == ({"key": "other"}, 2)
+    assert "there is no plugin 'nowhere'" in rows["bad"]["why"]
+    file.write_text("plugins: [")
+    desk.follow()
+    said = desk.list_all({})
+    assert "not YAML" in said["problem"]
+    assert [row["name"] for row in said["plugins"]] == ["a", "asked", "bad"]
+    rows = write()
+    assert list(rows) == ["asked"]
+
+
+# commands, by the real socket and the real program
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[tuple[Measuring, str]]:
+    SEEN.clear()
+    conf = configuration.load([], [])
+    conf.set_override("every_s", 0.1, "metrics")
+    admin, clock = Admin(), SystemClock()
+    made = Measuring("cmp-7", World(), conf.metrics, admin, clock)
+    place = str(tmp_path / "agent.sock")
+    door = AdminSocket(place, admin, clock)
+    door.start()
+    made.start()
+    yield made, place
+    door.stop()
+    made.stop()
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    code = client.main(["metrics", "plugins", *args])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_plugins_are_changed_by_commands_while_the_agent_runs(
+    agent: tuple[Measuring, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _, place = agent
+    file = tmp_path / "mine.py"
+    code = (
+        "from tests.metrics.plugged import SEEN\n"
+        "class Mine:\n"
+        "    def configure(self, config): self.key = config.get('key', 'mine')\n"
+        "    def on_host(self, d): SEEN[self.key].append({n})\n"
+    )
+    file.write_text(code.format(n=1))
+    there = ("--socket", place)
+
+    def shown(*args: str) -> Any:
+        status, out, err = run(capsys, *args, *there, "-f", "json")
+        assert status == 0, err
+        return json.loads(out)
+
+    assert shown("list") == []
+    assert shown("add", "mine", str(file), "--set", "key=first")["state"] == "on"
+    soon(lambda: len(SEEN["first"]) > 1)
+    assert shown("configure", "mine", "--set", "n=2")["config"] == {"key": "first", "n": 2}
+    assert shown("configure", "mine", "--set", "key=second", "--replace")["config_version"] == 3
+    soon(lambda: SEEN["second"])
+    file.write_text(code.format(n=22))
+    assert shown("reload", "mine")["reloads"] == 1
+    soon(lambda: SEEN["second"][-1] == 22)
+    shown("reload", "mine", "--roll-back")
+    soon(lambda: SEEN["second"][-1] == 1)
+    (row,) = shown("list")
+    assert (row["name"], row["source"], row["callbacks"]) == ("mine", "asked", ["on_host"])
+    status, _, err = run(capsys, "enable", "mine", *there)
+    assert (status, "is on already" in err) == (1, True)
+    status, _, err = run(capsys, "add", "mine", "noisy_neighbour", *there)
+    assert (status, "there is a plugin mine" in err) == (1, True)
+    status, _, err = run(capsys, "configure", "mine", *there)
+    assert (status, "say what changes" in err) == (1, True)
+    assert run(capsys, "remove", "mine", *there)[0] == 0
+    status, _, err = run(capsys, "remove", "mine", *there)
+    assert (status, "there is no plugin mine" in err) == (1, True)
+    assert shown("add", "n", "noisy_neighbour", "--set", "steal_ratio=0.2")["state"] == "on"
+    status, _, err = run(capsys, "configure", "n", "--set", "steel=1", *there)
+    assert (status, "steel is unknown: there are steal_ratio" in err) == (1, True)
+
+
+def test_a_host_is_measured_unless_it_is_not_to_be_or_cannot_be() -> None:
+    conf = configuration.load([], [])
+    conf.set_override("guests", "sim", "agent")
+    assert measuring(conf, "cmp-7", Admin(), SystemClock()) == ()
+    conf.set_override("guests", "libvirt", "agent")
+    conf.set_override("enabled", False, "metrics")
+    assert measuring(conf, "cmp-7", Admin(), SystemClock()) == ()
+
+
+# those that are shipped
+
+
+def drive(plugin: Any, host: Host, passes: int) -> list[Note]:
+    heard: list[Note] = []
+    for _ in range(passes):
+        now = next(host)
+        shared = Shared(now)
+        ctx = Context(
+            *("n", "cmp-7", now.pass_id, now.at, now.monotonic, 1.0, 1, False),
+            heard.append,
+        )
+        for one in callbacks(plugin):
+            for d in shared.of(one.name):
+                one.call(d, ctx) if one.wants_ctx else one.call(d)
+    return heard
+
+
+def test_noisy_neighbour_names_who_takes_what_the_others_wait_for() -> None:
+    host, plugin = Host(4), NoisyNeighbour()
+    plugin.configure({"for_s": 10, "steal_ratio": 0.2})
+    assert drive(plugin, host, 30) == []  # busy, and nobody waits
+    host.cpu |= {"util_ratio": 0.1, "steal_ratio": 0.5}
+    host.of["u2"] = {"util_ratio": 1.0}
+    heard = drive(plugin, host, 30)
+    assert {one.about for one in heard} == {"", "u2"}
+    assert "web2 takes 77% of the CPU time" in heard[1].sentence
+    assert "4 guests wait for a CPU 50% of the time" in heard[0].sentence
+    assert 36 <= len(heard) <= 40  # for ten seconds it was not told
+    host.cpu["steal_ratio"] = 0.0
+    drive(plugin, host, 1)
+    assert drive(plugin, host, 30) == []
+
+
+def test_log_exceptional_writes_when_it_begins_and_when_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host, plugin = Host(2), LogExceptional()
+    plugin.configure({"cpu_ratio": 0.8, "for_s": 5})
+    host.cpu["util_ratio"] = 0.1
+    host.of["u1"] = {"util_ratio": 0.99}
+    with caplog.at_level(logging.INFO):
+        drive(plugin, host, 4)
+        assert caplog.text == ""
+        drive(plugin, host, 20)
+        host.of = {}
+        drive(plugin, host, 20)
+    assert [one.getMessage() for one in caplog.records] == [
+        "web1 (u1): util_ratio is 0.99, above 0.8",
+        "web1 (u1): util_ratio is 0.1 again, after 23 s",
+    ]
+
+
+@pytest.mark.parametrize("kind", [LogExceptional, NoisyNeighbour])
+def test_shipped_plugins_say_what_is_wrong_with_their_configuration(kind: Any) -> None:
+    for config in ({"strange": 1}, {"for_s": "5m"}, {"for_s": -1}, {"for_s": True}):
+        with pytest.raises(ValueError, match=r"is unknown|write a number"):
+            kind().configure(config)
+
+
+def test_the_plugin_of_the_documentation_works_as_it_is_written(
+    build: Callable[..., Site], tmp_path: Path
+) -> None:
+    section = PAGE.read_text().partition("## The whole of one")[2]
+    code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+    file = tmp_path / "crowded.py"
+    file.write_text(code)
+    site = build()
+    site.runner.add("crowded", str(file), {"ratio": 0.5})
+    end = time.monotonic() + 5
+    while not any(given for _, given in site.sink.got):
+        assert time.monotonic() < end, site.runner.rows()
+        site.part.turn()
+        time.sleep(0.01)
+    assert site.runner.row("crowded")["strikes"] == []

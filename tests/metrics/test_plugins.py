@@ -1,0 +1,724 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metric plugins on real threads: what they get, what becomes of those that misbehave, and changes
+while passes go on."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.drivers.metrics.own import OwnProcess
+from holdfast.model.errors import Conflict, HoldfastError, InvalidInput, NotFound
+from holdfast.ports.metric_plugins import CALLBACKS, Context, Note
+from holdfast.watch.metrics import dicts
+from holdfast.watch.metrics.plugin_limits import OFF, ON, Limits, Own
+from holdfast.watch.metrics.plugins import PluginRunner
+from holdfast.watch.metrics.shared import Shared
+from tests.metrics.plugged import BEGIN, HERE, RELEASE, SEEN, Host
+from tests.processes import eventually
+
+
+class Heard:
+    """`plugins.Reports`."""
+
+    def __init__(self) -> None:
+        self.offs: dict[str, str] = {}
+        self.ons: list[str] = []
+        self.notes: list[Note] = []
+
+    def off(self, plugin: str, why: str) -> None:
+        self.offs[plugin] = why
+
+    def on(self, plugin: str) -> None:
+        self.ons.append(plugin)
+
+    def note(self, note: Note) -> None:
+        self.notes.append(note)
+
+
+class Large(OwnProcess):
+    def rss(self) -> int:
+        return 2**30
+
+
+class Bench:
+    """A runner, whose passes are made by hand."""
+
+    def __init__(self, guests: int = 2, own: Own | None = None, **limits: Any) -> None:
+        self.host = Host(guests)
+        self.heard = Heard()
+        self.runner = PluginRunner(Limits(**limits), self.heard, own or OwnProcess())
+
+    def add(self, kind: str, key: str = "", **config: Any) -> str:
+        name = key or kind.lower()
+        self.runner.add(name, f"{HERE}:{kind}", {"key": name, **config})
+        return name
+
+    def passes(self, count: int, every_s: float = 0.01) -> None:
+        for _ in range(count):
+            self.offer()
+            time.sleep(every_s)
+
+    def offer(self) -> None:
+        """A pass. Where the machine is slow those that are quick get the time they need: a queue of
+        two is nothing then."""
+        self.runner.offer(next(self.host))
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end and not all(
+            row["state"] != ON or row["last_pass"] >= self.host.passes - 1
+            for row in self.runner.rows()
+            if row["use"].endswith((":Counting", ":Everything", "mine.py"))
+        ):
+            time.sleep(0.002)
+
+    def until(self, true: Callable[[], object], seconds: float = 30.0) -> None:
+        """Passes, until it is so."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, self.runner.rows()
+            self.passes(1)
+
+    def state(self, name: str) -> str:
+        return str(self.runner.row(name)["state"])
+
+    def settle(self, *names: str) -> None:
+        """Until these, or all, have seen the last pass."""
+        end = time.monotonic() + 30
+        while any(
+            row["state"] == ON and row["last_pass"] < self.host.passes
+            for row in self.runner.rows()
+            if not names or row["name"] in names
+        ):
+            assert time.monotonic() < end, self.runner.rows()
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def bench() -> Iterator[Callable[..., Bench]]:
+    SEEN.clear()
+    RELEASE.clear()
+    made: list[Bench] = []
+
+    def build(*args: Any, **limits: Any) -> Bench:
+        made.append(Bench(*args, **limits))
+        return made[-1]
+
+    yield build
+    RELEASE.set()
+    for one in made:
+        one.runner.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("plugin-"):
+            thread.join(5)
+            assert not thread.is_alive(), thread.name
+
+
+# what they get
+
+
+def test_the_contract_and_the_dicts_name_the_same_callbacks() -> None:
+    assert tuple(dicts.CALLBACKS) == CALLBACKS
+
+
+def test_a_plugin_is_called_for_what_it_has_and_gets_ctx_where_it_takes_it(
+    bench: Callable[..., Bench],
+) -> None:
+    one = bench()
+    one.add("Everything", "e")
+    assert one.runner.row("e")["callbacks"] == ["on_host", "on_cpu", "on_ram", "on_volume"]
+    one.passes(1)
+    one.settle()
+    one.runner.remove("e")
+    called = [said[0] for said in SEEN["e"]]
+    assert called == ["on_host", *["on_cpu"] * 2, *["on_ram"] * 2, *["on_volume"] * 2, "close"]
+    cpu, ram, volume = (SEEN["e"][place] for place in (1, 3, 5))
+    assert (cpu[1]["name"], cpu[1]["util_ratio"], cpu[1]["vcpus"][0]["id"]) == ("web0", 0.9, 0)
+    assert (cpu[2].pass_id, cpu[2].host, cpu[2].config_version, cpu[2].shadow) == (
+        *(1, "cmp-7", 1),
+        False,
+    )
+    assert ram[2] == 3.0
+    assert volume[2] == cpu[2]
+
+
+def test_no_plugin_can_change_what_another_gets(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    one.add("Spoiling")
+    one.add("Everything", "e")
+    one.passes(3)
+    one.settle()
+    assert SEEN["spoiling"] == []
+    assert one.state("spoiling") == ON
+    shared = [said[1] for said in SEEN["e"] if said[0] == "on_cpu"]
+    assert all(d["util_ratio"] == 0.9 and d["ctx"]["host"] == "cmp-7" for d in shared)
+
+
+def test_a_dict_is_a_dict_and_its_copies_can_be_changed(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    one.add("Everything", "e")
+    one.passes(1)
+    one.settle()
+    d = next(said[1] for said in SEEN["e"] if said[0] == "on_cpu")
+    assert isinstance(d, dict)
+    assert json.loads(json.dumps(d, default=str))["vcpus"][0]["id"] == 0
+    for made in (dict(d), copy.copy(d), copy.deepcopy(d), pickle.loads(pickle.dumps(d)), d | {}):  # noqa: S301
+        made["util_ratio"] = 1
+        assert d["util_ratio"] == 0.9
+    deep = copy.deepcopy(d)
+    deep["vcpus"][0]["time_ns"] = 7
+    deep["missing"].append("x")
+    assert d["vcpus"][0]["time_ns"] == 1.0
+
+
+def test_there_is_nothing_in_any_dict_that_could_be_changed() -> None:
+    def changeable(value: Any) -> bool:
+        if isinstance(value, dict):
+            return type(value) is dict or any(map(changeable, value.values()))
+        if isinstance(value, tuple):
+            return any(map(changeable, value))
+        return isinstance(value, list | set)
+
+    shared = Shared(next(Host()))
+    for name in CALLBACKS:
+        assert shared.of(name)
+        assert not any(map(changeable, shared.of(name))), name
+
+
+def test_dicts_are_made_once_for_all_plugins(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    one.add("Everything", "a")
+    one.add("Everything", "b")
+    one.passes(1)
+    one.settle()
+    assert all(x[1] is y[1] for x, y in zip(SEEN["a"], SEEN["b"], strict=True))
+
+
+# those that misbehave
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("Raising", "on_cpu raised RuntimeError: of mine"),
+        ("Exiting", "on_host raised SystemExit: 3"),
+        ("Boundless", "on_host raised ValueError: value is inf: write a finite number"),
+        ("Slow", "on_host took"),
+        ("Burning", "ms of processor time"),
+    ],
+)
+def test_five_strikes_switch_a_plugin_off_and_nobody_else_notices(
+    bench: Callable[..., Bench], kind: str, why: str
+) -> None:
+    one = bench(50)
+    bad, good = one.add(kind), one.add("Counting", "good")
+    one.until(lambda: one.state(bad) == OFF, 20.0)
+    one.passes(3)
+    one.settle()
+    assert why in one.heard.offs[bad]
+    assert "5 strikes within 60 s" in one.heard.offs[bad]
+    assert list(one.heard.offs) == [bad]
+    assert one.runner.row(bad)["why"] == one.heard.offs[bad]
+    assert SEEN["good"] == list(range(1, one.host.passes + 1))
+    assert one.state(good) == ON
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ({"value": float("nan")}, "value is nan: write a finite number"),
+        ({"value": "much"}, "value is 'much': write a finite number"),
+        ({"value": 10**400}, "write a finite number"),
+        ({"threshold": float("-inf")}, "threshold is -inf: write a finite number"),
+        ({"about": "u" * 57}, "about: write the uuid of a guest"),
+        ({"about": None}, "about: write the uuid of a guest"),
+        ({"severity": "dire"}, "'dire' is no severity"),
+    ],
+)
+def test_what_cannot_be_passed_on_is_refused_to_who_tells_it(odd: dict[str, Any], why: str) -> None:
+    notes: list[Note] = []
+    ctx = Context("p", "cmp-7", 1, BEGIN, 0.0, 1.0, 1, False, notes.append)
+    with pytest.raises(ValueError, match=re.escape(why)):
+        ctx.tell("it is so", **odd)
+    assert notes == []
+    ctx.tell("it is so", value=Decimal("0.5"), threshold=1)
+    assert [(one.value, one.threshold) for one in notes] == [(0.5, 1.0)]
+
+
+def test_nobody_is_to_blame_for_the_time_that_others_take(bench: Callable[..., Bench]) -> None:
+    one, over = bench(20, slow_s=0.01), threading.Event()
+    one.add("Everything", "e")
+
+    def burn() -> None:
+        while not over.is_set():
+            pass
+
+    burners = [threading.Thread(target=burn) for _ in range(4)]
+    for thread in burners:
+        thread.start()
+    longest_s = 0.0
+    for _ in range(10):
+        began = time.monotonic()
+        one.offer()
+        one.settle()
+        longest_s = max(longest_s, time.monotonic() - began)
+    over.set()
+    for thread in burners:
+        thread.join()
+    assert longest_s > 0.01  # it had to wait
+    assert one.runner.row("e")["strikes"] == []
+
+
+def test_four_strikes_are_forgiven_after_a_while(bench: Callable[..., Bench]) -> None:
+    one = bench(within_s=3.0)
+    bad = one.add("Raising")
+    for _ in range(2):
+        one.passes(4)
+        one.settle()
+        assert one.runner.row(bad)["strikes"]
+        eventually(lambda: one.runner.row(bad)["strikes"] == [])
+    assert one.state(bad) == ON
+
+
+def test_a_pass_in_which_all_guests_make_it_raise_is_one_strike(
+    bench: Callable[..., Bench],
+) -> None:
+    one = bench(50)
+    bad = one.add("Raising")
+    one.passes(1)
+    one.settle()
+    assert len(one.runner.row(bad)["strikes"]) == 1
+    assert one.state(bad) == ON
+
+
+@pytest.mark.parametrize("kind", ["Hanging", "Spinning"])
+def test_a_plugin_that_never_returns_is_cut_off_and_nobody_else_notices(
+    bench: Callable[..., Bench], kind: str
+) -> None:
+    one = bench(hang_s=2)
+    bad = one.add(kind)
+    one.add("Counting", "good")
+    took_s = []
+    while one.state(bad) == ON:
+        began = time.monotonic()
+        one.runner.offer(next(one.host))
+        took_s.append(time.monotonic() - began)
+        one.settle("good")
+        time.sleep(0.02)
+        assert one.host.passes < 500
+    one.passes(3)
+    one.settle()
+    assert one.heard.offs == {bad: "on_host did not come back within 2 s"}
+    assert SEEN["good"] == list(range(1, one.host.passes + 1))
+    assert sorted(took_s)[len(took_s) // 2] < 0.05  # under a millisecond where nobody else runs
+    assert len(SEEN[bad]) <= 1
+
+
+def test_a_loop_that_never_ends_is_ended(bench: Callable[..., Bench]) -> None:
+    one = bench(hang_s=0.2)
+    one.add("Spinning")
+    one.until(lambda: one.heard.offs)
+    one.until(lambda: not any(t.name == "plugin-spinning" for t in threading.enumerate()))
+
+
+def test_code_that_hangs_when_it_is_loaded_is_refused_in_time(bench: Callable[..., Bench]) -> None:
+    one = bench(change_s=3)
+    one.add("Counting", "good")
+    with pytest.raises(InvalidInput, match=r"was not there after 3 s"):
+        one.add("HangingAtFirst")
+    one.passes(3)
+    one.settle()
+    assert one.runner.names == ["good"]
+    assert SEEN["good"] == [1, 2, 3]
+
+
+def test_a_plugin_that_leaks_is_the_one_that_is_switched_off(bench: Callable[..., Bench]) -> None:
+    memory = OwnProcess()
+    limit = memory.rss() + 40 * 2**20
+    one = bench(own=memory, rss_bytes=limit, slow_s=5.0)
+    one.add("Counting", "older")
+    bad = one.add("Leaking")
+    one.add("Counting", "newer")
+    one.until(lambda: one.state(bad) == OFF, 10.0)
+    one.passes(30)
+    one.settle()
+    assert list(one.heard.offs) == [bad]
+    assert "MiB while this plugin was at work" in one.heard.offs[bad]
+    assert memory.rss() < limit - 20 * 2**20  # it was given back
+    assert SEEN["older"] == SEEN["newer"] == list(range(1, one.host.passes + 1))
+    memory.close()
+
+
+def test_memory_that_no_plugin_took_is_no_plugins_fault(bench: Callable[..., Bench]) -> None:
+    one = bench(own=Large())
+    one.add("Counting", "good")
+    one.passes(3)
+    one.settle()
+    assert one.heard.offs == {}
+    assert one.state("good") == ON
+
+
+def test_a_plugin_that_is_behind_misses_the_oldest_passes_which_is_counted(
+    bench: Callable[..., Bench],
+) -> None:
+    one = bench(4)
+    lazy = one.add("Lazy")
+    one.passes(20, 0.02)
+    one.settle()
+    row = one.runner.row(lazy)
+    seen = sorted(set(SEEN[lazy]))
+    assert row["dropped"] > 0
+    assert row["passes"] == len(seen)
+    assert row["passes"] + row["dropped"] == 20
+    assert seen[-1] == 20  # the latest is what it sees
+    assert all(SEEN[lazy].count(number) == 4 for number in seen)
+    assert row["state"] == ON
+
+
+def test_one_that_was_switched_off_can_be_enabled_again_and_begins_anew(
+    bench: Callable[..., Bench],
+) -> None:
+    one = bench()
+    bad = one.add("Raising")
+    one.until(lambda: one.state(bad) == OFF)
+    with pytest.raises(Conflict, match="enable it first"):
+        one.runner.configure(bad, {})
+    one.runner.enable(bad)
+    assert one.state(bad) == ON
+    assert one.heard.ons == [bad]
+    assert one.runner.row(bad)["strikes"] == []
+    assert one.runner.row(bad)["config"] == {"key": "raising"}
+    with pytest.raises(Conflict, match="on already"):
+        one.runner.enable(bad)
+
+
+def test_threads_that_hang_do_not_pile_up(bench: Callable[..., Bench]) -> None:
+    one = bench(hang_s=0.05)
+    bad = one.add("Hanging")
+    for _ in range(2):
+        one.until(lambda: one.state(bad) == OFF)
+        one.runner.enable(bad)
+    one.until(lambda: one.state(bad) == OFF)
+    with pytest.raises(Conflict, match="left 3 threads that do not end"):
+        one.runner.enable(bad)
+    assert one.runner.row(bad)["lost_threads"] == 3
+
+
+# what cannot be
+
+
+@pytest.mark.parametrize(
+    ("use", "why"),
+    [
+        (f"{HERE}:Nothing", "nothing to call"),
+        (f"{HERE}:Awaited", "not a plain method"),
+        (f"{HERE}:Demanding", "takes d, or d and ctx"),
+        (f"{HERE}:Absent", "no class Absent"),
+        ("tests.metrics.absent:It", "No module named"),
+        ("absent", "there is no plugin 'absent': there are log_exceptional"),
+        ("a b:c", "write module:Class"),
+        ("plugin.py", "a whole path"),
+        ("/nowhere/plugin.py", "No such file"),
+    ],
+)
+def test_what_is_no_plugin_is_refused_with_a_reason(
+    bench: Callable[..., Bench], use: str, why: str
+) -> None:
+    one = bench()
+    with pytest.raises(HoldfastError, match=why):
+        one.runner.add("it", use, {})
+    assert one.runner.names == []
+
+
+def test_a_configuration_that_is_refused_changes_nothing(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    one.add("Counting", "good")
+    with pytest.raises(InvalidInput, match="configure: ValueError: bad is not taken"):
+        one.runner.configure("good", {"bad": 1})
+    assert one.runner.row("good")["config"] == {"key": "good"}
+    with pytest.raises(InvalidInput, match="bad is not taken"):
+        one.add("Counting", "other", bad=1)
+    with pytest.raises(InvalidInput, match="takes no configuration"):
+        one.runner.add("none", "tests.metrics.test_plugins:Bare", {"a": 1})
+    one.passes(1)
+    one.settle()
+    assert SEEN["good"] == [1]
+
+
+class Bare:
+    def on_host(self, d: Any) -> None:
+        pass
+
+
+def test_a_file_that_anybody_may_write_is_not_run(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    one, file = bench(), tmp_path / "p.py"
+    file.write_text("class P:\n    def on_host(self, d): pass\n")
+    file.chmod(0o666)
+    with pytest.raises(InvalidInput, match="chmod o-w"):
+        one.runner.add("p", str(file), {})
+    file.chmod(0o644)
+    one.runner.add("p", str(file), {})
+    assert one.state("p") == ON
+
+
+def test_a_file_with_two_plugins_wants_to_know_which(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    one, file = bench(), tmp_path / "p.py"
+    file.write_text("class A:\n    def on_host(self, d): pass\nclass B(A): pass\n")
+    with pytest.raises(InvalidInput, match=r"A, B.*name one"):
+        one.runner.add("p", str(file), {})
+    one.runner.add("p", f"{file}:B", {})
+    assert one.state("p") == ON
+
+
+# changes while it runs
+
+CODE = """
+from tests.metrics.plugged import SEEN
+class Mine:
+    def __init__(self):
+        self.seen = 0
+    def on_host(self, d, ctx):
+        self.seen += 1
+        SEEN["shadow" if ctx.shadow else "live"].append((ctx.pass_id, {version}))
+        {more}
+"""
+
+
+class Editor:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def write(self, version: int, more: str = "pass") -> None:
+        self.file.write_text(CODE.format(version=version, more=more))
+
+
+def live(one: Bench) -> list[int]:
+    """The passes that were seen, by old code or new, which may be at work on two of them at once;
+    what is seen twice would be there twice."""
+    end = time.monotonic() + 2.0
+    while len(SEEN["live"]) < one.host.passes and time.monotonic() < end:
+        time.sleep(0.01)
+    return sorted(number for number, _ in SEEN["live"])
+
+
+class Passing:
+    """Passes on a thread of their own."""
+
+    def __init__(self, one: Bench, every_s: float = 0.02) -> None:
+        self.one, self.every_s = one, every_s
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self) -> None:
+        while not self.stop.wait(self.every_s):
+            self.one.offer()
+
+    def __enter__(self) -> Passing:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.thread.join()
+
+
+def seen_live(version: int) -> None:
+    """Code of that version has been in force for a pass."""
+    eventually(lambda: any(one == version for _, one in SEEN["live"]))
+
+
+def test_new_code_runs_one_pass_in_shadow_and_then_takes_over_without_a_gap(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    one, editor = bench(), Editor(tmp_path / "mine.py")
+    editor.write(1)
+    one.runner.add("mine", str(editor.file), {})
+    with Passing(one):
+        for version in (2, 3):
+            seen_live(version - 1)
+            editor.write(version)
+            one.runner.reload("mine")
+        seen_live(3)
+    one.settle()
+    assert live(one) == list(range(1, one.host.passes + 1))
+    assert [version for _, version in SEEN["shadow"]] == [2, 3]
+    versions = [version for _, version in sorted(SEEN["live"])]
+    assert versions == sorted(versions)
+    assert set(versions) == {1, 2, 3}
+    assert one.runner.row("mine")["reloads"] == 2
+
+
+def test_old_code_can_be_rolled_back_to_and_has_kept_what_it_knew(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    one, editor = bench(), Editor(tmp_path / "mine.py")
+    editor.write(1, 'SEEN["count"].append(self.seen)')
+    one.runner.add("mine", str(editor.file), {})
+    with pytest.raises(Conflict, match="no code before"):
+        one.runner.roll_back("mine")
+    with Passing(one):
+        seen_live(1)
+        editor.write(2)
+        one.runner.reload("mine")
+        before = SEEN["count"][-1]
+        one.runner.roll_back("mine")
+        eventually(lambda: len(SEEN["count"]) > before)
+    one.settle()
+    assert SEEN["count"] == list(range(1, len(SEEN["count"]) + 1))
+    assert len(SEEN["count"]) > before
+    assert live(one) == list(range(1, one.host.passes + 1))
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("class Mine(:\n", "SyntaxError"),
+        ("raise RuntimeError('at import')\n", "at import"),
+        ("class Other: pass\n", "name one"),
+        (CODE.format(version=2, more="1 / 0"), "on_host raised ZeroDivisionError"),
+        (CODE.format(version=2, more="import time; time.sleep(0.1)"), "on_host took"),
+    ],
+)
+def test_new_code_that_fails_leaves_the_old_in_force(
+    bench: Callable[..., Bench], tmp_path: Path, code: str, why: str
+) -> None:
+    one, editor = bench(), Editor(tmp_path / "mine.py")
+    editor.write(1)
+    one.runner.add("mine", str(editor.file), {})
+    with Passing(one):
+        seen_live(1)
+        editor.file.write_text(code)
+        with pytest.raises(InvalidInput, match=why):
+            one.runner.reload("mine")
+        before = one.host.passes
+        eventually(lambda: one.host.passes > before + 1)
+    one.settle()
+    assert SEEN["live"] == [(number, 1) for number in range(1, one.host.passes + 1)]
+    assert one.heard.offs == {}
+
+
+def test_a_plugin_that_was_switched_off_is_mended_by_new_code(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    one, editor = bench(), Editor(tmp_path / "mine.py")
+    editor.write(1, "1 / 0")
+    one.runner.add("mine", str(editor.file), {})
+    one.until(lambda: one.state("mine") == OFF)
+    editor.write(2)
+    with Passing(one):
+        one.runner.reload("mine")
+        seen_live(2)
+    assert one.state("mine") == ON
+    assert SEEN["live"][-1][1] == 2
+
+
+def test_a_module_is_read_anew_in_its_package_beside_the_old_one(
+    bench: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "acme_pack"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "levels.py").write_text("LEVEL = 5\n")
+    code = "from .levels import LEVEL\n" + CODE
+    editor = Editor(package / "mine.py")
+    editor.file.write_text(code.format(version=1, more="pass"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    one = bench()
+    one.runner.add("mine", "acme_pack.mine:Mine", {})
+    with Passing(one):
+        seen_live(1)
+        editor.file.write_text(code.format(version=2, more="pass"))
+        one.runner.reload("mine")
+        seen_live(2)
+    assert {version for _, version in SEEN["live"]} == {1, 2}
+
+
+def test_nobody_loses_a_pass_while_others_change_a_hundred_times_a_second(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    one, chance = bench(10), random.Random(7)
+    editor = Editor(tmp_path / "mine.py")
+    editor.write(1)
+    one.add("Counting", "good")
+    one.runner.add("mine", str(editor.file), {})
+    done: dict[str, int] = {}
+    names = [f"p{n}" for n in range(6)]
+    kinds = ["Counting", "Everything", "Raising", "Lazy", "Spoiling", "Nothing"]
+
+    def change(what: str, do: Callable[[], object]) -> None:
+        try:
+            do()
+            done[what] = done.get(what, 0) + 1
+        except HoldfastError:
+            done["refused"] = done.get("refused", 0) + 1
+
+    def reload() -> None:
+        while not over.is_set():
+            change("reload", lambda: one.runner.reload("mine"))
+
+    def once() -> None:
+        name, dice = chance.choice(names), chance.random()
+        if dice < 0.4:
+            kind = chance.choice(kinds)
+            change("add", lambda: one.runner.add(name, f"{HERE}:{kind}", {"key": name}))
+        elif dice < 0.6:
+            change("configure", lambda: one.runner.configure(name, {"key": name, "n": dice}))
+        elif dice < 0.7:
+            change("configure good", lambda: one.runner.configure("good", {"key": "good"}))
+        else:
+            change("remove", lambda: one.runner.remove(name))
+
+    over = threading.Event()
+    reloading = threading.Thread(target=reload)
+    began = time.monotonic()
+    with Passing(one):
+        reloading.start()
+        for number in range(300):
+            once()
+            time.sleep(max(0.0, began + number / 100 - time.monotonic()))
+        over.set()
+        reloading.join()
+    took_s = time.monotonic() - began
+    one.settle("good", "mine")
+    assert SEEN["good"] == list(range(1, one.host.passes + 1))
+    assert live(one) == list(range(1, one.host.passes + 1))
+    assert min(done[what] for what in ("add", "configure", "configure good", "remove")) > 5, done
+    assert done["reload"] > 5, done
+    assert took_s < 60.0
+    assert set(one.heard.offs) <= set(names)
+
+
+def test_two_cannot_change_the_same_plugin_at_once(bench: Callable[..., Bench]) -> None:
+    one = bench(change_s=3.0)
+    refused: list[str] = []
+
+    def add() -> None:
+        try:
+            one.add("HangingAtFirst", "h")
+        except InvalidInput as error:
+            refused.append(error.message)
+
+    waiting = threading.Thread(target=add)
+    waiting.start()
+    eventually(lambda: "h" in one.runner._changing)
+    with pytest.raises(Conflict, match="being changed just now"):
+        one.runner.remove("h")
+    one.add("Counting", "good")  # others are not held up
+    waiting.join()
+    assert len(refused) == 1
+    with pytest.raises(NotFound, match="there is no plugin h: there are good"):
+        one.runner.remove("h")

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last hour in the memory of an agent: what the passes were, coarse; it leaves the host only
+while somebody looks."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.model import samples
+from holdfast.model.agent import Heard
+from holdfast.model.alarm_rules import RuleSet
+from holdfast.model.alarm_rules_scope import NONE, Held
+from holdfast.model.errors import Unavailable
+from holdfast.model.samples import EVERY_S, MOST_LINES, NOTHING, POINTS, Hour
+from holdfast.ports.clock import SystemClock
+from holdfast.ports.metrics import Reading, Snapshot
+from holdfast.watch.alarms.engine import Engine
+from holdfast.watch.metrics.recent import Recent
+from holdfast.watch.metrics.rules import RulesDesk
+from holdfast.watch.metrics.rules_inlets import Heartbeat
+from holdfast.watch.spool import Spool
+from tests.metrics.sinks_world import BEGIN, NODE, NODE_ENTITY, disk, guest, nic, snapshot
+
+FIRST = samples.slot(BEGIN.timestamp())
+
+
+def passes(seconds: range, *guests: int) -> Iterator[Snapshot]:
+    """A second apart; of the host the number of the second, of guests that and their own."""
+    known = [guest(one) for one in guests]
+    for second in seconds:
+        found = [(one, {"util_ratio": second + n / 10}) for n, one in enumerate(known)]
+        yield snapshot([(NODE_ENTITY, {"load1": float(second)}), *found], second)
+
+
+def kept(*runs: Iterator[Snapshot]) -> Recent:
+    recent = Recent()
+    for run in runs:
+        for one in run:
+            recent.offer(one, ())
+    return recent
+
+
+def row(hour: Hour, key: str, name: str) -> list[float | None]:
+    (line,) = (one for one in hour.lines if one.id == key)
+    return [None if math.isnan(one) else round(one, 3) for one in line.values[name]]
+
+
+def test_nothing_was_seen_yet() -> None:
+    assert Recent().hour() == NOTHING
+
+
+def test_of_ten_seconds_the_first_pass_is_kept_as_it_was() -> None:
+    hour = kept(passes(range(35), 0, 1)).hour()
+    assert (hour.begin, hour.points) == (FIRST, 4)
+    assert row(hour, NODE, "load1") == [0, 10, 20, 30]
+    assert row(hour, guest(1).id, "util_ratio") == [0.1, 10.1, 20.1, 30.1]
+    assert [one.kind for one in hour.lines] == ["host", "guest", "guest"]
+    assert (hour.lines[1].name, hour.lines[1].project, hour.lines[1].flavor) == (
+        *("web0", "p-1"), "m1.small")  # fmt: skip
+
+
+def test_an_hour_is_kept_and_no_more() -> None:
+    hour = kept(passes(range(0, 5_000, 5), 0)).hour()
+    assert hour.points == POINTS
+    assert row(hour, NODE, "load1")[-1] == 4990
+
+
+def test_only_what_is_later_is_given() -> None:
+    recent = kept(passes(range(100), 0))
+    assert recent.hour(FIRST + 6).begin == FIRST + 7
+    assert recent.hour(FIRST + 9) == NOTHING
+    assert recent.hour(FIRST + 900).points == 10  # whoever says that goes by a wrong clock
+    whole = samples.merged(samples.merged(NOTHING, recent.hour(FIRST + 3)), recent.hour(-1))
+    assert samples.plain(whole) == samples.plain(recent.hour())
+
+
+def test_guests_come_and_go_and_what_is_not_known_is_not_zero() -> None:
+    recent = kept(passes(range(20), 0), passes(range(20, 40), 0, 1), passes(range(60, 80), 1))
+    hour = recent.hour()
+    assert row(hour, guest(0).id, "util_ratio") == [0, 10, 20, 30, None, None, None, None]
+    assert row(hour, guest(1).id, "util_ratio") == [
+        *(None, None, 20.1, 30.1), None, None, 60, 70]  # fmt: skip
+
+
+def test_what_is_stale_is_not_known_and_a_line_of_nothing_is_left_out() -> None:
+    recent = Recent()
+    known, stale = Reading(guest(0), {"util_ratio": 1.0}), Reading(guest(1), {}, stale="suspended")
+    recent.offer(snapshot([known, stale, (disk(0), {"iops": 7.0}), (nic(0), {"other": 1.0})]))
+    suspended = Reading(guest(0), {"util_ratio": 1.0}, stale="suspended")
+    recent.offer(snapshot([suspended, stale], EVERY_S))
+    hour = recent.hour()
+    assert [one.id for one in hour.lines] == [guest(0).id, disk(0).id]
+    assert row(hour, guest(0).id, "util_ratio") == [1.0, None]
+    assert hour.lines[1].guest == guest(0).id
+
+
+def test_a_clock_that_is_set_back_begins_anew() -> None:
+    hour = kept(passes(range(1000, 1050), 0), passes(range(20), 0)).hour()
+    assert (hour.begin, hour.points) == (FIRST, 2)
+
+
+def test_of_very_many_the_number_is_told() -> None:
+    recent = kept(passes(range(2), *range(1_000)))
+    hour = recent.hour()
+    assert (len(hour.lines), hour.left_out) == (MOST_LINES, 1)
+    assert hour.lines[0].kind == "host"
+
+
+def test_what_is_kept_is_taken_by_the_other_side() -> None:
+    recent = Recent()
+    wild = guest(0, "\ud800" + "x" * 400)
+    values = {"util_ratio": math.inf, "rss_kib": 1e300, "steal_ratio": math.nan}
+    recent.offer(snapshot([(wild, values), (nic(0, contracts={"tx_bps": 5e9}), {"tx_bps": 2e10})]))
+    hour = samples.read(samples.plain(recent.hour()))
+    assert hour.lines[1].contracts == {"tx_bps": 5e9}
+
+
+def test_it_is_read_while_passes_go_on() -> None:
+    recent, over, strange = Recent(), threading.Event(), []
+
+    def read() -> None:
+        while not over.is_set():
+            hour = recent.hour()
+            strange.extend(one for one in hour.lines if len(one.values) != 1)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for one in readers:
+        one.start()
+    for second in range(0, 20_000, 10):
+        for one in passes(range(second, second + 1), *range(second // 500 % 5)):
+            recent.offer(one, ())
+    over.set()
+    for one in readers:
+        one.join()
+    assert not strange
+
+
+class Centre:
+    """`ports.agents.Centre`, and what it was sent."""
+
+    def __init__(self) -> None:
+        self.after: int | None = None
+        self.sent: list[Hour] = []
+        self.away = False
+
+    def beat(self, host: str, body: Any) -> Heard:
+        return Heard(NONE, self.after)
+
+    def rules(self, host: str) -> Held:
+        raise AssertionError("there are none")
+
+    def samples(self, host: str, body: Any) -> None:
+        if self.away:
+            raise Unavailable("away")
+        self.sent.append(samples.read(body))
+
+
+@pytest.fixture
+def centre() -> Centre:
+    return Centre()
+
+
+def heart(centre: Centre, recent: Recent | None) -> Heartbeat:
+    desk = RulesDesk(Engine(RuleSet()), Spool(":memory:"), SystemClock())
+    return Heartbeat(NODE, centre, desk, dict, recent)
+
+
+def test_nothing_is_sent_while_nobody_looks(centre: Centre) -> None:
+    beat = heart(centre, kept(passes(range(100), 0)))
+    beat.look()
+    assert centre.sent == []
+
+
+def test_who_looks_gets_the_hour_and_then_what_comes(centre: Centre) -> None:
+    recent = kept(passes(range(100), 0))
+    beat = heart(centre, recent)
+    centre.after = -1
+    beat.look()
+    assert centre.sent[0].points == 10
+    centre.after = centre.sent[0].end - 1
+    beat.look()
+    assert len(centre.sent) == 1
+    for one in passes(range(100, 110), 0):
+        recent.offer(one, ())
+    beat.look()
+    assert (centre.sent[1].begin, centre.sent[1].points) == (FIRST + 10, 1)
+    centre.after = None
+    beat.look()
+    assert len(centre.sent) == 2
+
+
+def test_what_could_not_be_sent_is_sent_again(centre: Centre) -> None:
+    beat = heart(centre, kept(passes(range(100), 0)))
+    centre.after, centre.away = -1, True
+    with pytest.raises(Unavailable):
+        beat.look()
+    centre.away = False
+    beat.look()
+    assert centre.sent[0].points == 10
+
+
+def test_an_agent_that_measures_nothing_sends_nothing(centre: Centre) -> None:
+    centre.after = -1
+    heart(centre, None).look()
+    heart(centre, Recent()).look()
+    assert centre.sent == []

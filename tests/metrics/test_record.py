@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast metrics record`: what an agent measures, in a file that `rules test` replays."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.drivers.admin_socket import AdminSocket
+from holdfast.ports.clock import SystemClock
+from holdfast.ports.measures import Guest
+from holdfast.watch.admin import Admin
+from holdfast.watch.alarms import record
+from holdfast.watch.metrics.admin import MetricsCommands
+from holdfast.watch.metrics.collect import Collector
+from holdfast.watch.metrics.passes import Passes
+from tests.metrics.test_collect import BIG, World
+from tests.processes import eventually, script
+
+RULES = """\
+rules:
+  - {id: crowded, on: host, field: vms_running, when: "> 1", clear: 1}
+"""
+
+
+class Agent:
+    """Its socket, and a collector that makes ten passes a second."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.world = World()
+        clock = SystemClock()
+        self._passes = Passes(Collector("cmp-7", self.world, clock), 0.1, clock)
+        admin = Admin()
+        admin.add(MetricsCommands(lambda: self._passes.last, clock).commands())
+        self._socket = AdminSocket(str(folder / "agent.sock"), admin, clock)
+        self._passes.start()
+        self._socket.start()
+
+    def stop(self) -> None:
+        self._socket.stop()
+        self._passes.stop()
+
+    def command(self, *words: str) -> list[str]:
+        where = ["--socket", str(self.folder / "agent.sock")]
+        return [str(script("holdfast")), "metrics", "record", *where, *words]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return ran(self.command(*words))
+
+
+def ran(words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    made = Agent(tmp_path)
+    yield made
+    made.stop()
+
+
+def test_what_was_recorded_is_what_rules_test_replays(agent: Agent, tmp_path: Path) -> None:
+    file, rules = tmp_path / "monday.jsonl", tmp_path / "rules.yaml"
+    rules.write_text(RULES)
+    with subprocess.Popen(agent.command(str(file)), stderr=subprocess.PIPE, text=True) as recording:
+        try:
+            eventually(lambda: file.exists() and file.read_text().count("\n") >= 2, 20)
+            agent.world.guests = {**agent.world.guests, "big": Guest(BIG)}
+            eventually(lambda: '"big"' in file.read_text(), 20)
+            recording.send_signal(signal.SIGINT)
+            _, said = recording.communicate(timeout=20)
+        finally:
+            recording.kill()
+    assert recording.returncode == 0, said
+    with file.open() as lines:
+        passes = list(record.read(lines, file.name))
+    assert f"{len(passes)} passes recorded" in said
+    assert len({one.pass_id for one in passes}) == len(passes)
+    assert sorted(passes[-1].tables) == ["disk", "guest", "host", "nic"]
+    test = ran([str(script("holdfast")), "rules", "test", str(rules), str(file), "-f", "json"])
+    assert test.returncode == 0, test.stderr
+    (change,) = json.loads(test.stdout)
+    assert (change["rule"], change["state"], change["name"]) == ("crowded", "firing", "cmp-7")
+
+
+def test_it_ends_by_itself_and_writes_over_nothing(agent: Agent, tmp_path: Path) -> None:
+    file = tmp_path / "short.jsonl"
+    assert agent.run(str(file), "--for", "1s").returncode == 0
+    before = file.read_text()
+    assert before.count("\n") >= 2
+    again = agent.run(str(file), "--for", "1s")
+    assert again.returncode != 0
+    assert "is there already: name another file" in again.stderr
+    assert file.read_text() == before
+
+
+def test_without_an_agent_there_is_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "never.jsonl"
+    where = ["--socket", str(tmp_path / "nobody.sock")]
+    gone = ran([str(script("holdfast")), "metrics", "record", *where, str(file)])
+    assert gone.returncode != 0
+    assert "start holdfast-agent" in gone.stderr
+    assert not file.exists()

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of a simulated host: made up, marked as that, the same each time; none of the dead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.drivers.cloud.sim import Simulator
+from holdfast.drivers.metrics import sim
+from holdfast.model import samples
+from holdfast.model.samples import EVERY_S, FIELDS, NOTHING, POINTS, Hour
+from holdfast.ports.clock import SystemClock
+from holdfast.simulating import samples_part
+from holdfast.store import Store, migrations
+from tests.processes import eventually
+from tests.simclock import SimClock
+
+HOST = "cmp-05"
+
+
+class Town:
+    """The demo world, a store, and what makes numbers up; in simulated time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = SimClock()
+        self.simulator = Simulator(str(folder / "sim.db"), self.clock)
+        self.simulator.seed_demo()
+        self.clock.advance(3 * 3600)
+        self.store = Store(f"sqlite:///{folder / 'x.db'}", self.clock)
+        migrations.sync(self.store.database)
+        self._part = samples_part(lambda: self.simulator, self.store.samples, self.clock)
+
+    @property
+    def slot(self) -> int:
+        return samples.slot(self.clock.now().timestamp())
+
+    def hour(self, count: int = POINTS) -> Hour:
+        return sim.hour(self.simulator.world(), HOST, self.slot + 1 - count, self.slot + 1)
+
+    def turn(self) -> Hour:
+        self._part._look()
+        return self.store.samples.look(HOST).hour
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Iterator[Town]:
+    made = Town(tmp_path)
+    yield made
+    made.store.close()
+    made.simulator.close()
+
+
+def test_the_past_hour_is_there_at_once_and_says_that_it_is_made_up(town: Town) -> None:
+    hour = town.hour()
+    assert (hour.points, hour.end, hour.simulated) == (POINTS, town.slot + 1, True)
+    servers = [one for one in town.simulator.world()["servers"] if HOST in one["running_on"]]
+    kinds = [one.kind for one in hour.lines]
+    assert kinds == ["host", *(kind for kind in ("guest", "disk", "nic") for _ in servers)]
+    for line in hour.lines:
+        assert set(line.values) == set(FIELDS[line.kind])
+        for name, row in line.values.items():
+            assert all(value >= 0 for value in row), (line.id, name)
+            assert name == "over_contract_ratio" or "ratio" not in name or max(row) <= 1
+    assert samples.plain(samples.read(samples.plain(hour))) == samples.plain(hour)
+
+
+def test_a_world_that_was_made_just_now_has_a_past_too(town: Town) -> None:
+    town.clock.advance(-3 * 3600)
+    rows = [row for line in town.hour().lines for row in line.values.values()]
+    assert rows and not any(math.isnan(one) for row in rows for one in row)
+
+
+def test_each_point_is_the_same_however_often_and_in_what_pieces_it_is_made(town: Town) -> None:
+    whole = town.hour()
+    pieces = NOTHING
+    for first in range(whole.begin, whole.end, 50):
+        end = min(first + 50, whole.end)
+        pieces = samples.merged(pieces, sim.hour(town.simulator.world(), HOST, first, end))
+    assert samples.plain(pieces) == samples.plain(whole)
+
+
+def test_a_host_does_what_its_servers_do(town: Town) -> None:
+    lines = {one.id: one for one in town.hour().lines}
+    world = town.simulator.world()
+    vcpus = next(one["vcpus"] for one in world["hosts"] if one["name"] == HOST)
+    mine = [one for one in world["servers"] if HOST in one["running_on"]]
+    for place in (0, 100, 359):
+        cores = sum(lines[one["id"]].values["util_ratio"][place] * one["vcpus"] for one in mine)
+        busy = lines[HOST].values["cpu_util_ratio"][place]
+        assert cores / vcpus <= busy <= cores / vcpus + 0.05
+
+
+def test_somewhere_in_the_demo_world_somebody_is_too_busy(town: Town) -> None:
+    world = town.simulator.world()
+    begin, end = town.slot + 1 - POINTS, town.slot + 1
+    hours = [sim.hour(world, host["name"], begin, end) for host in world["hosts"]]
+    guests = [line for hour in hours for line in hour.lines if line.kind == "guest"]
+    hot = [one for one in guests if max(one.values["util_ratio"]) > 0.95]
+    assert 2 <= len(hot) < len(guests) / 2
+
+
+def test_of_the_dead_nothing_is_known_and_what_comes_back_begins_then(town: Town) -> None:
+    store = town.store.samples
+    store.want(HOST)
+    before = town.turn()
+    assert before.points == POINTS
+    town.simulator.fail_host(HOST)
+    town.clock.advance(10 * EVERY_S)
+    assert town.hour() == NOTHING
+    assert samples.plain(town.turn()) == samples.plain(before)
+    town.clock.advance(4 * EVERY_S)
+    assert not store.look(HOST).fresh
+    town.simulator.recover_host(HOST)
+    store.want(HOST)
+    town.clock.advance(2 * EVERY_S)
+    after = town.turn()
+    row = after.lines[0].values["load1"]
+    assert [math.isnan(one) for one in row[-20:]] == [False] * 4 + [True] * 13 + [False] * 3
+
+
+def test_who_was_made_lately_has_no_past(town: Town) -> None:
+    town.simulator.boot("new", "demo", HOST, 1, 512, 1)
+    town.clock.advance(3 * EVERY_S)
+    (line,) = (one for one in town.hour().lines if one.name == "new")
+    assert [math.isnan(one) for one in line.values["util_ratio"][-6:]] == [True] * 2 + [False] * 4
+
+
+def test_nothing_is_made_up_while_nobody_looks(town: Town) -> None:
+    assert town.turn() == NOTHING
+    town.store.samples.want(HOST)
+    town.store.samples.want("nobody")
+    first = town.turn()
+    assert first.points == POINTS
+    town.clock.advance(EVERY_S)
+    assert town.turn().end == first.end + 1
+    town.clock.advance(3600)
+    assert town.turn().end == first.end + 1
+
+
+def test_while_it_runs_numbers_of_a_host_that_is_wanted_come_by_themselves(tmp_path: Path) -> None:
+    clock = SystemClock()
+    simulator = Simulator(str(tmp_path / "sim.db"), clock)
+    simulator.add_host("cmp-1", zone="az-1", rack="rack-a")
+    store = Store(f"sqlite:///{tmp_path / 'x.db'}", clock)
+    migrations.sync(store.database)
+    store.samples.want("cmp-1")
+    part = samples_part(lambda: simulator, store.samples, clock)
+    part.start()
+    try:
+        assert eventually(lambda: store.samples.look("cmp-1").hour.lines)
+    finally:
+        part.stop()
+        store.close()
+        simulator.close()

@@ -1,0 +1,859 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers leave a host as they should, when they should, and no more of them than may."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import itertools
+import json
+import logging
+import re
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import conf as configuration
+from holdfast.daemon import BadSetup
+from holdfast.drivers.metric_sinks import ceilometer, exposition
+from holdfast.drivers.metric_sinks.ceilometer import Ceilometer
+from holdfast.drivers.metric_sinks.lines import Graphite, Statsd, number
+from holdfast.drivers.metric_sinks.log import LogLines
+from holdfast.drivers.metric_sinks.names import NAME, Names, host_part, part
+from holdfast.drivers.metric_sinks.prometheus import MOST, OLD_S, Prometheus
+from holdfast.drivers.metric_sinks.udp import MOST as DATAGRAM
+from holdfast.drivers.metric_sinks.udp import Udp, address, packed
+from holdfast.exporting import sinks
+from holdfast.model.errors import DriverError, InvalidInput
+from holdfast.model.metric_fields import Fields, has_changed, is_counter, unit
+from holdfast.ports.clock import SystemClock
+from holdfast.ports.metric_sinks import ALARM, Outlet, Sample
+from holdfast.ports.metrics import GUEST, HOST, Entity, Reading, Snapshot
+from holdfast.watch.metrics.export import Band, Export
+from holdfast.watch.metrics.sink_lane import MOST_ALARMS, Pace, SinkLane
+from tests.metrics.sinks_world import (
+    BEGIN,
+    NODE,
+    NODE_ENTITY,
+    UUIDS,
+    Ear,
+    change,
+    disk,
+    guest,
+    nic,
+    snapshot,
+)
+from tests.processes import eventually, free_port
+from tests.simclock import SimClock
+
+SECRET = "change this for valid signing"
+#: What tenants call their guests.
+HOSTILE = st.one_of(
+    st.text(max_size=255),
+    st.text(alphabet=":|@\n#. _-ab0/é\x00\u202e\U0001f600", max_size=255),
+    st.from_regex(r"[a-z_]{0,4}_[0-9a-f]{16}", fullmatch=True),
+)
+
+
+@pytest.fixture
+def ear() -> Iterator[Ear]:
+    made = Ear()
+    yield made
+    made.close()
+
+
+def statsd(ear: Ear) -> Statsd:
+    return Statsd("127.0.0.1", ear.port, Names())
+
+
+_LANES: list[SinkLane] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_sockets_left() -> Iterator[None]:
+    yield
+    while _LANES:
+        _LANES.pop().close()
+
+
+def lane(outlet: Outlet, *fields: str, band: Band | None = None, **pace: float) -> SinkLane:
+    """One without a thread: the test takes its turns."""
+    export = Export(Fields(fields or ["*"]), band or Band())
+    _LANES.append(SinkLane(outlet, export, Pace(**pace), SimClock()))
+    return _LANES[-1]
+
+
+def give(sink: SinkLane, shot: Snapshot, changes: Sequence[Any] = ()) -> None:
+    sink.offer(shot, changes)
+    sink.turn()
+
+
+def sample(entity: Entity, field: str, value: float, **more: Any) -> Sample:
+    return Sample(NODE, entity, field, value, BEGIN, 1_000.0, **more)
+
+
+# names
+
+
+@given(HOSTILE)
+def test_any_name_becomes_one_part_of_a_path(name: str) -> None:
+    made = part(name)
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,97}", made)
+
+
+@given(HOSTILE, HOSTILE)
+def test_two_names_never_become_one(one: str, other: str) -> None:
+    assert (part(one) == part(other)) == (one == other)
+
+
+def test_nobody_can_choose_the_path_of_another() -> None:
+    victim = part("a.b")
+    assert victim.startswith("a_b_")
+    assert part(victim) != victim
+    assert part(part(victim)) != part(victim)
+
+
+@given(HOSTILE, HOSTILE, st.sampled_from(["id", NAME]))
+def test_two_guests_of_any_names_have_paths_of_their_own(one: str, other: str, by: str) -> None:
+    names = Names(by=by)
+    paths = {
+        names.path(sample(guest(place, name), "util_ratio", 1.0))
+        for place, name in enumerate((one, other))
+    }
+    assert len(paths) == 2
+    assert all(re.fullmatch(r"holdfast\.cmp-7\.guest\.[\w-]+\.util_ratio", it) for it in paths)
+
+
+def test_paths_say_whose_number_it_is() -> None:
+    names = Names("cloud.prod")
+    assert names.path(sample(NODE_ENTITY, "load1", 1)) == "cloud.prod.cmp-7.host.load1"
+    assert names.path(sample(disk(), "iops", 1)).endswith(f"guest.{UUIDS[0]}.disk.vda.iops")
+    alarm = sample(nic(), ALARM, 1.0, about={"rule": "too.much"})
+    assert re.search(r"\.nic\.tap0\.alarm\.too_much_[0-9a-f]{16}$", names.path(alarm))
+    by_name = Names(by=NAME).path(sample(nic(), "tx_bps", 1))
+    assert re.search(r"\.guest\.web0_[0-9a-f]{16}\.nic\.tap0\.tx_bps$", by_name)
+
+
+def test_dots_of_a_host_name_become_underscores_without_collapsing() -> None:
+    assert host_part("cmp-7.example.org") == "cmp-7_example_org"
+    assert host_part("cmp-7_example_org") != "cmp-7_example_org"
+
+
+# datagrams
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300)))
+def test_datagrams_are_full_but_never_too_large(pieces: list[bytes]) -> None:
+    between = b"\xff\x00\xff"
+    made = list(packed(pieces, between))
+    assert between.join(made) == between.join(pieces)
+    assert all(len(one) <= DATAGRAM for one in made)
+    for one, then in itertools.pairwise(made):
+        assert len(one) + len(between) + 300 > DATAGRAM or len(one + then) > DATAGRAM - 300
+
+
+def test_many_numbers_go_in_few_datagrams(ear: Ear) -> None:
+    sink = lane(statsd(ear))
+    give(sink, snapshot([(guest(place), {"util_ratio": 0.5}) for place in range(300)]))
+    heard = ear.heard()
+    lines = [line for one in heard for line in one.decode().split("\n")]
+    assert len(lines) == 300
+    assert all(len(one) <= 1_400 for one in heard)
+    assert len(heard) <= -(-sum(len(line) + 1 for line in lines) // 1_300)
+    assert f"holdfast.cmp-7.guest.{UUIDS[7]}.util_ratio:0.5|g" in lines
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("127.0.0.1:8125", ("127.0.0.1", 8125)),
+        ("[::1]:81", ("::1", 81)),
+        ("[::1]", ("::1", 9)),
+        ("stats.example", ("stats.example", 9)),
+    ],
+)
+def test_addresses_are_understood(text: str, means: tuple[str, int]) -> None:
+    assert address(text, 9) == means
+
+
+@pytest.mark.parametrize("text", ["", ":1", "host:", "host:0", "host:65536", "host:x"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="write HOST:PORT"):
+        address(text)
+
+
+# statsd and graphite
+
+
+def test_statsd_gets_by_how_much_a_counter_grew(ear: Ear) -> None:
+    sink = lane(statsd(ear), every_s=1.0)
+    path = f"holdfast.cmp-7.guest.{UUIDS[0]}.nic.tap0.rx_bytes"
+    for second, value in enumerate((1_000, 1_500, 1_500, 1_700)):
+        give(sink, snapshot([(nic(), {"rx_bytes": value})], second))
+    assert ear.lines() == [f"{path}:500|c", f"{path}:200|c"]
+
+
+def test_a_counter_that_was_begun_anew_is_no_growth(ear: Ear) -> None:
+    sink = lane(statsd(ear), every_s=1.0)
+    for second, value in enumerate((1_000, 10, 25)):
+        give(sink, snapshot([(nic(), {"rx_bytes": value})], second))
+    assert [line.rpartition(":")[2] for line in ear.lines()] == ["15|c"]
+
+
+def test_a_gauge_below_zero_is_no_step_down(ear: Ear) -> None:
+    give(lane(statsd(ear)), snapshot([(guest(), {"used_ratio": -0.25})]))
+    first, second = ear.lines()
+    assert (first.rpartition(":")[2], second.rpartition(":")[2]) == ("0|g", "-0.25|g")
+
+
+def test_graphite_gets_lines_with_a_time(ear: Ear) -> None:
+    sink = lane(Graphite("127.0.0.1", ear.port, Names()))
+    give(sink, snapshot([(guest(), {"util_ratio": 1 / 3}), (disk(), {"rd_bytes": 7e15})]))
+    (datagram,) = ear.heard()
+    assert datagram.endswith(b"\n")
+    at = int(BEGIN.timestamp())
+    base = f"holdfast.cmp-7.guest.{UUIDS[0]}"
+    assert sorted(datagram.decode().splitlines()) == [
+        f"{base}.disk.vda.rd_bytes 7000000000000000 {at}",
+        f"{base}.util_ratio 0.333333 {at}",
+    ]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e18, max_value=1e18))
+def test_numbers_have_no_exponent_and_mean_the_same(value: float) -> None:
+    text = number(value)
+    assert re.fullmatch(r"-?\d+(\.\d+)?", text)
+    assert float(text) == pytest.approx(value, rel=1e-6, abs=1e-6)
+
+
+# what is worth sending
+
+
+def lines_of(ear: Ear, sink: SinkLane, values: Sequence[float], step_s: float = 10.0) -> list[int]:
+    """In which of these passes something was sent."""
+    found = []
+    for place, value in enumerate(values):
+        give(sink, snapshot([(guest(), {"util_ratio": value})], place * step_s))
+        if ear.heard():
+            found.append(place)
+    return found
+
+
+def test_what_changes_little_is_not_sent(ear: Ear) -> None:
+    sink = lane(statsd(ear), band=Band(0.05, refresh_s=1e9))
+    values = [0.50, 0.51, 0.52, 0.524, 0.53, 0.53, 0.50, 0.0, 0.005]
+    assert lines_of(ear, sink, values) == [0, 4, 6, 7]
+
+
+def test_slow_drift_is_not_missed_for_it_is_held_against_what_was_sent(ear: Ear) -> None:
+    sink = lane(statsd(ear), band=Band(0.05, refresh_s=1e9))
+    sent = lines_of(ear, sink, [0.5 + 0.002 * place for place in range(60)])
+    assert len(sent) >= 4
+
+
+def test_every_number_is_sent_anew_within_the_refresh_and_not_all_at_once(ear: Ear) -> None:
+    sink = lane(statsd(ear), every_s=10.0)
+    guests = [(guest(place), {"util_ratio": 0.5}) for place in range(200)]
+    sent = []
+    for second in range(0, 1_200, 10):
+        give(sink, snapshot(guests, second))
+        sent.append(len(ear.lines()))
+    assert sent[0] == 200
+    assert sum(sent[1:31]) == pytest.approx(200, abs=12)  # in five minutes each of them once
+    assert sum(sent[31:61]) == pytest.approx(200, abs=12)
+    assert max(sent[1:]) < 30
+    assert sum(sent[1:]) <= 200 * 4
+
+
+def test_what_is_stale_or_not_a_number_is_not_sent(ear: Ear) -> None:
+    stale = Reading(guest(1), {"util_ratio": 0.5}, stale="suspended")
+    odd = {"util_ratio": float("nan"), "steal_ratio": float("inf"), "reset": 1.0}
+    give(lane(statsd(ear)), snapshot([stale, (guest(), odd)]))
+    assert ear.heard() == []
+
+
+def test_who_is_gone_is_forgotten(ear: Ear) -> None:
+    sink = lane(statsd(ear), every_s=1.0)
+    two = [(guest(place), {"util_ratio": 0.5}) for place in (0, 1)]
+    give(sink, snapshot(two, 0))
+    give(sink, snapshot(two[:1], 1))
+    assert len(ear.lines()) == 2
+    give(sink, snapshot(two, 2))
+    assert [UUIDS[1] in line for line in ear.lines()] == [True]
+
+
+def test_only_chosen_numbers_are_sent(ear: Ear) -> None:
+    sink = lane(statsd(ear), "guest.*_ratio", "host.load1")
+    values = {"util_ratio": 0.5, "rss_kib": 4096.0}
+    give(sink, snapshot([(guest(), values), (NODE_ENTITY, {"load1": 2.0, "fds": 3.0})]))
+    fields = sorted(line.partition(":")[0].rpartition(".")[2] for line in ear.lines())
+    assert fields == ["load1", "util_ratio"]
+
+
+def test_fields_without_a_kind_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"KIND\.NAME"):
+        Fields(["util_ratio"])
+
+
+def test_names_say_what_counts_up_and_in_which_unit() -> None:
+    counters = ["cpu_time_ns", "vcpu3_delay_ns", "rd_times_ns", "tx_drop", "major_fault"]
+    assert all(map(is_counter, counters))
+    gauges = ["mean_latency_ns", "mem_free_bytes", "balloon_current_kib", "rd_bytes_per_s"]
+    assert not any(map(is_counter, gauges))
+    assert [unit(one) for one in ("rd_bytes_per_s", "tx_bps", "load1")] == ["B/s", "bit/s", ""]
+    assert has_changed("rd_bytes", 2.0**52 + 1, 2.0**52, 0.05)
+
+
+# a sink and its thread
+
+
+class Slow:
+    """An outlet that lets nobody go until it is told to."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.sent: list[bytes] = []
+
+    def encode(self, sample: Sample) -> bytes:
+        return f"{sample.field} {sample.value} {sample.about.get('rule', '')}".encode()
+
+    def send(self, samples: Sequence[bytes], now: float) -> None:
+        self.go.wait(10)
+        self.sent += samples
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_sink_that_hangs_holds_nobody_up_and_loses_no_alarm() -> None:
+    outlet = Slow()
+    export = Export(Fields(["*"]), Band())
+    sink = SinkLane(outlet, export, Pace(every_s=1.0), SystemClock())
+    sink.start()
+    began = time.monotonic()
+    for second in range(50):
+        news = [change("firing", rule=f"r{second}")] if second < 5 else []
+        sink.offer(snapshot([(guest(), {"util_ratio": second % 2})], second), news)
+    assert time.monotonic() - began < 1.0
+    assert sink.tally.dropped >= 46
+    outlet.go.set()
+    eventually(lambda: sum(b"alarm" in one for one in outlet.sent) == 5)
+    eventually(lambda: outlet.sent[-1:] == [b"util_ratio 1 "])
+    sink.close()
+
+
+def test_a_dead_address_is_said_once_and_all_is_sent_when_it_lives(
+    ear: Ear, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = ear.port
+    ear.close()
+    sink = lane(Statsd("127.0.0.1", port, Names()), every_s=10.0)
+    guests = [(guest(place), {"util_ratio": 0.5}) for place in range(100)]
+    news = [change("firing")]
+    for second in range(0, 300, 10):
+        give(sink, snapshot(guests, second), news if second == 0 else [])
+        time.sleep(0.002)  # the kernel tells us that nobody listens
+    said = [one.getMessage() for one in caplog.records]
+    assert len(said) == 1
+    assert "nobody listens there" in said[0]
+    assert sink.tally.failed > 10
+    back = Ear(port)
+    try:
+        lines: list[str] = []
+        for second in range(300, 400, 10):
+            give(sink, snapshot(guests, second))
+            lines += back.lines()
+    finally:
+        back.close()
+    assert {line.split(".")[3] for line in lines if "util_ratio" in line} == set(UUIDS[:100])
+    assert any(line.endswith("alarm.hot:1|g") for line in lines)
+
+
+def test_a_sink_that_failed_says_when_it_is_well(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ear = Ear()
+    ear.close()
+    sink = lane(Statsd("127.0.0.1", ear.port, Names()), every_s=10.0, band=Band(0.0))
+    for second in range(0, 50, 10):
+        give(sink, snapshot([(guest(), {"util_ratio": second / 50})], second))
+        time.sleep(0.002)
+    back = Ear(ear.port)
+    for second in range(50, 200, 10):
+        give(sink, snapshot([(guest(), {"util_ratio": second / 200})], second))
+    back.close()
+    assert [one.levelname for one in caplog.records] == ["ERROR", "INFO"]
+    assert "well again" in caplog.records[1].getMessage()
+
+
+class Choking:
+    """A socket whose buffer is full for some datagrams."""
+
+    def __init__(self, *full: bytes) -> None:
+        self.full = set(full)
+        self.left: list[bytes] = []
+
+    def send(self, datagram: bytes) -> None:
+        if datagram in self.full:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        self.left.append(datagram)
+
+    def getsockopt(self, *_: object) -> int:
+        return 0
+
+    def close(self) -> None: ...
+
+
+def test_a_datagram_that_did_not_leave_goes_with_the_next_and_the_others_are_not_sent_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    udp, way = Udp("statsd", "127.0.0.1", 1), Choking(b"2")
+    monkeypatch.setattr(udp, "_way", lambda now: way)
+    udp.send([b"1", b"2", b"3"], 0.0)
+    way.full = {b"4"}
+    udp.send([b"4", b"5"], 1.0)
+    assert way.left == [b"1", b"3", b"2", b"5"]
+    way.full = {b"4", b"6"}
+    with pytest.raises(DriverError, match="temporarily unavailable"):
+        udp.send([b"6"], 2.0)
+    way.full = set()
+    udp.send([b"6"], 3.0)  # by who was told that it failed
+    assert way.left[4:] == [b"4", b"6"]
+
+
+def test_what_was_refused_is_known_at_once_on_this_machine_and_nothing_arrives_twice() -> None:
+    ear = Ear()
+    ear.close()
+    udp = Udp("statsd", "127.0.0.1", ear.port)
+    with pytest.raises(DriverError, match="nobody listens there"):
+        udp.send([b"a", b"b"], 0.0)
+    back = Ear(ear.port)
+    try:
+        udp.send([b"a", b"b"], 1.0)
+        assert back.lines() == ["a", "b"]
+    finally:
+        back.close()
+        udp.close()
+
+
+def test_a_name_that_nobody_knows_is_an_error_that_says_it() -> None:
+    with pytest.raises(DriverError, match=r"statsd: no\.such\.host\.invalid:1: "):
+        Udp("statsd", "no.such.host.invalid", 1).send([b"x"], 0.0)
+
+
+# alarms
+
+
+def test_alarms_are_sent_at_once_and_again_while_they_last(ear: Ear) -> None:
+    sink = lane(statsd(ear), "host.none", every_s=10.0, refresh_s=300.0)
+    heard: dict[int, list[str]] = {}
+    for second in range(700):
+        news = {3: [change("firing")], 650: [change("ok", "firing")]}.get(second, [])
+        give(sink, snapshot([(guest(), {})], second), news)
+        if lines := ear.lines():
+            heard[second] = lines
+    path = f"holdfast.cmp-7.guest.{UUIDS[0]}.alarm.hot"
+    assert heard == {3: [f"{path}:1|g"], 310: [f"{path}:1|g"], 610: [f"{path}:1|g"],
+                     650: [f"{path}:0|g"]}  # fmt: skip
+
+
+def test_what_only_waits_to_become_an_alarm_is_not_sent(ear: Ear) -> None:
+    sink = lane(statsd(ear), "host.none")
+    give(sink, snapshot([]), [change("pending"), change("ok", "pending", "cold")])
+    assert ear.heard() == []
+
+
+def test_one_that_was_not_known_and_waits_to_become_an_alarm_is_over_when_it_is(ear: Ear) -> None:
+    sink = lane(statsd(ear), "host.none")
+    story = ("firing", "no_data", "pending", "ok", "pending", "ok")
+    for second, (before, after) in enumerate(zip(("ok", *story), story, strict=False)):
+        give(sink, snapshot([], second), [change(after, before)])
+    path = f"holdfast.cmp-7.guest.{UUIDS[0]}.alarm.hot"
+    assert ear.lines() == [f"{path}:1|g", f"{path}:2|g", f"{path}:0|g"]
+
+
+def test_a_storm_of_alarms_is_bounded_and_the_last_state_of_each_arrives(ear: Ear) -> None:
+    sink = lane(statsd(ear), "host.none", every_s=10.0)
+    state: dict[str, str] = {}
+    total = 0
+    for second in range(600):
+        news = []
+        if second < 60:  # every guest, up and down, every second
+            after, before = (("firing", "ok"), ("ok", "firing"))[second % 2]
+            news = [change(after, before, number=place) for place in range(500)]
+        give(sink, snapshot([(guest(), {})], second), news)
+        heard = ear.heard()
+        total += sum(map(len, heard))
+        assert sum(map(len, heard)) <= 1_400
+        assert total <= 1_000 * (second + 1) + 1_400
+        for line in b"\n".join(heard).decode().splitlines():
+            path, _, value = line.partition(":")
+            state[path] = value
+    assert set(state.values()) == {"0|g"}
+    assert len(state) == 500
+    assert sink.tally.alarms_lost == 0
+
+
+def test_an_alarm_larger_than_the_budget_of_a_moment_goes_all_the_same(ear: Ear) -> None:
+    sink = lane(Slow(), "host.none")
+    outlet = sink._outlet
+    assert isinstance(outlet, Slow)
+    outlet.go.set()
+    long = "r" * 3_000
+    arrived = []
+    for second in range(10):
+        news = [change("firing", rule=long), change("firing")] if second == 0 else []
+        give(sink, snapshot([], second), news)
+        arrived.append(len(outlet.sent))
+    assert arrived[0] == 1
+    assert arrived.index(2) == 2  # what it took too much is waited for
+
+
+def test_more_alarms_than_are_kept_are_counted() -> None:
+    sink = lane(Slow(), "host.none")
+    sink.offer(snapshot([]), [change("firing", rule=f"r{n}") for n in range(MOST_ALARMS + 7)])
+    assert sink.tally.alarms_lost == 7
+
+
+# how much leaves the host
+
+
+def busy(second: int, count: int) -> Snapshot:
+    """Everything changes by a lot, all the time."""
+
+    def wild(place: int) -> float:
+        return ((second * 7919 + place * 104_729) % 1_000) / 1_000
+
+    found: list[tuple[Entity, Mapping[str, float]]] = []
+    for place in range(count):
+        one = wild(place)
+        found.append((guest(place), {"util_ratio": one, "steal_ratio": one, "used_ratio": 1 - one}))
+        found.append((disk(place), {"iops": one * 1e4, "rd_bytes_per_s": one * 1e9}))
+        found.append((nic(place), {"rx_bps": one * 1e10, "tx_bps": one * 1e9}))
+    return snapshot(found, second)
+
+
+def test_the_busiest_host_sends_no_more_than_it_may(ear: Ear) -> None:
+    sink = lane(statsd(ear), every_s=1.0, bytes_per_s=1_000.0, guest_bytes_per_s=10.0)
+    per_s, total = 1_000.0 + 10.0 * 20, 0
+    for second in range(240):
+        give(sink, busy(second, 20))
+        total += sum(map(len, ear.heard()))
+        assert total <= per_s * (second + 60)  # a minute's worth at once
+    assert total >= per_s * 240 * 0.9
+    assert sink.tally.held_back > 0
+
+
+def test_under_a_budget_everybody_has_a_turn(ear: Ear) -> None:
+    sink = lane(statsd(ear), every_s=1.0, bytes_per_s=500.0, guest_bytes_per_s=0.0)
+    for second in range(120):
+        give(sink, busy(second, 20))
+    ear.heard()
+    late: set[str] = set()
+    for second in range(120, 240):
+        give(sink, busy(second, 20))
+        late |= {line.partition(":")[0] for line in ear.lines()}
+    assert len(late) == 20 * 7
+
+
+def test_without_a_sink_nothing_leaves_but_the_sign_of_life() -> None:
+    conf = configuration.load([], [])
+    assert list(sinks(conf.metric_sinks, SimClock())) == []
+
+
+def test_an_hour_in_which_nothing_happens_costs_the_refreshes_only(ear: Ear) -> None:
+    sink = lane(statsd(ear), "guest.util_ratio", every_s=10.0)
+    total = 0
+    for second in range(3_600):
+        noise = 0.2 + 0.004 * (second % 3)
+        give(sink, snapshot([(guest(n), {"util_ratio": noise}) for n in range(20)], second))
+        total += len(ear.lines())
+    assert total == pytest.approx(20 * 13, abs=20)
+
+
+def test_a_secret_or_address_that_cannot_be_is_said_at_the_start() -> None:
+    conf = configuration.load([], [])
+    conf.set_override("statsd", "nowhere:at-all", group="metric_sinks")
+    with pytest.raises(BadSetup, match=r"\[metric_sinks\].*write HOST:PORT"):
+        sinks(conf.metric_sinks, SimClock())
+
+
+def test_every_sink_that_is_asked_for_is_there(ear: Ear) -> None:
+    conf = configuration.load([], [])
+    for name in ("statsd", "graphite", "ceilometer"):
+        conf.set_override(name, f"127.0.0.1:{ear.port}", group="metric_sinks")
+    conf.set_override("prometheus", f"127.0.0.1:{free_port()}", group="metric_sinks")
+    conf.set_override("log", True, group="metric_sinks")
+    found = sinks(conf.metric_sinks, SystemClock())
+    try:
+        assert [one.name for one in found] == [
+            "statsd", "graphite", "ceilometer", "log", "prometheus",
+        ]  # fmt: skip
+        shot = snapshot([(guest(), {"util_ratio": 0.5, "cpu_time_ns": 7})])
+        for one in found:
+            one.offer(shot, ())
+        heard: list[bytes] = []
+        eventually(lambda: len(heard.__iadd__(ear.heard())) == 3)
+    finally:
+        for one in found:
+            one.close()
+
+
+# Ceilometer
+
+
+def sorted_pairs(message: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The check of a receiver, written once more: flat names, sorted on each level."""
+    found: list[tuple[str, Any]] = []
+    for key in sorted(message):
+        value = message[key]
+        if isinstance(value, dict):
+            found += [(f"{key}:{below}", deep) for below, deep in sorted_pairs(value)]
+        else:
+            found.append((key, value))
+    return found
+
+
+def is_genuine(message: Mapping[str, Any], secret: str) -> bool:
+    text = "".join(
+        str(key) + str(value) for key, value in sorted_pairs(message) if key != "message_signature"
+    )
+    wanted = hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+    return hmac.compare_digest(wanted, message["message_signature"])
+
+
+@given(HOSTILE, st.floats(allow_nan=False, allow_infinity=False))
+def test_ceilometer_can_verify_what_it_gets_whatever_a_guest_is_called(
+    name: str, value: float
+) -> None:
+    outlet = Ceilometer("127.0.0.1", 4952, SECRET)
+    for field in ("rss_kib", "util_ratio", "cpu_time_ns"):
+        sent = outlet.encode(sample(guest(0, name), field, value))
+        assert len(sent) <= DATAGRAM
+        message = msgpack.unpackb(sent, raw=False)
+        assert is_genuine(message, SECRET)
+        assert not is_genuine({**message, "counter_volume": "other"}, SECRET)
+        assert not is_genuine(message, "another")
+
+
+def test_ceilometer_gets_its_own_meters(ear: Ear) -> None:
+    sink = lane(Ceilometer("127.0.0.1", ear.port, ""), *ceilometer.FIELDS)
+    give(
+        sink,
+        snapshot([
+            (guest(), {"cpu_time_ns": 81_000_000, "rss_kib": 2_048, "util_ratio": 0.5}),
+            (disk(), {"rd_bytes": 4_096}),
+            (nic(), {"tx_pkts": 12}),
+        ]),
+    )  # fmt: skip
+    found = {one["counter_name"]: one for one in map(msgpack.unpackb, ear.heard())}
+    shown = {
+        name: (one["counter_type"], one["counter_volume"], one["counter_unit"], one["resource_id"])
+        for name, one in found.items()
+    }
+    assert shown == {
+        "cpu": ("cumulative", 81_000_000, "ns", UUIDS[0]),
+        "memory.resident": ("gauge", 2.0, "MiB", UUIDS[0]),
+        "disk.device.read.bytes": ("cumulative", 4_096, "B", f"{UUIDS[0]}-vda"),
+        "network.outgoing.packets": ("cumulative", 12, "packet", f"web0-{UUIDS[0]}-tap0"),
+    }
+    assert found["cpu"].keys() == {
+        *("source", "counter_name", "counter_type", "counter_unit", "counter_volume", "user_id"),
+        *("user_name", "project_id", "project_name", "resource_id", "timestamp"),
+        *("resource_metadata", "message_id", "monotonic_time", "message_signature"),
+    }
+    assert found["cpu"]["message_signature"] == ""
+    assert found["cpu"]["project_id"] == "p-1"
+
+
+def test_a_sample_of_ceilometer_has_one_id_however_often_it_comes() -> None:
+    outlet = Ceilometer("127.0.0.1", 1, SECRET)
+    one = sample(guest(), "cpu_time_ns", 1)
+    assert outlet.encode(one) == outlet.encode(one)
+    ids = {msgpack.unpackb(outlet.encode(sample(guest(n), f, 1)))["message_id"]
+           for n in range(5) for f in ("cpu_time_ns", "rss_kib")}  # fmt: skip
+    assert len(ids) == 10
+
+
+# Prometheus
+
+
+EVERYTHING = {
+    GUEST: {
+        "util_ratio": 0.5, "steal_ratio": 0.1, "cpu_time_ns": 81e6, "rss_kib": 4096.0, "vcpus": 2.0,
+        "vcpu0_time_ns": 4e7, "vcpu1_time_ns": 41e6, "vcpu0_delay_ns": 1.0, "vcpu1_delay_ns": 2.0,
+        "vcpu0_steal_ratio": 0.1, "vcpu1_steal_ratio": 0.1, "swap_in_kib": 3.0, "major_fault": 9.0,
+        "swap_in_kib_per_s": 1.0, "major_fault_per_s": 2.0, "last_update_age_s": 3.0,
+        "haltpoll_ok_ns": 5.0, "balloon_current_kib": 1024.0, "reset": 1.0,
+    },
+    HOST: {"cpu_user_ns": 3e9, "cpu_mhz": 2400.0, "load1": 1.5, "psi_cpu_some_avg10": 0.5,
+           "mem_free_bytes": 1e9, "fds": 100.0, "ksm": 5.0, "vms_running": 3.0},
+}  # fmt: skip
+DISKS = {"rd_reqs": 3.0, "rd_bytes": 9.0, "rd_times_ns": 5e6, "mean_latency_ns": 1e6, "errors": 1.0,
+         "rd_bytes_per_s": 5.0, "iops": 7.0, "fill_ratio": 0.5, "capacity_bytes": 1e9}  # fmt: skip
+NICS = {"rx_bytes": 1.0, "rx_pkts": 1.0, "rx_errs": 1.0, "rx_drop": 1.0, "rx_bps": 800.0,
+        "rx_pkts_per_s": 1.0, "contract_bps": 1e9, "over_contract_ratio": 0.1}  # fmt: skip
+
+
+def everything(*names: str) -> Snapshot:
+    found: list[tuple[Entity, Mapping[str, float]]] = [(NODE_ENTITY, EVERYTHING[HOST])]
+    for place, name in enumerate(names):
+        found += [(guest(place, name), EVERYTHING[GUEST]), (disk(place), DISKS), (nic(place), NICS)]
+    return snapshot(found)
+
+
+def test_promtool_has_nothing_to_say_about_our_page(promtool: str) -> None:
+    hostile = ['"quoted"', "back\\slash", "new\nline", "é\u202e\U0001f600", "", "{a=b}", "\ud800"]
+    sink = Prometheus("127.0.0.1", 0, Fields(["*"]), SimClock())
+    sink.offer(everything(*hostile), [change("firing", rule='bad"\\\n')])
+    ran = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=sink.text().encode(), capture_output=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout + ran.stderr) == (0, b"")
+
+
+def test_promtool_would_have_something_to_say(promtool: str) -> None:
+    text = exposition.page(everything("a"), Fields(["*"])).replace("_total", "")
+    ran = subprocess.run(
+        [promtool, "check", "metrics"], input=text.encode(), capture_output=True, check=False
+    )
+    assert ran.returncode != 0
+
+
+@given(st.lists(HOSTILE, min_size=1, max_size=4))
+def test_labels_come_back_as_they_were(names: list[str]) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    text = exposition.page(everything(*names), Fields(["guest.util_ratio"]))
+    (family,) = text_string_to_metric_families(text)
+    shown = [one.labels["name"].encode("utf-8", "replace") for one in family.samples]
+    assert shown == [name.encode("utf-8", "replace") for name in names]
+
+
+def test_units_are_those_of_prometheus() -> None:
+    text = exposition.page(everything("a"), Fields(["*"]))
+    assert re.search(r'holdfast_guest_vcpu_time_seconds_total{.*,vcpu="1"} 0.041\n', text)
+    assert re.search(r"holdfast_guest_rss_bytes{.*} 4194304.0\n", text)
+    assert re.search(r'holdfast_nic_rx_bytes_per_second{.*,nic="tap0"} 100.0\n', text)
+    assert 'holdfast_host_cpu_hertz{host="cmp-7"} 2400000000.0' in text
+    assert "reset" not in text
+
+
+def test_the_same_guest_twice_does_not_spoil_the_page() -> None:
+    text = exposition.page(
+        snapshot([(guest(), {"util_ratio": 0.1}), (guest(), {"util_ratio": 0.2})]), Fields(["*"])
+    )
+    assert text.count("holdfast_guest_util_ratio{") == 1
+
+
+@pytest.fixture
+def prometheus() -> Iterator[Prometheus]:
+    made = Prometheus("127.0.0.1", 0, Fields(["*"]), SystemClock())
+    made.start()
+    yield made
+    made.close()
+
+
+def now_of(shot: Snapshot) -> Snapshot:
+    clock = SystemClock()
+    return Snapshot(shot.host, shot.pass_id, clock.now(), clock.monotonic(), 1.0, shot.tables)
+
+
+def scrape(sink: Prometheus, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}{path}", timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+def test_a_scrape_gets_the_last_snapshot(prometheus: Prometheus) -> None:
+    assert scrape(prometheus) == ""
+    prometheus.offer(now_of(everything("a")), [change("firing"), change("firing")])
+    text = scrape(prometheus)
+    assert 'holdfast_alarm_transitions_total{rule="hot",state="firing"} 2.0' in text
+    assert "holdfast_guest_util_ratio" in text
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        scrape(prometheus, "/")
+
+
+def test_a_snapshot_that_is_too_old_is_not_shown() -> None:
+    clock = SimClock()
+    sink = Prometheus("127.0.0.1", 0, Fields(["*"]), clock)
+    shot = everything("a")
+    sink.offer(Snapshot(shot.host, 1, shot.at, clock.monotonic(), 1.0, shot.tables), ())
+    assert "holdfast_guest_util_ratio" in sink.text()
+    clock.advance(OLD_S + 1)
+    assert "holdfast_guest_util_ratio" not in sink.text()
+    assert 'holdfast_snapshot_age_seconds{host="cmp-7"} 61.0' in sink.text()
+
+
+def test_many_who_say_nothing_do_not_stop_a_scrape_for_long(prometheus: Prometheus) -> None:
+    prometheus.offer(now_of(everything("a")), ())
+    idle = [socket.create_connection(("127.0.0.1", prometheus.port)) for _ in range(MOST)]
+    try:
+        time.sleep(0.2)
+        with pytest.raises(OSError):
+            scrape(prometheus)
+    finally:
+        for one in idle:
+            one.close()
+    assert eventually(lambda: _scraped(prometheus))
+
+
+def _scraped(sink: Prometheus) -> str:
+    try:
+        return scrape(sink)
+    except OSError:
+        return ""
+
+
+def test_a_port_that_is_taken_is_said_once_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    port = free_port()
+    clock = SimClock(by_hand=True)
+    with socket.create_server(("127.0.0.1", port)):
+        sink = Prometheus("127.0.0.1", port, Fields(["*"]), clock)
+        sink.start()
+        clock.settle()
+        clock.advance(6)
+        clock.settle()
+    assert [one.levelname for one in caplog.records] == ["ERROR"]
+    clock.advance(6)
+    eventually(lambda: sink.port == port)
+    assert scrape(sink) == ""
+    sink.close()
+
+
+# the log
+
+
+def test_the_log_shows_numbers_and_alarms_and_no_escape(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    sink = lane(LogLines())
+    hostile = guest(0, "a\x1b[2J\nb")
+    give(sink, snapshot([(hostile, {"util_ratio": 0.5})]), [change("firing")])
+    alarm, number = [one.getMessage() for one in caplog.records]
+    assert number == f"a\\x1b[2J\\nb (guest={UUIDS[0]}): util_ratio 0.5"
+    assert alarm == f"web0 (guest={UUIDS[0]}): alarm hot is raised value=0.97 threshold=0.9"
+
+
+def test_what_sinks_count_can_be_asked(ear: Ear) -> None:
+    from holdfast.watch.metrics.admin import MetricsCommands
+
+    sink = lane(statsd(ear))
+    give(sink, snapshot([(guest(), {"util_ratio": 0.5})]))
+    said = MetricsCommands(lambda: None, SimClock(), sinks=[sink]).sinks({})
+    (shown,) = json.loads(json.dumps(said))["sinks"]
+    assert (shown["name"], shown["sent"], shown["dropped"]) == ("statsd", 1, 0)
+    assert shown["sent_bytes"] == sum(map(len, ear.heard())) + 1

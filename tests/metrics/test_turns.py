@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes go first: whoever has something to compute does it between two of them, and is not kept
+from it for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from holdfast.ports.clock import SystemClock
+from holdfast.watch.metrics.passes import Passes
+from holdfast.watch.metrics.turns import MOST_PASSES, MOST_S, Turns
+from tests.processes import eventually
+from tests.simclock import SimClock
+
+
+def waited_s(turns: Turns, clock: SimClock, needs_s: float) -> float:
+    began = clock.monotonic()
+    turns.room(needs_s)
+    return clock.monotonic() - began
+
+
+def test_without_passes_nobody_waits() -> None:
+    clock = SimClock()
+    assert waited_s(Turns(clock), clock, 60) == 0
+    assert clock.waits == []
+
+
+def test_who_fits_before_the_next_pass_begins_at_once() -> None:
+    clock = SimClock()
+    turns = Turns(clock)
+    turns.expect(clock.monotonic() + 1.0)
+    assert waited_s(turns, clock, 0.01) == 0
+
+
+def test_a_pass_that_never_comes_is_not_waited_for() -> None:
+    clock = SimClock()
+    turns = Turns(clock)
+    turns.expect(clock.monotonic() + 0.005)
+    assert waited_s(turns, clock, 0.01) <= MOST_PASSES * (MOST_S + 0.01)
+    turns.expect(clock.monotonic() - 2 * MOST_S)
+    assert waited_s(turns, clock, 0.01) == 0
+
+
+def test_a_pass_that_takes_for_ever_is_not_waited_for() -> None:
+    clock = SimClock()
+    turns = Turns(clock)
+    turns.expect(clock.monotonic())
+    with turns:
+        assert waited_s(turns, clock, 0.01) <= MOST_PASSES * 2 * MOST_S
+
+
+@contextmanager
+def asking(turns: Turns, needs_s: float) -> Iterator[threading.Event]:
+    """Somebody wants room; whether it has it."""
+    has = threading.Event()
+
+    def ask() -> None:
+        turns.room(needs_s)
+        has.set()
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield has
+    finally:
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_who_does_not_fit_lets_the_pass_by() -> None:
+    clock = SimClock(by_hand=True)
+    turns = Turns(clock)
+    turns.expect(clock.monotonic() + 0.005)
+    with asking(turns, 0.01) as has:
+        clock.settle()
+        clock.advance(0.005)
+        with turns:
+            clock.settle()
+            assert not has.is_set()
+            turns.expect(clock.monotonic() + 1.0)
+        assert has.wait(5)
+
+
+def test_who_comes_during_a_pass_waits_for_its_end() -> None:
+    clock = SimClock(by_hand=True)
+    turns = Turns(clock)
+    with asking_during(turns, clock) as has:
+        assert not has.is_set()
+        turns.expect(clock.monotonic() + 1.0)
+    assert has.wait(5)
+
+
+@contextmanager
+def asking_during(turns: Turns, clock: SimClock) -> Iterator[threading.Event]:
+    turns.expect(clock.monotonic())
+    with turns:
+        has = threading.Event()
+        threading.Thread(target=lambda: (turns.room(0.01), has.set()), daemon=True).start()
+        clock.settle()
+        yield has
+
+
+@pytest.mark.parametrize("needs_s", [0.3, 10.0])
+def test_more_than_fits_between_two_passes_has_its_turn_too(needs_s: float) -> None:
+    clock = SimClock(by_hand=True)
+    turns = Turns(clock)
+    turns.expect(clock.monotonic() + 0.2)
+    passes = 0
+    with asking(turns, needs_s) as has:
+        while not has.is_set() and passes < 2 * MOST_PASSES:
+            clock.settle()
+            clock.advance(0.2)
+            with turns:
+                passes += 1
+                turns.expect(clock.monotonic() + 0.2)
+                seen = len(clock.waits)
+            # who sleeps has seen it: he has his turn, or waits for the next pass
+            eventually(lambda seen=seen: has.is_set() or len(clock.waits) > seen, every=0.001)
+    assert passes == MOST_PASSES
+
+
+class Slow:
+    """A collector whose passes take a while, and who may not meet anybody."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.inside = False
+        self.met = 0
+
+    def snapshot(self) -> None:
+        self.inside = True
+        threading.Event().wait(0.01)
+        self.inside = False
+        self.count += 1
+
+
+def test_beside_real_passes_nobody_begins_while_one_is_under_way() -> None:
+    clock, slow = SystemClock(), Slow()
+    turns = Turns(clock)
+    passes = Passes(slow, 0.1, clock, turns)  # type: ignore[arg-type]
+    passes.start()
+    try:
+        for _ in range(20):
+            turns.room(0.01)
+            slow.met += slow.inside
+    finally:
+        passes.stop()
+    assert slow.met == 0
