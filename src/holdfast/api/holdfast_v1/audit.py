@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/holdfast/v1/audit: every decision as a sentence, the newest first. A project sees what was
+decided about its own leases and guests; all of it is for admins."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.api.holdfast_v1.observations import LIMIT, plain, when
+from holdfast.store.audit_list import Wanted
+
+_NAME = {"type": "string", "minLength": 1, "maxLength": 128}
+_WHEN = {"type": "string", "format": "date-time", "maxLength": 64}
+QUERY: dict[str, Any] = {
+    "subject": {
+        **_NAME,
+        "description": "A lease's id, incident:ID, host:ID, …; `incident:` alone is all of them.",
+    },
+    "actor": {**_NAME, "description": "Who did it: a user's id, or holdfast."},
+    "project_id": {**_NAME, "description": "For admins; others see their own."},
+    "text": {**_NAME, "description": "Somewhere in the sentence, in capitals or not."},
+    "since": {**_WHEN, "description": "Decided at or after."},
+    "until": {**_WHEN, "description": "Decided before."},
+    "limit": LIMIT,
+    "marker": {
+        "type": "integer",
+        "minimum": 1,
+        "description": "The id of the last line seen: those before it follow.",
+    },
+}
+_TEXT = {"type": "string"}
+_SHOWN: dict[str, Any] = {
+    "id": {"type": "integer"},
+    "at": {"type": "string", "format": "date-time"},
+    "subject": _TEXT,
+    "project_id": {"type": ["string", "null"], "description": "Whose thing it is about."},
+    "actor": _TEXT,
+    "request_id": {**_TEXT, "description": "In whose course it happened; empty: by itself."},
+    "sentence": _TEXT,
+}
+VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
+
+
+def index(ask: Ask) -> Reply:
+    found = ask.services.store.audit.list_all(wanted(ask))
+    return Reply({"audit": [view(row) for row in found]})
+
+
+def wanted(ask: Ask) -> Wanted:
+    """What is asked for, as far as it is the caller's to see."""
+    query = ask.query
+    since, until = query.get("since"), query.get("until")
+    return Wanted(
+        subject=query.get("subject"),
+        actor=query.get("actor"),
+        project=query.get("project_id") if ask.caller.is_admin else ask.caller.project_id,
+        text=query.get("text"),
+        since=when(since, "since") if since else None,
+        until=when(until, "until") if until else None,
+        older_than=query.get("marker"),
+        limit=query.get("limit", LIMIT["default"]),
+    )
+
+
+def view(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: plain(row[name]) for name in _SHOWN}

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How people with a browser come in: by a form, once, and then by a cookie.
+
+noauth      nobody has to: the same rules as for the API (this machine only)
+http_basic  the cookie is a random word, and the session ends with the password that opened it
+keystone    the cookie is a token of Keystone's, asked for with the password and revoked at logout;
+            it counts as long as Keystone says so too
+
+With both the hash of the cookie is a row (store/sessions), which ends by itself and by logging out:
+at once and for every API, whatever somebody remembers of a token.
+
+    login.enter({"user": "alice", "password": "…"}, "192.0.2.7") -> Entered(cookie, lasts_s)
+    login(req)                                      -> who it is; LoginWanted if nobody
+"""
+
+import hashlib
+import logging
+import secrets
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, timedelta
+from typing import Any, Protocol
+
+import falcon
+from keystoneauth1 import exceptions as keystone_errors
+from oslo_config import cfg
+
+from holdfast.api import forms
+from holdfast.api.auth import LONGEST_NAME, Basic, Identity, Keystone, NoAuth
+from holdfast.api.guesses import Guesses
+from holdfast.model.errors import Forbidden, InvalidInput, Unauthorized, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.store.sessions import SessionStore
+
+LOG = logging.getLogger(__name__)
+_PATIENCE_S = 10.0
+#: So many ask Keystone about a password at once; others wait so long for their turn.
+_MOST_ENTERING = 2
+_ENTERING_S = 5.0
+
+
+class LoginWanted(Unauthorized):
+    """Nobody is logged in here, or no more."""
+
+    code = "holdfast.auth.login"
+    title = "Log in first"
+
+
+@dataclass(frozen=True)
+class Entered:
+    cookie: str
+    lasts_s: int
+
+
+class Login(Protocol):
+    #: What the form asks for; nothing where nobody has to log in.
+    fields: tuple[str, ...]
+
+    def __call__(self, req: falcon.Request) -> Identity: ...
+
+    def enter(self, form: Mapping[str, str], address: str) -> Entered: ...
+
+    def leave(self, cookie: str) -> None: ...
+
+
+def make(
+    identify: NoAuth | Basic | Keystone, sessions: SessionStore, conf: cfg.ConfigOpts, clock: Clock
+) -> Login:
+    """What goes with how programs are known."""
+    if isinstance(identify, Basic):
+        return BasicLogin(identify, sessions, conf)
+    if isinstance(identify, Keystone):
+        return KeystoneLogin(identify, sessions, conf, clock)
+    return NoLogin(identify)
+
+
+class NoLogin:
+    fields: tuple[str, ...] = ()
+
+    def __init__(self, identify: NoAuth) -> None:
+        self._identify = identify
+
+    def __call__(self, req: falcon.Request) -> Identity:
+        return self._identify(req)
+
+    def enter(self, form: Mapping[str, str], address: str) -> Entered:
+        raise InvalidInput("nobody has to log in here: auth_strategy is noauth")
+
+    def leave(self, cookie: str) -> None:
+        """There is nothing to leave."""
+
+
+class BasicLogin:
+    fields: tuple[str, ...] = ("user", "password")
+
+    def __init__(self, basic: Basic, sessions: SessionStore, conf: cfg.ConfigOpts) -> None:
+        self._basic = basic
+        self._sessions = sessions
+        self._conf = conf
+
+    def __call__(self, req: falcon.Request) -> Identity:
+        cookie = req.cookies.get(forms.SESSION, "")
+        found = self._sessions.get(_hash(cookie)) if cookie else None
+        if found is None or not found.proof or found.proof != self._basic.proof(found.user_id):
+            raise LoginWanted("log in first")
+        return self._basic.known(found.user_id)
+
+    def enter(self, form: Mapping[str, str], address: str) -> Entered:
+        user = form.get("user", "")
+        if not 0 < len(user) <= LONGEST_NAME or ":" in user:
+            raise LoginWanted("wrong user or password")
+        try:
+            self._basic.enter(user, form.get("password", "").encode(), address)
+        except Unauthorized as error:
+            raise LoginWanted(error.message) from None
+        cookie = secrets.token_urlsafe(32)
+        lasts = timedelta(hours=self._conf.console.session_hours)
+        self._sessions.add(_hash(cookie), user, self._basic.proof(user), lasts)
+        return Entered(cookie, int(lasts.total_seconds()))
+
+    def leave(self, cookie: str) -> None:
+        self._sessions.remove(_hash(cookie))
+
+
+def _hash(cookie: str) -> str:
+    return hashlib.sha256(cookie.encode(errors="replace")).hexdigest()
+
+
+class KeystoneLogin:
+    fields: tuple[str, ...] = ("user", "password", "project", "domain", "project_domain")
+
+    def __init__(
+        self, keystone: Keystone, sessions: SessionStore, conf: cfg.ConfigOpts, clock: Clock
+    ) -> None:
+        self._keystone = keystone
+        self._sessions = sessions
+        self._conf = conf
+        self._clock = clock
+        self._guesses = Guesses(clock)
+        # strangers who try passwords leave Keystone to those who have a token
+        self._entering = threading.BoundedSemaphore(_MOST_ENTERING)
+
+    def __call__(self, req: falcon.Request) -> Identity:
+        cookie = req.cookies.get(forms.SESSION, "")
+        if not cookie or self._sessions.get(_hash(cookie)) is None:
+            raise LoginWanted("log in first")
+        req.env["HTTP_X_AUTH_TOKEN"] = cookie
+        req.env.pop("HTTP_X_SERVICE_TOKEN", None)
+        try:
+            return self._keystone(req)
+        except Unauthorized:
+            raise LoginWanted("log in again: Keystone does not know the session any more") from None
+
+    def enter(self, form: Mapping[str, str], address: str) -> Entered:
+        user, domain = form.get("user", ""), form.get("domain", "") or "Default"
+        with self._guesses.attempt(f"{user}@{domain}", address):
+            access = self._access(form, domain)
+        if not access.project_id:
+            raise Forbidden("name a project: you have no default one")
+        expires = access.expires if access.expires.tzinfo else access.expires.replace(tzinfo=UTC)
+        lasts = max(timedelta(seconds=1), expires - self._clock.now())
+        self._sessions.add(_hash(access.auth_token), access.user_id, "", lasts)
+        return Entered(access.auth_token, int(lasts.total_seconds()))
+
+    def _access(self, form: Mapping[str, str], domain: str) -> Any:
+        """What Keystone gives for the password."""
+        from keystoneauth1.identity import v3
+
+        project = form.get("project", "")
+        password = v3.Password(
+            self._url,
+            username=form.get("user", ""),
+            password=form.get("password", ""),
+            user_domain_name=domain,
+            project_name=project or None,
+            project_domain_name=(form.get("project_domain") or domain) if project else None,
+        )
+        if not self._entering.acquire(timeout=_ENTERING_S):
+            raise Unavailable("many log in at once: try again")
+        try:
+            with self._keystone.turn():
+                return password.get_access(self._session())
+        except (
+            keystone_errors.Unauthorized,
+            keystone_errors.NotFound,
+            keystone_errors.BadRequest,  # a name that none can have
+        ):
+            raise LoginWanted("wrong user, password, project or domain") from None
+        except keystone_errors.ClientException as error:
+            LOG.warning("Keystone: %s", error)
+            raise Unavailable("Keystone cannot be asked about the password, try again") from error
+        finally:
+            self._entering.release()
+
+    def leave(self, cookie: str) -> None:
+        """It is over here; Keystone forgets the token, or if it cannot be told, in time."""
+        self._sessions.remove(_hash(cookie))
+        headers = {"X-Auth-Token": cookie, "X-Subject-Token": cookie}
+        try:
+            with self._keystone.turn():
+                self._session().delete(
+                    f"{self._url}/auth/tokens", headers=headers, authenticated=False
+                )
+        except (keystone_errors.ClientException, Unavailable) as error:
+            LOG.warning("a session's token could not be revoked: %s", error)
+
+    @property
+    def _url(self) -> str:
+        told = self._conf.keystone_authtoken
+        url = (told.www_authenticate_uri or told.auth_url or "").rstrip("/")
+        if not url:
+            raise Unavailable("[keystone_authtoken] www_authenticate_uri is not set")
+        return url if url.endswith("/v3") else f"{url}/v3"
+
+    def _session(self) -> Any:
+        from keystoneauth1 import session
+
+        told = self._conf.keystone_authtoken
+        verify = False if told.insecure else (told.cafile or True)
+        return session.Session(timeout=_PATIENCE_S, verify=verify)

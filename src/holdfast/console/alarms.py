@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alarms that stand on hosts and guests, one of them with all that was said of it, and what people
+answer. A project sees those of its own guests."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.api.holdfast_v1 import alarms
+from holdfast.console import inside
+from holdfast.console.lengths import LENGTHS
+from holdfast.console.pages import PREFIX, away, page, part
+from holdfast.console.words import read_time
+from holdfast.model.alarm import STATES
+from holdfast.model.errors import InvalidInput
+
+#: How long an alarm can be silenced by a button, in seconds.
+SECONDS: Final[Mapping[str, int]] = {name: int(seconds) for seconds, name, _ in LENGTHS}
+#: What is shown of an alarm elsewhere on its page.
+_SAID_ELSEWHERE = {"event", "key", "at", "version", "project", "first_at", "last_at"}
+_SHOWN = frozenset(alarms.WHOLE["properties"]) | _SAID_ELSEWHERE
+_FILTERS = ("host", "rule", "state", "project")
+
+
+def show(ask: Ask) -> Reply:
+    return page(ask, "alarms.html", title="Alarms", **_listed(ask))
+
+
+def rows(ask: Ask) -> Reply:
+    return part(ask, "alarms_rows.html", **_listed(ask))
+
+
+def one(ask: Ask) -> Reply:
+    alarm = _alarm(ask)
+    return page(ask, "alarm.html", title=f"Alarm {alarm['rule']}", **_whole(alarm))
+
+
+def state(ask: Ask) -> Reply:
+    return part(ask, "alarm_state.html", **_whole(_alarm(ask)))
+
+
+def acknowledge(ask: Ask) -> Reply:
+    found = inside.call(ask, alarms.acknowledge, path=ask.path)["alarm"]
+    return away(_place(ask), said=f"{found['acked_by']} takes care of it: it is not told again")
+
+
+def silence(ask: Ask) -> Reply:
+    """`for` is one of SECONDS, or 0: it is not silent any more."""
+    asked = ask.body.get("for", "")
+    if asked != "0" and asked not in SECONDS:
+        raise InvalidInput(f"silence: for one of {', '.join(SECONDS)}, or 0 to end it")
+    body = {"duration_s": SECONDS.get(asked, 0)}
+    inside.call(ask, alarms.silence, path=ask.path, body=body)
+    said = f"nothing is told of it for {asked}" if body["duration_s"] else "it is told of again"
+    return away(_place(ask), said=said)
+
+
+def _listed(ask: Ask) -> dict[str, Any]:
+    asked = {name: value for name in _FILTERS if (value := str(ask.query.get(name, "")).strip())}
+    if asked.get("state") not in (None, *STATES):
+        del asked["state"]
+    every = ask.query.get("all") == "true"
+    wanted = {**asked, **({"all": "true"} if every else {}), "limit": 200}
+    found = inside.call(ask, alarms.index, query=wanted)["alarms"]
+    found = [{**one, "silent": _is_silent(ask, one)} for one in found]
+    command = ["holdfast", "alarms", "list"]
+    command += [part for name, value in asked.items() for part in (f"--{name}", value)]
+    command += ["--all"] if every else []
+    return {"alarms": found, "asked": asked, "every": every, "command": command}
+
+
+def _alarm(ask: Ask) -> dict[str, Any]:
+    found: dict[str, Any] = inside.call(ask, alarms.show, path=ask.path)["alarm"]
+    return {**found, "silent": _is_silent(ask, found)}
+
+
+def _is_silent(ask: Ask, alarm: Mapping[str, Any]) -> bool:
+    until = alarm["silent_until"]
+    return until is not None and read_time(until) > ask.services.clock.now()
+
+
+def _whole(alarm: Mapping[str, Any]) -> dict[str, Any]:
+    more = {name: _text(value) for name, value in alarm["details"].items() if name not in _SHOWN}
+    return {"alarm": alarm, "more": more, "lengths": LENGTHS}
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _place(ask: Ask) -> str:
+    return f"{PREFIX}/alarms/{quote(ask.path['alarm_id'], safe='')}"

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/console/audit: every decision as a sentence; filter, permalink, export. A member sees what was
+decided about the things of their project."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.api.holdfast_v1 import audit
+from holdfast.console import inside
+from holdfast.console.addresses import address
+from holdfast.console.pages import HEADERS, PREFIX, page, part
+from holdfast.model.audit import HEAD, csv_row
+from holdfast.model.errors import InvalidInput
+from holdfast.store.audit_list import Wanted
+
+PATH: Final = f"{PREFIX}/audit"
+#: Lines of a page, and around the one of a permalink.
+LINES, NEAR = 50, 10
+FILTERS: Final = ("text", "subject", "actor", "project_id", "since", "until")
+_OPTIONS: Final[Mapping[str, str]] = {"project_id": "project"}
+_LEASE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_NAME: Final = re.compile(r"host ([\w.-]+)")
+
+
+def index(ask: Ask) -> Reply:
+    if ask.query.get("id"):
+        return _around(ask)
+    return page(ask, "audit.html", title="Audit", **_lines(ask))
+
+
+def lines(ask: Ask) -> Reply:
+    """The lines alone, when there are new ones."""
+    return part(ask, "audit_lines.html", **_lines(ask))
+
+
+def _lines(ask: Ask) -> dict[str, Any]:
+    given, asked = _given(ask), _asked(ask)
+    marker = asked.get("marker", "")
+    found = inside.call(ask, audit.index, query={**asked, "limit": LINES + 1})["audit"]
+    shown = found[:LINES]
+    more = len(found) > LINES
+    return {
+        **_frame(given, asked),
+        "lines": [_shown(one) for one in shown],
+        "marker": marker,
+        "older": address(PATH, {**given, "marker": shown[-1]["id"]}) if more else "",
+        "part": "" if marker else address(f"{PATH}/lines", given),
+        "command": _command("list", {**asked, "limit": str(LINES)}),
+        "chosen": "",
+    }
+
+
+def _around(ask: Ask) -> Reply:
+    """One line, and what was decided just before and after it."""
+    own = str(ask.query["id"])
+    if not own.isascii() or not own.isdigit() or len(own) > 15:
+        raise InvalidInput(f"id: {own[:40]!r} is not the number of a line")
+    project = None if ask.caller.is_admin else ask.caller.project_id
+    found = ask.services.store.audit.around(int(own), project, NEAR)
+    shown: dict[str, Any] = {
+        "lines": [_shown(audit.view(one)) for one in found],
+        "marker": "",
+        "older": address(PATH, {"marker": str(found[-1]["id"])}),
+        "part": "",
+        "command": _command("list", {"marker": str(int(own) + 1), "limit": "1"}),
+        "chosen": own,
+    }
+    from_here = {"marker": str(found[0]["id"] + 1)}
+    return page(ask, "audit.html", title=f"Audit, line {own}", **_frame({}, from_here), **shown)
+
+
+def _given(ask: Ask) -> dict[str, str]:
+    return {name: str(ask.query[name]).strip() for name in FILTERS if _is_said(ask, name)}
+
+
+def _asked(ask: Ask) -> dict[str, str]:
+    """With where the page begins, if not with the newest."""
+    marker = str(ask.query.get("marker", "")).strip()
+    return _given(ask) | ({"marker": marker} if marker else {})
+
+
+def _is_said(ask: Ask, name: str) -> bool:
+    return bool(str(ask.query.get(name, "")).strip())
+
+
+def _frame(given: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
+    """An export begins where the page does: `asked` says that beside the filters."""
+    return {
+        "given": {name: given.get(name, "") for name in FILTERS},
+        "filtered": bool(given),
+        "newest": address(PATH, given),
+        "exports": {form: address(f"{PATH}.{form}", asked) for form in ("json", "csv")},
+        "export_command": _command("export", asked),
+    }
+
+
+def _command(verb: str, asked: Mapping[str, str]) -> list[str]:
+    line = ["holdfast", "audit", verb]
+    for name, value in asked.items():
+        line += [f"--{_OPTIONS.get(name, name)}", value]
+    return line
+
+
+def _shown(line: Mapping[str, Any]) -> dict[str, Any]:
+    """With where its subject has a page."""
+    return {**line, "page": subject_page(line["subject"], line["sentence"])}
+
+
+def subject_page(subject: str, sentence: str = "") -> str:
+    """Where more is to be seen of it; empty: nowhere."""
+    kind, _, own = subject.partition(":")
+    if _LEASE.fullmatch(subject):
+        return f"{PREFIX}/leases/{subject}"
+    if kind == "incident":
+        return f"{PREFIX}/incidents/{quote(own, safe='')}"
+    if kind == "host":
+        named = _NAME.match(sentence)  # a host may go by its id here, and by its name there
+        name = named[1] if named and _LEASE.fullmatch(own) else own
+        return "" if _LEASE.fullmatch(name) else f"{PREFIX}/hosts/{quote(name, safe='')}"
+    if kind == "alarm":
+        return f"{PREFIX}/alarms/{quote(own, safe='')}"
+    if kind in ("recovery", "silences", "repair"):
+        return f"{PREFIX}/switches"
+    return ""
+
+
+# export
+
+
+def as_json(ask: Ask) -> Reply:
+    return _export(ask, "json", "application/json", _json(_pages(ask)))
+
+
+def as_csv(ask: Ask) -> Reply:
+    return _export(ask, "csv", "text/csv; charset=utf-8", _csv(_pages(ask)))
+
+
+def _pages(ask: Ask) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """The filters are looked at before the first byte goes out; then portion by portion."""
+    asked: dict[str, Any] = _asked(ask)
+    inside.call(ask, audit.index, query={**asked, "limit": 1})
+    if "marker" in asked:
+        asked["marker"] = int(asked["marker"])
+    wanted: Wanted = audit.wanted(replace(ask, query=asked))
+    return ask.services.store.audit.pages(wanted)
+
+
+def _export(ask: Ask, form: str, content_type: str, text: Iterator[str]) -> Reply:
+    headers = {**HEADERS, "Content-Disposition": f'attachment; filename="audit.{form}"'}
+    stream = (piece.encode() for piece in text)
+    return Reply(headers=headers, content_type=content_type, stream=stream)
+
+
+def _json(pages: Iterator[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    yield '{"audit": ['
+    before = "\n"
+    for found in pages:
+        yield before + ",\n".join(json.dumps(audit.view(one)) for one in found)
+        before = ",\n"
+    yield "\n]}\n"
+
+
+def _csv(pages: Iterator[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    yield HEAD
+    for found in pages:
+        yield "".join(csv_row(audit.view(one)) for one in found)

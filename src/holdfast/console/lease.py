@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/console/leases/{lease_id}: one lease, how far it is, what it holds and what became of that; and
+what can be done with it, with a preview of what that would do."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.api.holdfast_v1 import repair
+from holdfast.api.reservation_v1 import leases
+from holdfast.client import dates
+from holdfast.console import inside, lease_chain
+from holdfast.console.leases import HERE, outcome
+from holdfast.console.pages import away, page, part
+from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.store.audit_list import Wanted
+
+_HISTORY = 200
+
+
+def show(ask: Ask) -> Reply:
+    shown = _shown(ask, _lease(ask))
+    return page(ask, "lease.html", title=f"Lease {shown['lease']['name']}", **shown)
+
+
+def state(ask: Ask) -> Reply:
+    """The page's contents, when something changed."""
+    try:
+        shown = _shown(ask, _lease(ask))
+    except NotFound:
+        shown = {"lease": None}
+    return part(ask, "lease_state.html", **shown)
+
+
+def dates_form(ask: Ask) -> Reply:
+    """Another end, as it was pulled in the calendar: `?end=…`."""
+    lease = _lease(ask)
+    shown = _form(lease, {**_known(lease), **_given(ask.query)}, None)
+    if "part" in ask.query:
+        return part(
+            ask, "lease_sheet.html", heading=lease["name"], inner="lease_change.html", **shown
+        )
+    return page(ask, "lease_dates.html", title=f"Change lease {lease['name']}", **shown)
+
+
+def change(ask: Ask) -> Reply:
+    """`do` is check, check+1h, check-1h, or change; change@START/END takes what was offered."""
+    lease = _lease(ask)
+    given = {**_known(lease), **_given(ask.body)}
+    verb, _, instead = str(ask.body.get("do", "check")).partition("@")
+    try:
+        given = _meant(given, verb, instead)
+        body = _body(ask, lease, given)
+        made = _changed(ask, body, dry_run=verb != "change")
+    except HoldfastError as error:
+        found = outcome(
+            why={"message": error.message, **error.details}, verb="change", end=given["end"]
+        )
+        return _answer(ask, lease, given, found, error.status)
+    if verb != "change":
+        differs = lease_chain.differences(lease, made)
+        found = outcome(lease=made, differs=differs, command=_same(lease, body), end=given["end"])
+        return _answer(ask, lease, given, found)
+    said = f"Lease {made['name']} is changed."
+    if "part" in ask.body:
+        return _answer(ask, lease, given, outcome(done=said, href=f"{HERE}/{lease['id']}"))
+    return away(f"{HERE}/{lease['id']}", said=said)
+
+
+def end(ask: Ask) -> Reply:
+    body = {"end_date": "now"}
+    lease = inside.call(ask, leases.update, path=_path(ask), body=body)["lease"]
+    return away(f"{HERE}/{lease['id']}", said=f"Lease {lease['name']} ends now.")
+
+
+def delete(ask: Ask) -> Reply:
+    lease = _lease(ask)
+    inside.call(ask, leases.delete, path=_path(ask))
+    return away(HERE, said=f"Lease {lease['name']} is deleted.")
+
+
+def acknowledge(ask: Ask) -> Reply:
+    lease = _lease(ask)
+    inside.call(ask, repair.acknowledge, path=_path(ask))
+    return away(f"{HERE}/{lease['id']}", said="It is noted that you have seen it.")
+
+
+# what is shown
+
+
+def _path(ask: Ask) -> dict[str, str]:
+    return {"lease_id": ask.path["lease_id"]}
+
+
+def _lease(ask: Ask) -> dict[str, Any]:
+    found: dict[str, Any] = inside.call(ask, leases.show, path=_path(ask))["lease"]
+    return found
+
+
+def _shown(ask: Ask, lease: dict[str, Any]) -> dict[str, Any]:
+    history = ask.services.store.audit.list_all(Wanted(subject=lease["id"], limit=_HISTORY))
+    for one in lease["reservations"]:
+        one["asked"] = lease_chain.asked(one)
+    ends, starts = (dates.from_wire(lease[name]) for name in ("end_date", "start_date"))
+    return {
+        **_form(lease, _known(lease), None),
+        "chain": lease_chain.chain(lease, history),
+        "flags": lease_chain.flags(lease),
+        "healed": lease_chain.healed(history),
+        "changed": any(one["resources_changed"] for one in lease["reservations"]),
+        "history": history,
+        "lasts": ends - starts,
+    }
+
+
+def _form(
+    lease: Mapping[str, Any], given: Mapping[str, str], found: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    return {"lease": lease, "given": given, "ends": _known(lease)["end"], "outcome": found}
+
+
+def _answer(
+    ask: Ask,
+    lease: Mapping[str, Any],
+    given: Mapping[str, str],
+    found: Mapping[str, Any],
+    status: int = 200,
+) -> Reply:
+    shown = _form(lease, given, found)
+    if "part" in ask.body:
+        return part(ask, "lease_outcome.html", **shown)
+    title = f"Change lease {lease['name']}"
+    return page(ask, "lease_dates.html", title=title, status=status, **shown)
+
+
+# what is asked for
+
+
+def _known(lease: Mapping[str, Any]) -> dict[str, str]:
+    start, end = (
+        dates.on_wire(dates.from_wire(lease[name]).replace(microsecond=0))
+        for name in ("start_date", "end_date")
+    )
+    return {"name": lease["name"], "start": start, "end": end}
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(fields[name]).strip() for name in ("name", "start", "end") if name in fields}
+
+
+def _meant(given: dict[str, str], verb: str, instead: str) -> dict[str, str]:
+    """With the dates that a refusal offered, or an end so much later or earlier."""
+    start, _, end = instead.partition("/")
+    if end:
+        return {**given, "start": start, "end": end}
+    by = verb.removeprefix("check")
+    if by[:1] not in ("+", "-"):
+        return given
+    try:
+        length = dates.span(by[1:])
+        old = dates.parse(given["end"]).moment
+        if old is None:
+            raise ValueError(f"{given['end']!r} is not a date")
+        moved = dates.later(old, length if by[0] == "+" else -length)
+    except ValueError as error:
+        raise InvalidInput(f"end: {error}") from None
+    return {**given, "end": dates.on_wire(moved)}
+
+
+def _body(ask: Ask, lease: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """What differs from what it is."""
+    known, now = _known(lease), ask.services.clock.now()
+    body: dict[str, Any] = {} if given["name"] == known["name"] else {"name": given["name"]}
+    for name in ("start", "end"):
+        if given[name] == known[name]:
+            continue
+        try:
+            body[f"{name}_date"] = dates.parse(given[name]).on_wire(now)
+        except ValueError as error:
+            raise InvalidInput(f"{name}: {error}") from None
+    return body
+
+
+def _changed(ask: Ask, body: dict[str, Any], dry_run: bool) -> Any:
+    asked = {**body, "dry_run": True} if dry_run else body
+    return inside.call(ask, leases.update, path=_path(ask), body=asked)["lease"]
+
+
+def _same(lease: Mapping[str, Any], body: Mapping[str, Any]) -> list[str]:
+    words = ["holdfast", "lease", "set", lease["id"]]
+    for name, value in body.items():
+        words += [f"--{name.removesuffix('_date')}", value]
+    return words if body else []

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages that are open learn that something changed: by a stream of events, or by asking.
+
+One thread for all of them looks at the marks of all topics (store/changes) once a second, while
+anybody listens or has asked lately. What is told is the names of topics, never what is in them: the
+page asks for what it shows, with the rights of who looks at it.
+
+    feed = Feed(store.changes.look, clock, streams=16)
+    feed.stream(since)      # bytes of an event stream; Unavailable if all are taken
+    feed.since("a1-7")      # ("a1-9", ["hosts", "leases"]): for who asks
+"""
+
+import logging
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.ports.clock import Clock
+
+LOG = logging.getLogger(__name__)
+EVERY_S: Final = 1.0
+#: A stream ends after that time, and the browser comes again: who may look is asked anew.
+LASTS_S: Final = 300.0
+#: So often something is said, also if nothing changed: a browser that is gone is found out.
+SIGN_OF_LIFE_S: Final = 3.0
+#: After that time without anybody who listens or asks, nobody looks any more.
+REST_S: Final = 30.0
+#: Nobody has more: a browser has six connections to us, and needs some for the pages themselves.
+MOST_OWN: Final = 4
+#: What is remembered for those who ask; who asks for older things is told that all changed.
+REMEMBERED: Final = 500
+
+Look = Callable[[], Mapping[str, str]]
+
+
+class Feed:
+    def __init__(self, look: Look, clock: Clock, streams: int) -> None:
+        self._look = look
+        self._clock = clock
+        self._streams = streams
+        self._places: set[_Place] = set()
+        self._process = secrets.token_hex(4)  # numbers of another process mean nothing here
+        self._lock = threading.Condition()
+        self._number = 0
+        self._changes: deque[tuple[int, Sequence[str]]] = deque(maxlen=REMEMBERED)
+        self._marks: Mapping[str, str] | None = None
+        self._wanted_until = 0.0
+        self._looking = False
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Every stream ends."""
+        self._stop.set()
+        with self._lock:
+            self._lock.notify_all()
+
+    # for who asks
+
+    def since(self, known: str) -> tuple[str, Sequence[str]]:
+        """Where we are now, and what changed after `known`; everything if that is not known."""
+        self._want()
+        with self._lock:
+            return self._id(self._number), self._after(known)
+
+    def _after(self, known: str) -> Sequence[str]:
+        process, _, number = known.partition("-")
+        first = self._changes[0][0] if self._changes else self._number + 1
+        good = number.isascii() and number.isdigit() and len(number) < 19
+        if process != self._process or not good or int(number) < first - 1:
+            return [] if known == "" else ["*"]
+        new = [topics for at, topics in self._changes if at > int(number)]
+        return sorted({topic for topics in new for topic in topics})
+
+    def _id(self, number: int) -> str:
+        return f"{self._process}-{number}"
+
+    # for who listens
+
+    def stream(self, known: str, who: str = "", tab: str = "") -> "_Stream":
+        """The page that a tab of a browser showed before gives its place to the next one; nobody
+        takes more than half of them, nor more than a few."""
+        place = _Place(who, tab)
+        with self._lock:
+            if self._stop.is_set():
+                raise Unavailable("the program ends")
+            before = [one for one in self._places if tab and (one.who, one.tab) == (who, tab)]
+            self._places -= set(before)
+            own = sum(one.who == who for one in self._places)
+            if len(self._places) >= self._streams or own >= most_own(self._streams):
+                raise Unavailable("all streams are taken: ask for changes instead")
+            self._places.add(place)
+            self._lock.notify_all()
+        return _Stream(self._events(known, place), lambda: self._give_back(place))
+
+    def _give_back(self, place: "_Place") -> None:
+        with self._lock:
+            self._places.discard(place)
+
+    def _events(self, known: str, place: "_Place") -> Iterator[bytes]:
+        ends = self._clock.monotonic() + LASTS_S
+        yield b"retry: 3000\n\n"
+        at, topics = self.since(known)
+        yield _event(at, topics)
+        while self._clock.monotonic() < ends:
+            new, topics = self._wait(at, place)
+            if self._stop.is_set():
+                return
+            if place not in self._places:
+                yield b"event: moved\ndata: \n\n"  # to a page that calls itself the same tab
+                return
+            if new != at:
+                at = new
+                yield _event(at, topics)
+            else:
+                yield b": still here\n\n"
+
+    def _wait(self, known: str, place: "_Place") -> tuple[str, Sequence[str]]:
+        def so() -> bool:
+            gone = place not in self._places or self._stop.is_set()
+            return gone or self._id(self._number) != known
+
+        self._want()
+        with self._lock:
+            self._lock.wait_for(so, SIGN_OF_LIFE_S)
+            return self._id(self._number), self._after(known)
+
+    # who looks
+
+    def _want(self) -> None:
+        with self._lock:
+            self._wanted_until = self._clock.monotonic() + REST_S
+            if self._looking or self._stop.is_set():
+                return
+            self._looking = True
+        self._try_turn()  # at once: what changes from now on is seen
+        threading.Thread(target=self._forever, name="console", daemon=True).start()
+
+    def _forever(self) -> None:
+        while not self._clock.wait(self._stop, EVERY_S):
+            with self._lock:
+                if self._clock.monotonic() > self._wanted_until:
+                    self._looking, self._marks = False, None
+                    self._say(["*"])  # what changes from now on is not seen
+                    return
+            self._try_turn()
+
+    def _try_turn(self) -> None:
+        try:
+            self._turn()
+        except HoldfastError as error:
+            LOG.warning("console: changes cannot be seen: %s", error.message)
+        except Exception:
+            LOG.exception("console: changes cannot be seen")
+
+    def _turn(self) -> None:
+        marks = self._look()
+        with self._lock:
+            old, self._marks = self._marks, marks
+            changed = [] if old is None else [name for name in marks if marks[name] != old[name]]
+            if changed:
+                self._say(changed)
+
+    def _say(self, topics: Sequence[str]) -> None:
+        self._number += 1
+        self._changes.append((self._number, topics))
+        self._lock.notify_all()
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """One stream's, by identity."""
+
+    who: str
+    tab: str
+
+
+class _Stream:
+    """Gives its place back when it ends, also before it began."""
+
+    def __init__(self, events: Iterator[bytes], ended: Callable[[], None]) -> None:
+        self._events = events
+        self._ended: Callable[[], None] | None = ended
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._events)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
+
+
+def most_own(streams: int) -> int:
+    """Of so many, how many one person may have."""
+    return max(1, min(MOST_OWN, streams // 2))
+
+
+def _event(at: str, topics: Sequence[str]) -> bytes:
+    return f"id: {at}\nevent: change\ndata: {' '.join(topics)}\n\n".encode()

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors as people see them: a page that says what and what now; the login page where nobody is
+logged in; a short text for our script."""
+
+from typing import Any
+from urllib.parse import quote
+
+import falcon
+
+from holdfast.api.login import LoginWanted
+from holdfast.console.pages import HEADERS, HTML, PREFIX, environment
+from holdfast.model.errors import HoldfastError
+
+#: By which our script says that it is asking, not a person.
+SCRIPT = "X-Holdfast-Script"
+
+
+def refuse(req: falcon.Request, resp: falcon.Response, error: HoldfastError) -> None:
+    resp.set_headers(dict(HEADERS))
+    resp.content_type = HTML
+    if req.get_header(SCRIPT):
+        resp.status = falcon.code_to_http_status(error.status)
+        resp.content_type = "text/plain; charset=utf-8"
+        resp.data = error.message.encode()
+    elif isinstance(error, LoginWanted) and req.method in ("GET", "HEAD"):
+        resp.status = falcon.HTTP_303
+        resp.set_header("Location", f"{PREFIX}/login?next={quote(req.relative_uri)}")
+        resp.data = b""
+    else:
+        resp.status = falcon.code_to_http_status(error.status)
+        resp.data = _page(error)
+
+
+def _page(error: HoldfastError) -> bytes:
+    shown: dict[str, Any] = {"error": error, "title": error.title, "theme": ""}
+    return environment().get_template("refusal.html").render(shown).encode()

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/console/search: hosts, leases and incidents by a few letters. What is meant for sure is opened
+at once; else there is a list of what could be."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.console.pages import PREFIX, away, page
+from holdfast.model.host import normalise
+
+MOST, LONGEST = 25, 100
+HOSTS, LEASES = "holdfast:host:list", "reservation:lease:list"
+INCIDENTS = "holdfast:incident:list"
+
+
+@dataclass(frozen=True)
+class Hit:
+    kind: str
+    name: str
+    path: str
+    state: str
+    about: str
+    keys: tuple[str, ...]  # who says one of these means it and nothing else
+
+
+def show(ask: Ask) -> Reply:
+    text = str(ask.query.get("q", "")).strip()[:LONGEST]
+    hits = _hits(ask, text) if text else []
+    if path := meant(hits, text):
+        return away(path)
+    title = f"Search: {text}" if text else "Search"
+    more = MOST in Counter(one.kind for one in hits).values()
+    return page(ask, "search.html", title=title, text=text, hits=hits, more=more)
+
+
+def meant(hits: Sequence[Hit], text: str) -> str:
+    """Where the only thing is that was found, or that is called just so; empty: nobody knows."""
+    exact = [one for one in hits if normalise(text) in map(normalise, one.keys)]
+    if len(exact) == 1:
+        return exact[0].path
+    return hits[0].path if len(hits) == 1 else ""
+
+
+def _hits(ask: Ask, text: str) -> list[Hit]:
+    store, found = ask.services.store.search, list[Hit]()
+    if ask.may(HOSTS):
+        found += map(_host, store.hosts(text, MOST))
+    if ask.may(LEASES):
+        own = None if ask.caller.is_admin else ask.caller.project_id
+        found += map(_lease, store.leases(text, own, MOST))
+    if ask.may(INCIDENTS):
+        found += map(_incident, store.incidents(text, MOST))
+    return found
+
+
+def _host(row: Mapping[str, Any]) -> Hit:
+    name = row["name"]
+    path = f"{PREFIX}/hosts/{quote(name, safe='')}"
+    return Hit("host", name, path, row["state"], f"in {row['rack'] or row['zone']}", (name,))
+
+
+def _lease(row: Mapping[str, Any]) -> Hit:
+    about = f"project {row['project_id']}, {row['start_date']:%Y-%m-%d %H:%M} to"
+    about += f" {row['end_date']:%Y-%m-%d %H:%M} UTC"
+    path, keys = f"{PREFIX}/leases/{row['id']}", (row["id"], row["name"])
+    return Hit("lease", row["name"], path, row["status"].lower(), about, keys)
+
+
+def _incident(row: Mapping[str, Any]) -> Hit:
+    about = f"{row['opened_at']:%Y-%m-%d %H:%M:%S} UTC: {row['sentence']}"
+    path = f"{PREFIX}/incidents/{row['id']}"
+    return Hit("incident", row["subject"], path, row["status"], about, (row["id"],))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Breaking and mending the simulated cloud from pages; where the cloud is a real one there is no
+such button, and nothing to press it with."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from holdfast.api.ask import Ask, Reply
+from holdfast.api.holdfast_v1 import sim
+from holdfast.console import inside
+from holdfast.console.pages import PREFIX, away, local
+from holdfast.model.errors import InvalidInput
+from holdfast.model.host import same
+
+CHANGE = "holdfast:sim:change"
+DEEDS = ("fail", "cut", "heal")
+
+
+def world_of(ask: Ask, host: str) -> Mapping[str, Any] | None:
+    """The simulated host: what is really so; None for who may not break it, or where none is."""
+    if ask.services.sim is None or not ask.may(CHANGE):
+        return None
+    hosts = ask.services.sim().world()["hosts"]
+    return next((one for one in hosts if same(one["name"], host)), None)
+
+
+def do(ask: Ask) -> Reply:
+    """One deed, then back to where it was done, or to the story of it."""
+    host, deed = ask.body.get("host", ""), ask.body.get("deed", "")
+    if deed == "fail":
+        said = inside.call(ask, sim.fail_host, path={"name": host})["said"]
+    elif deed == "cut":
+        network = {"network": ask.body.get("network", "")}
+        said = inside.call(ask, sim.cut_host, path={"name": host}, body=network)["said"]
+    elif deed == "heal":
+        said = _heal(ask, host)
+    else:
+        raise InvalidInput(f"there is no deed {deed[:40]!r}: {', '.join(DEEDS)}")
+    if deed == "fail" and "story" in ask.body:
+        return away(_story(ask, host))
+    page = f"{PREFIX}/hosts/{quote(host, safe='')}"
+    return away(local(ask.body.get("next", page)), said=said)
+
+
+def _heal(ask: Ask, host: str) -> str:
+    """Its cables are whole again, and it has power."""
+    known = world_of(ask, host) or {}
+    for network in known.get("cut", ()):
+        inside.call(ask, sim.mend_host, path={"name": host}, body={"network": network})
+    return str(inside.call(ask, sim.recover_host, path={"name": host})["said"])
+
+
+def heal_commands(known: Mapping[str, Any]) -> list[list[str]]:
+    """What `heal` does to a host of the simulated world."""
+    host = known["name"]
+    mends = [["holdfast", "sim", "mend", host, "--network", network] for network in known["cut"]]
+    return [*mends, ["holdfast", "sim", "recover-host", host]]
+
+
+def _story(ask: Ask, host: str) -> str:
+    """With the lease that holds it, to see what becomes of that."""
+    store = ask.services.store
+    at, seen = int(store.database.now().timestamp()), store.standings.of(host)
+    held = store.wall.look(seen.id).held.get(seen.id, ()) if seen is not None else ()
+    lease = next((one.lease_id for one in held if one.slots is None), "")
+    return f"/?{urlencode({'story': host, 'lease': lease, 'at': at})}"

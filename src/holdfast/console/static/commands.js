@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forms whose command follows what is chosen in them; console/switch_commands.py says the same of what they begin with.
+//
+//   <form data-does="holdfast incident pause" data-shown="pause-command">
+//   <select data-option="--for"><option value="3600" data-word="1h">       <input data-option="--reason" data-else="TEXT">
+//   What is empty is left out, or its data-else stands there; with data-any only if no other field that has it is filled.
+"use strict";
+
+(() => {
+  const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", `'"'"'`) + "'");
+
+  function entered(field) {
+    const chosen = field.selectedOptions && field.selectedOptions[0];
+    return chosen ? chosen.dataset.word ?? chosen.value : field.value.trim();
+  }
+
+  function words(form) {
+    const fields = [...form.querySelectorAll("[data-option]")];
+    const named = fields.some((one) => one.dataset.any !== undefined && entered(one));
+    return fields.flatMap((one) => {
+      const value = entered(one) || (named && one.dataset.any !== undefined ? "" : one.dataset.else || "");
+      if (!value) return [];
+      return value.startsWith("-") ? [`${one.dataset.option}=${value}`] : [one.dataset.option, value];
+    });
+  }
+
+  function show(form) {
+    const code = document.querySelector(`#${form.dataset.shown} code`);
+    if (code) code.textContent = [form.dataset.does, ...words(form).map(quoted)].join(" ");
+  }
+
+  const all = () => document.querySelectorAll("form[data-does]").forEach(show);
+  document.addEventListener("input", (event) => { if (event.target.form && event.target.form.dataset.does) show(event.target.form); });
+  document.addEventListener("refreshed", all);
+  document.addEventListener("DOMContentLoaded", all); // a browser fills in again what was there before
+})();

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The wall: asks what differs from what it shows, and puts only that into its place; arrow keys go from tile to tile.
+"use strict";
+(() => {
+  const wall = document.getElementById("wall");
+  if (!wall) return;
+  const LEAST_MS = 500;
+  let busy = false, again = false;
+
+  const parse = (html) => new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
+
+  function replace(known, fresh) {
+    const place = known.contains(document.activeElement) ? [...known.querySelectorAll("a")].indexOf(document.activeElement) : -1;
+    known.replaceWith(fresh);
+    if (place >= 0) (fresh.querySelectorAll("a")[place] || fresh.querySelector("a"))?.focus();
+  }
+
+  // the children of a list become these, in this order; what is there stays where it can
+  function order(list, ids, pieces) {
+    const wanted = new Set(ids);
+    for (const one of [...list.children]) if (!wanted.has(one.id)) one.remove();
+    let place = list.firstElementChild;
+    for (const id of ids) {
+      const known = document.getElementById(id);
+      if (known && known === place) { place = place.nextElementSibling; continue; }
+      const one = known || (pieces[id] && parse(pieces[id]));
+      if (one) list.insertBefore(one, place);
+    }
+  }
+
+  function change(found) {
+    const { lists, pieces } = found;
+    if (lists.groups) order(document.getElementById("groups"), lists.groups, pieces);
+    for (const [id, html] of Object.entries(pieces)) {
+      const known = document.getElementById(id);
+      if (!known || known.tagName === "SECTION") continue;
+      const fresh = parse(html);
+      if (known.tagName === "LI") fresh.classList.add("fresh");
+      replace(known, fresh);
+    }
+    for (const [id, ids] of Object.entries(lists)) {
+      const list = id !== "groups" && document.getElementById(id);
+      if (list) order(list, ids, pieces);
+    }
+    wall.dataset.version = found.version;
+    Holdfast.dress(wall);
+    wall.dispatchEvent(new CustomEvent("changed", { detail: Object.keys(pieces).length, bubbles: true }));
+  }
+
+  async function look() {
+    if (busy) { again = true; return; }
+    busy = true;
+    try {
+      const mark = wall.dataset.fresh.includes("?") ? "&" : "?";
+      const answer = await Holdfast.get(wall.dataset.fresh + mark + "since=" + wall.dataset.version);
+      change(await answer.json());
+    } catch (error) {
+      Holdfast.say("cannot be refreshed: " + error.message);
+    } finally {
+      setTimeout(() => { busy = false; if (again) { again = false; look(); } }, LEAST_MS);
+    }
+  }
+
+  const STEPS = { ArrowRight: 1, ArrowLeft: -1 };
+  wall.addEventListener("keydown", (event) => {
+    const tile = event.target.closest(".tile");
+    if (!tile || !event.key.startsWith("Arrow")) return;
+    const tiles = [...wall.querySelectorAll(".tile")];
+    const at = tiles.indexOf(tile);
+    let next = tiles[at + (STEPS[event.key] || 0)];
+    if (event.key === "ArrowDown") next = tiles.slice(at + 1).find((one) => one.offsetTop > tile.offsetTop && one.offsetLeft >= tile.offsetLeft) || next;
+    if (event.key === "ArrowUp") next = tiles.slice(0, at).reverse().find((one) => one.offsetTop < tile.offsetTop && one.offsetLeft <= tile.offsetLeft) || next;
+    const link = next && next.querySelector("a");
+    if (link) { event.preventDefault(); link.focus(); }
+  });
+
+  Holdfast.follow(["hosts", "networks", "leases", "incidents", "alarms", "switches"], look);
+})();

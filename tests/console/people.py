@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""People with a browser but no windows: what a form sends and what comes back, by plain HTTP."""
+
+from __future__ import annotations
+
+import re
+
+import requests
+
+from holdfast.api.forms import FIELD
+from tests.console.site import Site
+
+
+class Person:
+    """Keeps cookies like a browser, follows nothing by itself."""
+
+    def __init__(self, site: Site, user: str = "", password: str = "") -> None:
+        self.site = site
+        self.http = requests.Session()
+        if user:
+            entered = self.enter(user, password or user)
+            assert entered.status_code == 303, entered.text
+
+    def get(self, path: str, **how: object) -> requests.Response:
+        return self.http.get(self.site.url + path, allow_redirects=False, timeout=30, **how)  # type: ignore[arg-type]
+
+    def word(self, path: str = "/console/login") -> str:
+        """Of a page's forms."""
+        found = re.search('name="form-token" content="([0-9a-f]+)"', self.get(path).text)
+        assert found, path
+        return found[1]
+
+    def post(self, path: str, fields: dict[str, str], word: str | None = None) -> requests.Response:
+        """As a form of one of our pages sends it."""
+        said = {FIELD: self.word() if word is None else word, **fields}
+        return self.http.post(self.site.url + path, data=said, allow_redirects=False, timeout=30)
+
+    def enter(self, user: str, password: str) -> requests.Response:
+        return self.post("/console/login", {"user": user, "password": password, "next": "/"})

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""People come in by a form, stay by a cookie, and go; nobody else's page can act for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import requests
+from playwright.sync_api import Browser
+
+from holdfast.api import forms, guesses
+from holdfast.console import ROUTES
+from holdfast.console.pages import NAVIGATION
+from tests.api.house import basic_config
+from tests.console.browser import check_for_everybody, opened
+from tests.console.people import Person
+from tests.console.site import Site
+
+Build = Callable[..., Site]
+
+
+@pytest.fixture
+def guarded(build: Build, tmp_path: Path) -> Site:
+    return build(basic_config(tmp_path))
+
+
+def test_whoever_is_not_logged_in_is_asked_to_and_comes_back_to_where_he_was(
+    browser: Browser, guarded: Site
+) -> None:
+    with opened(browser, guarded.url) as page:
+        page.goto("/console/leases?status=ACTIVE")
+        assert "/console/login?next=/console/leases" in page.url
+        check_for_everybody(page)
+        page.keyboard.type("member")
+        page.keyboard.press("Tab")
+        page.keyboard.type("wrong")
+        page.keyboard.press("Enter")
+        assert page.get_by_role("alert").inner_text() == "wrong user or password"
+        assert page.get_by_label("User").input_value() == "member"
+        page.get_by_label("Password").fill("member")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/console/leases?status=ACTIVE")
+        assert page.locator(".who").inner_text() == "member · blue"
+        page.get_by_role("button", name="log out").click()
+        page.goto("/console/leases")
+        assert "/console/login" in page.url
+
+
+def test_a_session_is_a_random_word_of_which_only_the_hash_is_kept(guarded: Site) -> None:
+    alice = Person(guarded, "member")
+    cookie = alice.http.cookies[forms.SESSION]
+    assert alice.get("/").status_code == 200
+    assert cookie not in "\n".join(guarded.dump())
+    said = alice.enter("member", "member").headers["Set-Cookie"]
+    for part in ("HttpOnly", "SameSite=Lax", "Path=/"):
+        assert part in said
+    assert "Secure" not in said  # by plain HTTP it would never come back
+
+
+def test_a_session_ends_with_logout_with_the_password_and_with_the_user(
+    guarded: Site, tmp_path: Path
+) -> None:
+    first, second, third = (Person(guarded, "member") for _ in range(3))
+    stolen = dict(first.http.cookies)
+    assert first.post("/console/logout", {}).status_code == 303
+    assert requests.get(guarded.url, cookies=stolen, allow_redirects=False).status_code == 303
+    assert second.get("/").status_code == 200
+    file = Path(guarded.conf.auth.htpasswd_file)
+    lines = file.read_text().splitlines()
+    others = [line for line in lines if not line.startswith("member:")]
+    reader = next(line for line in lines if line.startswith("reader:"))
+    file.write_text("\n".join([*others, reader.replace("reader:", "member:")]) + "\n")
+    assert second.get("/").status_code == 303
+    file.write_text("\n".join(lines) + "\n")
+    assert third.get("/").status_code == 200
+    file.write_text("\n".join(others) + "\n")
+    assert third.get("/").status_code == 303
+
+
+def test_what_cannot_be_a_user_is_a_wrong_user(guarded: Site) -> None:
+    stranger = Person(guarded)
+    for user in ("nobody", "", "x" * 300, "a:b", "member\x00"):
+        answer = stranger.enter(user, "member")
+        assert answer.status_code in (400, 401), user
+        assert forms.SESSION not in answer.cookies
+
+
+def test_passwords_cannot_be_guessed_one_after_the_other(
+    guarded: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guesses, "FIRST_S", guesses.LONGEST_S)  # however slow the machine is
+    stranger = Person(guarded)
+    said = [stranger.enter("member", f"guess-{number}") for number in range(7)]
+    assert [one.status_code for one in said] == [401] * 5 + [429] * 2
+    assert "too many wrong passwords: try again in" in said[-1].text
+    assert forms.SESSION not in said[-1].cookies
+    # the API goes by the same count, also with the right one
+    asked = f"{guarded.url}/reservation/v1/leases"
+    answer = requests.get(asked, auth=("member", "member"), timeout=10)
+    assert (answer.status_code, answer.json()["error_code"]) == (429, 429)
+    assert 0 < int(answer.headers["Retry-After"]) <= guesses.LONGEST_S
+    assert requests.get(asked, auth=("reader", "reader"), timeout=10).status_code == 200
+
+
+def test_a_new_login_ends_the_session_that_this_browser_had(guarded: Site) -> None:
+    person = Person(guarded, "member")
+    old = dict(person.http.cookies)
+    assert person.enter("reader", "reader").status_code == 303
+    assert requests.get(guarded.url, cookies=old, allow_redirects=False).status_code == 303
+    assert person.get("/").status_code == 200
+
+
+def test_the_way_back_leads_to_our_own_pages_only(guarded: Site) -> None:
+    for there in ("https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:x"):
+        person = Person(guarded)
+        fields = {"user": "member", "password": "member", "next": there}
+        assert person.post("/console/login", fields).headers["Location"] == "/"
+
+
+def test_nothing_is_done_for_a_form_that_is_not_ours(guarded: Site, site: Site) -> None:
+    """Every form of the console, without its word, with another's, from another site."""
+    for there, person in ((guarded, Person(guarded, "admin")), (site, Person(site))):
+        person.word("/")
+        other = Person(there).word("/console/login" if there is guarded else "/")
+        before = there.settled()
+        for route in (one for one in ROUTES if one.method == "POST"):
+            path = route.path.replace("{", "").replace("}", "")
+            for word in ("", other, "0" * 64):
+                answer = person.post(path, {"next": "/"}, word)
+                assert answer.status_code == 403, (path, answer.status_code)
+            headers = {"Origin": "https://evil.example"}
+            fields = {forms.FIELD: person.word("/")}
+            for name, value in (*headers.items(), ("Sec-Fetch-Site", "cross-site")):
+                strange = person.http.post(
+                    there.url + path, data=fields, headers={name: value}, allow_redirects=False
+                )
+                assert strange.status_code == 403, (path, name)
+            answer = person.http.post(there.url + path, json={}, allow_redirects=False)
+            assert answer.status_code in (400, 403), path
+        assert there.dump() == before
+
+
+def test_every_page_forbids_what_it_does_not_need(site: Site) -> None:
+    for path in ("/", "/console/login", "/console/nothing-here", "/console/leases"):
+        answer = requests.get(site.url + path)
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+        for forbidden in ("<style", " style=", " onclick=", "<script>", "javascript:"):
+            assert forbidden not in answer.text, (path, forbidden)
+
+
+def test_a_theme_is_kept_and_only_ours_are_known(browser: Browser, site: Site) -> None:
+    with opened(browser, site.url) as page:
+        page.goto("/console/leases")
+        page.get_by_label("Theme").select_option("dark")
+        page.wait_for_selector("html[data-theme=dark]")
+        assert "/console/leases" in page.url
+        page.goto("/")
+        assert page.locator("html").get_attribute("data-theme") == "dark"
+    person = Person(site)
+    word = person.word("/")
+    for theme, status in (("x", 400), ("dark", 303), ("", 303)):
+        answer = person.post("/console/theme", {"theme": theme, "next": "/"}, word)
+        assert answer.status_code == status, (theme, answer.text)
+        assert ("holdfast_theme" in answer.headers.get("set-cookie", "")) == (status == 303)
+    assert (
+        person.post("/console/theme", {"theme": "dark"}, Person(site).word("/")).status_code == 403
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "said"),
+    [
+        ("/?q=cmp", "Wall", "page"),
+        ("/console/hosts/cmp-1", "Wall", "true"),
+        ("/console/rules/new", "Metrics", "true"),
+        ("/console/leases/new?from=1", "Leases", "true"),
+    ],
+)
+def test_the_row_of_pages_says_where_one_is(path: str, name: str, said: str) -> None:
+    assert {one.name: one.current(path) for one in NAVIGATION if one.current(path)} == {name: said}

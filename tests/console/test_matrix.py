@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The strategy as people see it: who is in which row, and what an edit would change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from holdfast.console.matrix_trial import compare
+from holdfast.model import matrix
+from tests.api.house import basic_config
+from tests.api.views import BLIND, NETWORKS, NO_STORAGE, UP, view_body
+from tests.console.browser import check_for_everybody, opened, picture
+from tests.console.people import Person
+from tests.console.site import Site
+
+Build = Callable[..., Site]
+EVIL = "<script>alert(1)</script>"
+ALERT = "networks: [manage, tenant, storage]\nrules:\n  - {when: {storage: down}, do: alert}\n"
+BROKEN = (
+    "rules:\n  - {when: {stroage: down}, do: recovery}\n  - {when: {storage: dwon}, do: alert}\n"
+)
+
+
+def see(site: Site, *down: str, observer: str = "ctl-1", **more: Any) -> None:
+    """A monitor sees cmp-1 and cmp-2, those that are down, and of cmp-9 not all."""
+    well = [name for name in ("cmp-1", "cmp-2", "cmp-3") if name not in down]
+    rows = [(UP, "none", well), (BLIND, "undecided", ["cmp-9"])]
+    rows += [(NO_STORAGE, "recovery", list(down))] if down else []
+    sent = view_body(*rows, heartbeat_s=300, **more)
+    site.core.store.monitors.put(observer, datetime.fromisoformat(sent.pop("at")), sent)
+
+
+def kept(site: Site) -> list[str]:
+    """What monitors said; beside that the votes are counted at any time."""
+    return [line for line in site.dump() if 'INTO "monitors"' in line]
+
+
+@pytest.fixture(autouse=True)
+def seen(site: Site) -> None:
+    see(site, "cmp-3")
+
+
+def test_the_table_has_the_hosts_of_each_row_and_follows_them(site: Site, page: Page) -> None:
+    page.goto("/console/matrix")
+    head = page.locator("table.matrix thead th").all_inner_texts()
+    assert head == ["manage", "tenant", "storage", "what is done", "hosts now", "why"]
+    lost = page.locator("#row-up-up-down")
+    assert "recovery after 3 s" in lost.inner_text() and "1 host" in lost.inner_text()
+    blind = page.locator("#row-up-up-unknown").inner_text()
+    assert "undecided" in blind and "cmp-9" in blind and "storage is unknown" in blind
+    assert "the default (no strategy file)" in page.locator("#source").inner_text()
+    page.get_by_text("live", exact=True).wait_for()
+    see(site, "cmp-2", "cmp-3")
+    page.locator("#row-up-up-down", has_text="2 hosts").wait_for()
+    page.locator("#row-up-up-down").get_by_role("link", name="2 hosts").click()
+    assert page.locator("h1").inner_text() == "2 hosts in one row"
+    assert page.locator(".names-list li").all_inner_texts() == ["cmp-2", "cmp-3"]
+    assert "holdfast matrix explain cmp-2" in page.content()
+
+
+def test_an_edit_is_tried_by_keyboard_alone_and_downloaded(site: Site, page: Page) -> None:
+    page.goto("/console/matrix")
+    field = page.get_by_role("textbox", name="Strategy")
+    assert "- {when: {storage: down}, do: recovery, for: 3s}" in field.input_value()
+    field.focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(ALERT + "otherwise: none\n")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/matrix/try")
+    said = page.get_by_role("status").last.inner_text()
+    assert said == "4 rows differ; of the hosts as they are now, 1 would raise an alert."
+    changed = page.locator("tr.differs.held")
+    assert "recovery after 3 s" in changed.inner_text() and "cmp-3" in changed.inner_text()
+    assert "alert after 3 s" in changed.inner_text()
+    assert "holdfast matrix check strategy.yaml" in page.content()
+    with page.expect_download() as waited:
+        page.get_by_role("button", name="Download strategy.yaml").click()
+    assert waited.value.suggested_filename == "strategy.yaml"
+    text = Path(waited.value.path()).read_text()
+    assert matrix.parse(text, NETWORKS).rules[0].action == "alert"
+
+
+def test_what_is_wrong_is_said_by_line_and_the_line_is_shown(site: Site, page: Page) -> None:
+    before = kept(site)
+    page.goto("/console/matrix")
+    page.get_by_role("textbox", name="Strategy").fill(BROKEN)
+    page.get_by_role("button", name="Try it").click()
+    said = page.get_by_role("alert").inner_text()
+    assert "line 2: network 'stroage' is unknown" in said and "line 3: 'dwon' is no state" in said
+    assert "{when: {stroage: down}, do: recovery}" in said
+    assert page.get_by_role("textbox", name="Strategy").input_value() == BROKEN
+    page.get_by_role("link", name="line 3").first.click()
+    marked = "document.activeElement.value.slice(document.activeElement.selectionStart)"
+    assert page.evaluate(marked).startswith("  - {when: {storage: dwon}")
+    assert kept(site) == before
+
+
+@pytest.mark.parametrize(("path", "text"), [("try", ALERT), ("try", BROKEN), ("file", BROKEN)])
+def test_who_changes_the_theme_on_what_was_tried_sees_the_strategy(
+    site: Site, path: str, text: str
+) -> None:
+    person = Person(site)
+    shown = person.post(f"/console/matrix/{path}", {"text": text}, person.word("/console/audit"))
+    assert '<input type="hidden" name="next" value="/console/matrix">' in shown.text
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_everybody_can_use_it_on_any_screen(browser: Browser, site: Site, theme: Any) -> None:
+    with opened(browser, site.url, color_scheme=theme) as page:
+        for width in (1280, 375):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.goto("/console/matrix")
+            check_for_everybody(page)
+            picture(page, f"matrix-{theme}-{width}")
+            page.get_by_role("textbox", name="Strategy").fill(ALERT + "otherwise: none\n")
+            page.get_by_role("button", name="Try it").click()
+            page.locator("h1", has_text="Tried").wait_for()
+            check_for_everybody(page)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            picture(page, f"matrix-tried-{theme}-{width}")
+
+
+def test_without_script_it_is_read_and_tried(browser: Browser, site: Site) -> None:
+    with opened(browser, site.url, java_script_enabled=False) as page:
+        page.goto("/console/matrix")
+        page.get_by_role("textbox", name="Strategy").fill(
+            "for: 0\nrules: []\notherwise: recovery\n"
+        )
+        page.get_by_role("button", name="Try it").click()
+        assert "1 would wait for another time" in page.locator(".note").inner_text()
+
+
+def test_names_that_somebody_chose_are_text(site: Site, page: Page) -> None:
+    strategy = {**matrix.default(NETWORKS).to_plain(), "source": f"/etc/{EVIL}"}
+    other = matrix.parse("rules: []\notherwise: none\n", NETWORKS, EVIL).to_plain()
+    see(site, EVIL, strategy=strategy)
+    see(site, observer=f"z{EVIL}", strategy=other)
+    page.goto("/console/matrix")
+    text = page.locator("main").inner_text()
+    assert f"/etc/{EVIL}" in text and f"z{EVIL}: {EVIL}" in text
+    assert EVIL in page.locator("#row-up-up-down").inner_text()
+    someone = Person(site)
+    answer = someone.post(
+        "/console/matrix/try", {"text": f"{EVIL}: 1"}, someone.word("/console/matrix")
+    )
+    assert answer.status_code == 400 and EVIL not in answer.text
+    with site.core.store.database.write() as conn:
+        conn.exec_driver_sql("DELETE FROM monitors")
+
+
+def test_it_is_for_administrators_and_says_so_where_there_is_none(
+    build: Build, tmp_path: Path
+) -> None:
+    site = build(basic_config(tmp_path))
+    member, admin = Person(site, "member"), Person(site, "admin")
+    for path in ("", "/table", "/row?storage=up"):
+        assert member.get(f"/console/matrix{path}").status_code == 403
+    assert member.post("/console/matrix/try", {"text": ""}).status_code == 403
+    assert member.post("/console/matrix/file", {"text": ""}).status_code == 403
+    assert "No host monitor was heard of lately" in admin.get("/console/matrix").text
+    assert admin.post("/console/matrix/try", {"text": ALERT}).status_code == 409
+    assert admin.get("/console/matrix/row").status_code == 404
+    see(site)
+    assert admin.get("/console/matrix/row?manage=up&tenant=up&storage=so").status_code == 404
+    empty = admin.get("/console/matrix/row?manage=down&tenant=up&storage=up")
+    assert "No host is in this row now" in empty.text
+    bad = admin.post("/console/matrix/file", {"text": BROKEN})
+    assert bad.status_code == 400 and "Content-Disposition" not in bad.headers
+
+
+def test_the_same_strategy_changes_nothing() -> None:
+    now = matrix.default(NETWORKS)
+    shown = {"rows": [{"health": dict(zip(NETWORKS, NO_STORAGE, strict=True)), "hosts": ["a"]}]}
+    trial = compare(now, now, {**shown, "undecided": []})
+    assert trial.sentence == "It says the same of every combination as the strategy in force."
+    slow = matrix.parse(
+        "for: 1m\nrules:\n  - {when: {storage: down}, do: recovery}\notherwise: none\n", NETWORKS
+    )
+    trial = compare(now, slow, {**shown, "undecided": []})
+    assert trial.sentence == (
+        "1 row differs; of the hosts as they are now, 1 would wait for another time."
+    )

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of hosts and guests, and the alarms on them, as people see them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from holdfast.console import metrics, numbers, sparks
+from holdfast.console.sparks import Mark
+from holdfast.watch.alarms.preview import preview
+from tests.api.house import OWN, basic_config
+from tests.api.rules import alarm_body, beat_body, furnish_alarm, furnish_rules, report
+from tests.console.browser import check_for_everybody, opened, picture
+from tests.console.hours import EVIL, GUEST, WORSE, busy, flat, guest, hour, kept, put
+from tests.console.people import Person
+from tests.console.site import Site
+
+Build = Callable[..., Site]
+
+
+def ago(minutes: float) -> str:
+    return (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+
+
+def alarm(site: Site, begin: float, event: str = "raised", at: float | None = None) -> None:
+    """Of the rule busy about web-1, as the agent of cmp-1 tells it."""
+    first = ago(begin)
+    site_key = f"{GUEST}/busy/{begin}"
+    body = alarm_body(event, ago(begin if at is None else at), first_at=first, key=site_key)
+    report(site, body)
+
+
+def test_who_opens_a_host_has_its_numbers_sent_and_sees_them_come(site: Site, page: Page) -> None:
+    furnish_rules(site)
+    alarm(site, 29)
+    alarm(site, 29, "cleared", 20)
+    page.goto("/console/metrics/cmp-2")
+    page.locator("#said-of-numbers", has_text="asked for").wait_for()
+    assert set(site.core.store.samples.wanted()) == {"cmp-2"}
+    page.goto("/console/metrics/cmp-1")
+    page.locator("#said-of-numbers", has_text="asked for").wait_for()
+    put(site, busy())
+    page.get_by_role("heading", name="web-1").wait_for()
+    assert "numbers come in" in page.locator("#said-of-numbers").inner_text()
+    first = page.locator("section.entity", has=page.get_by_role("heading", name="web-1"))
+    cpu = first.locator("figure", has_text="CPU").first
+    assert cpu.locator("figcaption").inner_text().split("\n") == ["CPU", "20 %"]
+    assert cpu.locator(".range").inner_text() == "20 % \N{EN DASH} 99 %"
+    shown = first.get_by_role("img", name="CPU of web-1")
+    said = shown.locator("desc").text_content() or ""
+    assert said.startswith("least 20 %, most 99 %, last 20 %; alarm busy (warning) stood from ")
+    assert shown.locator("rect.band").count() == 1 and shown.locator("line.level").count() == 1
+    assert first.get_by_role("img", name="Memory used of web-1").locator("rect").count() == 0
+    assert first.locator(".part").all_inner_texts() == ["disk vda", "interface tap0"]
+    first.get_by_role("link", name="busy").click()
+    page.get_by_role("heading", name="Alarm busy of web-1").wait_for()
+
+
+def test_names_that_a_tenant_chose_are_text(site: Site, page: Page) -> None:
+    put(site, busy())
+    page.goto("/console/metrics/cmp-1?q=" + EVIL)
+    assert page.locator("h3").all_inner_texts()[0].startswith(EVIL)
+    assert f"project {WORSE}" in page.locator("h3").inner_text()
+    assert page.get_by_role("img", name=f"CPU of {EVIL}").count() == 1
+    report(site, alarm_body(name=EVIL, project=WORSE, rule=WORSE, key="evil", summary=EVIL))
+    page.goto("/console/alarms")
+    page.get_by_role("link", name=WORSE).click()
+    assert page.locator("h1").inner_text() == f"Alarm {WORSE} of {EVIL}"
+    assert f"project\n{WORSE}" in page.locator("#facts").inner_text()
+
+
+def test_a_look_changes_nothing_and_without_script_a_button_asks(
+    browser: Browser, site: Site
+) -> None:
+    paths = ("metrics", "metric-rows", "metrics/cmp-4", "metrics/cmp-4/figures", "alarms", "rules")
+    before = kept(site)
+    for path in paths:
+        assert Person(site).get(f"/console/{path}").status_code == 200, path
+    assert kept(site) == before
+    with opened(browser, site.url, java_script_enabled=False) as page:
+        page.goto("/console/metrics/cmp-4")
+        assert "nobody looked at it" in page.locator("#said-of-numbers").inner_text()
+        page.get_by_role("button", name="Look at it now").click()
+        assert "asked for" in page.locator("#said-of-numbers").inner_text()
+        assert 'http-equiv="refresh"' in page.content()
+        put(site, hour(host="cmp-4", simulated=True), "cmp-4")
+        page.reload()
+        assert "simulated: these numbers are made up" in page.locator("main").inner_text()
+        assert "50 %" in page.locator("figure", has_text="CPU").first.inner_text()
+    for path in ("metrics/nobody", "metrics/x%0d%0ay"):
+        assert Person(site).get(f"/console/{path}").status_code == 404
+
+
+def test_hosts_are_listed_with_their_agents_and_alarms(site: Site, page: Page) -> None:
+    told = beat_body(rules={"version": "3-abc", "central": "old"}, firing=2, deaf=EVIL)
+    site.call("PUT", f"{OWN}/agents/cmp-3", json=told)
+    report(site, alarm_body(host="cmp-1", key="listed"))
+    page.goto("/console/metrics")
+    rows = page.locator("#hosts-rows tr").all_inner_texts()
+    assert rows[0].startswith("cmp-1") and "alarm" in rows[0]
+    third = next(row for row in rows if row.startswith("cmp-3"))
+    assert "alive" in third and "2 alarms on it" in third and EVIL in third
+    assert "on their way" in third
+    page.get_by_label("Host", exact=True).fill("mp-2")
+    page.keyboard.press("Enter")
+    page.get_by_text("1 host.", exact=True).wait_for()
+    assert page.locator("#hosts-rows th").all_inner_texts() == ["cmp-2"]
+
+
+def test_an_alarm_is_answered_by_keyboard(site: Site, page: Page) -> None:
+    report(site, alarm_body(rule="answered", key="answered"))
+    page.goto("/console/alarms?rule=answered")
+    page.get_by_role("link", name="answered").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="I take care of it").focus()
+    page.keyboard.press("Enter")
+    page.get_by_text("admin takes care of it: it is not told again").wait_for()
+    assert "taken care of\nby admin" in page.locator("#facts").inner_text()
+    page.locator("select#for").select_option("4h")
+    page.get_by_role("button", name="Silence it").press("Enter")
+    page.get_by_text("nothing is told of it for 4h").wait_for()
+    assert "silent\nuntil" in page.locator("#facts").inner_text()
+    page.get_by_role("button", name="End the silence").press("Enter")
+    page.get_by_text("it is told of again").wait_for()
+    assert "silent\nno" in page.locator("#facts").inner_text()
+    page.wait_for_selector("#live.on")
+    page.locator("select#for").select_option("7 days")
+    page.locator("h1").click()
+    own = urlsplit(page.url).path.rpartition("/")[2]
+    site.call("POST", f"{OWN}/alarms/{own}/silence", json={"duration_s": 60})
+    page.get_by_role("button", name="End the silence").wait_for()
+    assert page.locator("select#for").input_value() == "7d"
+    report(site, alarm_body("cleared", ago(0), rule="answered", key="answered", reason=EVIL))
+    page.locator("#facts", has_text="over").get_by_text(EVIL).wait_for()
+
+
+def test_what_rules_would_have_said_is_worked_out_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked: list[Any] = []
+
+    def counted(text: str, hours: Any) -> Any:
+        worked.append(text)
+        return preview(text, hours)
+
+    monkeypatch.setattr(metrics, "preview", counted)
+    furnish_rules(site)
+    put(
+        site,
+        hour(guest(GUEST, "web-1", flat(0.2, m30=0.99)), host="cmp-3", simulated=True),
+        "cmp-3",
+    )
+    for _ in range(3):
+        seen = Person(site).get("/console/metrics/cmp-3/figures").text
+        assert "alarm busy (warning) stood from" in seen
+    assert len(worked) == 1
+    site.core.store.alarm_rules.remove("base", "ann")
+    assert "alarm busy" not in Person(site).get("/console/metrics/cmp-3/figures").text
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_everybody_can_use_it_on_any_screen(browser: Browser, site: Site, theme: Any) -> None:
+    put(site, busy())
+    alarm(site, 25)
+    with opened(browser, site.url, color_scheme=theme) as page:
+        for width in (1280, 375):
+            page.set_viewport_size({"width": width, "height": 800})
+            for path in ("metrics", "metrics/cmp-1", "alarms"):
+                page.goto(f"/console/{path}")
+                check_for_everybody(page)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+                picture(page, f"{path.replace('/', '-')}-{theme}-{width}")
+            page.locator("#alarms-rows a").first.click()
+            check_for_everybody(page)
+
+
+def test_a_member_sees_alarms_of_the_own_project_and_no_hosts(build: Build, tmp_path: Path) -> None:
+    site = build(basic_config(tmp_path))
+    alarm_id = furnish_alarm(site)
+    member, reader, other = (Person(site, name) for name in ("member", "reader", "other"))
+    seen = member.get("/console/metrics").text
+    assert "web-1" in seen and 'href="/console/metrics/' not in seen
+    assert 'href="/console/rules"' not in seen
+    assert "web-1" not in other.get("/console/alarms").text
+    place = f"/console/alarms/{alarm_id}"
+    assert other.get(place).status_code == 404
+    assert other.post(f"{place}/ack", {}).status_code == 404
+    assert other.post(f"{place}/silence", {"for": "1h"}).status_code == 404
+    assert "I take care of it" not in reader.get(place).text
+    assert reader.post(f"{place}/ack", {}).status_code == 403
+    assert "I take care of it" in member.get(place).text
+    assert member.post(f"{place}/silence", {"for": "forever"}).status_code == 400
+    assert member.post(f"{place}/ack", {}).status_code == 303
+    for path in ("metric-rows", "metrics/cmp-1", "metrics/cmp-1/figures", "rules", "rules/new"):
+        assert member.get(f"/console/{path}").status_code == 403, path
+    assert member.post("/console/metrics/cmp-1/look", {}).status_code == 403
+
+
+# pictures
+
+
+def test_peaks_stay_and_what_is_not_known_is_a_gap() -> None:
+    values = flat(0.2)
+    values[100] = 0.9
+    values[200:260] = flat(math.nan)[:60]
+    drawn = sparks.drawn("s", "util_ratio", values, hour())
+    assert (drawn.lowest, drawn.highest, drawn.last) == ("20 %", "90 %", "20 %")
+    assert drawn.line.count("M") == 2 and f" {60 - 0.9 * 56:.3g}" in drawn.line
+    assert len(drawn.line) < 1500
+    nothing = sparks.drawn("s", "load1", flat(math.nan), hour())
+    assert nothing.line == "" and nothing.words.endswith("last not known")
+
+
+def test_an_alarm_is_drawn_where_it_stood_and_cut_to_the_hour() -> None:
+    made = hour()
+    begin = datetime.fromtimestamp(made.begin * 10, UTC)
+    long_ago = Mark("old", "info", "ok", begin - timedelta(hours=2), begin - timedelta(hours=1))
+    since = Mark("hot", "critical", "firing", begin - timedelta(hours=2), None, 0.9)
+    drawn = sparks.drawn("s", "util_ratio", flat(0.5), made, [long_ago, since])
+    (band,) = drawn.bands
+    assert (band.x, band.width, band.begins) == (0, sparks.WIDE, False)
+    assert "alarm hot (critical) stood from" in drawn.words and "still does" in drawn.words
+
+
+def test_many_guests_are_on_several_pages_and_found_by_name() -> None:
+    made = hour(*(guest(f"id-{n}", f"web-{n:02}", flat(0.1)) for n in range(30)))
+    laid = numbers.laid(made, {}, "", 3)
+    assert (laid.found, laid.page, laid.pages) == (30, 3, 3)
+    assert [one.name for one in laid.guests] == [f"web-{n}" for n in range(24, 30)]
+    assert [one.name for one in numbers.laid(made, {}, "WEB-07").guests] == ["web-07"]
+    assert numbers.laid(made, {}, "", 99).page == 3

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is put into an address or a form, a page answers what it can do or what is wrong."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+import requests
+
+from holdfast.api import forms
+from holdfast.console import ROUTES
+from tests.console.people import Person
+from tests.console.site import Site
+
+NASTY = (
+    "²",
+    "9" * 5000,
+    "-1",
+    "9999-12-31 23:59",
+    "0001-01-01T00:00+14:00",
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "x\r\nSet-Cookie: holdfast_session=evil",
+    "%0d%0aX-Evil:%201",
+    "//evil.example/€",
+    "\x00",
+    "nan",
+    "[[]]",
+    "a" * 3000,
+)
+NAMES = (
+    *("q", "page", "from", "zoom", "view", "rack", "zone", "text", "by", "group", "state", "since"),
+    *("until", "marker", "limit", "id", "status", "kind", "host", "segment", "subject", "actor"),
+    *("fail", "lease", "at", "story", "name", "project", "sort", "next", "said", "length", "count"),
+    *("start", "end", "earliest", "do", "reason", "hours", "minutes", "version", "scope", "where"),
+    *("find", "most", "vcpus", "memory_mb", "disk_gb", "flavor", "before_end", "part", "network"),
+    *("deed", "domain", "server", "project_id", "end_after", "start_before", "for", "is", "all"),
+    *("theme", "rule", "lasts", "starts_at"),
+)
+SEED = 20261117
+
+
+def path_of(template: str, given: str) -> str:
+    return re.sub(r"{\w+}", requests.utils.quote(given, safe=""), template)
+
+
+@pytest.mark.timeout(120)
+def test_no_address_of_a_page_is_a_500(site: Site) -> None:
+    chance = random.Random(SEED)
+    before = site.settled()
+    pages = [one for one in ROUTES if one.method == "GET" and not one.path.endswith("/live")]
+    for route in pages:
+        for name in NAMES:
+            given = chance.choice(NASTY)
+            path = path_of(route.path, chance.choice(NASTY) if chance.random() < 0.3 else "cmp-1")
+            answer = site.call("GET", path, params={name: given})
+            assert answer.status_code < 500, (path, name, given)
+            assert "<script>alert" not in answer.text and "<img src=x" not in answer.text, path
+    assert site.dump() == before
+
+
+@pytest.mark.timeout(120)
+def test_no_form_is_a_500_and_no_answer_has_a_header_of_somebody_elses(site: Site) -> None:
+    chance = random.Random(SEED)
+    person = Person(site)
+    person.word("/")
+    cookies = "; ".join(f"{name}={value}" for name, value in person.http.cookies.items())
+    word = forms.token(dict(person.http.cookies))
+    headers = {"Cookie": cookies, "Content-Type": "application/x-www-form-urlencoded"}
+    seen = set()
+    for route in (one for one in ROUTES if one.method == "POST"):
+        for _ in range(40):
+            fields = {name: chance.choice(NASTY) for name in chance.sample(NAMES, 6)}
+            path = path_of(route.path, chance.choice(NASTY))
+            body = requests.models.RequestEncodingMixin._encode_params(
+                {"form_token": word, **fields}
+            )
+            answer = site.call("POST", path, headers=headers, body=body)
+            assert answer.status_code < 500, (path, fields)
+            said = "\n".join(f"{name}: {value}" for name, value in answer.headers.items())
+            assert "\r" not in said and "evil" not in answer.headers.get("set-cookie", ""), path
+            assert said.isascii(), path
+            seen.add(answer.status_code)
+    assert seen >= {200, 303, 400, 404} and 403 not in seen  # they were looked at
+
+
+def test_strange_origins_and_numbers_of_changes_are_refused_not_failed_on(site: Site) -> None:
+    person = Person(site)
+    fields = {"theme": "dark", "next": "/", forms.FIELD: person.word("/")}
+    for origin in ("http://[", "x", "http://"):
+        answer = person.http.post(
+            f"{site.url}/console/theme", data=fields, headers={"Origin": origin}
+        )
+        assert answer.status_code == 403
+    process = person.get("/console/changes").json()["at"].partition("-")[0]
+    for number in ("²", "9" * 5000, "-1", ""):
+        assert person.get(f"/console/changes?since={process}-{number}").json()["topics"] == ["*"]
+
+
+def test_a_head_takes_no_stream(site: Site) -> None:
+    for _ in range(site.conf.console.streams + 1):
+        assert site.call("HEAD", "/console/live").status_code == 200
+    assert not site.services.feed._places
+
+
+def test_an_address_without_end_is_refused_before_it_is_read(site: Site) -> None:
+    answer = requests.get(f"{site.url}/console/login?x={'a' * 200_000}", timeout=10)
+    assert answer.status_code in (400, 413, 414)
+
+
+def test_a_proxy_that_calls_us_otherwise_is_known_by_the_public_url(site: Site) -> None:
+    person = Person(site)
+    fields = {"theme": "", "next": "/", forms.FIELD: person.word("/")}
+    headers = {"Origin": "https://cloud.example"}
+
+    def sent() -> int:
+        return person.http.post(
+            f"{site.url}/console/theme", data=fields, headers=headers, allow_redirects=False
+        ).status_code
+
+    assert sent() == 403
+    site.conf.set_override("public_url", "https://cloud.example/", "api")
+    try:
+        assert sent() == 303
+    finally:
+        site.conf.clear_override("public_url", "api")
+
+
+def test_nobody_can_put_words_into_our_mouth_by_a_link(site: Site) -> None:
+    assert "you have won" not in site.call("GET", "/?said=you+have+won").text

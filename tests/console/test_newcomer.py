@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Somebody starts `holdfast up`, opens the console, breaks a host there and sees it heal: all
+within a minute, and without reading anything but the page."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from holdfast.client import Client
+from tests.console.browser import check_for_everybody, opened, picture
+from tests.e2e.deployment import all_in_one
+from tests.processes import eventually
+
+#: In ms: what monitors need to be sure and recovery to be over, with room for a busy machine.
+PATIENCE = 60_000
+PROMISE_S = 60
+
+
+def tile(page: Page, name: str) -> str:
+    """What the tile of a host says."""
+    found = page.locator(".tile").filter(has=page.get_by_role("link", name=name, exact=True))
+    return found.inner_text()
+
+
+@pytest.mark.timeout(300)
+def test_a_newcomer_kills_a_host_and_watches_the_reservation_heal(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with all_in_one(tmp_path) as (_program, client):
+        eventually((tmp_path / "state" / "populated").exists, 30)
+        began = time.monotonic()
+        with opened(browser, client.url) as page:
+            victim = break_it(page)
+            watch_it(page, victim)
+            took = time.monotonic() - began
+            lease = page.get_by_role("link", name="lease nightly-tests")
+            follow(page, lease.get_attribute("href") or "", victim)
+            bring_back(page, client, victim)
+        assert took < PROMISE_S, f"{took:.0f} s from break to healed"
+
+
+def break_it(page: Page) -> str:
+    page.goto("/")
+    expect(page.get_by_role("heading", name="Break something")).to_be_visible()
+    check_for_everybody(page)
+    button = page.get_by_role("button", name="Take the power of")
+    victim = button.inner_text().removeprefix("Take the power of ")
+    assert "nightly-tests" in tile(page, victim) and "up" in tile(page, victim)
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#story-steps")).to_contain_text(f"{victim} has no power")
+    return victim
+
+
+def watch_it(page: Page, victim: str) -> None:
+    """Nothing is pressed, nothing is loaded anew: the page follows."""
+    page.evaluate("window.stayed = true")
+    expect(page.get_by_text("All is well again.")).to_be_visible(timeout=PATIENCE)
+    steps = page.locator("#story-steps").inner_text()
+    for part in ("noticed: ", "incident recovered", "healed: lease nightly-tests has"):
+        assert part in steps
+    expect(page.locator("#counts")).to_contain_text("1 down")
+    expect(page.locator(".tile.edge-bad")).to_contain_text(victim)
+    assert "fenced" in tile(page, victim) and "nightly-tests" not in tile(page, victim)
+    assert page.evaluate("window.stayed")
+    check_for_everybody(page)
+    picture(page, "newcomer")
+
+
+def follow(page: Page, path: str, victim: str) -> None:
+    """The lease says what happened to it."""
+    wall = page.url
+    page.goto(path)
+    expect(page.locator("main")).to_contain_text("it got something else than it had")
+    assert victim not in page.locator("#lease-holds").inner_text()
+    page.goto(wall)
+    page.get_by_role("link", name="its incident, step by step").click()
+    expect(page.locator("main")).to_contain_text("recovered")
+    page.goto(wall)
+
+
+def bring_back(page: Page, client: Client, victim: str) -> None:
+    page.get_by_role("button", name=f"Power {victim} on again").click()
+    expect(page.locator(".banner.said")).to_contain_text("powered on again")
+    expect(page.locator("#story-steps")).to_contain_text(f"{victim} has power again")
+    expect(page.locator("#story-steps")).to_contain_text(f"{victim} is back", timeout=PATIENCE)
+    expect(page.locator("#counts")).to_contain_text("24 up")
+    assert "maintenance" not in tile(page, victim)
+    (lease,) = [one for one in client.leases.list() if one["name"] == "nightly-tests"]
+    assert [one["resources_changed"] for one in lease["reservations"]] == [True]

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alarm rules as people write them: what they would have said of the last hour, while they type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.api.rules import BUSY, furnish_rules
+from tests.console.browser import check_for_everybody, opened, picture
+from tests.console.hours import EVIL, busy, kept, put
+from tests.console.people import Person
+from tests.console.site import Site
+
+HOT = """\
+rules:
+  - {id: hot, on: guest, field: util_ratio, when: '> 90%', for: 1m, severity: critical}
+"""
+
+
+@pytest.fixture(autouse=True)
+def rules(site: Site) -> Iterator[None]:
+    put(site, busy())
+    furnish_rules(site)
+    yield
+    with site.core.store.database.write() as conn:
+        conn.exec_driver_sql("DELETE FROM alarm_rules")
+
+
+class Writer(Person):
+    def post(self, path: str, fields: dict[str, str], word: str | None = None) -> Any:
+        return super().post(path, fields, word or self.word("/console/rules"))
+
+
+def test_who_types_sees_what_would_have_been_and_saves_it(site: Site, page: Page) -> None:
+    page.goto("/console/rules")
+    page.get_by_role("link", name="Write new rules").click()
+    page.get_by_role("textbox", name="Name", exact=True).fill("mine")
+    text = page.get_by_role("textbox", name="Rules")
+    text.fill(HOT)
+    story = page.locator(".story", has_text="hot")
+    story.wait_for()
+    said = story.inner_text()
+    assert "guest web-1 on cmp-1 · project blue" in said and "critical · fired 1 time" in said
+    steps = [one.split(" UTC ")[1] for one in story.locator(".changes li").all_inner_texts()]
+    assert [one.replace("\n", " ") for one in steps] == [
+        "ok → ○pending at 99 %",
+        "pending → ■firing at 99 %",
+        "firing → ●ok at 20 %",
+    ]
+    drawn = story.get_by_role("img", name="CPU of web-1")
+    assert drawn.locator("rect.band").count() == 2 and drawn.locator("line.level").count() == 1
+    text.fill(HOT.replace("critical", "terrible") + "  - {id: x}\n")
+    page.locator("#preview .problems").wait_for()
+    problems = page.locator("#preview").inner_text()
+    assert "line 2: " in problems and "line 3: " in problems
+    page.get_by_role("link", name="line 3").first.click()
+    assert page.evaluate("document.activeElement.selectionStart") == len(HOT)
+    text.fill(HOT.replace("> 90%", "> 99.9%"))
+    page.locator("#preview", has_text="nothing would have been said: hot").wait_for()
+    page.get_by_role("button", name="Save").press("Enter")
+    page.get_by_text("rules mine are at version 1; hosts take them up now").wait_for()
+    assert "99.9%" in page.locator("pre.text").inner_text()
+
+
+def test_versions_are_gone_back_to_and_taken_away(site: Site, page: Page) -> None:
+    page.goto("/console/rules/of/base")
+    assert "90%" in page.locator("pre.text").inner_text()
+    page.get_by_role("link", name="1", exact=True).click()
+    assert "as it was" in page.locator("dl.facts").inner_text()
+    assert "95%" in page.locator("pre.text").inner_text()
+    page.get_by_role("button", name="Back to 1").press("Enter")
+    page.get_by_text("what version 1 said is in force again, as version 3").wait_for()
+    assert "95%" in page.locator("pre.text").inner_text()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Take them away").click()
+    page.get_by_text("rules base are gone").wait_for()
+    page.goto("/console/rules/of/base")
+    page.get_by_role("button", name="Back to 3").click()
+    page.get_by_text("as version 5").wait_for()
+
+
+def test_a_document_that_somebody_else_saves_is_followed(site: Site, page: Page) -> None:
+    page.goto("/console/rules/of/base")
+    page.wait_for_selector("#live.on")
+    furnish_rules(site)
+    page.get_by_role("button", name="Back to 3").wait_for()
+    assert "version\n4" in page.locator("dl.facts").inner_text()
+
+
+def test_without_script_a_button_shows_the_preview(browser: Browser, site: Site) -> None:
+    with opened(browser, site.url, java_script_enabled=False) as page:
+        page.goto("/console/rules/of/base/edit")
+        page.get_by_role("textbox", name="Rules").fill(BUSY.replace("95", "70"))
+        page.get_by_role("button", name="Preview").click()
+        assert "1 alarm would have fired within the last hour on 1 host" in page.content().replace(
+            "<b>", ""
+        ).replace("</b>", "")
+        assert "70%" in page.get_by_role("textbox", name="Rules").input_value()
+        page.get_by_role("textbox", name="Rules").fill(EVIL)
+        page.get_by_role("button", name="Preview").click()
+        assert page.locator("#preview .note.bad").count() == 1
+        assert page.get_by_role("textbox", name="Rules").input_value() == EVIL
+
+
+def test_what_cannot_be_kept_is_shown_again_with_why(site: Site) -> None:
+    one = Writer(site)
+    before = kept(site)
+    bad = one.post("/console/rules/save", {"name": "base", "version": "2", "text": f"{EVIL}: 1"})
+    assert bad.status_code == 400 and EVIL not in bad.text and "line 1" in bad.text
+    late = one.post("/console/rules/save", {"name": "base", "version": "1", "text": HOT})
+    assert late.status_code == 409 and "rules base are at version 2, not 1" in late.text
+    odd = one.post("/console/rules/save", {"name": EVIL, "version": "0", "text": HOT})
+    assert odd.status_code == 400 and EVIL not in odd.text
+    where = {"name": "mine", "version": "0", "text": HOT, "scope": "everywhere"}
+    assert one.post("/console/rules/save", where).status_code == 400
+    assert kept(site) == before
+    assert one.get("/console/rules/of/nothing").status_code == 404
+    assert one.get("/console/rules/of/base?version=9").status_code == 404
+
+
+def test_a_preview_holds_for_whom_the_rules_do(site: Site) -> None:
+    one = Writer(site)
+
+    def seen(scope: str, text: str = HOT, host: str = "") -> str:
+        fields = {"name": "mine", "scope": scope, "text": text, "part": "1", "host": host}
+        answer = one.post("/console/rules/preview", fields)
+        assert answer.status_code == 200 and "<html" not in answer.text
+        return str(answer.text)
+
+    assert "mine.hot" in seen("project:blue") and "web-1" in seen("project:blue")
+    assert "web-1" not in seen("project:red")
+    assert "web-1" in seen("host:cmp-1") and "web-1" not in seen("host:cmp-2")
+    assert "cmp-2" in site.core.store.samples.wanted()  # it was asked for its numbers
+    assert "cmp-3" in seen("project:blue", host="CMP-3")
+    assert "cmp-nobo" not in seen("project:blue", host="cmp-nobo")
+    assert "cmp-nobo" not in site.core.store.samples.wanted()
+    kept = HOT.replace("util_ratio", "cpu_time_ns").replace(
+        "'> 90%'", "'> 1', measure: rate, over: 1m"
+    )
+    assert "Of rule hot nothing can be said: cpu_time_ns is not kept" in seen("all", kept)
+    assert "scope: &#39;nowhere&#39; is none" in seen("nowhere")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_everybody_can_use_it_on_any_screen(browser: Browser, site: Site, theme: Any) -> None:
+    with opened(browser, site.url, color_scheme=theme) as page:
+        for width in (1280, 375):
+            page.set_viewport_size({"width": width, "height": 800})
+            for path in ("rules", "rules/of/base", "rules/of/base/edit"):
+                page.goto(f"/console/{path}")
+                if path.endswith("edit"):
+                    page.locator(".story").first.wait_for()
+                check_for_everybody(page)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+                picture(page, f"{path.replace('/', '-')}-{theme}-{width}")

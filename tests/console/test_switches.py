@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forms that were refused: what was entered is where it was entered, and nothing else is chosen
+instead; a page that a form made can be looked at again. The command that a form shows does what is
+chosen in it."""
+
+from __future__ import annotations
+
+import html
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from holdfast.cmd.client import HoldfastApp
+from holdfast.console import switch_commands
+from tests.api.audits import write_line
+from tests.api.cases import write_incident
+from tests.api.ha import make_segment
+from tests.api.house import OWN, copy
+from tests.api.rules import furnish_alarm
+from tests.console.browser import opened
+from tests.console.people import Person
+from tests.console.site import Site
+
+SWITCHES, INCIDENTS = "/console/switches", "/console/incidents"
+
+
+@pytest.fixture(scope="module")
+def site(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """With two segments."""
+    with Site(copy(furnished, tmp_path_factory.mktemp("site") / "state")) as made:
+        for name in ("north", "south"):
+            make_segment(made, name)
+        yield made
+
+
+def form(text: str, action: str) -> str:
+    """One form of a page."""
+    found = re.search(rf'<form [^>]*action="{re.escape(action)}".*?</form>', text, re.DOTALL)
+    assert found, action
+    return found[0]
+
+
+def reason(text: str, action: str) -> str:
+    found = re.search(r'name="reason"[^>]* value="([^"]*)"', form(text, action))
+    assert found, action
+    return html.unescape(found[1])
+
+
+def chosen(text: str, select: str) -> str:
+    """The value of the option that is selected; the first one otherwise."""
+    (inner,) = re.findall(rf'<select id="{select}"[^>]*>(.*?)</select>', text, re.DOTALL)
+    options = re.findall(
+        r'<option(?: value="([^"]*)")?(?: data-word="\w+")?( selected)?>([^<]*)', inner
+    )
+    picked = [one for one in options if one[1]] or options[:1]
+    return html.unescape(picked[0][0] or picked[0][2])
+
+
+def word(person: Person) -> str:
+    return person.word("/console/audit")
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("approve", {"domain": "rack-z"}),
+        ("pause", {"segment": "north", "lasts": "long"}),
+        ("silence", {"host": "cmp-99", "lasts": "86400"}),
+    ],
+)
+def test_what_was_typed_stays_in_the_form_where_it_was_typed(
+    site: Site, name: str, fields: dict[str, str]
+) -> None:
+    person = Person(site)
+    said = {"reason": 'a "storm"', **fields}
+    answer = person.post(f"{SWITCHES}/{name}", said, word(person))
+    assert answer.status_code in (400, 404), answer.text
+    for one in ("pause", "silence", "approve"):
+        typed = reason(answer.text, f"{SWITCHES}/{one}")
+        assert typed == ('a "storm"' if one == name else ""), one
+    if name != "pause":
+        assert chosen(answer.text, "pause-segment") == "everywhere"
+    if name != "silence":
+        assert chosen(answer.text, "silence-segment") == "any"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_segment_that_was_to_be_paused_stays_chosen_instead_of_everywhere(
+    site: Site, gone: bool
+) -> None:
+    (south,) = [one for one, name in _segments(site) if name == "south"]
+    segment = "5e600000-0000-4000-8000-000000000001" if gone else south
+    person = Person(site)
+    fields = {"segment": segment, "lasts": "14400", "reason": " ", "next": f"{INCIDENTS}/7"}
+    answer = person.post(f"{SWITCHES}/pause", fields, word(person))
+    assert answer.status_code == 400
+    assert chosen(answer.text, "pause-segment") == (segment if gone else "south")
+    assert chosen(answer.text, "pause-lasts") == "14400"
+    assert f'name="next" value="{INCIDENTS}/7"' in form(answer.text, f"{SWITCHES}/pause")
+    assert site.call("GET", f"{OWN}/pauses").json["pauses"] == []
+
+
+def _segments(site: Site) -> list[tuple[str, str]]:
+    return list(site.core.store.cases.segment_names().items())
+
+
+def test_a_pause_of_a_segment_is_told_by_its_name(site: Site) -> None:
+    (north,) = [one for one, name in _segments(site) if name == "north"]
+    person = Person(site)
+    fields = {"segment": north, "lasts": "900", "reason": "power test"}
+    done = person.post(f"{SWITCHES}/pause", fields, word(person))
+    assert done.status_code == 303
+    assert "paused in segment north" in person.get(SWITCHES).text
+    person.post(f"{SWITCHES}/resume", {"segment": north}, word(person))
+    assert "recovery goes on in segment north" in person.get(SWITCHES).text
+
+
+def test_an_order_that_was_refused_keeps_its_words_to_itself(site: Site) -> None:
+    own = write_incident(site, host="cmp-2")
+    person = Person(site)
+    fields = {"reason": "x" * 1001}
+    answer = person.post(f"{INCIDENTS}/{own}/abort", fields, word(person))
+    assert answer.status_code == 400
+    assert reason(answer.text, f"{INCIDENTS}/{own}/abort") == "x" * 1001
+    assert reason(answer.text, f"{INCIDENTS}/{own}/confirm-off") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (f"{SWITCHES}/pause", {"reason": ""}),
+        (f"{SWITCHES}/silences/nowhere/end", {}),
+        ("/console/rules/preview", {"name": "cpu", "text": "nonsense"}),
+        ("/console/rules/save", {"name": "", "text": "nonsense"}),
+        ("/console/leases", {"do": "check"}),
+    ],
+)
+def test_who_changes_the_theme_on_a_page_that_a_form_made_sees_a_page(
+    site: Site, path: str, fields: dict[str, str]
+) -> None:
+    person = Person(site)
+    answer = person.post(path, fields, word(person))
+    found = re.search(r'name="next" value="([^"]*)"', form(answer.text, "/console/theme"))
+    assert found
+    chosen_theme = {"theme": "dark", "next": html.unescape(found[1])}
+    there = person.post("/console/theme", chosen_theme, word(person))
+    assert there.status_code == 303
+    assert person.get(there.headers["Location"]).status_code == 200, there.headers["Location"]
+
+
+def test_who_changes_the_theme_after_an_order_was_refused_sees_the_incident(site: Site) -> None:
+    own = write_incident(site, host="cmp-4")
+    person = Person(site)
+    answer = person.post(f"{INCIDENTS}/{own}/abort", {"reason": ""}, word(person))
+    assert f'name="next" value="{INCIDENTS}/{own}"' in form(answer.text, "/console/theme")
+
+
+# the command of a form
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        (switch_commands.pause({}), "incident pause --for 1h --reason TEXT"),
+        (
+            switch_commands.pause({"segment": "my segment", "lasts": "forever", "reason": "-x"}),
+            "incident pause --segment 'my segment' --for forever --reason=-x",
+        ),
+        (switch_commands.pause({"lasts": "nonsense"}), "incident pause --for 1h --reason TEXT"),
+        (switch_commands.silence({}), "silence add --host HOST --for 1h --reason TEXT"),
+        (
+            switch_commands.silence(
+                {"kind": "guest", "starts_at": "2027-01-31T18:00", "lasts": "604800"}
+            ),
+            "silence add --kind guest --from 2027-01-31T18:00 --for 7d --reason TEXT",
+        ),
+        (switch_commands.approve({}), "incident approve --reason TEXT"),
+        (
+            switch_commands.approve({"domain": "rack-a", "reason": "it's so"}),
+            """incident approve --domain rack-a --reason 'it'"'"'s so'""",
+        ),
+    ],
+)
+def test_a_form_is_said_as_a_command_as_it_is_filled_in(line: list[str], wanted: str) -> None:
+    assert shlex.join(line) == f"holdfast {wanted}"
+    understood(shlex.join(line))
+
+
+def understood(line: str) -> None:
+    """By the real one."""
+    app = HoldfastApp()
+    factory, name, rest = app.command_manager.find_command(shlex.split(line)[1:])
+    factory(app, None, name).get_parser(name).parse_args(rest)
+
+
+def test_a_form_that_comes_back_shows_the_command_for_what_was_chosen(site: Site) -> None:
+    person = Person(site)
+    fields = {"segment": "north", "lasts": "forever", "reason": " "}
+    answer = person.post(f"{SWITCHES}/pause", fields, word(person))
+    shown = "holdfast incident pause --segment north --for forever --reason TEXT</code>"
+    assert shown in form(answer.text, f"{SWITCHES}/pause")
+
+
+def command(page: Page, name: str) -> str:
+    line = page.locator(f"#{name}-command code").text_content() or ""
+    understood(line)
+    return line.removeprefix("holdfast ")
+
+
+def test_the_command_of_a_form_follows_what_is_chosen(browser: Browser, site: Site) -> None:
+    with opened(browser, site.url) as page:
+        page.goto(SWITCHES)
+        assert command(page, "pause") == "incident pause --for 1h --reason TEXT"
+        page.locator("#pause-segment").select_option("segment south")
+        page.locator("#pause-lasts").select_option("until resumed")
+        page.locator("#pause-reason").fill("it's a storm")
+        wanted = switch_commands.pause(
+            {"segment": "south", "lasts": "forever", "reason": "it's a storm"}
+        )
+        assert f"holdfast {command(page, 'pause')}" == shlex.join(wanted)
+        assert command(page, "silence") == "silence add --host HOST --for 1h --reason TEXT"
+        page.locator("#silence-kind").select_option("guest")
+        page.locator("#silence-from").fill("2027-01-31T18:00")
+        assert command(page, "silence") == (
+            "silence add --kind guest --from 2027-01-31T18:00 --for 1h --reason TEXT"
+        )
+        page.locator("#silence-host").fill("cmp-1")
+        assert command(page, "silence").startswith("silence add --host cmp-1 --kind guest ")
+        page.locator("#approve-domain").fill("rack a")
+        assert command(page, "approve") == "incident approve --domain 'rack a' --reason TEXT"
+
+
+def test_on_an_incidents_page_it_follows_too_and_stays_while_the_page_does(
+    browser: Browser, site: Site
+) -> None:
+    (north,) = [one for one, name in _segments(site) if name == "north"]
+    own = write_incident(site, host="cmp-5", segment=north)
+    with opened(browser, site.url) as page:
+        page.goto(f"{INCIDENTS}/{own}")
+        expect(page.locator("#live")).to_have_text("live")
+        assert command(page, "pause") == "incident pause --for 1h --reason TEXT"
+        page.locator("#pause-where").select_option("segment north")
+        page.locator("#pause-lasts").select_option("1 day")
+        page.locator("h1").click()
+        wanted = "incident pause --segment north --for 1d --reason TEXT"
+        assert command(page, "pause") == wanted
+        write_line(site, "looked at by somebody", subject=f"incident:{own}")
+        expect(page.locator("#incident-timeline")).to_contain_text("looked at by somebody")
+        assert command(page, "pause") == wanted
+
+
+def test_the_command_that_silences_an_alarm_has_the_length_that_is_chosen(
+    browser: Browser, site: Site
+) -> None:
+    furnish_alarm(site)
+    (own,) = [one["id"] for one in site.call("GET", f"{OWN}/alarms").json["alarms"]]
+    with opened(browser, site.url) as page:
+        page.goto(f"/console/alarms/{own}")
+        assert command(page, "silence") == f"alarms silence {own} --for 1h"
+        page.locator("#for").select_option("4 hours")
+        assert command(page, "silence") == f"alarms silence {own} --for 4h"

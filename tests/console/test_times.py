@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times are UTC, and the pointer shows the local one: in text, in bars and in pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from holdfast.console.words import timed
+from tests.api.house import copy
+from tests.console.browser import opened
+from tests.console.site import Site
+from tests.console.test_wall import QUIET
+from tests.console.tour import furnish, walked
+
+#: Half an hour off, so that no hour of UTC looks like one of theirs.
+THERE = {"timezone_id": "Asia/Kolkata", "locale": "en-GB"}
+AHEAD = timedelta(hours=5, minutes=30)
+TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d")
+#: What is not text that somebody reads: pictures, commands, what is filled in.
+BESIDE = re.compile(r"<(svg|code|textarea|pre|script|time)\b.*?</\1>|<[^>]*>", re.DOTALL)
+
+#: The story of an incident stands at the end of its page, as `holdfast incident explain` prints it.
+AS_THE_COMMAND_TELLS_IT = '<section id="incident-story"'
+
+
+@pytest.fixture(scope="module")
+def site(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    state = copy(furnished, tmp_path_factory.mktemp("times") / "state")
+    with Site(state, QUIET) as made:
+        furnish(made)
+        yield made
+
+
+def local(at: datetime) -> str:
+    there = at + AHEAD
+    return f"{there:%d/%m/%Y}, {there.hour}:{there:%M}"
+
+
+def pointed(page: Page, at: Locator) -> str:
+    """What the pointer shows there."""
+    at.scroll_into_view_if_needed()
+    at.hover(force=True)
+    return str(at.evaluate("one => one.closest('svg').querySelector('title').textContent"))
+
+
+def test_a_bar_of_the_calendar_shows_the_local_time_while_it_is_pointed_at(
+    browser: Browser, site: Site
+) -> None:
+    with opened(browser, site.url, **THERE) as page:
+        page.goto("/console/calendar")
+        bar = page.locator("a[data-lease]").first
+        start, end = (
+            datetime.fromtimestamp(int(bar.get_attribute(name) or 0) / 1000, UTC)
+            for name in ("data-from", "data-to")
+        )
+        assert f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC" in (
+            bar.get_attribute("aria-label") or ""
+        )
+        said = pointed(page, bar.locator("rect.bar"))
+        assert local(start) in said and local(end) in said and "GMT+5:30" in said
+        page.mouse.move(1, 1)
+        expect(bar.locator("title")).not_to_contain_text("GMT+5:30")
+        page.goto("/console/calendar?view=racks")
+        level = page.locator("rect.level").first
+        level.hover(force=True)
+        expect(level.locator("xpath=..").locator("title")).to_contain_text("GMT+5:30")
+        page.get_by_text("as a table").click()
+        first = page.locator("#as-table time").first
+        at = datetime.fromisoformat(first.get_attribute("datetime") or "")
+        assert local(at) in (first.get_attribute("title") or "")
+
+
+def test_a_time_within_a_sentence_has_its_local_one(browser: Browser, site: Site) -> None:
+    with opened(browser, site.url, **THERE) as page:
+        page.goto("/console/search?q=r")
+        hit = page.locator(".hits li", has_text="lease").first
+        expect(hit.locator("time")).to_have_count(2)
+        for one in hit.locator("time").all():
+            at = datetime.fromisoformat(one.get_attribute("datetime") or "")
+            assert f"{at:%Y-%m-%d %H:%M}" in one.inner_text()
+            assert local(at) in (one.get_attribute("title") or "")
+
+
+def test_no_page_says_a_time_in_text_without_its_local_one(site: Site) -> None:
+    bare = []
+    for path, text in walked(site):
+        said = BESIDE.sub(" ", text.partition(AS_THE_COMMAND_TELLS_IT)[0])
+        bare += [(path, said[max(0, one.start() - 60) : one.end()]) for one in TIME.finditer(said)]
+    assert not bare, "\n".join(map(str, bare))
+
+
+def test_only_what_says_that_it_is_utc_is_a_time() -> None:
+    assert timed("from 2026-11-17 03:20 to 2026-11-18 03:20:05 UTC") == (
+        'from <time datetime="2026-11-17T03:20:00+00:00">2026-11-17 03:20</time> to'
+        ' <time datetime="2026-11-18T03:20:05+00:00">2026-11-18 03:20:05 UTC</time>'
+    )
+    assert timed("<b> until 2026-11-17 03:20 UTC") == (
+        '&lt;b&gt; until <time datetime="2026-11-17T03:20:00+00:00">2026-11-17 03:20 UTC</time>'
+    )
+    assert timed("until 2026-11-17 03:20:05.25+00:00").startswith("until <time datetime=")
+    for text in ("2026-11-17 03:20", "9999-99-99 99:99 UTC", "2026-11-17 UTC", ""):
+        assert timed(text) == text

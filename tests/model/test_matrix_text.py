@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A strategy that is written down in our format says what it said."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.model import matrix
+from holdfast.model.matrix import ACTIONS, ANY, DOWN, UP, Rule, Strategy
+from holdfast.model.matrix_text import written
+
+NAMES = ("manage", "null", "1", "-", "n.a", "on")
+MASAKARI = """
+sequence: [manage, storage]
+matrix:
+  - {health: [up, down], action: [recovery]}
+  - {health: [down, up], action: []}
+  - {health: [down, down], action: [alert]}
+"""
+
+
+@st.composite
+def strategies(draw: st.DrawFn) -> Strategy:
+    networks = tuple(draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True)))
+    healths = st.tuples(*(st.sampled_from((UP, DOWN, ANY)) for _ in networks))
+    spans = st.sampled_from((0.0, 0.25, 3.0, 90.0, 86_400.0))
+    rules = st.builds(Rule, healths, st.sampled_from(ACTIONS), spans)
+    return Strategy(networks, tuple(draw(st.lists(rules, max_size=8))), "it")
+
+
+@given(strategies())
+def test_whatever_a_strategy_says_can_be_read_again(strategy: Strategy) -> None:
+    assert matrix.parse(written(strategy), strategy.networks).agrees(strategy)
+
+
+def test_a_file_of_masakari_becomes_one_of_ours() -> None:
+    strategy = matrix.parse(MASAKARI, ("manage", "storage"))
+    assert written(strategy).splitlines() == [
+        "networks: [manage, storage]",
+        "rules:",
+        "  - {when: {manage: up, storage: down}, do: recovery, for: 3s}",
+        "  - {when: {manage: down, storage: up}, do: none}",
+        "  - {when: {manage: down, storage: down}, do: alert, for: 3s}",
+        "otherwise: none",
+    ]
