@@ -23,7 +23,7 @@ from holdfast.console.calendar_rows import Bar, in_lanes, named
 from holdfast.console.timescale import ZOOMS, Scale
 from holdfast.model.errors import InvalidInput
 from holdfast.store.tables import hosts as hosts_table
-from tests.api.house import LEASES, OWN, basic_config, host_reservation, when
+from tests.api.house import HOSTS, LEASES, OWN, basic_config, host_reservation, when
 from tests.console.browser import check_for_everybody, opened, picture
 from tests.console.people import Person
 from tests.console.site import Site
@@ -178,17 +178,35 @@ def test_a_bar_is_pulled_longer_as_far_as_its_neighbour_lets_it(site: Site, page
     )
 
 
-def test_a_drag_that_ends_nowhere_leaves_nothing_behind(site: Site, page: Page) -> None:
+def test_a_drag_whose_row_goes_away_leaves_nothing_behind(
+    build: Callable[..., Site], browser: Browser
+) -> None:
+    site = build()
+    with opened(browser, site.url) as page:
+        page.goto(CALENDAR)
+        expect(page.locator("#live")).to_have_text("live")
+        row, cursor = lane(page, "cmp-2"), page.locator("#cursor")
+        page.mouse.move(*middle(row, 0.6))
+        page.mouse.down()
+        page.mouse.move(*middle(row, 0.7))
+        expect(cursor).to_be_visible()
+        gone = site.call("DELETE", f"{HOSTS}/{site.core.store.ledger.host('cmp-2').id}")
+        assert gone.status_code == 204, gone.text
+        expect(row).to_have_count(0)
+        expect(cursor).to_be_hidden()
+        page.mouse.move(*middle(lane(page, "cmp-3"), 0.8))
+        page.mouse.up()
+        expect(cursor).to_be_hidden()
+        expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+def test_a_drag_that_ends_outside_is_a_drag_and_the_next_click_is_meant(
+    site: Site, page: Page
+) -> None:
     days = {"start_date": when(days=1), "end_date": when(days=2)}
     lease = site.lease(**on("cmp-3", name="pulled", **days))
     page.goto(CALENDAR)
-    row, gone = lane(page, "cmp-3"), lane(page, "cmp-2")
-    page.mouse.move(*middle(gone, 0.6))
-    page.mouse.down()
-    gone.evaluate("one => one.closest('.line').remove()")
-    page.mouse.move(*middle(row, 0.8))
-    page.mouse.up()
-    expect(page.locator("#cursor")).to_be_hidden()
+    row = lane(page, "cmp-3")
     bar = row.locator(f'a[data-lease="{lease["id"]}"]')
     page.mouse.move(*middle(bar.locator(".grip")))
     page.mouse.down()

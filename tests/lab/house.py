@@ -219,7 +219,7 @@ def options(lab: Lab, cloud: str) -> dict[str, dict[str, object]]:
             "service_token_roles_required": True,
         },
     }
-    if cloud != "sim":
+    if cloud == "nova":
         found["openstack"] = {"auth_section": "keystone_authtoken", "region_name": lab.region}
         # tests that end computes or the broker do not mean to fail hosts; who does says so
         found["monitors"] = {"poll": False, "push": False}
