@@ -27,7 +27,7 @@ from holdfast.drivers.admin_socket import AdminSocket
 from holdfast.drivers.guests import connect
 from holdfast.drivers.processes import LinuxProcesses
 from holdfast.hanging import HangPart
-from holdfast.measuring import measuring
+from holdfast.measuring import Losses, measuring
 from holdfast.model.errors import HoldfastError
 from holdfast.model.host import normalise
 from holdfast.model.service import Service
@@ -81,13 +81,15 @@ class AgentPart:
             "started_at": clock.now().isoformat(),
         }
         self.admin = Admin()
-        self.admin.add(GuestCommands(self._agent, self._spool, tap, clock, about).commands())
         ring, recent = self._courier.ring, Recent()
         alarming = Alarming(
             *(conf, self._agent, self._spool, centre(settings), clock), spooled=ring, recent=recent
         )
         self.admin.add(alarming.commands())
         measured = measuring(conf, self._agent.host, self.admin, clock, alarming.alarms, [recent])
+        losses = Losses(alarming.alarms, measured).said
+        asked = GuestCommands(self._agent, self._spool, tap, clock, about, losses)
+        self.admin.add(asked.commands())
         self._parts: list[Part] = [self._courier, self._agent]
         self._parts += [HangPart(settings, self._agent, clock), alarming, *measured]
         if settings.socket:

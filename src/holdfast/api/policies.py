@@ -236,9 +236,10 @@ RULES = [
     _rule(
         "holdfast:alarm:answer",
         MEMBER,
-        "Take care of an alarm, or silence it",
+        "Take care of an alarm, silence it, or end it",
         f"POST {_ALARMS}/{{alarm_id}}/ack",
         f"POST {_ALARMS}/{{alarm_id}}/silence",
+        f"POST {_ALARMS}/{{alarm_id}}/end",
     ),
     _rule("holdfast:alarm_rules:list", ADMIN, "List alarm rules", f"GET {_ALARM_RULES}"),
     _rule(

@@ -196,6 +196,8 @@ ROUTES: Sequence[Route] = (
     Route("POST", f"{H}/alarms/{{alarm_id}}/silence", alarms.silence, "holdfast:alarm:answer",
           "Have nothing told of it for a while", schema=alarms.SILENCE,
           reply=one("alarm", alarms.WHOLE)),
+    Route("POST", f"{H}/alarms/{{alarm_id}}/end", alarms.end, "holdfast:alarm:answer",
+          "Say that it is over, where its agent does not", reply=one("alarm", alarms.WHOLE)),
     Route("GET", f"{H}/alarm-rules", alarm_rules.index, "holdfast:alarm_rules:list",
           "List documents of alarm rules", query={},
           reply=many("alarm_rules", alarm_rules.VIEW)),

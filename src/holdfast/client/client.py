@@ -22,6 +22,7 @@ from holdfast.client.incidents import Incidents
 from holdfast.client.keystone import Session
 from holdfast.client.leases import Leases
 from holdfast.client.monitors import Monitors
+from holdfast.client.observations import Observations
 from holdfast.client.operations import Operations
 from holdfast.client.pauses import Pauses, Silences
 from holdfast.client.repair import Repair
@@ -72,6 +73,7 @@ class Client:
         self.alarms = Alarms(self._wire)
         self.alarm_rules = AlarmRules(self._wire)
         self.audit = Audit(self._wire)
+        self.observations = Observations(self._wire)
         self.sim = Sim(self._wire)
 
     @property

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from typing import Any
 
 REQUEST_ID = "x-openstack-request-id"
+#: The code of what was never sent, because JSON has no words for it.
+UNSAYABLE = "client.request.unsayable"
 
 
 class ClientError(Exception):

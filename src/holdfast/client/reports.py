@@ -13,7 +13,12 @@ from holdfast.client.kept import Kept
 from holdfast.client.wire import path
 from holdfast.model.errors import Forbidden, InvalidInput, Unavailable
 from holdfast.model.observed import GUEST, PROCESS
+from holdfast.model.votes import HOST_HEALTH
 
+#: How the codes of what Holdfast refuses begin.
+OWN_CODES = "holdfast."
+#: What is wrong with a report itself, and stays so: what it says, or how long it is.
+NEVER = (400, 413)
 _EVENT = {"failed": ("STOPPED", "OFFLINE"), "well": ("STARTED", "ONLINE")}
 
 
@@ -48,7 +53,7 @@ class InstanceHaReports:
         self._own = _OfThread(connect)
 
     def report(self, body: Mapping[str, Any]) -> None:
-        if body["state"] not in _EVENT:
+        if body["kind"] != HOST_HEALTH or body["state"] not in _EVENT:
             return
         event, cluster = _EVENT[body["state"]]
         when = datetime.fromisoformat(body["observed_at"]).astimezone(UTC)
@@ -58,7 +63,7 @@ class InstanceHaReports:
             "generated_time": f"{when:%Y-%m-%dT%H:%M:%S}",
             "payload": {"event": event, "cluster_status": cluster, "host_status": "NORMAL"},
         }
-        with _translated(duplicate_is_done=True):
+        with _translated(_is_masakari, duplicate_is_done=True):
             self._own.client.call("POST", "/notifications", body={"notification": said})
 
     def view(self, observer: str, body: Mapping[str, Any]) -> None:
@@ -80,19 +85,36 @@ class _OfThread:
         return found
 
 
+def _is_own(error: errors.ClientError) -> bool:
+    """Whether Holdfast itself said so. A proxy before it has pages for whatever it does not like,
+    and may be put right: what it refuses was not read by anybody."""
+    return (error.code or "").startswith(OWN_CODES)
+
+
+def _is_masakari(error: errors.ClientError) -> bool:
+    """By the contract, a fault with a name: {"badRequest": {"code": 400, "message": …}}."""
+    body = error.body if isinstance(error.body, dict) else {}
+    return any(isinstance(one, dict) and "message" in one for one in body.values())
+
+
 @contextlib.contextmanager
-def _translated(*, duplicate_is_done: bool = False) -> Iterator[None]:
-    """What the other side says, in our words: taken, never, not by us, or later."""
+def _translated(
+    is_theirs: Callable[[errors.ClientError], bool] = _is_own, *, duplicate_is_done: bool = False
+) -> Iterator[None]:
+    """What the other side says, in our words: taken, never, not by us, or later. Done or never is
+    only what it said itself."""
     try:
         yield
     except errors.Conflict as error:
-        if duplicate_is_done and "maintenance" not in error.message.lower():
+        known = duplicate_is_done and is_theirs(error)
+        if known and "maintenance" not in error.message.lower():
             return
         raise Unavailable(error.message) from error
     except errors.BadRequest as error:
-        if error.status in (None, 408, 425, 429):
-            raise Unavailable(error.message) from error
-        raise InvalidInput(error.message) from error
+        never = error.status in NEVER and is_theirs(error)
+        if never or error.code == errors.UNSAYABLE:
+            raise InvalidInput(error.message) from error
+        raise Unavailable(error.message) from error
     except errors.Forbidden as error:
         raise Forbidden(str(error)) from error
     except errors.ClientError as error:

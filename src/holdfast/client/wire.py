@@ -164,7 +164,9 @@ class Wire:
 
         if isinstance(error, lost.InvalidJSONError):
             # never to be sent: as if the server had refused it
-            return errors.BadRequest(f"cannot say this in JSON: {error}", status=400)
+            return errors.BadRequest(
+                f"cannot say this in JSON: {error}", status=400, code=errors.UNSAYABLE
+            )
         if isinstance(error, lost.SSLError):
             sentence = f"cannot trust {self.url}: {error}: set REQUESTS_CA_BUNDLE to its CA file"
             return errors.NotReachable(sentence)

@@ -28,6 +28,15 @@ def warnings(said: Said) -> Iterator[str]:
         yield f"the agent of {host} cannot go on: {said['stuck']}"
     if said["filters_problem"]:
         yield f"the filter file is not in force, what was before it is: {said['filters_problem']}"
+    yield from losses(said)
+
+
+def losses(said: Said) -> Iterator[str]:
+    """Of what is measured; agents before that say nothing of it."""
+    for name, why in sorted(said.get("troubles", {}).items()):
+        yield f"{name} of the agent of {said['host']} does not work: {why}"
+    if said.get("alarms_lost"):
+        yield f"{said['alarms_lost']} alarms could not be written down and are lost"
 
 
 def spool(said: Said) -> str:
@@ -100,7 +109,8 @@ def _judged(item: Said) -> str:
 def _told(item: Said) -> str:
     what = _words(item, "event", "detail", "reason", "disk")
     marked = " (simulated)" if item["simulated"] else ""
-    return f"{item['guest']}: {item['state']}{marked}: {what}, by {item['rule']}"
+    rule = f", by {item['rule']}" if item["rule"] else ""  # that it runs again is no rule's word
+    return f"{item['guest']}: {item['state']}{marked}: {what}{rule}"
 
 
 def _delivery(item: Said) -> str:

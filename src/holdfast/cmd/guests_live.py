@@ -211,7 +211,10 @@ class Status(Asking, Command):
             self.exit_code = DEAF
             for line in guests_lines.warnings(said):
                 self.app.LOG.error("%s", line)
-        elif self.app.options.verbose_level > 0:
+            return
+        for line in guests_lines.losses(said):
+            self.app.LOG.warning("%s", line)
+        if self.app.options.verbose_level > 0:
             self.app.stdout.write(guests_lines.well(said) + "\n")
 
 

@@ -59,6 +59,14 @@ OPTS = [
         mutable=True,
         help="Days that the audit keeps a decision; 0: for ever.",
     ),
+    cfg.IntOpt(
+        "lost_agent_days",
+        default=7,
+        min=0,
+        mutable=True,
+        help="Days without a word of a host's agent after which its alarms are over, and say why;"
+        " 0: they stand until the agent is back, or somebody ends them.",
+    ),
     cfg.HostAddressOpt(
         "health_host", default="127.0.0.1", help="Where holdfast-manager serves /livez and others."
     ),

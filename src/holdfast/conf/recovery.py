@@ -69,6 +69,12 @@ OPTS = [
     _s("move_timeout_s", 300.0, "One attempt to move a server may take so long.", 1.0),
     _s("move_give_up_s", 3600.0, "A server that was not moved by then stays.", 1.0),
     _s("move_pause_s", 1.0, "First pause after a failed attempt; doubles, to a minute.", 0.05),
+    _s(
+        "migrate_away_rest_s",
+        3600.0,
+        "A server that an alarm has moved away is not moved by another one for so long: one that is"
+        " busy wherever it is would never rest. 0: at once.",
+    ),
     _s("stop_timeout_s", 180.0, "How long a guest may take to be stopped.", 1.0),
     _s("start_timeout_s", 60.0, "How long a server may take to run.", 1.0),
     _s("repair_wait_s", 5.0, "How long servers wait until reservations have other hosts."),

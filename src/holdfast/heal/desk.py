@@ -51,6 +51,7 @@ class Settings(Protocol):
     move_timeout_s: float
     move_give_up_s: float
     move_pause_s: float
+    migrate_away_rest_s: float
     stop_timeout_s: float
     start_timeout_s: float
     repair_wait_s: float

@@ -14,6 +14,8 @@ from holdfast.model.incident import GUEST, HELD, HOST, PROCESS, Incident, Verdic
 from holdfast.ports.cloud import Server
 from holdfast.ports.recovery import Situation
 
+#: Of what runs again before anything was done.
+LEAVE_IT = "nobody needs to do anything"
 #: Words in a server's metadata that mean yes.
 YES = frozenset({"true", "yes", "on", "1", "t", "y"})
 
@@ -31,7 +33,7 @@ class View:
     evidence: str = ""  # by what the host is, or will be, known to be off; empty: by nothing
     server: Server | None = None  # the guest
     gone: bool = False  # the guest exists no more
-    well: str = ""  # who sees the host well again, if nobody else said that it died
+    well: str = ""  # who sees it well again: the host if nobody else said that it died, the guest
 
     @property
     def now(self) -> datetime:
@@ -51,6 +53,13 @@ def still_down(incident: Incident, view: View) -> Verdict:
         said = f"{incident.host} is well again before anything was done: {view.well}"
         return Verdict("still_down", False, said, final=True)
     return Verdict("still_down", True, "most monitors do not say that it is well again")
+
+
+def runs_again(incident: Incident, view: View) -> Verdict:
+    """What was started by hand while nothing was done about it must not be stopped."""
+    if view.well:
+        return Verdict("still_down", False, f"{view.well}: {LEAVE_IT}", final=True)
+    return Verdict("still_down", True, "nobody says that it runs again")
 
 
 def paused(incident: Incident, view: View) -> Verdict:
@@ -201,6 +210,6 @@ LADDERS: dict[str, Sequence[Guard]] = {
         capacity,
         evidence,
     ),
-    GUEST: (paused, silenced, segment, maintenance, inhibited, wanted, budget),
+    GUEST: (runs_again, paused, silenced, segment, maintenance, inhibited, wanted, budget),
     PROCESS: (paused, silenced, segment, maintenance, inhibited),
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.heal import plan
 from holdfast.heal.desk import RECOVER_GUEST, Desk
-from holdfast.heal.guards import View
+from holdfast.heal.guards import LEAVE_IT, View
 from holdfast.heal.recovery import Recovery
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.host import same
@@ -44,7 +44,8 @@ class GuestRecovery(Recovery):
     def view(self, run: Run, incident: Incident) -> View:
         self.look_back_s = self.desk.settings.guest_window_s
         server = self._server(run)
-        return replace(super().view(run, incident), server=server, gone=server is None)
+        well = self._well(incident, server)
+        return replace(super().view(run, incident), server=server, gone=server is None, well=well)
 
     def would(self, run: Run) -> str:
         return f"{self.incident(run).subject} would be restarted"
@@ -65,9 +66,12 @@ class GuestRecovery(Recovery):
     def stop(self, run: Run) -> str:
         if (said := self._skip(run)) is not None:
             return said
-        server = self._server(run)
+        server, incident = self._server(run), self.incident(run)
         if server is None:
             return "it was deleted meanwhile"
+        if not incident.details.get("stop_by") and (well := self._well(incident, server)):
+            # the cloud may have been away since the guards were asked
+            return self.close(run, Change(IGNORED, f"{well}: {LEAVE_IT}"))
         if server.status == "SHUTOFF" and not server.task_state:
             return "it is stopped"
         if self._late(run, "stop_by", self.desk.settings.stop_timeout_s):
@@ -189,6 +193,12 @@ class GuestRecovery(Recovery):
             return "over"
         return "in place it failed" if incident.details.get("in_place") else None
 
+    def _well(self, incident: Incident, server: Server | None) -> str:
+        """Who says that it runs again, before we have done anything about it."""
+        if server is not None and _lives(server) and _died(incident):
+            return f"the cloud sees it run on {server.host}"
+        return self.desk.incidents.risen(incident.subject, incident.id)
+
     def _runs_since(self, run: Run) -> str:
         """Some moment after the last one at which it is known not to have run: that one."""
         details = self.incident(run).details
@@ -222,6 +232,18 @@ class GuestRecovery(Recovery):
             act()
         except Conflict:
             return
+
+
+def _lives(server: Server) -> bool:
+    """Not by Nova's word: it says ACTIVE for a while after a guest died."""
+    return server.live and server.powered and server.status == "ACTIVE" and not server.task_state
+
+
+def _died(incident: Incident) -> bool:
+    """Whether it is off for sure, if nobody has started it since: its agent saw it end. One that
+    hangs is seen to run all the time."""
+    seen = incident.details.get("observed") or {}
+    return seen.get("event") == "stopped" and not seen.get("simulated")
 
 
 def _recovered(details: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.model.incident import Incident
+from holdfast.model.observed import Observed
 from holdfast.model.operation import Operation
 from holdfast.model.segment import Segment
 from holdfast.ports.herald import ERROR, REPORT, SEGMENT, SEGMENT_HOST, Fault, Happening
@@ -20,6 +21,8 @@ from holdfast.ports.sinks import ANNOUNCE
 INCIDENTS = "holdfast.incident"
 #: And about alarms.
 ALARMS = "holdfast.alarm"
+#: And about what agents saw on their hosts.
+OBSERVATIONS = "holdfast.observation"
 #: And who in the contract: of reports that are worked on its engine, of all else its API.
 API, ENGINE, PROCESSED = "masakari-api", "masakari-engine", "process"
 _NAMES = uuid.UUID("6f1f3c0e-5f0c-4c43-9a4e-7a0c4a3e9b11")
@@ -50,6 +53,14 @@ class News:
         said = {"payload": dict(told), "publisher": ALARMS}
         hearers = self._boards if told.get("silent") else (*self._people, *self._boards)
         return _rows(hearers, event_type, told["id"], now, said)
+
+    def observation(
+        self, event_type: str, told: Mapping[str, Any], now: datetime
+    ) -> Sequence[Operation]:
+        """Those of one guest or process are told in their order; its name may be a long one."""
+        about = str(uuid.uuid5(_NAMES, told["subject"]))
+        said = {"payload": _observation(told), "publisher": OBSERVATIONS}
+        return _rows(self._people, event_type, about, now, said)
 
     def contract(self, happening: Happening, now: datetime) -> Sequence[Operation]:
         if not self._programs:
@@ -177,6 +188,19 @@ _SHAPES: Mapping[str, tuple[str, str, Fields]] = {
         },
     ),
 }
+
+
+def _observation(row: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("id", "observer", "subject", "kind", "state", "evidence")
+    about = {name: row[name] for name in names}
+    seen = Observed(**about, since=row["since"])
+    return {
+        **about,
+        "host": seen.host,
+        "sentence": seen.sentence,
+        "since": seen.since.isoformat(),
+        "observed_at": row["observed_at"].isoformat(),
+    }
 
 
 def _incident(incident: Incident) -> dict[str, Any]:

@@ -4,7 +4,8 @@ incident by the same road as every other report.
 
 An agent speaks of its own host only; that the guest is there is asked of the cloud: a report about
 a server that was moved, deleted, suspended, shelved or never was there leads to nothing. Nor does
-old news about a server that the cloud shows otherwise by now (`still`).
+old news about a server that the cloud shows otherwise by now (`still`), or that runs again as its
+agent says (state well).
 """
 
 import logging
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from holdfast.heal.desk import Desk
+from holdfast.heal.guards import LEAVE_IT
 from holdfast.heal.intake import take_in, wait_for_the_last
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.host import same
@@ -56,7 +58,7 @@ class Sort:
             return several.message
         if member is None:
             return f"{seen.host} is in no segment"
-        if meaning.kind == GUEST and (why := self._not_there(run, seen)):
+        if meaning.kind == GUEST and (why := self._over(seen) or self._not_there(run, seen)):
             return why
         details = {"observed": dict(seen.evidence), "payload": seen.payload()}
         # by a clock that is ahead everything would be later than what was done about it
@@ -70,6 +72,14 @@ class Sort:
         taken = take_in(desk, account, run.claim, desk.incidents.now())
         LOG.info("%s: %s", seen.subject, taken.sentence)
         return taken.sentence
+
+    def _over(self, seen: Observed) -> str:
+        """That it runs again by now, if somebody says so: what was held up on its way, or waited
+        for a manager, is old."""
+        if seen.over_since:
+            return f"it runs again since {seen.over_since}, says {seen.observer}: {LEAVE_IT}"
+        said = self._desk.incidents.risen(seen.subject)
+        return f"{said}: {LEAVE_IT}" if said else ""
 
     def _not_there(self, run: Run, seen: Observed) -> str:
         """Why the cloud does not think that it is that host's guest; empty if it does."""

@@ -4,7 +4,7 @@
     rules:
       - {event: io_error, detail: pause, disk: "scratch*", do: ignore}
       - {event: stopped, detail: failed, project: batch, rate: 3 in 10m, do: report}
-      - {event: [monitor, watchdog], after: 90s, do: recover}
+      - {event: [monitor, hang], after: 90s, do: recover}
     otherwise: defaults
 
 Of the rules the first that fits counts. What none fits goes to the default set below, unless
@@ -194,11 +194,19 @@ class _Reading(Reading):
         if not events:
             self.say(node.line, "not everything lasts: say with `event` what has to")
         for event in events:
-            if event not in EVENTS:
-                continue
-            named = [one for one in details if one in EVENTS[event]] or list(EVENTS[event]) or [""]
-            if not any((event, one) in LASTING for one in named):
-                self.say(node.line, f"{event} is over at once: leave `after` out")
+            if event in EVENTS:
+                named = [one for one in details if one in EVENTS[event]]
+                self._check_lasting(node, event, named or list(EVENTS[event]) or [""])
+
+    def _check_lasting(self, node: Node, event: str, named: Sequence[str]) -> None:
+        """All of them: what is over at once would be told when it is long past."""
+        over = [one for one in named if (event, one) not in LASTING]
+        lasting = [one for one in EVENTS[event] if (event, one) in LASTING]
+        if over and lasting:
+            said = f"{event} {either(over)} {'is' if len(over) == 1 else 'are'} over at once"
+            self.say(node.line, f"{said}: of {event} only {_listed(lasting)}; say so with `detail`")
+        elif over:
+            self.say(node.line, f"{event} is over at once: leave `after` out")
 
     def _rate(self, node: Node | None) -> tuple[int, float]:
         if node is None:
@@ -225,3 +233,10 @@ def _of(whole: Rule, event: str) -> Rule:
     """The part of a rule that is about one event, with the details that are of it."""
     details = tuple(one for one in whole.details if one in EVENTS.get(event, ()))
     return replace(whole, event=event, details=details)
+
+
+def _listed(lasting: Sequence[str]) -> str:
+    """pause and poweroff last"""
+    if len(lasting) == 1:
+        return f"{lasting[0]} lasts"
+    return f"{', '.join(lasting[:-1])} and {lasting[-1]} last"

@@ -49,7 +49,7 @@ OPERATION: Table = table(
 INCIDENT: Table = table(
     open="held running recovered failed ignored aborted explained",
     held="open running ignored failed aborted explained",
-    running="recovered failed aborted explained",
+    running="recovered failed ignored aborted explained",
     recovered="",
     failed="open",
     ignored="",
@@ -110,7 +110,7 @@ INCIDENT_SAYS: Mapping[str, str] = {
     "running": "The guards said yes: the steps of its recovery are being done.",
     "recovered": "What died runs again, here or elsewhere; an alarm is over.",
     "failed": "Not all could be done; its sentence says what is left for people.",
-    "ignored": "A guard said no for good: nothing was done.",
+    "ignored": "A guard said no for good, or there is nothing to recover any more.",
     "aborted": "An operator ended it.",
     "explained": "Something larger is the cause of it: that one is dealt with.",
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an agent reported from its host: a guest that died, a service that does not run.
 
-    server:4f2c…                 kind guest,   state failed (to be recovered) or noted (to be told)
+    server:4f2c…                 kind guest,   state failed (to be recovered), noted (to be told)
+                                               or well (it failed, and runs again)
     process:cmp-7:nova-compute   kind process, state failed or well
     server:4f2c…, host:cmp-7     kind alarm,   state raised, again, no_data or cleared
 
@@ -26,10 +27,12 @@ from holdfast.model.operation import Operation
 GUEST, PROCESS, ALARM = "guest", "process", "alarm"
 FAILED, NOTED, WELL = "failed", "noted", "well"
 STATES: Mapping[str, tuple[str, ...]] = {
-    GUEST: (FAILED, NOTED),
+    GUEST: (FAILED, NOTED, WELL),
     PROCESS: (FAILED, WELL),
     ALARM: tuple(STATE_AFTER),
 }
+#: In the evidence of what had to wait to be told, and was over by then.
+OVER_SINCE = "over_since"
 #: In which an agent shows its token.
 AGENT_HEADER = "X-Holdfast-Agent"
 #: The durable work that looks at one report.
@@ -68,12 +71,24 @@ class Observed:
         return f"{what} (simulated)" if self.evidence.get("simulated") is True else what
 
     @property
+    def sentence(self) -> str:
+        if self.kind == PROCESS:
+            return f"{self.host}: {self.what}"
+        called = self.evidence.get("domain_name") or self.name
+        return f"{called} on {self.host}: {self.state}: {self.what}"
+
+    @property
     def told_before(self) -> datetime | None:
         """When what may be the same began, if the agent that told it was started anew since."""
         try:
             return datetime.fromisoformat(str(self.evidence["told_before"])).astimezone(UTC)
         except (KeyError, ValueError, OverflowError):
             return None
+
+    @property
+    def over_since(self) -> str:
+        """When it ended, if that was known before it could be told."""
+        return str(self.evidence.get(OVER_SINCE, ""))
 
     def payload(self) -> dict[str, str]:
         """As a notification of the instance HA contract would say it."""
@@ -82,6 +97,16 @@ class Observed:
         event = str(self.evidence.get("event", "")).upper()
         detail = str(self.evidence.get("detail", "")).upper()
         return {"event": event, "instance_uuid": self.name, "vir_domain_event": detail}
+
+
+def announced(kind: str, state: str) -> str:
+    """The event of which people hear, where nothing else comes of a report; empty: of none. Failed
+    guests have incidents, and alarms have announcements of their own.
+
+    >>> announced("guest", "noted"), announced("guest", "failed"), announced("process", "well")
+    ('guest.noted', '', 'process.well')
+    """
+    return f"{kind}.{state}" if kind == PROCESS or (kind, state) == (GUEST, NOTED) else ""
 
 
 def subject(kind: str, said: str, host: str) -> str:

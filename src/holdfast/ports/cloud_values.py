@@ -64,6 +64,7 @@ class Server:
     user_id: str = ""  # who made it
     created_at: datetime | None = None
     powered: bool = False  # its guest had power when its host last said so
+    live: bool = False  # that is what its hypervisor says now, not what a cloud remembers of it
 
 
 @dataclass(frozen=True)

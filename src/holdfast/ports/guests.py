@@ -92,6 +92,10 @@ class Guest:
     persistent: bool = True
     autostart: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
+    #: Of one that storage has stopped, as far as it is known: enospc or "", the disk, where it is.
+    error: str = ""
+    disk: str = ""
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,10 @@ class Herald(Protocol):
         only for whoever shows which alarms stand, to take it down."""
         ...
 
+    def observation(self, event_type: str, told: Values, now: datetime) -> Sequence[Operation]:
+        """Of what an agent saw (a row of it), and of which nothing else comes, for people."""
+        ...
+
 
 class Silence:
     """Nobody is told."""
@@ -65,4 +69,7 @@ class Silence:
         return ()
 
     def alarm(self, event_type: str, told: Values, now: datetime) -> Sequence[Operation]:
+        return ()
+
+    def observation(self, event_type: str, told: Values, now: datetime) -> Sequence[Operation]:
         return ()

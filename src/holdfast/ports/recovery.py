@@ -154,6 +154,11 @@ class Incidents(Protocol):
         """What an agent reported; NotFound."""
         ...
 
+    def risen(self, subject: str, incident_id: str = "") -> str:
+        """Who says that a guest runs again, and since when, if nobody said later that it failed,
+        nor a notification of that incident; empty otherwise."""
+        ...
+
     def witness(
         self, incident_id: str, seen: Sequence[Mapping[str, Any]], ids: Sequence[str], claim: Claim
     ) -> None:

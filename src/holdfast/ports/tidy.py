@@ -31,3 +31,8 @@ class Tidy(Protocol):
     def audit(self, before: datetime, most: int) -> int:
         """Remove up to `most` sentences of the audit older than that; how many were removed."""
         ...
+
+    def alarms(self, before: datetime, most: int) -> int:
+        """End up to `most` alarms that stand, of agents that were not heard of since then; how many
+        that were. Their rows go when they are over for long enough."""
+        ...

@@ -41,7 +41,7 @@ from holdfast.store.incident_rows import (
     subjects_on,
 )
 from holdfast.store.notifications import attach, end, lost_compute, recovered_since
-from holdfast.store.observations import belong, observation
+from holdfast.store.observations import belong, observation, risen
 from holdfast.store.operations import update_claimed
 from holdfast.store.segments import SegmentStore, set_member
 from holdfast.store.tables import (
@@ -167,6 +167,12 @@ class IncidentStore:
     def observed(self, id_: str) -> Observed:
         with self._db.read() as conn:
             return observation(conn, id_)
+
+    def risen(self, subject: str, incident_id: str = "") -> str:
+        mine = sa.select(n.generated_time).where(n.incident_id == incident_id)
+        with self._db.read() as conn:
+            reported = conn.execute(mine).scalars().all() if incident_id else ()
+            return risen(conn, subject, reported)
 
     def witness(
         self, incident_id: str, seen: Sequence[Mapping[str, Any]], ids: Sequence[str], claim: Claim

@@ -46,9 +46,9 @@ class MonitorStore:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             old = conn.execute(sa.select(*_WHEN).where(m.observer == observer)).first()
-            is_fresh = old is not None and _is_fresh(old, now)
+            was_heard = old is not None and is_fresh(old, now)
             said = min(at, now)  # a clock that is ahead must not silence what comes after
-            if old is not None and is_fresh and said < old.at:
+            if old is not None and was_heard and said < old.at:
                 return  # of one that was silent, it is the clock that was set back
             _write(conn, old, observer, {"at": said, "seen_at": now}, (digest, body))
             gone = sa.select(m.observer).where(m.seen_at < now - FORGOTTEN)
@@ -114,7 +114,8 @@ def _have_counted(conn: Connection, seen: Picture, now: datetime) -> None:
         apply_work(conn, work.subject, Work(put=(work,)), now)
 
 
-def _is_fresh(row: Any, now: datetime) -> bool:
+def is_fresh(row: Any, now: datetime) -> bool:
+    """Whether who beats like that was heard of lately."""
     return bool(now - row.seen_at <= timedelta(seconds=FRESH_BEATS * row.heartbeat_s))
 
 

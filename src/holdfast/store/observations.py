@@ -19,15 +19,17 @@ from holdfast.model.host import normalise
 from holdfast.model.operation import WAITING
 from holdfast.model.votes import ALERTED, FAILED, HOST_HEALTH, Word, work_of
 from holdfast.ports.ledger import Work
-from holdfast.store import alarms
+from holdfast.store.alarm_taking import take
 from holdfast.store.booking import portions
 from holdfast.store.database import Database
 from holdfast.store.host_rows import by_name
 from holdfast.store.tables import hosts, observations, operations
-from holdfast.store.work import apply_work
+from holdfast.store.work import apply_work, put
 
 b, h, o = observations.c, hosts.c, operations.c
 HOST = "host:"
+#: So many words of a guest tell how it is: there are few who speak of it.
+LATELY = 50
 #: When it was so: by the monitor's clock, or ours if its is ahead.
 _AT = sa.case((b.observed_at > b.created_at, b.created_at), else_=b.observed_at)
 _LATEST = (
@@ -64,9 +66,11 @@ class ObservationStore:
                 work = observed.work_of(id_, now)
                 apply_work(conn, work.subject, Work(add=(work,)), now, is_new=True)
             elif row is None and said is not None:
-                incident_id = alarms.take(conn, self._db.herald, said, now)
+                incident_id = take(conn, self._db.herald, said, now)
                 belong(conn, [id_] if incident_id else [], incident_id or "", now)
             found = row or conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
+            if row is None and (event := observed.announced(values["kind"], values["state"])):
+                put(conn, self._db.herald.observation(event, dict(found), now), now)
             return dict(found), row is None
 
         return self._db.retry(action)
@@ -75,12 +79,21 @@ class ObservationStore:
         self,
         *,
         subject: str | None = None,
+        host: str | None = None,
+        kind: str | None = None,
+        state: str | None = None,
         since: datetime | None = None,
         limit: int = 100,
     ) -> Sequence[Mapping[str, Any]]:
+        """The newest first. Of a host: itself, and what was seen on it."""
         query = sa.select(observations).order_by(b.observed_at.desc())
-        if subject:
-            query = query.where(b.subject == subject)
+        for column, value in ((b.subject, subject), (b.kind, kind), (b.state, state)):
+            if value:
+                query = query.where(column == value)
+        if host:
+            own = normalise(host)
+            there = b.evidence["host"].as_string() == own
+            query = query.where(sa.or_(b.subject == f"{HOST}{own}", there))
         if since:
             query = query.where(b.observed_at >= since)
         with self._db.read() as conn:
@@ -114,6 +127,25 @@ def observation(conn: Connection, id_: str) -> observed.Observed:
         raise NotFound(f"no observation {id_}")
     about = row.id, row.observer, row.subject, row.kind, row.state, row.since
     return observed.Observed(*about, row.evidence or {})
+
+
+def risen(conn: Connection, subject: str, reported: Iterable[datetime] = ()) -> str:
+    """Who says that a guest runs again, and since when, if that is the last that is known of it;
+    empty otherwise. Of one observer what came later counts, for they tell in order; of several, and
+    of notifications (`reported`), what is dated later."""
+    states = b.state.in_((observed.FAILED, observed.WELL))
+    said = sa.select(b.observer, b.state, b.since, b.created_at).where(b.subject == subject, states)
+    last: dict[str, Any] = {}
+    said = said.where(b.kind == observed.GUEST).order_by(b.created_at.desc(), b.since.desc())
+    for row in conn.execute(said.limit(LATELY)):
+        last.setdefault(row.observer, row)
+    at = {who: min(row.since, row.created_at) for who, row in last.items()}
+    up = [who for who in last if last[who].state == observed.WELL]
+    best = max(up, key=at.__getitem__, default=None)
+    failed = [*reported, *(at[who] for who in last if who not in up)]
+    if best is None or any(when > at[best] for when in failed):
+        return ""
+    return f"it runs again since {at[best]:%Y-%m-%d %H:%M:%S} UTC, says {best}"
 
 
 def words(conn: Connection, names: Iterable[str]) -> Mapping[str, Sequence[Word]]:

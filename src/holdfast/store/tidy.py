@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from holdfast.store.alarm_orphans import end_orphans
 from holdfast.store.database import Database
 from holdfast.store.tables import (
     audit,
@@ -58,6 +59,9 @@ class TidyStore:
             return conn.execute(sa.delete(samples).where(samples.c.host.in_(hosts), old)).rowcount
 
         return self._db.retry(action)
+
+    def alarms(self, before: datetime, most: int) -> int:
+        return end_orphans(self._db, before, most)
 
     def reports(self, before: datetime, most: int) -> int:
         ended = n.status.in_(["finished", "ignored", "failed", "error"]), n.updated_at < before

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from holdfast.model.errors import HoldfastError, InvalidInput
-from holdfast.model.guest_filter import Filter
+from holdfast.model.guest_filter import Filter, Tally
 from holdfast.ports.clock import Clock
 from holdfast.ports.guests import Event, Guest, Guests
 from holdfast.watch import guest_memory
@@ -24,6 +24,7 @@ from holdfast.watch.expectation import Comparison
 from holdfast.watch.filters import FilterFile
 from holdfast.watch.guest_again import Again
 from holdfast.watch.guest_record import Reading
+from holdfast.watch.guest_trouble import FAILED, WELL
 from holdfast.watch.guests import GuestWatch, Happening, Track
 from holdfast.watch.processes import ProcessWatch
 from holdfast.watch.spool import Spool
@@ -108,6 +109,7 @@ class HostAgent:
         self._watch = self._remembered()
         self._again = Again(self._watch)
         self._seen: Mapping[str, Track] = dict(self._watch.tracks)
+        self._counted: Mapping[str, Tally] = {}  # of guests that were gone then
         self._turned = clock.monotonic()
         self._stuck = ""
         self._thread = threading.Thread(target=self._forever, name="agent", daemon=True)
@@ -189,7 +191,7 @@ class HostAgent:
         not told, and not to be taken for told."""
         while not self._clock.wait(self._stop, TICK_S):
             try:
-                self._watch = self._remembered(self._seen)
+                self._watch = self._remembered(self._seen, self._counted)
                 self._again.begin_again()
                 return
             except HoldfastError as error:
@@ -230,11 +232,13 @@ class HostAgent:
         told += late
         if told or taken:
             items = [self._item(one) for one in told]
-            self._spool.put(items, {MEMORY: guest_memory.to_plain(self._watch)})
+            notes = {MEMORY: guest_memory.to_plain(self._watch)}
+            self._spool.put(items, notes, _over(told))
             self._again.written()
             if items:
                 self._spooled()
-        self._seen, self._turned = dict(self._watch.tracks), self._clock.monotonic()
+        self._seen, self._counted = dict(self._watch.tracks), dict(self._watch.counted)
+        self._turned = self._clock.monotonic()
         self._tap.tell([*news, *late])
 
     def _judge(self, taken: Taken, now: float) -> tuple[list[Happening], list[News]]:
@@ -253,7 +257,7 @@ class HostAgent:
         else:
             about = list(tracks)
             told = self._watch.reconcile(record.guests, record.at, now, when)
-            told += self._again.after(record, self._watch)
+            told += self._again.after(record, self._watch, when)
         if before is None:
             return told, []
         return told, [record, *judged(about, before, tracks), *told]
@@ -284,13 +288,17 @@ class HostAgent:
         self._spooled()
         self._tap.tell(marked)
 
-    def _remembered(self, before: Mapping[str, Track] | None = None) -> GuestWatch:
+    def _remembered(
+        self,
+        before: Mapping[str, Track] | None = None,
+        counted: Mapping[str, Tally] | None = None,
+    ) -> GuestWatch:
         filters, now = self._filters.filters, self._clock.monotonic()
         said = self._spool.note(MEMORY)
         if said is None:
             return GuestWatch(filters)
         try:
-            return guest_memory.from_plain(said, filters, now, before)
+            return guest_memory.from_plain(said, filters, now, before, counted)
         except InvalidInput as error:
             LOG.warning("%s; all guests are looked at as if for the first time", error.message)
             return GuestWatch(filters)
@@ -348,3 +356,10 @@ class HostAgent:
             LOG.warning("%s", step.sentence)
         if items:
             self._spooled()
+
+
+def _over(told: Sequence[Happening]) -> dict[str, str]:
+    """Who failed and is well again, since when; of one that failed again since, that does not
+    count."""
+    last = {f"server:{one.uuid}": one for one in told if one.state in (FAILED, WELL)}
+    return {who: one.since.isoformat() for who, one in last.items() if one.state == WELL}

@@ -3,7 +3,7 @@
 happens to them now, what would be told if something happened."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -35,13 +35,16 @@ class GuestCommands:
         tap: Tap,
         clock: Clock,
         about: Mapping[str, Any],
+        metrics: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """`about`: what else is said of the program, its pid and the like."""
+        """`about`: what else is said of the program, its pid and the like. `metrics`: what does not
+        work of those (`troubles`), and what was lost (`alarms_lost`)."""
         self._agent = agent
         self._spool = spool
         self._tap = tap
         self._clock = clock
         self._about = about
+        self._metrics = metrics
 
     def commands(self) -> Mapping[str, Handler]:
         return {
@@ -57,6 +60,7 @@ class GuestCommands:
         view = self._agent.view()
         return {
             **self._about,
+            **self._metrics(),
             "host": view.host,
             "guests": len(view.tracks),
             "deaf": view.deaf,

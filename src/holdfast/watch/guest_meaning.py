@@ -10,7 +10,7 @@ and a sign if something happened that a rule can speak of. No sequence is relied
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.model.guest_filter import Sign
@@ -142,7 +142,7 @@ def _shutdown(event: Event, life: str, closing: str) -> Meaning:
 
 
 def _stopped(event: Event, life: str, closing: str) -> Meaning:
-    if life == OFF:  # it was found so before, or could not be started
+    if life == OFF and not closing:  # it was found so before, or could not be started
         return Meaning(OFF)
     if event.reason == "crashed":
         return Meaning(OFF, Sign("panic", "panicked"))
@@ -189,12 +189,15 @@ _LIFECYCLE: Final[Mapping[str, Callable[[Event, str, str], Meaning]]] = {
 # states
 
 
-def of_state(guest: Guest, life: str, closing: str) -> Meaning:
-    """What was read, of a guest that was known to live so."""
+def of_state(guest: Guest, life: str, closing: str, unheard: bool = False) -> Meaning:
+    """What was read, of a guest that was known to live so. `unheard`: it was off, and if it died
+    since, after somebody started it, nobody heard of either."""
     if guest.state == "running":
         return Meaning(RUNNING, ends=ENDED_BY_RUNNING, closing=closing)
     if guest.state == "paused":
         sign = _of_pause(guest.reason, guest.metadata)
+        if sign is not None and sign.event == port.IO_ERROR:
+            sign = replace(sign, reason=guest.error, disk=guest.disk, path=guest.path)
         arriving = life == ARRIVING and guest.reason in ("migration", "starting_up")
         return Meaning(ARRIVING if arriving else PAUSED, sign, ENDED_BY_PAUSE, closing)
     if guest.state == "pmsuspended":
@@ -202,18 +205,18 @@ def of_state(guest: Guest, life: str, closing: str) -> Meaning:
     if guest.state == "crashed":
         return Meaning(CRASHED, Sign("panic", "panicked"), closing=closing)
     if guest.state == "shutoff":
-        return _of_off(guest, life, closing)
+        return _of_off(guest, life, closing, unheard)
     return Meaning(life, closing=closing)
 
 
-def _of_off(guest: Guest, life: str, closing: str) -> Meaning:
+def _of_off(guest: Guest, life: str, closing: str, unheard: bool) -> Meaning:
     if life == ARRIVING:
         return Meaning(OFF, ends=EVERYTHING, ended="migrated")
     lived = life in (RUNNING, PAUSED, CRASHED)
     # crashed: QEMU died, or its guest panicked. daemon: it died while a new libvirtd looked for its
     # guests. failed: it could not be started, which is somebody else's business unless it ran
     gone = guest.reason in ("crashed", "daemon")
-    died = (gone and life != OFF) or (guest.reason == "failed" and lived)
+    died = (gone and (life != OFF or unheard)) or (guest.reason == "failed" and lived)
     if not died:
         known = life == OFF or gone or guest.reason == "failed"
         ended = guest.reason if guest.reason in ORDERLY else ""
@@ -221,7 +224,8 @@ def _of_off(guest: Guest, life: str, closing: str) -> Meaning:
     if closing == "guest":
         return Meaning(OFF, ends=EVERYTHING, ended="shutdown")
     how = "terminated" if closing == "host" else "failed"
-    return Meaning(OFF, Sign("panic", "panicked") if life == CRASHED else Sign("stopped", how))
+    sign = Sign("panic", "panicked") if life == CRASHED else Sign("stopped", how)
+    return Meaning(OFF, sign, EVERYTHING if life == OFF else NOTHING)
 
 
 def of_absence(life: str, persistent: bool) -> Meaning:

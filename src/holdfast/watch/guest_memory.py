@@ -6,7 +6,7 @@ A grace time that had begun begins again; what was counted for rates is counted 
 be read from a guest's state, that it hangs, counts for a moment only, unless it is heard again: it
 may have ended while nobody listened. Who listened all the time, and only could not write, has the
 tracks of before (`before`) and goes on with what they have and the disk has not: what hangs, what
-was counted, and what is newer than a reading.
+was counted (also of guests that are gone, `counted`), and what is newer than a reading.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.model.errors import InvalidInput
-from holdfast.model.guest_filter import Filter, Sign, Verdict
-from holdfast.watch.guest_trouble import UNSEEN, Trouble
+from holdfast.model.guest_filter import Filter, Sign, Tally, Verdict
+from holdfast.watch.guest_trouble import FAILED, UNSEEN, Trouble
 from holdfast.watch.guests import GuestWatch, Track
 
 FORMAT = 1
@@ -29,14 +29,20 @@ def to_plain(watch: GuestWatch) -> dict[str, Any]:
         "format": FORMAT,
         "guests": [_track(track) for track in watch.tracks.values()],
         "dismissed": dict(watch.dismissed),
+        "ill": list(watch.ill),
     }
 
 
 def from_plain(
-    said: Any, filters: Filter, now: float, before: Mapping[str, Track] | None = None
+    said: Any,
+    filters: Filter,
+    now: float,
+    before: Mapping[str, Track] | None = None,
+    counted: Mapping[str, Tally] | None = None,
 ) -> GuestWatch:
     """InvalidInput if that was written by something else."""
     watch = GuestWatch(filters)
+    watch.counted.update(counted or {})
     try:
         if said["format"] != FORMAT:
             raise ValueError(f"format {said['format']!r} is not known")
@@ -44,6 +50,8 @@ def from_plain(
             track = _remembered(one, filters, now, before)
             watch.tracks[track.uuid] = track
         watch.dismissed.update(said.get("dismissed", {}))
+        failed = [one.uuid for one in watch.tracks.values() if one.told == FAILED]
+        watch.ill.update(dict.fromkeys(said.get("ill", failed), True))  # older ones wrote none
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"what was remembered of guests cannot be read: {error}") from error
     return watch

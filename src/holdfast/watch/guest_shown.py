@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import singledispatch
 from typing import Any
@@ -63,21 +64,21 @@ def _trouble(trouble: Trouble, now: float) -> dict[str, Any]:
 def reading(tracks: Iterable[Track], at: datetime) -> Reading:
     """What is remembered, as if it had been read: a recording that begins so can be replayed. Why a
     guest is off is left out once that is over, or it would be told as if it were new."""
-    return Reading(
-        tuple(
-            Guest(
-                one.uuid,
-                one.name,
-                _STATES[one.life],
-                "" if one.life == meaning.OFF and not one.troubles else one.reason,
-                persistent=one.persistent,
-                metadata=one.metadata,
-            )
-            for one in tracks
-            if one.life in _STATES
-        ),
-        at,
+    return Reading(tuple(_guest(one) for one in tracks if one.life in _STATES), at)
+
+
+def _guest(track: Track) -> Guest:
+    over = track.life == meaning.OFF and not track.troubles
+    guest = Guest(
+        *(track.uuid, track.name, _STATES[track.life], "" if over else track.reason),
+        persistent=track.persistent,
+        metadata=track.metadata,
     )
+    stopped = track.troubles.get("io_error pause")
+    if stopped is None:
+        return guest
+    sign = stopped.sign
+    return replace(guest, error=sign.reason, disk=sign.disk, path=sign.path)
 
 
 def evidence(sent: Sent) -> Mapping[str, Any]:

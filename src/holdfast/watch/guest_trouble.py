@@ -13,6 +13,7 @@ from holdfast.watch.guest_meaning import EVERYTHING
 
 FAILED: Final = "failed"
 NOTED: Final = "noted"
+WELL: Final = "well"
 TOLD: Final = {RECOVER: FAILED, REPORT: NOTED, IGNORE: ""}
 RANK: Final = {"": 0, NOTED: 1, FAILED: 2}
 #: Of how many traces of a trouble each is kept, the first ones.

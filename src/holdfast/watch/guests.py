@@ -8,7 +8,8 @@
 
 One happening per failure, however many traces it leaves: they come together in a `Trouble` until
 the guest runs again. Only what is worse than what was told is told on top: a failure after a note,
-the guest's death after a failure that it lived with. `now` is monotonic, and so is what says which
+the guest's death after a failure that it lived with; and, of a guest of which a failure was told,
+that it runs again, whoever saw to that. `now` is monotonic, and so is what says which
 of two things is the newer one; dates, which jump with the clock, are only told. No input, no
 output; one thread at a time.
 """
@@ -28,6 +29,7 @@ from holdfast.watch.guest_trouble import (
     RANK,
     TOLD,
     UNSEEN,
+    WELL,
     Now,
     Trouble,
     begins,
@@ -52,7 +54,8 @@ _DEAD: Final = (meaning.OFF, meaning.CRASHED)
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """To be told: failed (it shall be recovered) or noted (people may want to know)."""
+    """To be told: failed (it shall be recovered), noted (people may want to know), or well (it
+    failed, and runs again)."""
 
     uuid: str
     name: str
@@ -111,6 +114,13 @@ class Track:
         return self.ended or ("judged" if judged else "")
 
     @property
+    def may_die_unheard(self) -> bool:
+        """Of one that is off: whether a state by which it died is news. If it went off in an
+        orderly way, or the hypervisor had forgotten how, it has run since."""
+        ran = self.reason in (*meaning.ORDERLY, UNKNOWN)
+        return self.life == meaning.OFF and (ran or not self.explained)
+
+    @property
     def told(self) -> str:
         """The worst that was told of what is not over."""
         told = (trouble.told for trouble in self.troubles.values())
@@ -125,6 +135,11 @@ class GuestWatch:
         self.dismissed: dict[str, str] = {}
         #: When they went: a reading that was begun before may still have them.
         self._left: dict[str, float] = {}
+        #: What was counted of them: who is started anew may be removed and made again for that.
+        self.counted: dict[str, Tally] = {}
+        #: Of whom a failure was told, and not that they run again; also those that are gone, for
+        #: whoever starts one anew may remove and make it again for that.
+        self.ill: dict[str, bool] = {}
 
     def use(self, filters: Filter, now: float) -> None:
         """From now on these count, also for what was not told yet."""
@@ -139,13 +154,13 @@ class GuestWatch:
     def hear(self, event: Event, now: float, heard: float | None = None) -> list[Happening]:
         """`heard`: when it was, if not just now."""
         heard = now if heard is None else heard
-        track = self.tracks.get(event.uuid) or Track(event.uuid, event.name)
+        track = self._track(event.uuid, event.name)
         if event.metadata:
             track = replace(track, metadata=event.metadata)
         if event.kind == REBOOT:
-            if now - track.rebooted < REBOOT_S:
+            if heard - track.rebooted < REBOOT_S:
                 return []
-            track = replace(track, rebooted=now)
+            track = replace(track, rebooted=heard)
         if event.kind == LIFECYCLE:
             track = replace(track, heard=heard, name=event.name)
             self._left.pop(event.uuid, None)
@@ -155,6 +170,8 @@ class GuestWatch:
         words = (event.kind, event.detail, event.reason, event.disk, event.path)
         said = " ".join(filter(None, words))
         about_life = event.kind == LIFECYCLE and event.detail not in _NOT_LIFE
+        if event.detail == "stopped" and track.life == meaning.OFF and not track.closing:
+            about_life = False  # it could not be started: why it is off is for a reading to say
         why = event.reason if about_life else ""
         removed = event.reason or "removed" if event.detail == "undefined" else ""
         return self._follow(track, meant, Now(event.at, now, heard, said, why, removed))
@@ -191,6 +208,7 @@ class GuestWatch:
                 if trouble.lasts or now - trouble.last < QUIET_S
             }
             self.tracks[track.uuid], told = _tell(replace(track, troubles=kept), now)
+            self._remember(told)
             happened += told
         return happened
 
@@ -204,8 +222,12 @@ class GuestWatch:
         )
         return min(dues, default=None)
 
+    def _track(self, uuid: str, name: str) -> Track:
+        """What is known of it; of one that was gone, how often it failed."""
+        return self.tracks.get(uuid) or Track(uuid, name, tally=self.counted.pop(uuid, {}))
+
     def _read(self, guest: Guest, at: datetime, now: float, began: float) -> list[Happening]:
-        track = self.tracks.get(guest.uuid) or Track(guest.uuid, guest.name)
+        track = self._track(guest.uuid, guest.name)
         track = replace(track, name=guest.name, metadata=guest.metadata or track.metadata)
         if guest.state == UNKNOWN:  # it did not answer: no more than that it is there
             self.tracks[track.uuid] = track
@@ -214,36 +236,60 @@ class GuestWatch:
         if track.heard is not None and track.heard > began:
             self.tracks[track.uuid] = track  # what was heard since is newer
             return []
-        meant = meaning.of_state(guest, track.life, track.closing)
+        meant = meaning.of_state(guest, track.life, track.closing, track.may_die_unheard)
         said = f"found {guest.state} {guest.reason}"
         return self._follow(track, meant, Now(at, now, began, said, guest.reason))
 
     def _follow(self, track: Track, meant: Meaning, when: Now) -> list[Happening]:
-        troubles, explained = without(track.troubles, meant.ends), track.explained
+        before, troubles, explained = track, without(track.troubles, meant.ends), track.explained
         died = meant.life in _DEAD and track.life not in _DEAD
-        if meant.life != track.life:
-            track = replace(track, life=meant.life, reason="", since=when.at)
+        anew = meant.sign is not None and meant.ends == meaning.EVERYTHING
+        if meant.life != track.life or anew:
+            track = replace(track, life=meant.life, reason="", since=when.at, ended="")
         reason = when.reason or track.reason
         ended = (meant.ended or track.ended) if meant.life == meaning.OFF else ""
         track = replace(track, reason=reason, closing=meant.closing, troubles=troubles, ended=ended)
         if meant.sign is not None:
             track = _take(track, meant.sign, self.filters, when, died)
         track, told = _tell(track, when.now)
+        risen = self._risen(before, track, when)
+        self._remember(told)
         if meant.gone:
             self.tracks.pop(track.uuid, None)
             self._left[track.uuid] = when.stamp
-            self._dismiss(track.uuid, explained or when.removed)
+            self._dismiss(track, explained or when.removed)
         else:
             self.tracks[track.uuid] = track
             self.dismissed.pop(track.uuid, None)
-        return told
+        return risen + told
 
-    def _dismiss(self, uuid: str, how: str) -> None:
+    def _risen(self, before: Track, after: Track, when: Now) -> list[Happening]:
+        """That it runs again, if its failure was told. It has to begin to run, or the failure to
+        end: one that ran all the time, such as with a disk that fails, is not well for that."""
+        ended = before.told == FAILED or before.life != meaning.RUNNING
+        runs = after.life == meaning.RUNNING and after.told != FAILED
+        if not (runs and ended and self.ill.pop(after.uuid, False)):
+            return []
+        return [_well(after, when)]
+
+    def _remember(self, told: Sequence[Happening]) -> None:
+        self.ill.update({one.uuid: True for one in told if one.state == FAILED})
+        _trim(self.ill)
+
+    def _dismiss(self, track: Track, how: str) -> None:
         if how:
-            self.dismissed[uuid] = how
-        for kept in (self.dismissed, self._left):
-            while len(kept) > MOST_DISMISSED:
-                del kept[next(iter(kept))]
+            self.dismissed[track.uuid] = how
+        if track.tally:
+            self.counted[track.uuid] = track.tally
+        _trim(self.dismissed)
+        _trim(self._left)
+        _trim(self.counted)
+
+
+def _trim(kept: dict[str, Any]) -> None:
+    """The oldest are forgotten."""
+    while len(kept) > MOST_DISMISSED:
+        del kept[next(iter(kept))]
 
 
 def _judged_anew(trouble: Trouble, track: Track, filters: Filter, now: float) -> Trouble:
@@ -267,7 +313,7 @@ def _take(track: Track, sign: Sign, filters: Filter, when: Now, died: bool) -> T
     if known is not None and goes_on:
         sign = richer(known.sign, sign)
     about = {**track.metadata, "name": track.name}
-    verdict, tally = filters.judge(sign, about, track.tally, when.now, again=goes_on)
+    verdict, tally = filters.judge(sign, about, track.tally, when.stamp, again=goes_on)
     if tally:  # of rules that are still in force
         track = replace(track, tally={rule: tally[rule] for rule in filters.rules if rule in tally})
     # what it was in before has come to its end
@@ -330,3 +376,18 @@ def happening(track: Track, name: str, trouble: Trouble, state: str) -> Happenin
         "count": trouble.count,
     }
     return Happening(track.uuid, track.name, state, trouble.since, key, evidence)
+
+
+def _well(track: Track, when: Now) -> Happening:
+    evidence = {
+        "event": "running",
+        "detail": "again",
+        "reason": track.reason,
+        "disk": "",
+        "domain_name": track.name,
+        "domain_state": track.life,
+        "rule": "",
+        "traces": [when.trace],
+    }
+    key = f"{track.uuid}/{when.at.isoformat()}/{WELL}"
+    return Happening(track.uuid, track.name, WELL, when.at, key, evidence)

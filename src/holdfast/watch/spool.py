@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.model.errors import DriverError
+from holdfast.model.observed import OVER_SINCE
 
 LOG = logging.getLogger(__name__)
 #: More than that are not kept: whoever decides has to wait, and decides again.
@@ -35,6 +36,10 @@ CREATE TABLE IF NOT EXISTS reports (
 CREATE INDEX IF NOT EXISTS ix_reports_subject ON reports (subject, id);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, text TEXT NOT NULL);
 """
+_IS_OVER = (
+    "UPDATE reports SET body = json_set(body, ?, ?) WHERE subject = ? AND parked IS NULL"
+    " AND json_extract(body, '$.state') = 'failed'"
+)
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,11 @@ class Spool:
         self,
         items: Iterable[tuple[str, str, Mapping[str, Any]]],
         notes: Mapping[str, Any] | None = None,
+        over: Mapping[str, str] | None = None,
     ) -> None:
         """(subject, key, body) of each, all or none; a key that is there already is there. `notes`
-        by name replace those before."""
+        by name replace those before. `over`: subjects that are well again, and since when; failures
+        of them that still wait say so, for who gets them shall not have to wait for the next."""
         rows = [(subject, key, *_said(subject, body)) for subject, key, body in items]
         with self._change() as db:
             (kept,) = db.execute("SELECT count(*) FROM reports WHERE parked IS NULL").fetchone()
@@ -79,6 +86,8 @@ class Spool:
             )
             if any(parked for *_, parked in rows):
                 _keep_few_parked(db)
+            for subject, since in (over or {}).items():
+                db.execute(_IS_OVER, (f"$.evidence.{OVER_SINCE}", since, subject))
             for name, value in (notes or {}).items():
                 db.execute("REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durable work that never ends: once an hour old rows go, so that the tables do not grow for ever.
+"""Durable work that never ends: once an hour old rows go, so that the tables do not grow for ever,
+and alarms end whose agents do not come back to say so.
 
 There is one row of it, armed when a manager starts (`armed`); whichever manager claims it does it.
 """
@@ -30,6 +31,7 @@ class Settings(Protocol):
 
     keep_operations_days: int
     keep_audit_days: int
+    lost_agent_days: int
 
 
 class TidyUp:
@@ -56,7 +58,11 @@ class TidyUp:
         ):  # fmt: skip
             gone[what], more = self._remove(run, keep, remove)
             left = left or more
+        lost = timedelta(days=self._settings.lost_agent_days)
+        ended, more = self._remove(run, lost, self._tidy.alarms)
+        left = left or more
         said = "removed " + ", ".join(f"{count} {what}" for what, count in gone.items())
+        said += f"; ended {ended} alarms of lost agents" if ended else ""
         raise NotYet(said, SOON_S if left else EVERY_S)
 
     def _remove(

@@ -37,6 +37,9 @@ SCHEMA: dict[str, Any] = {
 }
 QUERY: dict[str, Any] = {
     "subject": {"type": "string", "maxLength": 255},
+    "host": {"type": "string", "maxLength": 255, "description": "It, and what was seen on it."},
+    "kind": {"type": "string", "maxLength": 64},
+    "state": {"type": "string", "maxLength": 64},
     "since": {**_WHEN, "description": "Observed at or after."},
     "limit": LIMIT,
 }
@@ -82,7 +85,7 @@ def create(ask: Ask) -> Reply:
 def index(ask: Ask) -> Reply:
     since = ask.query.get("since")
     rows = ask.services.store.observations.list_all(
-        subject=ask.query.get("subject"),
+        **{name: ask.query.get(name) for name in ("subject", "host", "kind", "state")},
         since=when(since, "since") if since else None,
         limit=ask.query.get("limit", LIMIT["default"]),
     )

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from holdfast.api import body as bodies
 from holdfast.api.ask import Ask, Reply
-from holdfast.api.rendered import Missing
+from holdfast.api.rendered import Missing, Rendered
 from holdfast.api.reservation_v1.dates import NOW, parse
 from holdfast.api.reservation_v1.lease_view import Addresses, holds_addresses, view
 from holdfast.model import moves
@@ -204,23 +204,33 @@ def _texts(ask: Ask, lease_id: str | None = None) -> list[bytes]:
     look = partial(
         services.store.ledger.stamped, lease_id=lease_id, project_id=_project(ask), holding=whole
     )
-    texts = services.whole_lease_texts if whole else services.lease_texts
+    texts = _whole_texts(ask) if whole else services.lease_texts
     return texts.texts(look, _Writer(ask).write, _lasting)
 
 
+def _whole_texts(ask: Ask) -> Rendered:
+    """Admins see more: what was written for them is kept apart."""
+    services = ask.services
+    return services.admin_lease_texts if ask.caller.is_admin else services.whole_lease_texts
+
+
 class _Writer:
-    """Writes leases as the version asked for wants them."""
+    """Writes leases as the version asked for wants them, for who asks."""
 
     def __init__(self, ask: Ask) -> None:
         self._services = ask.services
         self._whole = ask.microversion >= _LATER
+        self._for_admin = ask.caller.is_admin
 
     def write(self, seen: Seen) -> bytes:
-        lease, events = seen
-        addresses = self.addresses(lease) if self._whole else None
-        return json.dumps(view(lease, events, self._services.clock.now(), addresses)).encode()
+        return json.dumps(self.view(seen, self._whole)).encode()
 
-    def addresses(self, lease: Lease) -> Addresses:
+    def view(self, seen: Seen, whole: bool) -> dict[str, Any]:
+        lease, events = seen
+        addresses = self._addresses(lease) if whole else None
+        return view(lease, events, self._services.clock.now(), addresses, self._for_admin)
+
+    def _addresses(self, lease: Lease) -> Addresses:
         """Of the floating IPs that the lease holds; read once, and only if one does."""
         return self._enrolled if holds_addresses(lease) else {}
 
@@ -245,7 +255,7 @@ def _page(ask: Ask, project_id: str | None, listing: Listing) -> tuple[list[byte
         following[:] = [stamps[limit - 1][0]] if len(stamps) > limit else []
         return stamps[:limit], read
 
-    texts = ask.services.whole_lease_texts.texts(look, _Writer(ask).write, _lasting)
+    texts = _whole_texts(ask).texts(look, _Writer(ask).write, _lasting)
     return texts, following[0] if following else None
 
 
@@ -280,6 +290,5 @@ def _previewed(ask: Ask, preview: Preview | None) -> Reply:
         raise Unavailable(
             "dry_run: the manager that answered knows none, being older: look what it did"
         )
-    lease, now = preview.lease, ask.services.clock.now()
-    shown = view(lease, (), now, _Writer(ask).addresses(lease))
+    shown = _Writer(ask).view((preview.lease, ()), whole=True)
     return Reply({"lease": shown, "dry_run": True})

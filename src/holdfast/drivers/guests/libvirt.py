@@ -3,11 +3,12 @@
 
 Each time the way to the daemon is found: keepalive, events, then every domain is read, and a few
 times more soon after: a daemon that was just started takes every guest for alive until it has found
-its QEMU, and says nothing of those it does not find. The way is lost when the daemon dies (at once)
-or answers nothing for KEEPALIVE (4 s); it is looked for again for ever. A daemon that is too busy
-to list its guests is listened to all the same, and asked again. The event loop only writes
-down what it hears; a thread of its own tells it on. Nothing is ever asked on either, and every
-question has a deadline, so that one QEMU, or the daemon, that hangs holds up nobody.
+its QEMU, and says nothing of those it does not find. From then on every few minutes. The way is
+lost when the daemon dies (at once) or answers nothing for KEEPALIVE (4 s); it is looked for again
+for ever. A daemon that is too busy to list its guests is listened to all the same, and asked again.
+The event loop only writes down what it hears; a thread of its own tells it on. Nothing is ever
+asked on either, and every question has a deadline, so that one QEMU, or the daemon, that hangs
+holds up nobody.
 """
 
 import functools
@@ -39,6 +40,9 @@ PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 MOST_PATIENCE: Final = 4.0
 #: So long after the way was found all is read again.
 AGAIN_S: Final = (2.0, 10.0, 30.0)
+#: And so often after that: of guests that libvirt does not keep only their absence says that nobody
+#: has to remember them any more.
+READ_EVERY_S: Final = 300.0
 IDLE_S: Final = 60.0
 #: Reading all again because too much was heard: at most so often.
 CALM_S: Final = 1.0
@@ -159,8 +163,8 @@ class LibvirtGuests:
         self._lost, self._full, self._way = "", False, way
         self._due, self._later, self._calm = [self._clock.monotonic()], AGAIN_S, 0.0
         while not self._closed.is_set():
-            pause_s = self._due[0] - self._clock.monotonic() if self._due else IDLE_S
-            self._clock.wait(self._bell, max(0.0, pause_s))
+            pause_s = self._due[0] - self._clock.monotonic()
+            self._clock.wait(self._bell, max(0.0, min(pause_s, IDLE_S)))
             self._bell.clear()
             if self._lost or not way.connection.isAlive():
                 raise failed(self._lost or "the connection is dead")
@@ -183,7 +187,8 @@ class LibvirtGuests:
             self._due[0] = self._calm = self._clock.monotonic() + LONGEST_PAUSE_S
             return
         now, self._patience = self._clock.monotonic(), 1.0
-        self._due = [*self._due[1:], *(now + after_s for after_s in self._later)]
+        due = [*self._due[1:], *(now + after_s for after_s in self._later)]
+        self._due = due or [now + READ_EVERY_S]
         self._later, self._calm = (), now + CALM_S
         self._hearing()
 

@@ -5,6 +5,7 @@ that hangs holds it up, and it holds up nobody."""
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ ANSWER_S: Final = 2.0
 GUEST_S: Final = 1.0
 #: Guests that do not answer, before it is the daemon rather than they.
 MOST_CALLS: Final = 4
+#: Questions that only QEMU itself can answer, which it may never do: on lines of their own, and so
+#: few that the daemon keeps its workers for the others.
+MOST_DISKS: Final = 2
 
 
 class Reader:
@@ -30,6 +34,7 @@ class Reader:
         self._known = known
         self._clock = clock
         self._lines = Lines(connect, MOST_CALLS)
+        self._disks = Lines(connect, MOST_DISKS)
         self._turn = threading.Lock()
 
     def read(self, patience: float = 1.0) -> tuple[Sequence[Guest], datetime]:
@@ -53,6 +58,7 @@ class Reader:
 
     def close(self) -> None:
         self._lines.close()
+        self._disks.close()
 
     def _read(self, patience: float) -> tuple[Sequence[Guest], datetime]:
         at = self._clock.now()
@@ -77,11 +83,40 @@ class Reader:
             about = self._known.get(uuid, Facts()).metadata
             return Guest(uuid, name, "unknown", "no_answer", metadata=dict(about))
         self._known[uuid] = known
-        return Guest(uuid, name, state, reason, lasts, autostart, known.metadata)
+        found = Guest(uuid, name, state, reason, lasts, autostart, known.metadata)
+        if (state, reason) != ("paused", "ioerror"):
+            return found
+        what, disk, path = self._error(uuid, name, known)
+        return replace(found, error=what, disk=disk, path=path)
+
+    def _error(self, uuid: str, name: str, known: Facts) -> tuple[str, str, str]:
+        """What stopped it and on which disk; nothing if its QEMU does not say so in time."""
+        import libvirt
+
+        try:
+            errors = self._disks.ask(name, lambda line: _errors(line.domain(uuid)), GUEST_S)
+        except (DriverError, libvirt.libvirtError) as error:
+            LOG.warning("%s: which disk stopped it cannot be asked: %s", name, error)
+            return "", "", ""
+        return _worst(errors, known)
 
 
 def _names(line: Line) -> Mapping[str, str]:
     return {uuid: domain.name() for uuid, domain in line.list().items()}
+
+
+def _errors(domain: Any) -> Mapping[str, int]:
+    found: Mapping[str, int] = domain.diskErrors()
+    return found
+
+
+def _worst(errors: Mapping[str, int], known: Facts) -> tuple[str, str, str]:
+    """Of one disk that fails; if any of them lacks more than space, of that one."""
+    for number, word in sorted(words.DISK_ERROR.items()):
+        for disk in sorted(name for name, error in errors.items() if error == number):
+            paths = (one.path for one in known.disks.values() if one.name == disk)
+            return word, disk, next(paths, "")
+    return "", "", ""
 
 
 def _look(domain: Any) -> tuple[tuple[str, str], Facts, bool, bool]:

@@ -18,6 +18,8 @@ from holdfast.ports.guests import LIFECYCLE, Event, Guest, Listener
 LOG = logging.getLogger(__name__)
 #: How often the file is looked at.
 POLL_S: Final = 0.1
+#: And how often all guests are told of as they are, as libvirt's are.
+READ_EVERY_S: Final = 15.0
 _COLUMNS = "s.id, s.name, s.project_id, s.flavor, s.crashed, d.server_id IS NOT NULL AS runs"
 #: Those that the cloud has there, but for what was removed; and whatever runs there.
 _GUESTS = (
@@ -49,6 +51,7 @@ class SimGuests:
         self._clock = clock
         self._file = File(path, clock)
         self._closed = threading.Event()
+        self._due = 0.0  # when all are told of, by the clock that does not jump
         self._why = "the cloud has not been looked at yet"
         self._thread = threading.Thread(target=self._forever, name="guests-sim", daemon=True)
         self._listener: Listener | None = None
@@ -100,8 +103,10 @@ class SimGuests:
         assert self._listener is not None
         at = self._clock.now()
         seen = self._seen()
-        if before is None:
+        if before is None or self._clock.monotonic() >= self._due:
             self._listener.reconciled(_guests(seen), at)
+            self._due = self._clock.monotonic() + READ_EVERY_S
+        if before is None:
             return seen
         for uuid in sorted({*before, *seen}):
             for detail, reason in _changes(before.get(uuid), seen.get(uuid)):

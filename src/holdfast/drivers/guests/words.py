@@ -47,6 +47,8 @@ _LIFECYCLE_REASONS: Final = {
 }
 WATCHDOG: Final = ("none", "pause", "reset", "poweroff", "shutdown", "debug", "inject-nmi")
 IO_ERROR: Final = ("none", "pause", "report")
+#: By number, the worst first; as the event has them.
+DISK_ERROR: Final = {1: "", 2: "enospc"}
 AGENT: Final = ("unknown", "connected", "disconnected")
 AGENT_REASON: Final = ("unknown", "domain_started", "channel")
 MEMORY_RECIPIENT: Final = ("hypervisor", "guest")

@@ -22,7 +22,7 @@ from holdfast.drivers.sinks import post
 from holdfast.drivers.sinks.post import Mailbox, Ways
 from holdfast.model.errors import DriverError
 from holdfast.ports.clock import Clock
-from holdfast.ports.sinks import PUBLISHER, LeaseNotice
+from holdfast.ports.sinks import LeaseNotice
 
 PORT = "webhook"
 SHORTEST_SECRET = 16
@@ -70,7 +70,7 @@ def encode(notice: LeaseNotice) -> bytes:
     """The same bytes for the same notice, whoever sends it and how often."""
     told = {
         "event_type": notice.event_type,
-        "publisher_id": PUBLISHER,
+        "publisher_id": notice.publisher,
         "message_id": notice.message_id,
         "timestamp": notice.at.isoformat(),
         "payload": dict(notice.payload),

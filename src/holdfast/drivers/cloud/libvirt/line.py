@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line to the libvirt of one host: one connection, calls that end in time, errors of our own.
+"""The line to the libvirt of one host: calls that end in time, errors of our own.
 
     line.ask("domains", lambda host: host.listAllDomains(), within_s=3)
 
-Every call has a thread of its own, and who asked waits only so long. A host that did not answer is
-left alone for a while: who asks for it in the meantime hears at once that it is silent, so that a
-frozen one costs others nothing. Keepalive ends what a frozen daemon holds up.
+Every call has a thread and a connection of its own, without keepalive: `Lines` says why. Who asked
+waits only so long. A host that did not answer is left alone for a while: who asks for it in the
+meantime hears at once that it is silent, so that a frozen one costs others nothing.
 """
 
-import contextlib
 import logging
 import threading
 import time
@@ -16,7 +15,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from holdfast.drivers.cloud.libvirt.settings import PORT, Host
-from holdfast.drivers.guests.calls import Call, Calls
+from holdfast.drivers.guests import calls
+from holdfast.drivers.guests.calls import Call, Lines
 from holdfast.drivers.guests.loop import running
 from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
 
@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 #: Calls to one host that may be without an answer.
 LANES = 64
+#: So long is waited for the one that opens a connection; after so long it counts for nothing.
+TURN_S, HUNG_S = 3.0, 60.0
 #: A host that did not answer is asked again after so long; one whose daemon is away, sooner.
 SILENT_S, AWAY_S = 4.0, 0.5
-#: Seconds between words when nobody says anything, and how many may be missing.
-KEEPALIVE = 5, 3
 
 
 def failed(message: str, *, retryable: bool = True) -> DriverError:
@@ -46,15 +46,36 @@ class Silent(DriverError):
         self.sent = sent
 
 
+class Door:
+    """One connection is opened at a time: a crowd at once would be turned away by sshd, and a
+    frozen daemon shall keep one caller waiting, not all. One that hangs there for ever, because its
+    host was cut off meanwhile, holds the others off for a while only."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._since = time.monotonic()
+
+    def through(self, do: Callable[[], T]) -> T:
+        turn = self._turn
+        if not turn.acquire(timeout=TURN_S):
+            if time.monotonic() - self._since > HUNG_S:
+                self._turn = threading.Lock()
+            raise failed("somebody else waits there to be let in")
+        try:
+            self._since = time.monotonic()
+            return do()
+        finally:
+            turn.release()
+
+
 class Line:
     def __init__(self, host: Host) -> None:
         self.name = host.name
         self._uri = host.uri
         self._libvirt = running()
-        self._calls = Calls(LANES)
-        self._opening = threading.Lock()
+        self._door = Door()
+        self._lines = Lines(self._connect, LANES)
         self._lock = threading.Lock()
-        self._conn: Any = None
         self._quiet_until = 0.0
         self.is_late = False  # it did not answer the last time
         self._why_quiet = ""
@@ -70,7 +91,7 @@ class Line:
             if time.monotonic() < self._quiet_until:
                 raise Silent(f"{self.name}: {self._why_quiet}", sent=False)
         try:
-            return self._calls.begin(f"{self.name}-{what}", lambda: self._do(what, do))
+            return self._lines.begin(f"{self.name}-{what}", lambda line: self._do(what, do, line))
         except DriverError as busy:
             raise Silent(f"{self.name}: {busy.message}", sent=False) from busy
 
@@ -81,44 +102,38 @@ class Line:
             if call.is_done:
                 return call.result(0)
             said = f"no answer to {what} within {within_s:.1f} s"
-            self._drop(self._conn)  # another one is opened beside it
             self.is_late = True
             raise self._quiet(said, SILENT_S, sent=True) from late
 
     def close(self) -> None:
-        conn = self._conn
-        self._drop(conn)
-        if conn is not None and time.monotonic() >= self._quiet_until:
-            Call("close", conn.close)
+        self._lines.close()
 
-    def _do(self, what: str, do: Callable[[Any], T]) -> T:
+    def _do(self, what: str, do: Callable[[Any], T], line: calls.Line) -> T:
         """On the call's own thread."""
-        conn = None
         try:
-            conn = self._connected()
-            answer = do(conn)
+            answer = do(line.connection)
         except self._libvirt.libvirtError as error:
-            raise self._translate(what, error, conn) from error
+            raise self._translate(what, error, line.connection) from error
         with self._lock:  # however late: it answers
             self._quiet_until, self.is_late = 0.0, False
         return answer
 
-    def _connected(self) -> Any:
-        with self._opening:
-            conn = self._conn
-            if conn is not None and conn.isAlive():
-                return conn
-            self._drop(conn)
-            conn = self._libvirt.open(self._uri)
-            with contextlib.suppress(self._libvirt.libvirtError):  # a driver without a daemon
-                conn.setKeepAlive(*KEEPALIVE)
-            self._conn = conn
-            return conn
+    def _connect(self) -> Any:
+        """On the call's own thread too. Silent: nothing was sent."""
+        try:
+            return self._door.through(lambda: self._libvirt.open(self._uri))
+        except DriverError as waits:
+            raise Silent(f"{self.name}: {waits.message}", sent=False) from waits
+        except self._libvirt.libvirtError as error:
+            raise self._away(" ".join(str(error).split()), sent=False) from error
 
-    def _drop(self, conn: Any) -> None:
+    def _away(self, said: str, *, sent: bool) -> Silent:
+        """Nobody is there. Connections that rest are over as well, though they do not show it: a
+        daemon that is back is not to be missed once for each."""
         with self._lock:
-            if self._conn is conn:
-                self._conn = None
+            old, self._lines = self._lines, Lines(self._connect, LANES)
+        old.close()
+        return self._quiet(f"its libvirt does not answer: {said}", AWAY_S, sent=sent)
 
     def _quiet(self, why: str, seconds: float, *, sent: bool) -> Silent:
         with self._lock:
@@ -128,10 +143,8 @@ class Line:
     def _translate(self, what: str, error: Any, conn: Any) -> HoldfastError:
         code, said = error.get_error_code(), " ".join(str(error).split())
         message = f"{self.name}: {what}: {said}"
-        if conn is None or not conn.isAlive():
-            self._drop(conn)
-            why = f"its libvirt does not answer: {said}"
-            return self._quiet(why, AWAY_S, sent=conn is not None)
+        if not conn.isAlive():
+            return self._away(said, sent=True)
         if code == self._libvirt.VIR_ERR_NO_DOMAIN:
             return NotFound(message)
         if code == self._libvirt.VIR_ERR_OPERATION_INVALID:

@@ -69,17 +69,18 @@ class Looks:
         """Look at one; whether it answered."""
         return bool(self._round([self.name(host)]))
 
-    def guest(self, server_id: str) -> None:
-        """Look at that one on its own host, if that answers."""
+    def guest(self, server_id: str) -> bool:
+        """Look at that one on its own host, if that answers; whether it was seen there."""
         known = self.book.find(server_id)
         if known.host is None:
-            return
+            return False
         began = self.book.now()
         try:
             seen = self.ask(known.host, "domain", lambda conn: lookup(conn, server_id))
         except DriverError:
-            return
+            return False
         self.book.take(known.host, [seen] if seen else [], began, of=server_id)
+        return seen is not None
 
     def running(self, server_id: str) -> Mapping[str, bool]:
         """Of each host that answers, whether it runs it now."""

@@ -7,6 +7,7 @@ guest of this cloud has nobody else to bring it back.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.drivers.cloud.libvirt import guest, hands
 from holdfast.drivers.cloud.libvirt.book import SHELVED, Known
@@ -38,7 +39,8 @@ class LibvirtServers:
         return [one for one in servers if project_id in (None, one.project_id)]
 
     def show(self, server_id: str) -> Server:
-        return self._fresh(server_id).server()
+        known, live = self._seen(server_id)
+        return replace(known.server(), live=live)
 
     def delete(self, server_id: str) -> None:
         try:
@@ -121,14 +123,17 @@ class LibvirtServers:
         return guest.stays(guest.facts(known.xml), shared, autostart=known.autostart)
 
     def _fresh(self, server_id: str) -> Known:
-        """As its host says now, if that answers."""
+        return self._seen(server_id)[0]
+
+    def _seen(self, server_id: str) -> tuple[Known, bool]:
+        """As it is known now, and whether its host has just said so."""
         self._deeds.settle()
         try:
-            self._looks.guest(server_id)
-            return self._book.find(server_id)
+            live = self._looks.guest(server_id)
+            return self._book.find(server_id), live
         except NotFound:
             self._looks.all()  # it may be new, or have been moved
-        return self._book.find(server_id)
+        return self._book.find(server_id), False
 
     def _ready(self, server_id: str, verb: str, allowed: frozenset[str]) -> Known:
         known = self._fresh(server_id)
