@@ -28,7 +28,6 @@ from bench._rows import Booking, Owner, bookings, fill, host_name
 from holdfast import conf as configuration
 from holdfast import service
 from holdfast.api.shared import LASTS_S
-from holdfast.console.routes import ROUTES
 from holdfast.model import matrix
 from holdfast.store import Store
 from holdfast.store.tables import hosts
@@ -38,6 +37,16 @@ RACK = 40
 NETWORKS = ("manage", "tenant", "storage")
 TIMES = 9
 CALENDAR = "/console/calendar"
+#: Its first view is a week of hosts.
+CALENDARS = {
+    CALENDAR: "the calendar",
+    f"{CALENDAR}?zoom=year": "the calendar, a year",
+    f"{CALENDAR}?view=racks": "the calendar of racks",
+    f"{CALENDAR}?view=racks&zoom=year": "the calendar of racks, a year",
+    f"{CALENDAR}?view=zones&zoom=year": "the calendar of zones, a year",
+    f"{CALENDAR}?view=leases": "the calendar of leases",
+    f"{CALENDAR}?view=leases&zoom=year": "the calendar of leases, a year",
+}
 _HEADERS = {"Host": "127.0.0.1:8780"}
 
 
@@ -50,9 +59,7 @@ def main(sizes: list[tuple[int, int]]) -> None:
 
 def measure(folder: Path, count: int, leases: int) -> None:
     with served(folder, count, leases) as client:
-        paths = {"/": "the wall", "/?state=down": "the wall, what is down"}
-        if any(route.path == CALENDAR for route in ROUTES):
-            paths[CALENDAR] = "the calendar"
+        paths = {"/": "the wall", "/?state=down": "the wall, what is down", **CALENDARS}
         for path, name in paths.items():
             told(count, leases, name, timed(client, path))
         version = re.search(r'data-version="(\w+)"', _get(client, "/").text)

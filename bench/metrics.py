@@ -328,7 +328,8 @@ def judged(costs: dict[str, Cost]) -> int:
         print(f"  {name} / {theirs}: 1/{1 / share:.1f} (at most 1/{1 / limit:g}): {verdict}")
     mib = max(cost.mib for name, cost in costs.items() if name not in ("collectd", "exporter"))
     broken += mib > MOST_MIB
-    print(f"  agent: {mib:.0f} MiB (at most {MOST_MIB}): {'ok' if mib <= MOST_MIB else 'TOO MUCH'}")
+    verdict = "ok" if mib <= MOST_MIB else "TOO MUCH"
+    print(f"  collector: {mib:.0f} MiB (at most {MOST_MIB}): {verdict}")
     return int(broken > 0)
 
 

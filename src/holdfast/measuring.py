@@ -3,7 +3,7 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from oslo_config import cfg
 
@@ -71,6 +71,20 @@ class Measuring:
         self._desk.stop()
         self._measures.close()
         self._own.close()
+
+
+class Losses:
+    """What does not work of the metrics of an agent, and what was lost by that, for its status."""
+
+    def __init__(self, alarms: HostAlarms, measured: Sequence[Measuring]) -> None:
+        self._alarms = alarms
+        self._measured = measured
+
+    def said(self) -> dict[str, Any]:
+        troubles: dict[str, str] = {}
+        for one in self._measured:
+            troubles |= one.part.troubles()
+        return {"troubles": troubles, "alarms_lost": self._alarms.lost}
 
 
 def measuring(

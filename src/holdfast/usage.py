@@ -21,13 +21,13 @@ RSS_BYTES: Final = 2**30
 
 class Plugins:
     """Nothing is started before the first message: monitors are made whether they are used or
-    not."""
+    not. They end with the process, for nobody tells a monitor that it does."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         settings: Any = conf.monitors
         self._path: str = settings.metric_plugins_file
         self.runner: PluginRunner | None = None
-        self._desk: PluginDesk | None = None
+        self.desk: PluginDesk | None = None
 
     def offer(self, snapshot: Snapshot) -> None:
         if self._path:
@@ -43,15 +43,9 @@ class Plugins:
 
             limits = Limits(waiting=WAITING, rss_bytes=RSS_BYTES)
             self.runner = PluginRunner(limits, PluginLog(), OwnProcess())
-            self._desk = PluginDesk(self.runner, self._path, SystemClock())
-            self._desk.start()
+            self.desk = PluginDesk(self.runner, self._path, SystemClock())
+            self.desk.start()
         return self.runner
-
-    def close(self) -> None:
-        if self._desk is not None:
-            self._desk.stop()
-        if self.runner is not None:
-            self.runner.close()
 
 
 def monitor(conf: cfg.ConfigOpts) -> UsageMonitor:

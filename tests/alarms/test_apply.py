@@ -51,6 +51,22 @@ def test_another_level_keeps_the_window_of_a_rate() -> None:
     assert world.run(10_000) == ["firing"]
 
 
+def test_another_level_keeps_when_a_burst_was_counted_last() -> None:
+    world = World(one_rule("burst: 60s, clear: 100", when="> 100"))
+
+    def look(value: float, fresh: bool) -> None:
+        told = frozenset({"x"} if fresh else ())
+        world.take(world.snapshot({"a": value}, fresh=told))
+        world.now += 1
+
+    look(300, True)
+    for _ in range(29):
+        look(300, False)
+    world.engine.apply(one_rule("burst: 59s, clear: 100", when="> 100"))
+    look(300, True)  # of thirty seconds, each of which spent two
+    assert [one.state for one in world.engine.alarms()] == ["firing"]
+
+
 def test_other_numbers_end_what_was_and_say_so() -> None:
     world = World(rules(two(own())))
     go(world, 6)

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from holdfast.ports.metrics import DISK, MIGRATED, NIC, Snapshot
+from holdfast.ports.metrics import DISK, GUEST, MIGRATED, NIC, Snapshot, Table
 from tests.alarms.world import BEGIN, World, one_rule, rules
 
 P, F, N, O = "pending", "firing", "no_data", "ok"  # noqa: E741
@@ -72,6 +73,20 @@ def test_the_rate_of_a_counter_that_begins_anew_counts_from_zero() -> None:
     world = World(one_rule("measure: rate, over: 10s, clear: 100", when="> 100"), step_s=10)
     assert world.run(0, 900, 1800, 1100, 2200, 2300) == [O, O, O, F, F, O]
     assert [round(one.value or 0) for one in world.changes] == [110, 10]
+
+
+def test_who_is_in_a_table_twice_keeps_nobody_elses_alarm_from_ending() -> None:
+    world = World(one_rule())
+
+    def look(a: float, b: float) -> Snapshot:
+        one = world.snapshot({"a": a, "b": b})
+        world.now += 1
+        readings = one.tables[GUEST].readings
+        return replace(one, tables={GUEST: Table(GUEST, [*readings, readings[1]])})
+
+    world.take(look(95, 95))
+    world.take(look(0, 95))
+    assert {one.name: one.state for one in world.engine.alarms()} == {"b": F}
 
 
 def test_a_rate_needs_two_samples_of_the_same_guest() -> None:
@@ -142,6 +157,26 @@ def test_outside_its_hours_there_is_no_alarm() -> None:
     world = World(one_rule("hours: [mon-fri 08:00-12:01]"), step_s=30)
     assert world.run(91, 91, 91) == [F, F, O]
     assert world.changes[-1].reason == "outside its hours"
+
+
+def test_what_happened_outside_its_hours_is_not_charged_when_they_begin() -> None:
+    text = "hours: mon-fri 08:00-12:01, burst: 10s, clear: 100"
+    world = World(one_rule(text, when="> 100"))
+    world.run(150)
+    world.now += 600
+    world.run(150)
+    world.now += 20 * 3600 - 600
+    assert world.run(150) == [O]  # 08:00 of the next day: the night was no burst
+    assert world.run(*[200] * 9).count(F) == 0
+
+
+def test_samples_of_yesterday_are_no_samples_of_today() -> None:
+    world = World(one_rule("hours: mon-fri 08:00-12:01, hits: 3 of 5"))
+    world.run(95, 95)
+    world.now += 600
+    assert world.run(0) == [O]
+    world.now += 20 * 3600 - 600
+    assert world.run(95, 95, 95) == [O, O, F]
 
 
 def test_hours_over_midnight_belong_to_the_day_on_which_they_begin() -> None:

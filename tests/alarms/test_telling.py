@@ -10,7 +10,9 @@ from math import inf
 
 import pytest
 
+from holdfast.watch.alarms import plain
 from holdfast.watch.alarms.change import Change, change_from
+from holdfast.watch.alarms.engine import Engine
 from tests.alarms.world import World, one_rule, rules
 
 CPU = """
@@ -49,14 +51,43 @@ def test_what_belongs_together_is_told_as_one() -> None:
     ]
 
 
-def test_a_group_is_due_between_two_passes_as_well() -> None:
-    world = World(one_rule(), step_s=30)
+@pytest.mark.parametrize("step_s", [30, 60])
+def test_a_group_does_not_wait_for_a_pass_that_comes_too_late(step_s: float) -> None:
+    world = World(one_rule(), step_s=step_s)
     world.see(a=95)
-    due = world.engine.due()
-    assert due is not None and world.engine.flush(due - 0.1, world.host) == ()
-    (group,) = world.engine.flush(due, world.host)
+    (group,) = world.groups
     assert group.plain()["alarms"][0]["event"] == "raised"
-    assert world.engine.due() is None
+
+
+def test_before_anybody_knows_when_the_next_pass_comes_nothing_waits() -> None:
+    world = World(one_rule(), step_s=0)
+    world.see(a=95)
+    assert said(world) == ["r a raised"]
+
+
+def test_a_pass_that_comes_a_little_early_is_no_reason_to_wait_for_another() -> None:
+    world = World(one_rule())
+    world.take(world.snapshot({"a": 95}))
+    assert world.groups == []
+    world.now += 0.9995
+    world.take(world.snapshot({"a": 95}))
+    assert said(world) == ["r a raised"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_alarm_is_told_within_its_for_and_one_pass(seed: int) -> None:
+    """Its own and that of its group are no more than one altogether."""
+    chance = random.Random(seed)
+    for _ in range(50):
+        world = World(one_rule("for: 10s"))
+        world.take(world.snapshot({"a": 95}))
+        begun = world.now
+        world.now += chance.random()  # and then every second, nearly
+        while not world.groups:
+            world.take(world.snapshot({"a": 95}))
+            told = world.now
+            world.now += chance.uniform(0.99, 1.01)
+        assert 10 <= told - begun <= 10 + 1 + 0.15
 
 
 def test_an_alarm_of_the_host_hushes_those_of_its_guests_of_the_same_class() -> None:
@@ -102,12 +133,11 @@ def test_a_raise_is_never_held_back_by_damping() -> None:
     assert passes(world, 1, a=95) == ["r a raised"]
 
 
-def test_an_alarm_is_repeated_until_somebody_takes_care() -> None:
+def test_an_alarm_is_repeated_while_it_stands() -> None:
     world = World(one_rule("repeat: 10s", top="group_wait: 0"))
     assert passes(world, 25, a=95) == ["r a raised", "r a again", "r a again"]
-    assert world.engine.acknowledge("r", "u-a")
-    assert not world.engine.acknowledge("r", "u-b")
-    assert passes(world, 25, a=95) == []
+    assert passes(world, 1, a=0) == ["r a cleared"]
+    assert passes(world, 25, a=0) == []
 
 
 def test_not_knowing_is_told_after_a_while_with_its_own_severity() -> None:
@@ -261,9 +291,29 @@ def test_what_is_less_bad_takes_no_room_from_what_is_worse() -> None:
     assert go(5, 0) == ["ram no_data info"] * 5 + ["storm raised info"]
     assert go(1, 20) == ["host raised critical"]
     # and these are bounded too: of the worst as many as of all
-    assert go(30, 20, bad=10) == ["bad raised critical"] * 4 + ["storm again critical"]
+    assert go(30, 20, bad=10) == ["bad raised critical"] * 5 + ["storm again critical"]
     assert world.engine.teller.standing == {"info": 5, "critical": 5}
-    assert sorted(go(1, 0)) == ["bad cleared critical"] * 4 + ["host cleared critical"]
+    assert sorted(go(1, 0)) == ["bad cleared critical"] * 5 + ["host cleared critical"]
+
+
+def test_however_many_alarms_of_guests_stand_those_of_the_host_are_told() -> None:
+    world = World(rules(MANY))
+
+    def go(count: int, load: float, bad: int) -> list[str]:
+        for _ in range(count):
+            guests = {f"g{n}": {"x": 95.0 if n < bad else 0.0, "used": 0.0} for n in range(20)}
+            world.take(world.snapshot(guests, host={"load": load}))
+            world.now += 1
+        return [f"{one.rule} {one.event}" for one in _taken(world)]
+
+    assert go(100, 0, bad=20) == ["bad raised"] * 5 + ["storm raised"]
+    assert go(100, 20, bad=20) == ["host raised"]
+    again = Engine(rules(MANY))  # and after a restart it takes nobody's room either
+    kept = json.loads(json.dumps(plain.plain(world.engine, world.at, world.now)))
+    assert plain.restore(again, kept, world.at, world.now)
+    assert again.teller.standing == world.engine.teller.standing
+    assert go(1, 0, bad=20) == ["host cleared"]
+    assert +world.engine.teller.standing == {"critical": 5}
 
 
 def _taken(world: World) -> list[Change]:
@@ -295,6 +345,47 @@ rules: [{id: r, on: guest, any: [one, other], repeat: 1s}]
     world = World(rules(text))
     world.run({"x": 95.0, "y": 95.0}, {"y": 95.0}, {"y": 95.0}, {"y": 95.0})
     assert [one.value for one in world.told] == [95.0] * 4
+
+
+def test_of_several_conditions_that_one_is_said_which_holds() -> None:
+    text = """
+group_wait: 0
+storm: 1
+conditions: {one: {field: x, when: "> 90"}, other: {field: y, when: "> 10"}}
+rules: [{id: r, on: guest, any: [one, other]}]
+"""
+    world = World(rules(text))
+    low, high = {"x": 1.0, "y": 11.0}, {"x": 2.0, "y": 40.0}
+    world.see(a=low, b=high)
+    raised, _ = world.told
+    assert (raised.name, raised.value, raised.threshold) == ("b", 40.0, 10.0)  # the worse one
+    assert {(one.name, one.value, one.threshold) for one in world.changes} == {
+        ("a", 11.0, 10.0),
+        ("b", 40.0, 10.0),
+    }
+    again = Engine(rules("rules: []"))
+    kept = json.loads(json.dumps(plain.plain(world.engine, world.at, world.now)))
+    assert plain.restore(again, kept, world.at, world.now)
+    over = again.take(world.snapshot({})).changes  # its rule is not there any more
+    assert {(one.state, one.threshold) for one in over} == {("ok", 10.0)}
+    world.see(a=low, b={"x": 95.0, "y": 1.0})
+    world.see(a=low, b={"x": 3.0, "y": 2.0})
+    assert [(one.value, one.threshold) for one in world.changes[2:]] == [(3.0, 90.0)]
+
+
+def test_another_severity_or_deed_of_an_alarm_that_stands_is_told() -> None:
+    world = World(one_rule(top="group_wait: 0"))
+    assert passes(world, 3, a=95, b=0) == ["r a raised"]
+    world.engine.apply(one_rule("severity: critical, actions: [incident]", top="group_wait: 0"))
+    world.see(a=95, b=0)
+    (told,) = world.told
+    assert (told.event, told.severity, told.actions) == ("raised", "critical", ("incident",))
+    assert +world.engine.teller.standing == {"critical": 1}
+    assert said(world) and passes(world, 3, a=95, b=95) == ["r b raised"]
+    world.engine.apply(one_rule("severity: critical", top="group_wait: 0"))
+    assert sorted(passes(world, 3, a=0, b=95)) == ["r a cleared", "r b raised"]
+    world.engine.apply(one_rule("severity: critical, for: 5s", top="group_wait: 0"))
+    assert passes(world, 3, a=0, b=95) == []  # that it has to last is nothing to tell
 
 
 def test_a_message_survives_json() -> None:

@@ -156,6 +156,52 @@ def test_reservations_leave_a_host_before_it_fails_and_it_may_return(house: Hous
     eventually(well_again, 15)
 
 
+def test_a_host_may_return_though_its_rule_asks_for_nothing_any_more(house: House) -> None:
+    """It was changed while the alarm stood, which keeps its alarms."""
+    report(house, of_host("repair_ahead"))
+    done(house)
+    assert standing(house, "cmp-1")["state"] == "down"
+    report(house, of_host("notify", event="cleared", at=LATER))
+    assert [one[:2] for one in done(house, 2)][1] == ("repair_over", "done")
+    eventually(lambda: standing(house, "cmp-1")["state"] in ("returning", "up"), 15)
+
+
+def test_a_host_may_return_when_somebody_ends_its_alarm(house: House) -> None:
+    report(house, of_host("repair_ahead", "incident"))
+    done(house)
+    (alarm,) = house.call("GET", f"{OWN}/alarms").json["alarms"]
+    ended = house.call("POST", f"{OWN}/alarms/{alarm['id']}/end")
+    assert (ended.status_code, ended.json["alarm"]["state"]) == (200, "ok")
+    eventually(lambda: standing(house, "cmp-1")["state"] in ("returning", "up"), 15)
+    (case,) = house.call("GET", f"{OWN}/incidents", query_string="kind=alarm").json["incidents"]
+    assert case["status"] == "recovered"
+    assert "is over: ended by" in case["sentence"]
+
+
+def test_a_host_stays_out_of_use_while_another_alarm_of_the_rule_stands(house: House) -> None:
+    """Of an agent that lost its memory and raised it anew: somebody ends what it left behind."""
+    report(house, of_host("repair_ahead"))
+    (left,) = house.call("GET", f"{OWN}/alarms").json["alarms"]
+    anew = of_host("repair_ahead", at=LATER)
+    anew["evidence"] |= {"key": "cmp-1/temperature/anew"}
+    report(house, {**anew, "key": "anew"})
+    done(house, 2)
+    house.call("POST", f"{OWN}/alarms/{left['id']}/end")
+    ended = [sentence for action, _, sentence in _steps(house) if action == "repair_over"]
+    assert "stays out of use" in ended[0]
+    assert standing(house, "cmp-1")["state"] == "down"
+
+
+def _steps(house: House) -> list[tuple[str, str, str]]:
+    """Of what is over: what was asked, which step, and its sentence."""
+    done(house, 3)
+    o, s = operations.c, steps.c
+    both = sa.select(o.payload, s.name, s.sentence).join(steps, s.operation_id == o.id)
+    with house.core.store.database.read() as conn:
+        rows = conn.execute(both.where(s.name == "begin")).all()
+    return [(row.payload["action"], row.name, row.sentence) for row in rows]
+
+
 def test_a_pause_holds_what_alarms_ask_for_and_an_alarm_that_is_over_asks_for_nothing(
     house: House,
 ) -> None:

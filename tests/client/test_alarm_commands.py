@@ -108,6 +108,9 @@ def test_alarms_are_listed_answered_and_silenced(ask: Any) -> None:
     assert ask("alarms", "silence", alarm["id"], "--for", "2h")["silent_until"]
     assert ask("alarms", "silence", alarm["id"], "--end")["silent_until"] is None
     assert "no alarm" in ask("alarms", "show", "nothing", code=1)
+    assert ask("alarms", "end", alarm["id"])["state"] == "ok"
+    assert ask("alarms", "list") == []
+    assert "no alarm" in ask("alarms", "end", "nothing", code=1)
 
 
 def test_agents_are_listed(ask: Any) -> None:

@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page
+import sqlalchemy as sa
+from playwright.sync_api import Browser, Page, expect
 
+from holdfast.console import alarms as alarm_pages
 from holdfast.console import metrics, numbers, sparks
 from holdfast.console.sparks import Mark
+from holdfast.store.alarms import Wanted
+from holdfast.store.tables import agents as agents_table
+from holdfast.store.tables import alarms as alarms_table
 from holdfast.watch.alarms.preview import preview
 from tests.api.house import OWN, basic_config
 from tests.api.rules import alarm_body, beat_body, furnish_alarm, furnish_rules, report
@@ -30,6 +35,11 @@ def ago(minutes: float) -> str:
     return (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
 
 
+def expect_fact(page: Page, said: str) -> None:
+    """What it is of and how it is, as they are read one after the other."""
+    expect(page.locator("#facts")).to_contain_text(said, use_inner_text=True)
+
+
 def alarm(site: Site, begin: float, event: str = "raised", at: float | None = None) -> None:
     """Of the rule busy about web-1, as the agent of cmp-1 tells it."""
     first = ago(begin)
@@ -38,7 +48,16 @@ def alarm(site: Site, begin: float, event: str = "raised", at: float | None = No
     report(site, body)
 
 
-def test_who_opens_a_host_has_its_numbers_sent_and_sees_them_come(site: Site, page: Page) -> None:
+@pytest.fixture
+def own(build: Build, browser: Browser) -> Iterator[tuple[Site, Page]]:
+    """A site where no test has looked or raised an alarm before, and a window on it."""
+    site = build()
+    with opened(browser, site.url) as page:
+        yield site, page
+
+
+def test_who_opens_a_host_has_its_numbers_sent_and_sees_them_come(own: tuple[Site, Page]) -> None:
+    site, page = own
     furnish_rules(site)
     alarm(site, 29)
     alarm(site, 29, "cleared", 20)
@@ -49,7 +68,7 @@ def test_who_opens_a_host_has_its_numbers_sent_and_sees_them_come(site: Site, pa
     page.locator("#said-of-numbers", has_text="asked for").wait_for()
     put(site, busy())
     page.get_by_role("heading", name="web-1").wait_for()
-    assert "numbers come in" in page.locator("#said-of-numbers").inner_text()
+    expect(page.locator("#said-of-numbers")).to_contain_text("numbers come in")
     first = page.locator("section.entity", has=page.get_by_role("heading", name="web-1"))
     cpu = first.locator("figure", has_text="CPU").first
     assert cpu.locator("figcaption").inner_text().split("\n") == ["CPU", "20 %"]
@@ -73,8 +92,8 @@ def test_names_that_a_tenant_chose_are_text(site: Site, page: Page) -> None:
     report(site, alarm_body(name=EVIL, project=WORSE, rule=WORSE, key="evil", summary=EVIL))
     page.goto("/console/alarms")
     page.get_by_role("link", name=WORSE).click()
-    assert page.locator("h1").inner_text() == f"Alarm {WORSE} of {EVIL}"
-    assert f"project\n{WORSE}" in page.locator("#facts").inner_text()
+    expect(page.locator("h1")).to_have_text(f"Alarm {WORSE} of {EVIL}")
+    expect_fact(page, f"project {WORSE}")
 
 
 def test_a_look_changes_nothing_and_without_script_a_button_asks(
@@ -87,14 +106,13 @@ def test_a_look_changes_nothing_and_without_script_a_button_asks(
     assert kept(site) == before
     with opened(browser, site.url, java_script_enabled=False) as page:
         page.goto("/console/metrics/cmp-4")
-        assert "nobody looked at it" in page.locator("#said-of-numbers").inner_text()
+        expect(page.locator("#said-of-numbers")).to_contain_text("nobody looked at it")
         page.get_by_role("button", name="Look at it now").click()
-        assert "asked for" in page.locator("#said-of-numbers").inner_text()
-        assert 'http-equiv="refresh"' in page.content()
-        put(site, hour(host="cmp-4", simulated=True), "cmp-4")
-        page.reload()
-        assert "simulated: these numbers are made up" in page.locator("main").inner_text()
-        assert "50 %" in page.locator("figure", has_text="CPU").first.inner_text()
+        expect(page.locator("#said-of-numbers")).to_contain_text("asked for")
+        put(site, hour(host="cmp-4", simulated=True), "cmp-4")  # the page comes again by itself
+        expect(page.locator("main")).to_contain_text("simulated: these numbers are made up")
+        expect(page.locator("figure", has_text="CPU").first).to_contain_text("50 %")
+        expect(page.locator('meta[http-equiv="refresh"]')).to_have_count(0)
     for path in ("metrics/nobody", "metrics/x%0d%0ay"):
         assert Person(site).get(f"/console/{path}").status_code == 404
 
@@ -112,7 +130,61 @@ def test_hosts_are_listed_with_their_agents_and_alarms(site: Site, page: Page) -
     page.get_by_label("Host", exact=True).fill("mp-2")
     page.keyboard.press("Enter")
     page.get_by_text("1 host.", exact=True).wait_for()
-    assert page.locator("#hosts-rows th").all_inner_texts() == ["cmp-2"]
+    expect(page.locator("#hosts-rows th")).to_have_text(["cmp-2"])
+
+
+def test_more_alarms_than_are_listed_are_told_of_and_counted(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = build()
+    monkeypatch.setattr(alarm_pages, "MOST", 2)
+    report(site, alarm_body(key="oldest", host="cmp-2"))
+    (known,) = site.core.store.alarms.list_all(Wanted())
+    later = known["fired_at"] + timedelta(hours=1)
+    many = [
+        {**known, "id": f"many-{n}", "key": f"many-{n}", "host": "cmp-1", "fired_at": later}
+        for n in range(1001)
+    ]
+    with site.core.store.database.write() as conn:
+        conn.execute(sa.insert(alarms_table), many)
+    person = Person(site)
+    listed = person.get("/console/alarms").text
+    assert listed.count('<tr id="alarm-') == 2
+    assert "These 2 are the newest. There are more: search by host" in listed
+    assert "--limit 2" in listed
+    only = person.get("/console/alarms?host=cmp-2").text
+    assert only.count('<tr id="alarm-') == 1 and "There are more" not in only
+    rows = person.get("/console/metrics").text.split('<tr id="host-')[1:]
+    assert "1,001 alarms" in rows[0] and rows[0].startswith("cmp-1")
+    assert "1 alarm<" in rows[1] and rows[1].startswith("cmp-2")
+
+
+def test_an_open_page_says_when_rules_have_come_and_when_an_agent_falls_silent(
+    site: Site, page: Page
+) -> None:
+    def beat(version: str) -> None:
+        rules = {"version": version, "central": version}
+        site.call("PUT", f"{OWN}/agents/cmp-4", json=beat_body(rules=rules))
+
+    beat("0-old")
+    wanted = next(
+        one["rules"]["wanted"]
+        for one in site.call("GET", f"{OWN}/agents").json["agents"]
+        if one["host"] == "cmp-4"
+    )
+    site.alone()
+    page.goto("/console/metrics?q=cmp-4")
+    row = page.locator("#hosts-rows tr")
+    expect(row).to_contain_text("on their way")
+    page.wait_for_selector("#live.on")
+    beat(wanted)
+    expect(row).not_to_contain_text("on their way")
+    expect(row).to_contain_text("alive")
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    with site.core.store.database.write() as conn:
+        mine = agents_table.c.host == "cmp-4"
+        conn.execute(sa.update(agents_table).where(mine).values(seen_at=long_ago))
+    expect(row).to_contain_text("silent since")
 
 
 def test_an_alarm_is_answered_by_keyboard(site: Site, page: Page) -> None:
@@ -123,21 +195,21 @@ def test_an_alarm_is_answered_by_keyboard(site: Site, page: Page) -> None:
     page.get_by_role("button", name="I take care of it").focus()
     page.keyboard.press("Enter")
     page.get_by_text("admin takes care of it: it is not told again").wait_for()
-    assert "taken care of\nby admin" in page.locator("#facts").inner_text()
+    expect_fact(page, "taken care of by admin")
     page.locator("select#for").select_option("4h")
     page.get_by_role("button", name="Silence it").press("Enter")
     page.get_by_text("nothing is told of it for 4h").wait_for()
-    assert "silent\nuntil" in page.locator("#facts").inner_text()
+    expect_fact(page, "silent until")
     page.get_by_role("button", name="End the silence").press("Enter")
     page.get_by_text("it is told of again").wait_for()
-    assert "silent\nno" in page.locator("#facts").inner_text()
+    expect_fact(page, "silent no")
     page.wait_for_selector("#live.on")
     page.locator("select#for").select_option("7 days")
     page.locator("h1").click()
     own = urlsplit(page.url).path.rpartition("/")[2]
     site.call("POST", f"{OWN}/alarms/{own}/silence", json={"duration_s": 60})
     page.get_by_role("button", name="End the silence").wait_for()
-    assert page.locator("select#for").input_value() == "7d"
+    expect(page.locator("select#for")).to_have_value("7d")
     report(site, alarm_body("cleared", ago(0), rule="answered", key="answered", reason=EVIL))
     page.locator("#facts", has_text="over").get_by_text(EVIL).wait_for()
 
@@ -178,7 +250,7 @@ def test_everybody_can_use_it_on_any_screen(browser: Browser, site: Site, theme:
                 check_for_everybody(page)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, path
                 picture(page, f"{path.replace('/', '-')}-{theme}-{width}")
-            page.locator("#alarms-rows a").first.click()
+            page.goto(page.locator("#alarms-rows a").first.get_attribute("href") or "")
             check_for_everybody(page)
 
 
@@ -198,6 +270,12 @@ def test_a_member_sees_alarms_of_the_own_project_and_no_hosts(build: Build, tmp_
     assert reader.post(f"{place}/ack", {}).status_code == 403
     assert "I take care of it" in member.get(place).text
     assert member.post(f"{place}/silence", {"for": "forever"}).status_code == 400
+    assert other.post(f"{place}/end", {}).status_code == 404
+    assert reader.post(f"{place}/end", {}).status_code == 403
+    assert "holdfast alarms end" in member.get(place).text
+    member.post(f"{place}/end", {})
+    over = member.get(place).text
+    assert "ended by member" in over and "holdfast alarms end" not in over
     assert member.post(f"{place}/ack", {}).status_code == 303
     for path in ("metric-rows", "metrics/cmp-1", "metrics/cmp-1/figures", "rules", "rules/new"):
         assert member.get(f"/console/{path}").status_code == 403, path

@@ -25,8 +25,9 @@ from holdfast.ports.measures import (
 )
 from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Reading, Snapshot
 from holdfast.watch.metrics import dicts, rates
-from holdfast.watch.metrics.collect import PROMISES, Collector, promised
+from holdfast.watch.metrics.collect import NO_LINK, PROMISES, Collector, promised
 from holdfast.watch.metrics.passes import Passes
+from tests.processes import eventually
 
 WEB = Facts(
     "web",
@@ -222,6 +223,16 @@ def test_a_process_or_an_interface_that_is_gone_is_said(house: House) -> None:
     assert tables[NIC].readings[0].stale == "its interface is gone"
 
 
+def test_interfaces_that_the_host_has_no_name_for_are_told_apart(house: House) -> None:
+    more = (Nic("", "52:54:00:00:00:02", "port-2"), Nic("", "52:54:00:00:00:03"))
+    facts = replace(WEB, nics=(*WEB.nics, *more))
+    house.world.guests = {"web": Guest(facts)}
+    readings = house.collector.snapshot().tables[NIC].readings
+    found = [one.entity.id for one in readings]
+    assert found == ["web/port-1", "web/port-2", "web/52:54:00:00:00:03"]
+    assert [one.stale for one in readings] == ["", NO_LINK, NO_LINK]
+
+
 def test_disks_have_rates_from_the_second_round_on(house: House) -> None:
     assert "rd_iops" in house.look(DISK).missing
     house.world.pass_by(30.0)
@@ -376,9 +387,5 @@ def test_passes_keep_their_pace_and_stop(house: House) -> None:
     taken: list[Snapshot] = []
     passes.receivers.append(taken.append)
     passes.start()
-    for _ in range(200):
-        if len(taken) >= 5:
-            break
-        passes._stop.wait(0.02)
+    eventually(lambda: len(taken) >= 5)
     passes.stop()
-    assert len(taken) >= 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import threading
@@ -15,8 +16,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.drivers.metrics import libvirt_bulk
+from holdfast.drivers.guests.calls import Line
+from holdfast.drivers.metrics import libvirt as driver
+from holdfast.drivers.metrics import libvirt_bulk, libvirt_facts
 from holdfast.drivers.metrics.libvirt import MOST_LINES, LibvirtMeasures
+from holdfast.drivers.metrics.libvirt_facts import Answer
 from holdfast.model.errors import DriverError
 from holdfast.ports.clock import SystemClock
 from holdfast.ports.metrics import DISK, GUEST, NIC, Reading, Snapshot
@@ -65,15 +69,25 @@ def begin(host: TapHost, way: Any, name: str, number: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def way(host: TapHost) -> Iterator[Any]:
+def guests(host: TapHost) -> Iterator[None]:
+    """They are gone at the end: the host is there for others, and for these tests once more."""
+    with contextlib.closing(host.connected()) as way, ThreadPoolExecutor(3) as hands:
+        list(hands.map(lambda n: begin(host, way, NAMES[n], n), range(3)))
+    yield
     with contextlib.closing(host.connected()) as way:
-        with ThreadPoolExecutor(3) as hands:
-            list(hands.map(lambda n: begin(host, way, NAMES[n], n), range(3)))
-        yield way
+        for domain in way.listAllDomains():
+            domain.destroy()
 
 
 @pytest.fixture
-def eye(host: TapHost, way: Any) -> Iterator[Eye]:
+def way(host: TapHost, guests: None) -> Iterator[Any]:
+    """One for each test: it dies with the daemon."""
+    with contextlib.closing(host.connected()) as made:
+        yield made
+
+
+@pytest.fixture
+def eye(host: TapHost, guests: None) -> Iterator[Eye]:
     made = Eye(host)
     with contextlib.closing(made.measures):
         made.until(lambda seen: set(NAMES) <= seen.keys())
@@ -110,7 +124,7 @@ def test_what_we_read_is_what_libvirt_says(host: TapHost, way: Any, eye: Eye) ->
         assert disk["rd_reqs"] == said["block.0.rd.reqs"] > 0
         assert disk["capacity_bytes"] == said["block.0.capacity"]
 
-    eventually(lambda: agrees() is None, 10, 0.3)
+    eventually(lambda: agrees() is None, 40, 0.3)
 
 
 def test_one_that_hangs_or_sleeps_takes_nothing_from_the_others(
@@ -124,26 +138,35 @@ def test_one_that_hangs_or_sleeps_takes_nothing_from_the_others(
         eye.until(lambda seen: seen["m-hangs"].stale == libvirt_bulk.HANGS, DISK)
         rounds = eye.measures.said().round
         eye.until(lambda seen: not seen["m-busy"].stale, DISK)
-        before, began = eye.guests(), time.monotonic()
-        time.sleep(1.5)
-        guests, took_s = eye.guests(), time.monotonic() - began
-        assert took_s < 10, "the kernel's numbers do not wait for libvirt"
-        busy = guests["m-busy"].values
-        # what it did not get it waited for: the machine may be full
-        assert busy["util_ratio"] + busy["steal_ratio"] > 0.7
-        assert busy["util_ratio"] <= 1.2
-        hung = guests["m-hangs"]
-        assert not hung.stale
-        assert hung.values["util_ratio"] == 0
-        assert hung.values["cpu_time_ns"] == before["m-hangs"].values["cpu_time_ns"]
-        assert guests["m-sleeps"].values == before["m-sleeps"].values
+        eventually(lambda: goes_on(eye), 40)
         eventually(lambda: eye.measures.said().round > rounds)
         eye.until(lambda seen: not seen["m-busy"].stale, DISK)
     finally:
         os.kill(host.pid("m-hangs"), signal.SIGCONT)
         way.lookupByName("m-sleeps").resume()
+        way.lookupByName("m-busy").reset()  # it obeys again, whoever is next
+    host.wait_ready("m-busy")
     eye.until(lambda seen: not any(one.stale for one in seen.values()))
     eye.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
+
+
+def goes_on(eye: Eye) -> bool:
+    """One is busy, one hangs, one sleeps: the kernel's numbers of a while say so."""
+    before, began = eye.guests(), time.monotonic()
+    time.sleep(1.5)
+    guests, took_s = eye.guests(), time.monotonic() - began
+    assert took_s < 10, "the kernel's numbers do not wait for libvirt"
+    busy = guests["m-busy"].values
+    # what it did not get it waited for: the machine may be full. If it is one itself, what others
+    # took from it shows nowhere, but not all the time
+    assert busy["util_ratio"] + busy["steal_ratio"] > 0.7
+    assert busy["util_ratio"] <= 1.2
+    hung = guests["m-hangs"]
+    assert not hung.stale
+    assert hung.values["util_ratio"] == 0
+    assert hung.values["cpu_time_ns"] == before["m-hangs"].values["cpu_time_ns"]
+    assert guests["m-sleeps"].values == before["m-sleeps"].values
+    return True
 
 
 def test_when_all_of_them_hang_the_kernel_goes_on_and_libvirtd_is_not_filled_up(
@@ -155,7 +178,7 @@ def test_when_all_of_them_hang_the_kernel_goes_on_and_libvirtd_is_not_filled_up(
     try:
         eye.until(lambda seen: all(seen[name].stale for name in NAMES), DISK)
         rounds = eye.measures.said().round
-        eventually(lambda: eye.measures.said().round > rounds + 1, 15, 0.1)
+        eventually(lambda: eye.measures.said().round > rounds + 1, 40, 0.1)
         assert not any(one.stale for one in eye.guests().values())
         asking = [one for one in threading.enumerate() if one.name == "libvirt-stats"]
         assert len(asking) <= libvirt_bulk.MOST_HANGING
@@ -163,6 +186,37 @@ def test_when_all_of_them_hang_the_kernel_goes_on_and_libvirtd_is_not_filled_up(
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
     eye.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
+
+
+def test_one_that_does_not_say_what_it_is_takes_nothing_from_the_others(
+    host: TapHost, way: Any, eye: Eye, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = way.lookupByName("m-hangs").UUIDString()
+    stuck, read = threading.Event(), libvirt_facts._read
+
+    def slow(one: str, line: Line) -> Answer:
+        if one == uuid:
+            stuck.wait(60)
+        return read(one, line)
+
+    monkeypatch.setattr(libvirt_facts, "_read", slow)
+    monkeypatch.setattr(driver, "PATIENCE_S", 3.0)
+    late = Eye(host)  # to which all of them are new
+    try:
+        for one in (eye, late):
+            one.measures._again(uuid)
+        for name in ("m-busy", "m-sleeps"):
+            late.until(lambda seen, name=name: not seen[name].stale if seen else False, DISK)
+        rounds = eye.measures.said().round
+        eventually(lambda: eye.measures.said().round > rounds + 1, 40, 0.1)
+        assert not eye.guests(DISK)["m-busy"].stale
+        asked = [one for one in threading.enumerate() if one.name == "libvirt-facts"]
+        assert len(asked) == 2, "one for each of us, however often it was tried"
+        stuck.set()
+        late.until(lambda seen: seen.keys() >= set(NAMES))
+    finally:
+        stuck.set()
+        late.measures.close()
 
 
 def test_guests_come_and_go_between_passes(host: TapHost, way: Any, eye: Eye) -> None:
@@ -175,15 +229,13 @@ def test_guests_come_and_go_between_passes(host: TapHost, way: Any, eye: Eye) ->
     def left() -> dict[str, str]:
         return dict(eye.snapshot().gone)
 
-    gone = eventually(left, 10, 0.05)
+    gone = eventually(left, 30, 0.05)
     assert gone[new.id] == "destroyed"
     assert len(gone) == 3  # with its disk and its interface
 
 
-def test_while_the_daemon_is_frozen_or_dead_the_kernel_goes_on(
-    host: TapHost, way: Any, eye: Eye
-) -> None:
-    before = sockets()
+def test_while_the_daemon_is_frozen_or_dead_the_kernel_goes_on(host: TapHost, eye: Eye) -> None:
+    before = hung_up()
     with host.frozen_daemon():
         eye.until(lambda seen: all(one.stale for one in seen.values()), DISK)
         guests = eye.guests()
@@ -193,7 +245,7 @@ def test_while_the_daemon_is_frozen_or_dead_the_kernel_goes_on(
     assert not any(one.stale for one in eye.guests().values())
     host.start()
     eye.until(lambda seen: not any(one.stale for one in seen.values()), DISK)
-    eventually(lambda: sockets() <= before)  # old connections are not kept
+    eventually(lambda: not hung_up() - before)  # old connections are not kept
 
 
 def test_one_that_lives_and_is_late_gets_only_so_many_connections(eye: Eye) -> None:
@@ -203,10 +255,10 @@ def test_one_that_lives_and_is_late_gets_only_so_many_connections(eye: Eye) -> N
     def owe() -> bool:
         """As if libvirtd owed one more answer; whether it owes as many as it may."""
         with contextlib.suppress(DriverError):
-            eye.measures._lines.begin("an answer", lambda _: held.release() or stuck.wait(20))
+            eye.measures._lines.begin("an answer", lambda _: held.release() or stuck.wait(100))
         return held._value == MOST_LINES
 
-    eventually(owe, 10, 0.05)
+    eventually(owe, 40, 0.05)
     full = sockets()
     assert full < before + MOST_LINES, "one was there already"
     try:
@@ -218,13 +270,28 @@ def test_one_that_lives_and_is_late_gets_only_so_many_connections(eye: Eye) -> N
         assert eye.measures.said().round <= rounds + 1
     finally:
         stuck.set()
-    eventually(lambda: eye.measures.said().round > rounds + 1, 10, 0.1)
+    eventually(lambda: eye.measures.said().round > rounds + 1, 40, 0.1)
 
 
 def sockets() -> int:
     """How many this process has open."""
-    found = 0
+    return sum(1 for _ in open_sockets())
+
+
+def hung_up() -> set[str]:
+    """Those whose other end has gone."""
+    found = set()
+    for number, name in open_sockets():
+        poll = select.poll()
+        poll.register(number, 0)  # hang-ups are told anyway
+        if any(what & select.POLLHUP for _, what in poll.poll(0)):
+            found.add(name)
+    return found
+
+
+def open_sockets() -> Iterator[tuple[int, str]]:
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            found += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
-    return found
+            name = os.readlink(f"/proc/self/fd/{number}")
+            if name.startswith("socket:"):
+                yield int(number), name

@@ -74,7 +74,7 @@ class Bench:
         """A pass. Where the machine is slow those that are quick get the time they need: a queue of
         two is nothing then."""
         self.runner.offer(next(self.host))
-        end = time.monotonic() + 2.0
+        end = time.monotonic() + 20.0
         while time.monotonic() < end and not all(
             row["state"] != ON or row["last_pass"] >= self.host.passes - 1
             for row in self.runner.rows()
@@ -120,7 +120,7 @@ def bench() -> Iterator[Callable[..., Bench]]:
         one.runner.close()
     for thread in threading.enumerate():
         if thread.name.startswith("plugin-"):
-            thread.join(5)
+            thread.join(30)
             assert not thread.is_alive(), thread.name
 
 
@@ -222,7 +222,7 @@ def test_five_strikes_switch_a_plugin_off_and_nobody_else_notices(
 ) -> None:
     one = bench(50)
     bad, good = one.add(kind), one.add("Counting", "good")
-    one.until(lambda: one.state(bad) == OFF, 20.0)
+    one.until(lambda: one.state(bad) == OFF, 60.0)
     one.passes(3)
     one.settle()
     assert why in one.heard.offs[bad]
@@ -340,6 +340,7 @@ def test_code_that_hangs_when_it_is_loaded_is_refused_in_time(bench: Callable[..
     one.settle()
     assert one.runner.names == ["good"]
     assert SEEN["good"] == [1, 2, 3]
+    assert one.heard.offs == {}  # who wanted it knows, and there is nothing that could be enabled
 
 
 def test_a_plugin_that_leaks_is_the_one_that_is_switched_off(bench: Callable[..., Bench]) -> None:
@@ -349,7 +350,7 @@ def test_a_plugin_that_leaks_is_the_one_that_is_switched_off(bench: Callable[...
     one.add("Counting", "older")
     bad = one.add("Leaking")
     one.add("Counting", "newer")
-    one.until(lambda: one.state(bad) == OFF, 10.0)
+    one.until(lambda: one.state(bad) == OFF, 60.0)
     one.passes(30)
     one.settle()
     assert list(one.heard.offs) == [bad]
@@ -395,7 +396,7 @@ def test_one_that_was_switched_off_can_be_enabled_again_and_begins_anew(
         one.runner.configure(bad, {})
     one.runner.enable(bad)
     assert one.state(bad) == ON
-    assert one.heard.ons == [bad]
+    assert one.heard.ons == [bad, bad]  # when it was added, and now
     assert one.runner.row(bad)["strikes"] == []
     assert one.runner.row(bad)["config"] == {"key": "raising"}
     with pytest.raises(Conflict, match="on already"):
@@ -509,7 +510,7 @@ class Editor:
 def live(one: Bench) -> list[int]:
     """The passes that were seen, by old code or new, which may be at work on two of them at once;
     what is seen twice would be there twice."""
-    end = time.monotonic() + 2.0
+    end = time.monotonic() + 20.0
     while len(SEEN["live"]) < one.host.passes and time.monotonic() < end:
         time.sleep(0.01)
     return sorted(number for number, _ in SEEN["live"])

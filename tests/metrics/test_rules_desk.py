@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from holdfast.model.alarm_rules import BadRules, RuleSet
 from holdfast.model.alarm_rules_scope import Held
 from holdfast.model.errors import Conflict, DriverError, InvalidInput, Unavailable
 from holdfast.ports.clock import SystemClock
+from holdfast.watch import followed
 from holdfast.watch.alarms.engine import Engine
 from holdfast.watch.metrics.rules import CENTRAL, FILE, NOTE, SOCKET, RulesDesk
 from holdfast.watch.metrics.rules_inlets import Heartbeat, RuleCommands, RulesFile, RulesPart
@@ -229,6 +231,84 @@ def test_a_file_is_taken_when_it_changes_and_a_broken_one_is_not(
     assert list(house.desk.rules.by_id) == ["cold"]
 
 
+class Failing:
+    """A spool whose disk is full for so many writes."""
+
+    def __init__(self, spool: Spool, times: int) -> None:
+        self._spool = spool
+        self.times = times
+
+    def put(self, items: Any, notes: Any = None) -> None:
+        if self.times:
+            self.times -= 1
+            raise DriverError("spool", "the disk is full", retryable=True)
+        self._spool.put(items, notes)
+
+    def note(self, name: str) -> Any:
+        return self._spool.note(name)
+
+
+@pytest.mark.parametrize("how", ["first", "changed", "hang up"])
+def test_a_file_that_the_disk_did_not_take_is_offered_until_it_does(
+    house: House, tmp_path: Path, how: str
+) -> None:
+    spool = Failing(house.spool, 2 if how == "first" else 0)
+    desk = RulesDesk(house.world.engine, spool, CLOCK, known_fields=False)
+    file = tmp_path / "rules.yaml"
+    file.write_text(HOT)
+    inlet = RulesFile(str(file), desk)
+    if how != "first":
+        inlet.look()
+        file.write_text(COLD)
+        spool.times = 2
+    with pytest.raises(DriverError):
+        (inlet.again if how == "hang up" else inlet.look)()
+    with pytest.raises(DriverError):
+        inlet.look()
+    inlet.look()
+    assert list(desk.rules.by_id) == ["hot" if how == "first" else "cold"]
+    before = desk.tried(FILE)
+    inlet.look()
+    assert desk.tried(FILE) is before
+
+
+def test_a_file_that_could_not_be_read_is_read_when_it_can_be(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(HOT)
+    inlet = RulesFile(str(file), house.desk)
+    inlet.look()
+    file.write_text(COLD)
+    with monkeypatch.context() as patched:
+        patched.setattr(followed, "open", _broken, raising=False)
+        inlet.look()
+        inlet.look()
+    assert list(house.desk.rules.by_id) == ["hot"]
+    inlet.look()
+    assert list(house.desk.rules.by_id) == ["cold"]
+
+
+def _broken(*_: object) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def test_of_a_file_that_is_refused_nobody_says_that_it_is_tried_again(
+    house: House, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    file = tmp_path / "rules.yaml"
+    file.write_text(BROKEN)
+    part = RulesPart(RulesFile(str(file), house.desk), None, CLOCK)
+    for _ in range(3):
+        part._rounds[0]._round()
+    (said,) = [one.getMessage() for one in caplog.records]
+    assert "alarm rules of file are not taken" in said
+    file.write_text(HOT)
+    part._rounds[0]._round()
+    assert not any("well again" in one.getMessage() for one in caplog.records)
+
+
 def test_a_file_that_was_gone_back_from_is_taken_again_only_by_a_hang_up(
     house: House, tmp_path: Path, path: Path
 ) -> None:
@@ -269,7 +349,7 @@ def test_a_hang_up_is_heard_at_once(house: House, tmp_path: Path) -> None:
     part = RulesPart(RulesFile(str(file), house.desk), None, CLOCK)
     part.start()
     try:
-        until = CLOCK.monotonic() + 10
+        until = CLOCK.monotonic() + 30
         while not house.desk.rules.rules and CLOCK.monotonic() < until:
             CLOCK.wait(threading.Event(), 0.01)
         house.desk.roll_back()

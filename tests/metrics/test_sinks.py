@@ -330,7 +330,7 @@ class Slow:
         return f"{sample.field} {sample.value} {sample.about.get('rule', '')}".encode()
 
     def send(self, samples: Sequence[bytes], now: float) -> None:
-        self.go.wait(10)
+        self.go.wait(30)
         self.sent += samples
 
     def close(self) -> None:
@@ -346,7 +346,7 @@ def test_a_sink_that_hangs_holds_nobody_up_and_loses_no_alarm() -> None:
     for second in range(50):
         news = [change("firing", rule=f"r{second}")] if second < 5 else []
         sink.offer(snapshot([(guest(), {"util_ratio": second % 2})], second), news)
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 10.0
     assert sink.tally.dropped >= 46
     outlet.go.set()
     eventually(lambda: sum(b"alarm" in one for one in outlet.sent) == 5)
@@ -355,10 +355,9 @@ def test_a_sink_that_hangs_holds_nobody_up_and_loses_no_alarm() -> None:
 
 
 def test_a_dead_address_is_said_once_and_all_is_sent_when_it_lives(
-    ear: Ear, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    port = ear.port
-    ear.close()
+    port = free_port()  # that nobody else takes meanwhile
     sink = lane(Statsd("127.0.0.1", port, Names()), every_s=10.0)
     guests = [(guest(place), {"util_ratio": 0.5}) for place in range(100)]
     news = [change("firing")]
@@ -383,13 +382,12 @@ def test_a_dead_address_is_said_once_and_all_is_sent_when_it_lives(
 
 def test_a_sink_that_failed_says_when_it_is_well(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    ear = Ear()
-    ear.close()
-    sink = lane(Statsd("127.0.0.1", ear.port, Names()), every_s=10.0, band=Band(0.0))
+    port = free_port()
+    sink = lane(Statsd("127.0.0.1", port, Names()), every_s=10.0, band=Band(0.0))
     for second in range(0, 50, 10):
         give(sink, snapshot([(guest(), {"util_ratio": second / 50})], second))
         time.sleep(0.002)
-    back = Ear(ear.port)
+    back = Ear(port)
     for second in range(50, 200, 10):
         give(sink, snapshot([(guest(), {"util_ratio": second / 200})], second))
     back.close()
@@ -433,12 +431,11 @@ def test_a_datagram_that_did_not_leave_goes_with_the_next_and_the_others_are_not
 
 
 def test_what_was_refused_is_known_at_once_on_this_machine_and_nothing_arrives_twice() -> None:
-    ear = Ear()
-    ear.close()
-    udp = Udp("statsd", "127.0.0.1", ear.port)
+    port = free_port()
+    udp = Udp("statsd", "127.0.0.1", port)
     with pytest.raises(DriverError, match="nobody listens there"):
         udp.send([b"a", b"b"], 0.0)
-    back = Ear(ear.port)
+    back = Ear(port)
     try:
         udp.send([b"a", b"b"], 1.0)
         assert back.lines() == ["a", "b"]
@@ -518,6 +515,38 @@ def test_an_alarm_larger_than_the_budget_of_a_moment_goes_all_the_same(ear: Ear)
         arrived.append(len(outlet.sent))
     assert arrived[0] == 1
     assert arrived.index(2) == 2  # what it took too much is waited for
+
+
+def test_the_end_of_an_alarm_that_was_said_is_not_lost_in_a_storm(ear: Ear) -> None:
+    sink = lane(Statsd("127.0.0.1", ear.port, Names()), refresh_s=10.0, alarm_bytes_per_s=1e6)
+    give(sink, snapshot([], 0), [change("firing", rule="first")])
+    assert ear.lines()
+    storm = [change("firing", rule=f"r{n}", second=1) for n in range(MOST_ALARMS)]
+    over = [change("ok", "firing", rule="first", second=1)]
+    over += [change("ok", "firing", rule="unheard", second=1)]
+    give(sink, snapshot([], 1), [*storm, *over])
+    assert sink.tally.alarms_lost == 1  # of whose beginning nobody heard
+    lines = ear.lines()
+    for second in range(2, 60):
+        give(sink, snapshot([], second))
+        lines += ear.lines()
+    first = [line for line in lines if line.endswith("alarm.first:0|g") or "alarm.first:1" in line]
+    assert [line.rpartition(":")[2] for line in first] == ["0|g"]
+
+
+def test_what_is_over_is_not_said_again_while_the_word_of_that_is_on_its_way() -> None:
+    outlet = Slow()
+    outlet.go.set()
+    sink = lane(outlet, every_s=1.0, refresh_s=10.0)
+    give(sink, snapshot([], 0), [change("firing")])
+    sink.offer(snapshot([], 10), [change("ok", "firing", second=10)])
+    with sink._lock:
+        on_its_way, sink._alarms = sink._alarms, {}
+    sink.offer(snapshot([], 20), [])
+    sink._send_alarms(on_its_way, 1_020.0)
+    for second in range(30, 90, 10):
+        give(sink, snapshot([], second))
+    assert outlet.sent == [b"alarm 1.0 hot", b"alarm 0.0 hot"]
 
 
 def test_more_alarms_than_are_kept_are_counted() -> None:
@@ -771,8 +800,8 @@ def now_of(shot: Snapshot) -> Snapshot:
     return Snapshot(shot.host, shot.pass_id, clock.now(), clock.monotonic(), 1.0, shot.tables)
 
 
-def scrape(sink: Prometheus, path: str = "/metrics") -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}{path}", timeout=5) as answer:
+def scrape(sink: Prometheus, path: str = "/metrics", timeout: float = 30.0) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}{path}", timeout=timeout) as answer:
         return str(answer.read().decode())
 
 
@@ -803,7 +832,7 @@ def test_many_who_say_nothing_do_not_stop_a_scrape_for_long(prometheus: Promethe
     try:
         time.sleep(0.2)
         with pytest.raises(OSError):
-            scrape(prometheus)
+            scrape(prometheus, timeout=5.0)
     finally:
         for one in idle:
             one.close()

@@ -67,8 +67,8 @@ def test_a_real_guest_is_seen_by_whoever_looks(host: TapHost, uuid: str, tmp_pat
             return any(re.search(rf"guest\.{uuid}\.{what}:[\d.]+\|g", line) for line in lines)
 
         for what in ("util_ratio", r"disk\.hda\.iops", rf"nic\.{host.taps[3]}\.tx_bps"):
-            eventually(functools.partial(told, what), 15)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            eventually(functools.partial(told, what), 60)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
             page = answer.read().decode()
         assert f'holdfast_guest_cpu_time_seconds_total{{host="cmp-7",uuid="{uuid}"' in page
         (row,) = [one for one in _top(tmp_path)["guests"] if one["uuid"] == uuid]
@@ -83,7 +83,7 @@ def _top(folder: Path) -> Any:
         [*command, str(folder / "agent.sock")],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

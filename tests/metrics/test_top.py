@@ -236,7 +236,7 @@ def command(agent: Agent, *words: str) -> list[str]:
 
 def run(agent: Agent, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(agent, *words), capture_output=True, text=True, timeout=30, check=False
+        command(agent, *words), capture_output=True, text=True, timeout=90, check=False
     )
 
 
@@ -307,11 +307,11 @@ def test_on_a_terminal_it_is_drawn_over_pass_by_pass_until_it_is_ended(
     agent: Agent, ended_by: signal.Signals
 ) -> None:
     with on_terminal(agent) as (process, terminal):
-        eventually(lambda: "web0" in terminal.text, 20)
+        eventually(lambda: "web0" in terminal.text, 60)
         agent.last = three(7)
         eventually(lambda: "at 12:00:07" in terminal.text)
         process.send_signal(ended_by)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == (0 if ended_by == signal.SIGINT else 128 + signal.SIGTERM)
         eventually(lambda: terminal.text.endswith("\x1b[?25h\x1b[?1049l"))
         assert errors == b""
@@ -326,10 +326,10 @@ def test_on_a_terminal_it_is_drawn_over_pass_by_pass_until_it_is_ended(
 
 def test_an_agent_that_ends_gives_the_terminal_back_and_is_an_error(agent: Agent) -> None:
     with on_terminal(agent) as (process, terminal):
-        eventually(lambda: "web0" in terminal.text, 20)
+        eventually(lambda: "web0" in terminal.text, 60)
         time.sleep(0.1)
         agent.stop()
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
         eventually(lambda: terminal.text.endswith("\x1b[?25h\x1b[?1049l"))
         assert process.returncode != 0
         assert b"agent" in errors

@@ -5,6 +5,7 @@ from it for ever."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -67,7 +68,7 @@ def asking(turns: Turns, needs_s: float) -> Iterator[threading.Event]:
     try:
         yield has
     finally:
-        thread.join(5)
+        thread.join(30)
         assert not thread.is_alive()
 
 
@@ -82,7 +83,7 @@ def test_who_does_not_fit_lets_the_pass_by() -> None:
             clock.settle()
             assert not has.is_set()
             turns.expect(clock.monotonic() + 1.0)
-        assert has.wait(5)
+        assert has.wait(30)
 
 
 def test_who_comes_during_a_pass_waits_for_its_end() -> None:
@@ -91,7 +92,7 @@ def test_who_comes_during_a_pass_waits_for_its_end() -> None:
     with asking_during(turns, clock) as has:
         assert not has.is_set()
         turns.expect(clock.monotonic() + 1.0)
-    assert has.wait(5)
+    assert has.wait(30)
 
 
 @contextmanager
@@ -123,30 +124,40 @@ def test_more_than_fits_between_two_passes_has_its_turn_too(needs_s: float) -> N
     assert passes == MOST_PASSES
 
 
+class Noting(SystemClock):
+    """Remembers when each thread looked at it last."""
+
+    def __init__(self) -> None:
+        self.looked: dict[int, float] = {}
+
+    def monotonic(self) -> float:
+        now = self.looked[threading.get_ident()] = super().monotonic()
+        return now
+
+
 class Slow:
     """A collector whose passes take a while, and who may not meet anybody."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.inside = False
-        self.met = 0
+        self.began: float | None = None  # the pass that is under way
 
     def snapshot(self) -> None:
-        self.inside = True
+        self.began = time.monotonic()
         threading.Event().wait(0.01)
-        self.inside = False
-        self.count += 1
+        self.began = None
 
 
 def test_beside_real_passes_nobody_begins_while_one_is_under_way() -> None:
-    clock, slow = SystemClock(), Slow()
+    clock, slow, met = Noting(), Slow(), 0
     turns = Turns(clock)
     passes = Passes(slow, 0.1, clock, turns)  # type: ignore[arg-type]
     passes.start()
     try:
         for _ in range(20):
             turns.room(0.01)
-            slow.met += slow.inside
+            began = slow.began
+            # one that began since then is met only because a busy machine left us no processor
+            met += began is not None and began <= clock.looked[threading.get_ident()]
     finally:
         passes.stop()
-    assert slow.met == 0
+    assert met == 0

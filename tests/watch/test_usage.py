@@ -183,8 +183,15 @@ def test_it_is_off_by_default_and_plugins_of_its_file_get_what_is_heard(tmp_path
         eventually(lambda: plugins.runner is not None and plugins.runner.names == ["w"])
         for number in range(1, 301):  # all at once, as Nova sends them
             monitor.heard(volume(60 * number, 50 + 600 * number))
-        eventually(lambda: len(seen.read_text().splitlines()) == 300)
+        eventually(lambda: len(with_rates(seen)) == 300)
     finally:
-        plugins.close()
-    lines = [json.loads(line) for line in seen.read_text().splitlines()]
-    assert all(line == ["cmp-7", SERVER, 10.0] for line in lines)
+        if plugins.desk is not None and plugins.runner is not None:
+            plugins.desk.stop()
+            plugins.runner.close()
+    assert all(line == ["cmp-7", SERVER, 10.0] for line in with_rates(seen))
+
+
+def with_rates(file: Path) -> list[list[Any]]:
+    """The first message has none, if the plugins were there in time for it."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [line for line in lines if line[2] is not None]

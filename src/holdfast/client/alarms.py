@@ -39,10 +39,17 @@ class Alarms:
         return found
 
     def silence(self, alarm_id: str, lasts: timedelta) -> Alarm:
-        """Nothing is told of it for so long; no time at all ends a silence."""
+        """Nothing is told of it for so long; no time at all ends a silence, and what was kept back
+        of an alarm that stands is told."""
         where, body = (
             _ALARMS + path(alarm_id, "silence"),
             {"duration_s": int(lasts.total_seconds())},
         )
         found: Alarm = self._wire.call("POST", where, body=body, key="alarm")
+        return found
+
+    def end(self, alarm_id: str) -> Alarm:
+        """It is over, though its agent does not say so."""
+        where = _ALARMS + path(alarm_id, "end")
+        found: Alarm = self._wire.call("POST", where, body={}, key="alarm")
         return found

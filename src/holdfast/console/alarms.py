@@ -17,8 +17,10 @@ from holdfast.model.errors import InvalidInput
 
 #: How long an alarm can be silenced by a button, in seconds.
 SECONDS: Final[Mapping[str, int]] = {name: int(seconds) for seconds, name, _ in LENGTHS}
+#: So many are listed, the newest; the others are found by host, rule or project.
+MOST: Final = 200
 #: What is shown of an alarm elsewhere on its page.
-_SAID_ELSEWHERE = {"event", "key", "at", "version", "project", "first_at", "last_at"}
+_SAID_ELSEWHERE = {"event", "key", "at", "version", "project", "first_at", "last_at", "central"}
 _SHOWN = frozenset(alarms.WHOLE["properties"]) | _SAID_ELSEWHERE
 _FILTERS = ("host", "rule", "state", "project")
 
@@ -56,18 +58,24 @@ def silence(ask: Ask) -> Reply:
     return away(_place(ask), said=said)
 
 
+def end(ask: Ask) -> Reply:
+    inside.call(ask, alarms.end, path=ask.path)
+    return away(_place(ask), said="it is over")
+
+
 def _listed(ask: Ask) -> dict[str, Any]:
     asked = {name: value for name in _FILTERS if (value := str(ask.query.get(name, "")).strip())}
     if asked.get("state") not in (None, *STATES):
         del asked["state"]
     every = ask.query.get("all") == "true"
-    wanted = {**asked, **({"all": "true"} if every else {}), "limit": 200}
+    wanted = {**asked, **({"all": "true"} if every else {}), "limit": MOST + 1}
     found = inside.call(ask, alarms.index, query=wanted)["alarms"]
-    found = [{**one, "silent": _is_silent(ask, one)} for one in found]
-    command = ["holdfast", "alarms", "list"]
+    shown = [{**one, "silent": _is_silent(ask, one)} for one in found[:MOST]]
+    command = ["holdfast", "alarms", "list", "--limit", str(MOST)]
     command += [part for name, value in asked.items() for part in (f"--{name}", value)]
     command += ["--all"] if every else []
-    return {"alarms": found, "asked": asked, "every": every, "command": command}
+    more = len(found) > MOST
+    return {"alarms": shown, "more": more, "asked": asked, "every": every, "command": command}
 
 
 def _alarm(ask: Ask) -> dict[str, Any]:

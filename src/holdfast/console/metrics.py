@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.api.ask import Ask, Reply
-from holdfast.api.holdfast_v1 import agents, alarms, hosts, samples
+from holdfast.api.holdfast_v1 import agents, hosts, samples
 from holdfast.console import alarms as alarm_pages
 from holdfast.console import inside, marks, numbers
 from holdfast.console.hosts import agent
@@ -86,8 +86,8 @@ def _hosts(ask: Ask) -> dict[str, Any]:
     wanted = str(ask.query.get("q", "")).strip()
     known = {normalise(one["name"]) for one in inside.call(ask, hosts.index)["hosts"]}
     lives = {one["host"]: one for one in inside.call(ask, agents.index)["agents"]}
-    standing = inside.call(ask, alarms.index, query={"limit": 1000})["alarms"]
-    counts = Counter(one["host"] for one in standing)
+    own = None if ask.caller.is_admin else ask.caller.project_id
+    counts = Counter(ask.services.store.alarms.counts(own))
     store = ask.services.store.samples
     there, asked = set(store.there(MOST_HOSTS)), store.wanted()
     names = [one for one in {*known, *lives, *counts, *there} if wanted.lower() in one]
@@ -101,7 +101,7 @@ def _hosts(ask: Ask) -> dict[str, Any]:
         }
         for one in names[:MOST_ROWS]
     ]
-    return {"hosts": found, "count": len(names), "q": wanted, "standing": len(standing)}
+    return {"hosts": found, "count": len(names), "q": wanted}
 
 
 # one host

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from holdfast.heal.alarm_silences import EndOfSilence
 from holdfast.heal.desk import Desk
-from holdfast.model.alarm import ALARM_ACTION, FIRING, OVER
+from holdfast.model.alarm import ALARM_ACTION, ALARM_SILENCE, FIRING, OVER
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.host import same
 from holdfast.model.operation import Operation
@@ -115,14 +116,31 @@ class Deed:
         for other in cloud.servers.list(host=alarm["host"]):
             if other.task_state == MIGRATING:
                 raise NotYet(f"server {other.id} leaves {alarm['host']} first", BUSY_S)
+        self._check_rest(server, alarm)
+        self._alarms.moves(alarm["id"])
         cloud.moves.live_migrate(server.id)
         return f"server {server.id} is moved off {alarm['host']} while it runs"
+
+    def _check_rest(self, server: Server, alarm: Alarm) -> None:
+        """A server that is busy wherever it is would go round all hosts, for each has an alarm of
+        its own: Conflict if one has just moved it."""
+        rest = timedelta(seconds=self._desk.settings.migrate_away_rest_s)
+        before = self._alarms.moved(alarm["id"], self._desk.incidents.now() - rest)
+        if rest and before is not None:
+            raise Conflict(
+                f"server {server.id} was moved off {before.host} for alarm {before.rule} at"
+                f" {before.at:%H:%M} UTC, and on {alarm['host']} it is no better: it is"
+                f" not moved again before {before.at + rest:%H:%M} UTC, look at what it does"
+                " ([recovery] migrate_away_rest_s)"
+            )
 
     def _ahead(self, run: Run, alarm: Alarm) -> str:
         self._say(alarm, DOWN, f"alarm {alarm['rule']}: it is about to fail")
         return f"{alarm['host']} is not used any more: its reservations are repaired"
 
     def _over(self, run: Run, alarm: Alarm) -> str:
+        if other := self._alarms.others_ahead(alarm["id"]):
+            return f"{alarm['host']} stays out of use: alarm {other} of the same rule stands"
         self._say(alarm, UP, f"alarm {alarm['rule']} is over")
         return f"{alarm['host']} may be used again, as far as alarms go"
 
@@ -163,4 +181,7 @@ class Deed:
 
 
 def kinds(desk: Desk, alarms: Alarms) -> dict[str, Kind]:
-    return {ALARM_ACTION: Deed(desk, alarms)}
+    return {
+        ALARM_ACTION: Deed(desk, alarms),
+        ALARM_SILENCE: EndOfSilence(desk, alarms),
+    }

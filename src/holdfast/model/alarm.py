@@ -31,6 +31,8 @@ STATE_AFTER: Final[Mapping[str, str]] = {
 STATES: Final = (FIRING, NO_DATA, OK)
 #: The durable work that does what a rule asks for.
 ALARM_ACTION: Final = "alarm_action"
+#: And the one that tells, at the end of a silence, what still stands.
+ALARM_SILENCE: Final = "alarm_silence"
 #: Of the actions that a rule can ask for, those that are work.
 DEEDS: Final = ("disable_host", "migrate_away", "repair_ahead")
 #: This one is no work: the incident is written with the alarm, and nothing is done for it.
@@ -89,20 +91,13 @@ def read(said: Mapping[str, Any], host: str, subject: str, event: str) -> Said:
         project=words["project"],
         severity=severity,
         event=event,
-        state=STATE_AFTER[event],
+        state=_state(said, event),
         value=_number(said.get("value")),
         first_at=_date(said, "first_at"),
         at=_date(said, "at"),
         actions=tuple(asked),
         details=dict(said),
     )
-
-
-def deeds(said: Said) -> tuple[str, ...]:
-    """What is to be done, now that this was said, in one order for all."""
-    if said.event == RAISED:
-        return tuple(one for one in DEEDS if one in said.actions)
-    return (OVER,) if said.event == CLEARED and "repair_ahead" in said.actions else ()
 
 
 def incident_of(alarm_id: str, said: Said, now: datetime) -> Incident:
@@ -170,6 +165,27 @@ def action_of(alarm_id: str, host: str, action: str, now: datetime) -> Operation
         next_try_at=now,
         payload={"alarm": alarm_id, "action": action},
     )
+
+
+def end_of_silence(alarm_id: str, until: datetime) -> Operation:
+    """One row for each alarm: whoever is silent for longer, or less long, moves it."""
+    key = f"{ALARM_SILENCE}/{alarm_id}"
+    return Operation(
+        id=hashlib.sha256(key.encode()).hexdigest()[:32],
+        kind=ALARM_SILENCE,
+        subject=f"{ALARM_SILENCE}:{alarm_id}",
+        key=key,
+        due_at=until,
+        next_try_at=until,
+        payload={"alarm": alarm_id},
+    )
+
+
+def _state(said: Mapping[str, Any], event: str) -> str:
+    """Also that nothing is known is said again, and is not that it fires."""
+    if event == AGAIN and said.get("state") == NO_DATA:
+        return NO_DATA
+    return STATE_AFTER[event]
 
 
 def _threshold(said: Said) -> float | None:

@@ -29,12 +29,17 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    ifname: str  # on the host
+    ifname: str  # on the host; "" if it has none there (SR-IOV)
     mac: str = ""
     port: str = ""  # Neutron's id
     #: The host's end of a tap sends what the guest receives; a macvtap counts as the guest does.
     swapped: bool = True
     contracts: Contracts = field(default_factory=dict)  # rx_bps, tx_bps
+
+    @property
+    def key(self) -> str:
+        """What tells it from the others of its guest."""
+        return self.ifname or self.port or self.mac
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ Its id is the alarm's: however often and by however many that is told, there is 
 it before the alarm was over is not asked again.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -15,13 +17,14 @@ from holdfast.model import alarm as model
 from holdfast.model import moves
 from holdfast.model.alarm import Said
 from holdfast.model.incident import OPEN, RECOVERED, Incident
+from holdfast.model.observed import ALARM
 from holdfast.ports.herald import Herald
 from holdfast.store import audit
 from holdfast.store.incident_rows import incident_of, row_of
-from holdfast.store.tables import incidents
+from holdfast.store.tables import incidents, observations
 from holdfast.store.work import put
 
-i = incidents.c
+i, b = incidents.c, observations.c
 
 
 def follow(
@@ -42,6 +45,18 @@ def follow(
         return None
     _open(conn, herald, model.incident_of(alarm_id, said, now), said, now)
     return alarm_id
+
+
+def adopt(conn: Connection, incident_id: str, row: Mapping[str, Any], now: datetime) -> None:
+    """What was said of the alarm before it had an incident belongs to that: it is kept as long as
+    those are, and goes with the last of them."""
+    said = b.subject == row["subject"], b.kind == ALARM, b.observed_at >= row["fired_at"]
+    query = sa.select(b.id, b.evidence).where(*said, b.incident_id.is_(None))
+    key = row["details"]["key"]
+    ids = [one.id for one in conn.execute(query) if one.evidence.get("key") == key]
+    if ids:
+        mine = sa.update(observations).where(b.id.in_(ids))
+        conn.execute(mine.values(incident_id=incident_id, updated_at=now))
 
 
 def _open(conn: Connection, herald: Herald, new: Incident, said: Said, now: datetime) -> None:

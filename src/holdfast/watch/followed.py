@@ -5,7 +5,7 @@ read before it in force, and says so once."""
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from holdfast.model.errors import InvalidInput
 from holdfast.model.yaml_lines import MAX_BYTES
@@ -14,6 +14,8 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _Stamp = tuple[int, int, int] | None
+#: Of no file.
+_UNREAD: Final = (-1, -1, -1)
 
 
 class Followed(Generic[T]):
@@ -43,13 +45,16 @@ class Followed(Generic[T]):
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return False
-        self._stamp = stamp
         try:
             new = self._read(self._path)
         except InvalidInput as error:
+            # what the disk does not give now it may give in a moment, with the same stamp
+            self._stamp = _UNREAD if isinstance(error.__cause__, OSError) else stamp
+            if error.message != self.problem:
+                LOG.error("the %s before it stays in force: %s", self._noun, error.message)
             self.problem = error.message
-            LOG.error("the %s before it stays in force: %s", self._noun, error.message)
             return False
+        self._stamp = stamp
         self.problem = ""
         changed = bool(new != self.value)
         self.value = new

@@ -38,7 +38,8 @@ SILENCE: dict[str, Any] = {
             "type": "integer",
             "minimum": 0,
             "maximum": int(LONGEST.total_seconds()),
-            "description": "For so long nothing is told of it; 0 ends a silence.",
+            "description": "For so long nothing is told of it; 0 ends a silence, and what it"
+            " kept back of an alarm that stands is told and done.",
         }
     },
 }
@@ -96,6 +97,11 @@ def silence(ask: Ask) -> Reply:
     alarm_id, lasts = _mine(ask)["id"], timedelta(seconds=ask.body["duration_s"])
     row = ask.services.store.alarms.silence(alarm_id, ask.caller.user_id, lasts)
     return Reply({"alarm": _whole(row)})
+
+
+def end(ask: Ask) -> Reply:
+    alarm_id = _mine(ask)["id"]
+    return Reply({"alarm": _whole(ask.services.store.alarms.end(alarm_id, ask.caller.user_id))})
 
 
 def _mine(ask: Ask) -> Mapping[str, Any]:

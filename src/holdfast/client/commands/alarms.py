@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast alarms list | show | ack | silence"""
+"""holdfast alarms list | show | ack | silence | end"""
 
 import argparse
 from datetime import timedelta
@@ -64,7 +64,8 @@ class Ack(_One):
 
 class Silence(_One):
     """Have nothing told of an alarm for a while, nor of the next ones of the same rule about the
-    same; what they ask for is not done either."""
+    same; what they ask for is not done either. One that still stands after that is told, and what
+    it asks for is done."""
 
     example = """  holdfast alarms silence 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b --for 4h
   holdfast alarms silence 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b --end"""
@@ -79,3 +80,14 @@ class Silence(_One):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         lasts = timedelta() if parsed_args.end else parsed_args.lasts
         return one(self.client.alarms.silence(parsed_args.alarm, lasts))
+
+
+class End(_One):
+    """Say that an alarm is over though its agent does not, as of a host that is no more. Who was
+    told of it is told so, its incident is closed, and its host may be used again. An agent that
+    goes on to say it raises it again."""
+
+    example = "  holdfast alarms end 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        return one(self.client.alarms.end(parsed_args.alarm))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers of a libvirt host. The kernel's are read by whoever asks; libvirt has a thread of its
-own, which listens to who comes and goes, reads what a guest is once per start, and asks for disks
-and memory every so often. One connection listens and is asked nothing; all questions go by lines.
-libvirtd may die, hang or start again: the kernel's numbers go on, and libvirt's come again when it
-does.
+own, which listens to who comes and goes, reads what a guest is once per start (`libvirt_facts`),
+and asks for disks and memory every so often. One connection listens and is asked nothing; all
+questions go by lines. libvirtd may die, hang or start again: the kernel's numbers go on, and
+libvirt's come again when it does.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from holdfast.drivers.metrics.book import Book
 from holdfast.drivers.metrics.files import Files
 from holdfast.drivers.metrics.kernel import Host, Links
 from holdfast.drivers.metrics.libvirt_bulk import Bulk
+from holdfast.drivers.metrics.libvirt_facts import Answer, Reader
 from holdfast.drivers.metrics.qemu import Qemus
 from holdfast.model.errors import DriverError
 from holdfast.ports.clock import Clock
@@ -35,6 +36,8 @@ PAUSE_S: Final = 1.0
 MOST_LINES: Final = 2 * libvirt_bulk.MOST_HANGING
 #: Who is there is heard; that nothing was missed is made sure of so often.
 LIST_S: Final = 30.0
+#: Nobody is shown before all were read; who does not let itself be read is left out after so long.
+PATIENCE_S: Final = 30.0
 GROUPS: Final = {
     "block": libvirt_bulk.BLOCK,
     "balloon": libvirt_bulk.BALLOON,
@@ -72,7 +75,8 @@ class LibvirtMeasures:
         self._ears: list[int] = []
         self._running: dict[str, int] = {}  # their numbers, by uuid
         self._listed = -LIST_S
-        self._wanted: set[str] = set()  # who has to be read again
+        self._reader = Reader(self._lines, self._read)
+        self._patient_until = 0.0
         self._bell = threading.Event()
         self._closed = threading.Event()
         self._due = 0.0
@@ -128,13 +132,13 @@ class LibvirtMeasures:
     def _turn(self) -> float:
         """Read who changed; ask for numbers if it is time. The seconds until that is so again."""
         self._connected()
-        while self._wanted:
-            self._read_again()
+        self._reader.turn()
         now = self._clock.monotonic()
         if now >= self._due:
             self._round()
             self._due = now + self._every_s if now > self._due + 1 else self._due + self._every_s
-        return max(0.0, self._due - self._clock.monotonic())
+        pause_s = max(0.0, self._due - self._clock.monotonic())
+        return min(pause_s, PAUSE_S) if self._reader.is_behind else pause_s
 
     def _round(self) -> None:
         now = self._clock.monotonic()
@@ -170,36 +174,25 @@ class LibvirtMeasures:
         self._running = {uuid: number for uuid, number in there.items() if number >= 0}
         for uuid, number in there.items():
             if not self._book.knows(uuid, number):
-                self._read(uuid)
+                self._reader.again(uuid)
+        self._reader.turn()
+        is_patient = self._clock.monotonic() < self._patient_until
+        if self._reader.is_behind and is_patient and not self._book.roster().whole:
+            raise failed("not all guests could be read")
         self._book.only(set(there))
 
-    def _read_again(self) -> None:
-        uuid = self._wanted.pop()
-        try:
-            self._read(uuid)
-        except (DriverError, self._libvirt.libvirtError):
-            self._wanted.add(uuid)
-            raise
-
-    def _read(self, uuid: str) -> None:
-        def read(line: Line) -> tuple[int, str, tuple[str, str]]:
-            domain = line.domains[uuid] = line.connection.lookupByUUIDString(uuid)
-            return domain.ID(), domain.XMLDesc(), words.state(*domain.state())
-
+    def _read(self, uuid: str, answer: Answer | None) -> None:
+        """What it is, or that it does not say so."""
         self._running.pop(uuid, None)
-        try:
-            number, text, (state, reason) = self._lines.ask("facts", read, ANSWER_S)
-        except self._libvirt.libvirtError as error:
-            if error.get_error_code() != self._libvirt.VIR_ERR_NO_DOMAIN:
-                raise
-            return  # it has gone; the next list says so
-        known = facts.read(text)
+        if answer is None:
+            return
+        known = facts.read(answer.xml)
         if known is None:
             LOG.warning("guest %s: its XML cannot be read, so it is not measured", uuid)
             return
-        if number >= 0:
-            self._running[uuid] = number
-        self._book.read(uuid, number, known, state, reason)
+        if answer.number >= 0:
+            self._running[uuid] = answer.number
+        self._book.read(uuid, answer.number, known, answer.state, answer.reason)
 
     # what is heard, on libvirt's thread
 
@@ -218,7 +211,7 @@ class LibvirtMeasures:
         self._again(domain.UUIDString())
 
     def _again(self, uuid: str) -> None:
-        self._wanted.add(uuid)
+        self._reader.again(uuid)
         self._bell.set()
 
     # the way to the daemon
@@ -230,6 +223,7 @@ class LibvirtMeasures:
             self._connection = self._opening.result(ANSWER_S)
             # whatever happened meanwhile shows in a round
             self._due, self._listed, self._running = 0.0, -LIST_S, {}
+            self._patient_until = self._clock.monotonic() + PATIENCE_S
 
     def _open(self) -> Any:
         """On whatever thread; blocks while the daemon is frozen."""

@@ -3,7 +3,6 @@
 
     engine = Engine(rules, groups={"gpu"})
     outcome = engine.take(snapshot)        # once for each; outcome.changes, outcome.groups
-    engine.flush(moment)                   # groups that are due between passes
     engine.apply(new_rules)                # between two passes; engine.roll_back()
 
 Level in, edges out: every pass looks at how things are, and says what is another way than before.
@@ -110,15 +109,9 @@ class Engine:
         watchers = list(self.watchers.values())
         self.teller.tell(watchers, [one for one, _ in self.retired], self.rules, moment)
         self.retired = []
-        return Outcome(tuple(changes), self.flush(snapshot.monotonic, snapshot.host))
-
-    def flush(self, now: float, host: str) -> tuple[Group, ...]:
-        """Groups that waited long enough, by the monotonic clock."""
-        return self.teller.due(now, self.rules.group_wait_s, host)
-
-    def due(self) -> float | None:
-        """When `flush` has something, if there is no pass before."""
-        return self.teller.next_due(self.rules.group_wait_s)
+        wait_s, step_s = self.rules.group_wait_s, snapshot.elapsed_s
+        groups = self.teller.due(snapshot.monotonic, wait_s, step_s, snapshot.host)
+        return Outcome(tuple(changes), groups)
 
     def alarms(self) -> list[Change]:
         """All that are not ok, as they are now."""
@@ -140,15 +133,6 @@ class Engine:
             for watcher in self.watchers.values()
             for one in watcher.alive
         )
-
-    def acknowledge(self, rule: str, entity: str) -> bool:
-        """Somebody takes care: it is not repeated any more. Whether there is such an alarm."""
-        watcher = self.watchers.get(rule)
-        track = watcher.tracks.get(entity) if watcher else None
-        if watcher is None or track is None or track.state not in (FIRING, NO_DATA):
-            return False
-        track.acked = watcher.unsaved = True
-        return True
 
     # rules
 

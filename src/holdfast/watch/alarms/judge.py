@@ -60,6 +60,14 @@ class Judge:
         self.spent: dict[str, float] = {}  # of the allowance for a burst
         self._read_at: float | None = None
 
+    def take_over(self, old: "Judge") -> None:
+        """What one of the same numbers remembers."""
+        self.hits, self.spent, self._read_at = old.hits, old.spent, old._read_at
+
+    def forget(self) -> None:
+        """As if it had not looked before: what is not looked at is neither spent nor saved."""
+        self.hits, self.spent, self._read_at = {}, {}, None
+
     def look(self, look: Look) -> Found:
         condition, values = self.condition, look.values
         odd = _ODD[condition.compare](values, condition.level)
@@ -142,6 +150,16 @@ def together(found: Sequence[Found], every: bool) -> Found:
         for place, held in one.items():
             either[place] = either.get(place) or held
     return either
+
+
+def which(found: Sequence[Found]) -> dict[int, int]:
+    """Of conditions of which one is enough, the first that holds, by place."""
+    held: dict[int, int] = {}
+    for number, one in enumerate(found):
+        for place, is_so in one.items():
+            if is_so:
+                held.setdefault(place, number)
+    return held
 
 
 def _known(look: Look, remembered: Mapping[str, object]) -> set[int]:

@@ -19,7 +19,7 @@ from holdfast.model.alarm_rules import NONE, Condition, Rule, Selector
 from holdfast.ports.metrics import Entity
 from holdfast.watch.alarms.change import OK, PENDING, STATES, change_from
 from holdfast.watch.alarms.engine import RULE_CHANGED, RULE_REMOVED, Engine
-from holdfast.watch.alarms.telling import Storm
+from holdfast.watch.alarms.telling import Storm, is_capped
 from holdfast.watch.alarms.track import Track
 from holdfast.watch.alarms.watcher import Watcher
 
@@ -33,7 +33,7 @@ _ENTITY: Final = ("kind", "id", "name", "project", "guest")
 #: Most alarms have nothing to say of these.
 _AT_REST: Final = {
     **dict.fromkeys(("lapsed", "gap", "cleared")),
-    **{"reason": "", "flaps": 0, "acked": False},
+    **{"reason": "", "flaps": 0, "which": 0},
 }
 _TOLD: Final = ("told", "told_first_at", "told_as", "told_now")
 _ALWAYS: Final = ("state", "began", "first_at", "last_at", "samples", "value")
@@ -85,6 +85,7 @@ def part(watcher: Watcher, at: datetime, now: float) -> dict[str, Any]:
             "level": rule.conditions[0].level,
             "actions": list(rule.actions),
         },
+        "levels": [one.level for one in rule.conditions],
         "tracks": [_track(one, now) for one in watcher.tracks.values()],
         "hits": [judge.hits for judge in watcher.judges],
         "spent": [judge.spent for judge in watcher.judges],
@@ -107,6 +108,8 @@ def restore(engine: Engine, saved: Mapping[str, Any], at: datetime, now: float) 
         _remember(engine, watcher, {"saved_at": saved["saved_at"], **kept}, at, now)
         for judge, hits, spent in zip(watcher.judges, kept["hits"], kept["spent"], strict=True):
             judge.hits, judge.spent = dict(hits), dict(spent)
+        if said := kept.get("said"):
+            watcher.renew(said["severity"], said["actions"])
     for reason, kept in ended:
         watcher = _without_rule(kept)
         _remember(engine, watcher, {"saved_at": saved["saved_at"], **kept}, at, now)
@@ -130,7 +133,7 @@ def _remember(
     for track in tracks.values():
         if track.told != OK:
             track.told_as = track.told_as or watcher.rule.severity
-            engine.teller.standing[track.told_as] += 1
+            engine.teller.standing[track.told_as] += is_capped(track)
     watcher.remember(tracks, now)
 
 
@@ -138,8 +141,9 @@ def _without_rule(kept: Mapping[str, Any]) -> Watcher:
     """Of a rule that is not there any more as much as it takes to say that its alarms are over."""
     said = dict(kept.get("said", {}))
     level, actions = said.pop("level", 0.0), tuple(said.pop("actions", ("notify",)))
-    condition = Condition("", ">", level, level)
-    return Watcher(Rule(kept["id"], Selector(""), (condition,), actions=actions, **said))
+    levels = kept.get("levels", [level])
+    conditions = tuple(Condition("", ">", one, one) for one in levels)
+    return Watcher(Rule(kept["id"], Selector(""), conditions, actions=actions, **said))
 
 
 def _since(saved_at: str, at: datetime) -> float:

@@ -4,8 +4,10 @@
 How alarms are is compared with what was told of them, so nothing depends on having seen them
 change. A raise is never delayed but by its group. Not told is an alarm of a guest while its host
 has one of the same class; the end of an alarm that comes and goes, until it is over for longer each
-time; and of a storm more than the worst few, for which one alarm has the number. An alarm that was
-told is one until it is over: losing its numbers is not its end, and what comes after is the same.
+time; and of a storm more than the worst few, for which one alarm has the number. Those of the host
+itself are outside of that: there is one for each rule, and guests must not crowd it out. An alarm
+that was told is one until it is over: losing its numbers is not its end, and what comes after is
+the same.
 """
 
 from collections import Counter, deque
@@ -31,6 +33,9 @@ from holdfast.watch.alarms.track import Moment, Track
 from holdfast.watch.alarms.watcher import Watcher
 
 STORM: Final = "storm"
+#: A group is told now if the next pass would be later than its wait by more of a pass than this:
+#: passes are never quite as far apart as they should be.
+_LATE: Final = 0.1
 #: In that time no more alarms are raised than may stand told at once; and a storm is over when
 #: there was none for so long.
 STORM_S: Final = 60.0
@@ -57,7 +62,7 @@ class _Wish:
     @property
     def weight(self) -> tuple[int, bool, float, str]:
         """The worst first; of equals always the same one."""
-        track, level = self.track, self.watcher.rule.conditions[0].level
+        track, level = self.track, self.watcher.level(self.track)
         beyond = abs(track.value - level) / (abs(level) or 1.0)
         return _RANK[self.severity], track.state == FIRING, beyond, track.entity.id
 
@@ -132,24 +137,26 @@ class Teller:
                 self._repeat(watcher, moment)
         self._raise(wishes, rules.storm, moment)
 
-    def due(self, now: float, wait_s: float, host: str) -> tuple[Group, ...]:
-        """Groups that were open for long enough."""
-        ready = [name for name, (opened, _) in self.open.items() if now - opened >= wait_s - 1e-6]
+    def due(self, now: float, wait_s: float, step_s: float, host: str) -> tuple[Group, ...]:
+        """Groups that were open for long enough, and those that would be told too late in the next
+        pass: it is as far away as the last one was, and if that is not known, too far."""
+        left_s = step_s * (1 - _LATE) if step_s else wait_s
+        until = now + left_s + 1e-6
+        ready = [name for name, (opened, _) in self.open.items() if until >= opened + wait_s]
         return tuple(Group(host, name, tuple(self.open.pop(name)[1])) for name in sorted(ready))
-
-    def next_due(self, wait_s: float) -> float | None:
-        return min((opened + wait_s for opened, _ in self.open.values()), default=None)
 
     def _look(self, watcher: Watcher, hush: bool, wishes: _Wishes, moment: Moment) -> None:
         """Of whom something changed, or was put off, what is to be told; the rest is at rest."""
         rule, now, tracks = watcher.rule, moment.now, watcher.tracks
         severities = {FIRING: rule.severity, NO_DATA: rule.no_data}
-        full = {state: not wishes.room.has(one) for state, one in severities.items()}
+        is_host = rule.kind == HOST
+        full = {s: not is_host and not wishes.room.has(one) for s, one in severities.items()}
         untold = dict.fromkeys(severities, 0)
         for one in list(watcher.restless):
             track = tracks[one]
             state, told = track.state, track.told
-            if state == FIRING != told or state == NO_DATA != told:
+            is_new = told != state or one in watcher.renewed
+            if is_new and state in severities:
                 if hush or (state == NO_DATA and not _is_lost(track, rule, now)):
                     continue
                 if told == OK and full[state]:
@@ -173,7 +180,7 @@ class Teller:
     def _repeat(self, watcher: Watcher, moment: Moment) -> None:
         for track in watcher.tracks.values():
             old = moment.now - track.told_now >= watcher.rule.repeat_s
-            if old and track.told == track.state != OK and not track.acked:
+            if old and track.told == track.state != OK:
                 self._say(watcher, track, AGAIN, moment)
 
     def _raise(self, wishes: _Wishes, most: int, moment: Moment) -> None:
@@ -182,7 +189,8 @@ class Teller:
         new = [wish for wish in wishes.wanted if wish.track.told == OK]
         new.sort(key=lambda wish: wish.weight, reverse=True)
         for wish in [*more, *new]:
-            if wish.track.told != OK or wishes.room.take(wish.severity):
+            needs_room = wish.track.told == OK and is_capped(wish.track)
+            if not needs_room or wishes.room.take(wish.severity):
                 self._tell_of(wish, moment)
             else:
                 wishes.count(1, wish.severity)
@@ -190,14 +198,16 @@ class Teller:
 
     def _tell_of(self, wish: _Wish, moment: Moment) -> None:
         track, severity, before = wish.track, wish.severity, wish.track.told
-        self.raised.append((moment.now, severity))
+        if is_capped(track):
+            self.raised.append((moment.now, severity))
         if before == OK:  # and until it is over it is the same alarm, whatever becomes of it
             track.told_first_at, track.told_as = track.first_at, severity
-            self.standing[severity] += 1
+            self.standing[severity] += is_capped(track)
         elif _RANK[severity] > _RANK[track.told_as]:
-            self.standing.update({track.told_as: -1, severity: 1})
+            self.standing.update({track.told_as: -is_capped(track), severity: is_capped(track)})
             track.told_as = severity
         track.told = track.state
+        wish.watcher.renewed.discard(track.entity.id)
         event = RAISED if track.state == FIRING else LOST
         self._say(wish.watcher, track, event, moment, before)
 
@@ -221,7 +231,8 @@ class Teller:
 
     def _clear(self, watcher: Watcher, track: Track, moment: Moment) -> None:
         track.told, before = OK, track.told
-        self.standing[track.told_as] -= 1
+        self.standing[track.told_as] -= is_capped(track)
+        watcher.renewed.discard(track.entity.id)
         self._say(watcher, track, CLEARED, moment, before)
 
     def _say(
@@ -233,10 +244,26 @@ class Teller:
         severity = _severity(watcher.rule, track)
         first_at = track.told_first_at
         change = replace(change, event=event, state=state, severity=severity, first_at=first_at)
-        self._put(change, moment)
+        self._put(
+            change, moment, _late_s(watcher.rule, track, moment.now) if event == RAISED else 0
+        )
 
-    def _put(self, change: Change, moment: Moment) -> None:
-        self.open.setdefault(change.project, (moment.now, []))[1].append(change)
+    def _put(self, change: Change, moment: Moment, late_s: float = 0.0) -> None:
+        """`late_s`: for how long it could have been told if there had been a pass. The wait of its
+        group counts from then on."""
+        since = moment.now - late_s
+        opened, changes = self.open.get(change.project, (since, []))
+        changes.append(change)
+        self.open[change.project] = (min(since, opened), changes)
+
+
+def is_capped(track: Track) -> bool:
+    """Whether it counts for the storm."""
+    return track.entity.kind != HOST
+
+
+def _late_s(rule: Rule, track: Track, now: float) -> float:
+    return max(0.0, now - track.began - rule.for_s)
 
 
 def _hushed(watchers: Iterable[Watcher]) -> set[str]:

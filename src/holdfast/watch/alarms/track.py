@@ -37,6 +37,7 @@ class Track:
     last_at: datetime = datetime.min
     samples: int = 0
     value: float = 0.0
+    which: int = 0  # of the conditions of its rule, the one whose number that is
     lapsed: float | None = None  # since when it only keeps firing
     gap: float | None = None  # it fired: since when nothing is known
     reason: str = ""
@@ -47,7 +48,6 @@ class Track:
     told_now: float = 0.0
     cleared: float | None = None  # when it fired last
     flaps: int = 0
-    acked: bool = False
 
     @property
     def lost(self) -> float:
@@ -83,7 +83,6 @@ class Track:
         self.samples += 1
         if self.state == PENDING and moment.now - self.began >= rule.for_s - _NEAR:
             self.state = FIRING
-            self.acked = False
             again = self.cleared is not None and moment.now - self.cleared < rule.damp_cap_s
             self.flaps = self.flaps + 1 if again else 0
 

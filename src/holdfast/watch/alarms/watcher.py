@@ -10,7 +10,7 @@ from typing import Any, Final
 from holdfast.model.alarm_rules import Rule, Selector
 from holdfast.ports.metrics import MIGRATED, NAN, Entity, Table
 from holdfast.watch.alarms.change import FIRING, NO_DATA, OK, Change
-from holdfast.watch.alarms.judge import Judge, Look, together
+from holdfast.watch.alarms.judge import Found, Judge, Look, together, which
 from holdfast.watch.alarms.series import Column
 from holdfast.watch.alarms.track import Moment, Track
 
@@ -26,7 +26,8 @@ class Scope:
     def __init__(
         self, entities: Sequence[Entity], selector: Selector, contracts: Sequence[str]
     ) -> None:
-        rows = [row for row, one in enumerate(entities) if _fits(one, selector, contracts)]
+        fit = {one.id: row for row, one in enumerate(entities) if _fits(one, selector, contracts)}
+        rows = list(fit.values())  # each once, whoever made the table: who is handled is counted
         self.whole = len(rows) == len(entities)
         self.entities = [entities[row] for row in rows]
         self.ids = [one.id for one in self.entities]
@@ -60,6 +61,19 @@ class Pass:
         return "not selected" if there else self.gone.get(entity, GONE)
 
 
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The numbers of each condition; where one of several is enough, of whom which one holds."""
+
+    columns: Sequence[Column]
+    decisive: Mapping[int, int]
+
+    def of(self, place: int, track: Track) -> float:
+        """The number that an alarm is about; it stays that one until another holds instead."""
+        track.which = self.decisive.get(place, track.which)
+        return self.columns[track.which][place]
+
+
 class Watcher:
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -67,6 +81,7 @@ class Watcher:
         self.tracks: dict[str, Track] = {}
         self.alive: set[str] = set()  # who is not ok
         self.restless: set[str] = set()  # of whom there may be something to tell
+        self.renewed: set[str] = set()  # told, but not as the rule has it now
         self.unsaved = True  # whether there is something that must not be forgotten
         self._unseen: set[str] = set()  # since a restart
         self._unseen_until = 0.0
@@ -76,10 +91,18 @@ class Watcher:
         """The memory of a rule that means the same, with other levels or times."""
         self.tracks, self.alive, self.restless = old.tracks, old.alive, old.restless
         self._unseen, self._unseen_until = old._unseen, old._unseen_until
+        self.renewed = old.renewed
+        self.renew(old.rule.severity, old.rule.actions)
         if self.rule.no_data != old.rule.no_data:
             self.restless |= self.alive
         for mine, its in zip(self.judges, old.judges, strict=True):
-            mine.hits, mine.spent = its.hits, its.spent
+            mine.take_over(its)
+
+    def renew(self, severity: str, actions: Sequence[str]) -> None:
+        """So it was told; if the rule says otherwise now, it is told once more."""
+        if (severity, tuple(actions)) != (self.rule.severity, self.rule.actions):
+            self.renewed |= {one for one in self.alive if self.tracks[one].told == FIRING}
+            self.restless |= self.renewed
 
     def remember(self, tracks: dict[str, Track], now: float) -> None:
         """After a restart."""
@@ -97,15 +120,21 @@ class Watcher:
         changes = self._depart(this) if this.scope is not self._scope else []
         columns = [this.columns[one.series] for one in self.rule.conditions]
         if not self.rule.is_on(this.moment.at):
+            for judge in self.judges:
+                judge.forget()
             return changes + self.end_all("outside its hours", this.moment)
         known = [column for column in columns if column is not None]
         if len(known) < len(columns):  # it has just begun: what was remembered stands
             return changes
         picked = [this.scope.picked(column) for column in known]
-        found = self._look(picked, this)
+        looks = self._look(picked, this)
+        found = together(looks, self.rule.every)
         if self._unseen:
             self._see(found, this)
-        return changes + self._step(found, picked[0], this) if found or self.alive else changes
+        if not found and not self.alive:
+            return changes
+        decisive = {} if self.rule.every else which(looks)
+        return changes + self._step(found, _Values(picked, decisive), this)
 
     def not_read(self, moment: Moment) -> list[Change]:
         """Nobody of its kind was seen since a restart."""
@@ -128,7 +157,8 @@ class Watcher:
             if not late and found.get(places[one], False) is None
         }
 
-    def _look(self, picked: Sequence[Column], this: Pass) -> dict[int, bool | None]:
+    def _look(self, picked: Sequence[Column], this: Pass) -> list[Found]:
+        """What each condition says."""
         places, tracks, now = this.scope.places, self.tracks, this.moment.now
         standing = {
             places[one]
@@ -141,12 +171,13 @@ class Watcher:
             ids = this.scope.ids
             look = Look(values, ids, places, standing, this.moment.now, this.step_s, fresh)
             looks.append(judge.look(look))
-        return together(looks, self.rule.every)
+        return looks
 
-    def _step(self, found: Mapping[int, bool | None], values: Column, this: Pass) -> list[Change]:
+    def _step(self, found: Mapping[int, bool | None], seen: "_Values", this: Pass) -> list[Change]:
         """Of whoever is not quiet, or was not."""
         changes, moment, scope, tracks = list[Change](), this.moment, this.scope, self.tracks
         ids, at, before = scope.ids, this.moment.at, len(self.alive)
+        first, decisive = seen.columns[0], seen.decisive
         handled = 0  # of those who were something
         for place, held in found.items():
             track = tracks.get(ids[place])
@@ -154,26 +185,27 @@ class Watcher:
                 track = tracks[ids[place]] = Track(scope.entities[place])
             state = track.state
             handled += state != OK
+            value = seen.of(place, track) if decisive or track.which else first[place]
             if held is None and (state == NO_DATA or ids[place] in self._unseen):
                 continue
             if held and state == FIRING:  # as most are in a storm: what `step` would do, in short
-                track.last_at, track.lapsed, value = at, None, values[place]
+                track.last_at, track.lapsed = at, None
                 track.value = track.value if isnan(value) else value
                 track.samples += 1
                 continue
-            if track.step(held, values[place], self.rule, moment):
+            if track.step(held, value, self.rule, moment):
                 if state in (OK, NO_DATA) and ids[place] in scope.came:
                     track.reason = MIGRATED
                 changes.append(self._changed(track, state, moment))
-        return changes + self._quiet(found, values, this) if handled < before else changes
+        return changes + self._quiet(found, seen, this) if handled < before else changes
 
-    def _quiet(self, found: Mapping[int, bool | None], values: Column, this: Pass) -> list[Change]:
+    def _quiet(self, found: Mapping[int, bool | None], seen: "_Values", this: Pass) -> list[Change]:
         """Of those who were something, and of whom nothing was found."""
         changes = []
         for one in sorted(self.alive):  # not in a set's order: a restart would change it
             place, track = this.scope.places[one], self.tracks[one]
-            before = track.state
-            if place not in found and track.step(False, values[place], self.rule, this.moment):
+            before, value = track.state, seen.of(place, track)
+            if place not in found and track.step(False, value, self.rule, this.moment):
                 changes.append(self._changed(track, before, this.moment))
         return changes
 
@@ -211,6 +243,10 @@ class Watcher:
                 changes.append(self._changed(track, before, moment))
         return changes
 
+    def level(self, track: Track) -> float:
+        """Beyond which its number is."""
+        return self.rule.conditions[track.which].level
+
     def change(self, track: Track, before: str, moment: Moment) -> Change:
         rule, one, state = self.rule, track.entity, track.state
         known = state != NO_DATA and isfinite(track.value)  # nobody takes a time that never comes
@@ -226,7 +262,7 @@ class Watcher:
             state=state,
             severity=rule.no_data if state == NO_DATA else rule.severity,
             value=track.value if known else None,
-            threshold=rule.conditions[0].level,
+            threshold=self.level(track),
             window_s=max(rule.for_s, rule.window_s),
             first_at=track.first_at,
             last_at=track.last_at,

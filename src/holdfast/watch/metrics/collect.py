@@ -145,7 +145,7 @@ class Collector:
         for nic in guest.facts.nics:
             link = look.links.get(nic.ifname)
             if link is not None:
-                at, before = kept.links.get(nic.ifname, (look.links_at, None))
+                at, before = kept.links.get(nic.key, (look.links_at, None))
                 made = rates.nic(
                     link,
                     before,
@@ -153,9 +153,9 @@ class Collector:
                     swapped=nic.swapped,
                     contracts=nic.contracts,
                 )
-                kept.links[nic.ifname] = (look.links_at, link)
-                if guest.state == RUNNING or nic.ifname not in kept.made_links:
-                    kept.made_links[nic.ifname] = made
+                kept.links[nic.key] = (look.links_at, link)
+                if guest.state == RUNNING or nic.key not in kept.made_links:
+                    kept.made_links[nic.key] = made
 
     def _host_reading(self, look: Look, roster: Roster) -> Reading:
         made = rates.host(look.host, self._host)
@@ -208,13 +208,13 @@ def _take_disks(kept: _Kept, stats: Stats) -> None:
 def _detach(kept: _Kept) -> None:
     """Forget disks and interfaces that it does not have any more."""
     disks = {one.target for one in kept.facts.disks}
-    nics = {one.ifname for one in kept.facts.nics}
+    nics = {one.key for one in kept.facts.nics}
     for known in (kept.disks, kept.made_disks):
         for target in known.keys() - disks:
             del known[target]
     for links in (kept.links, kept.made_links):
-        for ifname in links.keys() - nics:
-            del links[ifname]
+        for key in links.keys() - nics:
+            del links[key]
 
 
 def _suspended(guest: Guest) -> str:
@@ -250,9 +250,9 @@ def _disks(kept: _Kept, guest: Guest, stale: str, said: Said, now: float) -> lis
 def _nics(kept: _Kept, guest: Guest, look: Look, stale: str) -> list[Reading]:
     found = []
     for nic in guest.facts.nics:
-        made = kept.made_links.get(nic.ifname, Made({}, rates.NIC))
+        made = kept.made_links.get(nic.key, Made({}, rates.NIC))
         why = stale or ("" if nic.ifname in look.links else NO_LINK)
-        found.append(Reading(kept.entities.nics[nic.ifname], made.values, made.missing, why))
+        found.append(Reading(kept.entities.nics[nic.key], made.values, made.missing, why))
     return found
 
 

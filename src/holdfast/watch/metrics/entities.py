@@ -12,7 +12,7 @@ from holdfast.ports.metrics import DISK, GUEST, NIC, Entity
 class Entities:
     guest: Entity
     disks: Mapping[str, Entity]  # by target
-    nics: Mapping[str, Entity]  # by name on the host
+    nics: Mapping[str, Entity]  # by `Nic.key`
 
 
 def entities(facts: Facts, came: str = "") -> Entities:
@@ -30,7 +30,7 @@ def entities(facts: Facts, came: str = "") -> Entities:
         about=about,
     )
     disks = {disk.target: _disk(facts, disk) for disk in facts.disks}
-    nics = {nic.ifname: _nic(facts, nic) for nic in facts.nics}
+    nics = {nic.key: _nic(facts, nic) for nic in facts.nics}
     return Entities(guest, disks, nics)
 
 

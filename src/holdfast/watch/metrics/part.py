@@ -7,8 +7,9 @@ say is heard in the next pass.
     part = MetricsPart(collector, 1.0, clock, Stages(runner, news, alarms))
     part.start()
 
-None of them may wait. One that fails is said once, until it is well again, and takes nothing from
-the others: without alarms there are still sinks.
+None of them waits for anybody but the disk, to which alarms are written before anything else
+happens: where that is slow, passes are. One that fails is said once, until it is well again, and
+takes nothing from the others: without alarms there are still sinks.
 """
 
 import logging

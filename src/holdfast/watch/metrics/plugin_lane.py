@@ -137,17 +137,18 @@ class Lane:
         return not self._thread.is_alive()
 
     def cut(self, why: str, *, now: bool = True) -> None:
-        """Off, whatever it does just now, and that is told. Not `now`: after the call it is in."""
+        """Off, whatever it does just now; told if it was on. Not `now`: after the call it is in."""
         with self._bell:
             if self.state == OFF:
                 return
-            self.state, self.why = OFF, why
+            was_on, self.state, self.why = self.state == ON, OFF, why
             self._waiting.clear()
             self._bell.notify()
         if now:
             self._interrupt()
         self._ready.set()
-        self._ear.off(self, why)
+        if was_on:
+            self._ear.off(self, why)
 
     def look_after(self) -> None:
         """Cut off what hangs. One that was stopped and does not end is interrupted again."""

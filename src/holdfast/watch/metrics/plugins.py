@@ -51,7 +51,7 @@ class Reports(Protocol):
         ...
 
     def on(self, plugin: str) -> None:
-        """It is on again, or removed."""
+        """It is on, or removed."""
         ...
 
     def note(self, note: Note) -> None: ...
@@ -169,6 +169,7 @@ class PluginRunner:
             if len(self._slots) >= self._limits.plugins:
                 raise Conflict(f"there are {self._limits.plugins} plugins: remove one first")
             kind, lane = self._load(name, plugin_code.find(use), config)
+            self._reports.on(name)  # before it has a pass in which it could be switched off
             self._put(Slot(name, use, kind, lane))
         LOG.info("plugin %s (%s) is on: %s", name, use, ", ".join(lane.has))
 
@@ -203,8 +204,9 @@ class PluginRunner:
                     f"plugin {name} left {len(slot.lost)} threads that do not end: mend it, and "
                     "restart the agent"
                 )
-            slot.lane = self._begin(name, slot.kind, old.config)
-        self._reports.on(name)
+            lane = self._begin(name, slot.kind, old.config)
+            self._reports.on(name)
+            slot.lane = lane
         LOG.info("plugin %s is on again", name)
 
     def reload(self, name: str) -> None:

@@ -169,10 +169,6 @@ class RulesDesk:
         with self._passing:
             return self._engine.alarms()
 
-    def acknowledge(self, rule: str, entity: str) -> bool:
-        with self._passing:
-            return self._engine.acknowledge(rule, entity)
-
     def tried(self, source: str) -> Tried:
         return self._tried.get(source, Tried())
 

@@ -4,6 +4,7 @@ to our heartbeat, people on this machine. All end at `RulesDesk.offer`."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -29,31 +30,44 @@ NO_RULES: Final = "rules: []\n"
 
 
 class RulesFile:
-    """Offered when it changed, and when somebody asks for it by SIGHUP. One that was refused, or
-    gone back from, is not offered again by itself, not after a restart either."""
+    """Offered when it changed, until the desk has taken or refused it, and when somebody asks for
+    it by SIGHUP. One that was gone back from is not offered again by itself, not after a restart
+    either; one that was refused is after a restart, for that may be another program."""
 
     def __init__(self, path: str | None, desk: RulesDesk) -> None:
         self._desk = desk
         self._path = path
         self._file: Followed[bytes] | None = None
+        self._is_due = False  # it has something that the desk has not decided about
 
     def look(self) -> None:
-        """Now and then. InvalidInput says what is wrong with it."""
+        """Now and then. BadRules says what is wrong with it, DriverError that the disk is: then it
+        is offered again by the next look."""
         if self._path is None:
             if FILE in self._desk.state.layers and not self._was_offered(NO_RULES):
                 self._desk.offer(NO_RULES, FILE)
         elif self._file is None:
             self._file = self._followed()
-            if not self._was_offered(self._file.value.decode(errors="replace")):
-                self._desk.offer(self._file.value, FILE)
+            self._is_due |= not self._was_offered(self._file.value.decode(errors="replace"))
         elif self._file.follow():
-            self._desk.offer(self._file.value, FILE)
+            self._is_due = True
+        self._offer()
 
     def again(self) -> None:
         """The file as it is now, whatever became of it before."""
         if self._path is not None:
-            self._file = self._followed()
+            self._file, self._is_due = None, True
+            self.look()
+
+    def _offer(self) -> None:
+        if self._file is None or not self._is_due:
+            return
+        try:
             self._desk.offer(self._file.value, FILE)
+        except BadRules:
+            self._is_due = False
+            raise
+        self._is_due = False
 
     def _followed(self) -> Followed[bytes]:
         return Followed(self._path, "alarm rules", bytes, lambda data, _: data)
@@ -151,11 +165,11 @@ class RulesPart:
             one.ring()
 
     def _look(self) -> None:
+        look = self._file.look
         if self._hup:
-            self._hup = False
-            self._file.again()
-        else:
-            self._file.look()
+            self._hup, look = False, self._file.again
+        with suppress(BadRules):  # which the desk logged: it is not tried again until it changes
+            look()
 
 
 class RuleCommands:

@@ -7,8 +7,9 @@
 
 A snapshot that cannot be dealt with in time is dropped, the oldest first, and counted: the next one
 has all that matters. Alarms are not: of each the latest state waits until it is sent, and those
-that last are said again with every refresh, for nobody knows what became of a datagram. What
-exceeds the budget of bytes waits too. Time is that of the snapshots.
+that last are said again with every refresh, for nobody knows what became of a datagram. Of more
+than a thousand at once the newest are lost, and counted, but never the end of one that was said.
+What exceeds the budget of bytes waits too. Time is that of the snapshots.
 """
 
 import logging
@@ -140,7 +141,8 @@ class SinkLane(Errand):
         stood = change.before in ("firing", "no_data") or key in self._said
         if state is None or (state == OK and not stood):
             return
-        if key not in self._alarms and len(self._alarms) >= MOST_ALARMS:
+        is_due = key in self._alarms or (state == OK and key in self._said)
+        if not is_due and len(self._alarms) >= MOST_ALARMS:
             self.tally.alarms_lost += 1
             return
         self._alarms[key] = _alarm(change, state, snapshot)
@@ -150,8 +152,10 @@ class SinkLane(Errand):
             self._said.add(key)
 
     def _say_again(self, now: float) -> None:
+        """But not what is over: the word of that may be on its way."""
         for key, sample in self._standing.items():
-            if now - sample.monotonic >= self._pace.refresh_s and key not in self._alarms:
+            is_old = now - sample.monotonic >= self._pace.refresh_s
+            if is_old and key in self._said and key not in self._alarms:
                 self._alarms[key] = sample._replace(monotonic=now)
 
     # by its own

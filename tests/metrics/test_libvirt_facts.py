@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading what guests are: one that does not answer is left, and takes nothing from the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import libvirt
+import pytest
+
+from holdfast.drivers.guests.calls import Lines
+from holdfast.drivers.metrics.libvirt_facts import MOST_LATE, Answer, Reader
+from tests.processes import eventually
+
+
+@dataclass
+class Daemon:
+    """Answers of each guest; who is in `slow` answers when that is set, who is in `fails` never."""
+
+    slow: dict[str, threading.Event] = field(default_factory=dict)
+    fails: dict[str, tuple[int, int]] = field(default_factory=dict)  # code and domain
+    asked: list[str] = field(default_factory=list)
+
+    def isAlive(self) -> bool:
+        return True
+
+    def close(self) -> None: ...
+
+    def lookupByUUIDString(self, uuid: str) -> Domain:
+        self.asked.append(uuid)
+        if uuid in self.slow:
+            self.slow[uuid].wait(30)
+        if uuid in self.fails:
+            error = libvirt.libvirtError("as if")
+            code, where = self.fails[uuid]
+            error.err = (code, where, "as if", 2, None, None, None, -1, -1)
+            raise error
+        return Domain(uuid)
+
+
+@dataclass
+class Domain:
+    uuid: str
+
+    def ID(self) -> int:
+        return 7
+
+    def XMLDesc(self) -> str:
+        return f"<{self.uuid}/>"
+
+    def state(self) -> tuple[int, int]:
+        return libvirt.VIR_DOMAIN_RUNNING, 1
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.daemon = Daemon()
+        self.took: dict[str, Answer | None] = {}
+        self.reader = Reader(Lines(lambda: self.daemon, 6), self.took.__setitem__, within_s=0.2)
+
+    def read(self, *uuids: str) -> dict[str, str | None]:
+        for uuid in uuids:
+            self.reader.again(uuid)
+        self.reader.turn()
+        return {uuid: one.xml if one else None for uuid, one in self.took.items()}
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def until(desk: Desk, true: Callable[[], object]) -> None:
+    def turn() -> object:
+        desk.reader.turn()
+        return true()
+
+    eventually(turn, 10, 0.01)
+
+
+def test_who_is_late_is_asked_once_and_taken_when_it_answers(desk: Desk) -> None:
+    desk.daemon.slow["a"] = threading.Event()
+    desk.read("a", "b", "c")
+    found = desk.read("a", "d")
+    assert found == {"a": None, "b": "<b/>", "c": "<c/>", "d": "<d/>"}
+    assert desk.daemon.asked.count("a") == 1
+    assert desk.reader.is_behind
+    desk.daemon.slow["a"].set()
+    until(desk, lambda: desk.daemon.asked.count("a") == 2)  # as it was asked for again meanwhile
+    until(desk, lambda: desk.took["a"] is not None)
+    assert not desk.reader.is_behind
+
+
+def test_many_who_hang_do_not_take_all_lines(desk: Desk) -> None:
+    names = [f"g{n}" for n in range(10)]
+    desk.daemon.slow = {one: threading.Event() for one in names}
+    for _ in range(3):
+        desk.read(*names)
+    assert len(desk.daemon.asked) == MOST_LATE
+    for event in desk.daemon.slow.values():
+        event.set()
+    until(desk, lambda: all(desk.took.get(one) for one in names))
+
+
+def test_one_that_cannot_be_read_is_said_once_and_tried_again(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.daemon.fails["a"] = (libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_FROM_QEMU)
+    for _ in range(3):
+        assert desk.read("a", "b") == {"a": None, "b": "<b/>"}
+    assert len(caplog.records) == 1
+    del desk.daemon.fails["a"]
+    assert desk.read()["a"] == "<a/>"
+
+
+def test_one_that_is_gone_is_not_asked_for_any_more(desk: Desk) -> None:
+    desk.daemon.fails["a"] = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_FROM_QEMU)
+    desk.read("a")
+    desk.read()
+    assert desk.daemon.asked == ["a"]
+    assert not desk.reader.is_behind
+
+
+def test_when_the_way_is_broken_nobody_else_is_asked_and_nobody_is_forgotten(desk: Desk) -> None:
+    rpc = (libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_FROM_RPC)
+    desk.daemon.fails = {"a": rpc, "b": rpc}
+    with pytest.raises(libvirt.libvirtError):
+        desk.read("a", "b")
+    assert len(desk.daemon.asked) == 1
+    desk.daemon.fails = {}
+    assert desk.read() == {"a": "<a/>", "b": "<b/>"}
