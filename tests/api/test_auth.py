@@ -21,7 +21,7 @@ from falcon import testing
 from oslo_middleware import basic_auth
 
 from holdfast import service
-from holdfast.api import auth
+from holdfast.api.remembered import Memory
 from holdfast.daemon import BadSetup
 from tests.api.conftest import Build
 from tests.api.house import HOSTS, LEASES, OWN, House, TestClock, basic, basic_config, lease_body
@@ -584,9 +584,9 @@ def test_keystonemiddleware_waits_in_bounds_unless_the_operator_says_otherwise(
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth.Memory, "MOST", 3)
+    monkeypatch.setattr(Memory, "MOST", 3)
     clock = TestClock()
-    memory: auth.Memory[int] = auth.Memory(clock)
+    memory: Memory[int] = Memory(clock)
     for number in range(5):
         memory.put(b"%d" % number, number, 60)
     assert [memory.get(b"%d" % number) for number in range(5)] == [None, None, 2, 3, 4]

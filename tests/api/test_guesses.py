@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from holdfast.api.guesses import FORGOTTEN_S, FREE, LONGEST_S, MOST, Guesses
@@ -85,3 +87,19 @@ def test_what_is_remembered_is_bounded(world: World) -> None:
     for number in range(MOST + 50):
         world.guess(user=f"user-{number}")
     assert len(world.guesses._wrong) == MOST
+
+
+def test_a_name_without_end_takes_no_more_memory_than_another(world: World) -> None:
+    world.guess(user="x" * 100_000)
+    assert len(pickle.dumps(world.guesses._wrong)) < 1000
+    assert [world.guess(user="x" * 100_000) for _ in range(FREE)] == ["wrong"] * (FREE - 1) + [
+        "wait 1"
+    ]
+
+
+def test_what_is_old_is_dropped_when_somebody_else_tries(world: World) -> None:
+    for number in range(50):
+        world.guess(user=f"user-{number}")
+    world.clock.advance(FORGOTTEN_S + 1)
+    world.guess()
+    assert len(world.guesses._wrong) == 1

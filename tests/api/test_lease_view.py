@@ -39,9 +39,11 @@ HOST = {"hypervisor_properties", "resource_properties", "before_end", "min", "ma
 SIZE = {"vcpus": 2, "memory_mb": 4096, "disk_gb": 20, "amount": 3, "affinity": False}
 
 
-def shown(reservation: Reservation, *, later: bool = False, **addresses: str) -> dict[str, Any]:
+def shown(
+    reservation: Reservation, *, later: bool = False, admin: bool = False, **addresses: str
+) -> dict[str, Any]:
     lease = Lease("l1", "one", "u", "p", HELD.start, HELD.end, reservations=(reservation,))
-    (found,) = view(lease, (), NOW, addresses if later else None)["reservations"]
+    (found,) = view(lease, (), NOW, addresses if later else None, admin)["reservations"]
     return dict(found)
 
 
@@ -96,10 +98,18 @@ def test_a_type_of_its_own_shows_everything_but_never_passes_for_something_else(
 
 def test_where_a_leased_server_is_and_what_steps_remember_is_not_shown() -> None:
     spec = {"server_id": "s1", "on_end": "stop", "host": "cmp-4"}
-    server = Reservation("r1", "virtual:server", spec=spec)
+    held = (
+        Allocation(None, HELD, thing="server:s1"),
+        Allocation(4, HELD, 1, {"VCPU": 4}, host="cmp-4"),
+    )
+    server = Reservation("r1", "virtual:server", spec=spec, allocations=held)
     for later in (False, True):
-        assert "host" not in shown(server, later=later)
-        assert shown(server, later=later)["server_id"] == "s1"
+        said = shown(server, later=later)
+        assert "host" not in said and "cmp-4" not in str(said)
+        assert said["server_id"] == "s1"
+    assert said["hosts"] == [] and said["things"] == ["server:s1"]
+    for_admins = shown(server, later=True, admin=True)["hosts"]
+    assert for_admins == [{"id": "4", "name": "cmp-4", "slots": 1}]
     made = {"stands": {}, "cloud_ids": ["x"], "snapshot_for": "20300101T000000"}
     said = shown(Reservation("r1", "acme:licence", spec={"host": "theirs"}, made=made), later=True)
     assert said.keys() == COMMON | {"host", "hosts"}

@@ -33,6 +33,11 @@ class Site(House):
 
         return eventually(still, 30)
 
+    def alone(self) -> None:
+        """Wait until nobody listens: a stream whose page was closed is given back seconds later,
+        and a page that finds all of them taken is not told but asks."""
+        eventually(lambda: not self.services.feed._places)
+
     def __enter__(self) -> Self:
         return self
 

@@ -43,6 +43,8 @@ def sentences(text: str) -> list[str]:
 def test_a_person_filters_points_at_a_line_and_hears_of_the_next(
     browser: Browser, site: Site
 ) -> None:
+    # the newest, whatever other tests have written
+    write_line(site, "recovery is paused", subject="recovery", request_id="req-7")
     with opened(browser, site.url) as page:
         page.goto(f"{AUDIT}")
         page.get_by_label("User").fill("admin")
@@ -66,15 +68,16 @@ def test_a_person_filters_points_at_a_line_and_hears_of_the_next(
         page.wait_for_url("**text=fenced**")
         expect(lines).to_have_count(1)
         expect(page.locator("#audit-foot")).to_contain_text("holdfast audit list --text fenced")
-        assert page.get_by_label("text").input_value() == "fenced"
+        expect(page.get_by_label("text")).to_have_value("fenced")
         lines.first.locator("a.when").click()
         own = site.ids["fenced"]  # type: ignore[attr-defined]
         page.wait_for_url(f"**{AUDIT}?id={own}#line-{own}")
         chosen = page.locator("li[aria-current=true]")
         expect(chosen).to_contain_text("running: cmp-7 was FENCED")
+        page.wait_for_load_state()
         assert lines.count() > 3, "with what was decided around it"
-        assert chosen.get_by_role("link", name="incident:c0ffee").get_attribute("href") == (
-            "/console/incidents/c0ffee"
+        expect(chosen.get_by_role("link", name="incident:c0ffee")).to_have_attribute(
+            "href", "/console/incidents/c0ffee"
         )
         page.emulate_media(color_scheme="dark")
         page.set_viewport_size({"width": 375, "height": 800})

@@ -19,13 +19,13 @@ from tests.api.views import NO_STORAGE, view_body
 from tests.console.browser import check_for_everybody, opened, picture
 from tests.console.people import Person
 from tests.console.site import Site
-from tests.console.test_wall import HOSTILE, QUIET, hold, stand
+from tests.console.test_wall import HOSTILE, IDLE, QUIET, hold, stand
 
 Build = Callable[..., Site]
 
 
 def test_a_host_says_how_it_stands_who_holds_it_and_what_happened(build: Build) -> None:
-    site = build(QUIET)
+    site = build(IDLE)  # repair would take the leases away from it
     lease = hold(site, HOSTILE[:80])
     site.lease(name="next-week")
     sent = view_body((NO_STORAGE, "recovery", ["cmp-1"]))

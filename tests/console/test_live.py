@@ -9,7 +9,7 @@ import pytest
 import requests
 from playwright.sync_api import Browser, expect
 
-from holdfast.console.live import REMEMBERED, REST_S, Feed, most_own
+from holdfast.console.live import NOWHERE, REST_S, Feed, most_own
 from holdfast.model.errors import Unavailable
 from holdfast.ports.clock import SystemClock
 from tests.console.browser import opened
@@ -58,14 +58,39 @@ def test_who_asks_hears_what_changed_since_he_asked(world: World, feed: Feed) ->
     eventually(lambda: feed.since(at)[1] == ["hosts", "leases"])
 
 
-def test_who_comes_from_elsewhere_or_too_late_is_told_that_all_changed(feed: Feed) -> None:
-    assert feed.since("other-7")[1] == ["*"]
-    assert feed.since("nonsense")[1] == ["*"]
+def test_what_is_no_id_of_ours_is_told_that_all_changed(feed: Feed) -> None:
     at, _ = feed.since("")
-    for _ in range(REMEMBERED + 1):
-        with feed._lock:
-            feed._say(["hosts"])
-    assert feed.since(at)[1] == ["*"]
+    assert len(at) == 16 and feed.since(at) == (at, [])
+    hostile = (at[:-1], at + "0", "é" * 16, "\n" * 16, "٣" * 16, "x" * 100_000)
+    for known in ("a1b2c3d4-7", "nonsense", NOWHERE, *hostile):
+        assert feed.since(known) == (at, ["*"])
+        assert next(_told(feed, known)).endswith(b"data: *\n\n")
+
+
+def _told(feed: Feed, known: str) -> Iterator[bytes]:
+    """What a stream says after how to come again; its place is given back."""
+    stream = feed.stream(known)
+    try:
+        next(stream)
+        yield next(stream)
+    finally:
+        stream.close()
+
+
+def test_whichever_process_answers_knows_where_a_page_is(world: World, feed: Feed) -> None:
+    other = Feed(world.look, SystemClock(), streams=1)
+    try:
+        at, _ = feed.since("")
+        for _ in range(3):
+            for one in (feed, other):
+                assert one.since(at) == (at, [])
+                assert list(_told(one, at)) == [f"id: {at}\nevent: change\ndata: \n\n".encode()]
+        world.change("leases")
+        for one in (feed, other):
+            eventually(lambda one=one: one.since(at)[1] == ["leases"])  # type: ignore[misc]
+        assert feed.since(at) == other.since(at)
+    finally:
+        other.stop()
 
 
 def test_a_stream_tells_at_once_and_gives_its_place_back(world: World, feed: Feed) -> None:
@@ -75,7 +100,8 @@ def test_a_stream_tells_at_once_and_gives_its_place_back(world: World, feed: Fee
     with pytest.raises(Unavailable):
         feed.stream("")
     world.change("leases")
-    assert next(stream).endswith(b"data: leases\n\n")
+    news = next(said for said in stream if not said.startswith(b": still here"))
+    assert news.endswith(b"data: leases\n\n")
     stream.close()  # type: ignore[attr-defined]
     feed.stream("").close()  # type: ignore[attr-defined]
     feed.stream("")
@@ -106,8 +132,8 @@ def test_nobody_looks_while_nobody_listens(world: World) -> None:
     at, _ = feed.since("")
     eventually(lambda: not feed._looking)
     assert world.looks <= REST_S + 1
-    world.marks["hosts"] = "another"  # unseen
-    assert feed.since(at)[1] == ["*"]
+    world.marks["hosts"] = "another"  # unseen until somebody asks
+    assert feed.since(at)[1] == ["hosts"]
 
 
 def test_a_database_that_is_away_is_no_end_of_it() -> None:
@@ -121,15 +147,29 @@ def test_a_database_that_is_away_is_no_end_of_it() -> None:
 
     feed = Feed(look, SystemClock(), streams=1)
     at, _ = feed.since("")
-    eventually(lambda: feed.since(at)[1] == ["hosts"], 20)
+    eventually(lambda: feed.since(at)[1] == ["hosts"])
+    feed.stop()
+
+
+def test_who_came_before_anything_could_be_seen_is_told_that_all_changed() -> None:
+    answers: list[object] = [Unavailable("away"), {"hosts": "1"}]
+
+    def look() -> dict[str, str]:
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(found, Exception):
+            raise found
+        return found  # type: ignore[return-value]
+
+    feed = Feed(look, SystemClock(), streams=1)
+    assert feed.since("ab" * 4) == (NOWHERE, [])
+    eventually(lambda: feed.since(NOWHERE)[1] == ["*"])
     feed.stop()
 
 
 def test_a_page_is_told_by_stream_and_one_too_many_asks(browser: Browser, site: Site) -> None:
     with opened(browser, site.url) as page:
         page.goto("/console/audit")
-        page.wait_for_selector("#live.on")
-        assert page.locator("#live").inner_text() == "live"
+        expect(page.locator("#live")).to_have_text("live")
     eventually(lambda: not site.services.feed._places)
     taken = []
     try:
@@ -159,10 +199,10 @@ def test_two_pages_that_call_themselves_the_same_tab_are_both_told(
         twin.add_init_script(f"sessionStorage.tab ||= {name!r}")
         twin.goto("/console/audit")
         twin.wait_for_selector("#live.on")
-        eventually(lambda: page.evaluate("sessionStorage.tab") != name, 20)
+        eventually(lambda: page.evaluate("sessionStorage.tab") != name)
         expect(page.locator("#live")).to_have_text("live")
         expect(twin.locator("#live")).to_have_text("live")
-        eventually(lambda: len(site.services.feed._places) == 2, 20)
+        eventually(lambda: len(site.services.feed._places) == 2)
 
 
 def test_a_page_that_nobody_looks_at_gives_its_stream_back_and_catches_up(
@@ -175,9 +215,9 @@ def test_a_page_that_nobody_looks_at_gives_its_stream_back_and_catches_up(
         page.wait_for_selector("#live.on")
         page.evaluate("Object.defineProperty(document, 'hidden', {value: true, writable: true})")
         page.evaluate(hide)
-        eventually(lambda: not site.services.feed._places, 20)
+        eventually(lambda: not site.services.feed._places)
         with page.expect_response("**/console/live?**") as again:
             page.evaluate("document.hidden = false")
             page.evaluate(hide)
         assert again.value.status == 200
-        eventually(lambda: len(site.services.feed._places) == 1, 20)
+        eventually(lambda: len(site.services.feed._places) == 1)

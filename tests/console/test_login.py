@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from holdfast.api import forms, guesses
 from holdfast.console import ROUTES
@@ -33,17 +33,19 @@ def test_whoever_is_not_logged_in_is_asked_to_and_comes_back_to_where_he_was(
         page.goto("/console/leases?status=ACTIVE")
         assert "/console/login?next=/console/leases" in page.url
         check_for_everybody(page)
+        expect(page.get_by_label("User")).to_be_focused()
         page.keyboard.type("member")
         page.keyboard.press("Tab")
         page.keyboard.type("wrong")
         page.keyboard.press("Enter")
-        assert page.get_by_role("alert").inner_text() == "wrong user or password"
-        assert page.get_by_label("User").input_value() == "member"
+        expect(page.get_by_role("alert")).to_have_text("wrong user or password")
+        expect(page.get_by_label("User")).to_have_value("member")
         page.get_by_label("Password").fill("member")
         page.keyboard.press("Enter")
         page.wait_for_url("**/console/leases?status=ACTIVE")
-        assert page.locator(".who").inner_text() == "member · blue"
+        expect(page.locator(".who")).to_have_text("member · blue")
         page.get_by_role("button", name="log out").click()
+        page.wait_for_url("**/console/login")
         page.goto("/console/leases")
         assert "/console/login" in page.url
 
@@ -162,6 +164,9 @@ def test_a_theme_is_kept_and_only_ours_are_known(browser: Browser, site: Site) -
         page.wait_for_selector("html[data-theme=dark]")
         assert "/console/leases" in page.url
         page.goto("/")
+        assert page.locator("html").get_attribute("data-theme") == "dark"
+        page.goto("/console/nothing-is-here")
+        assert page.locator("h1").inner_text().startswith("404")
         assert page.locator("html").get_attribute("data-theme") == "dark"
     person = Person(site)
     word = person.word("/")

@@ -50,4 +50,6 @@ def test_a_rendering_that_nobody_remembers_is_sent_whole() -> None:
     assert changed == {"version": new.version, "lists": {"l": ["b", "c"]}, "pieces": {"c": "3"}}
     for number in range(renderings.REMEMBERED):
         memory.keep(Rendering({}, {"a": str(number)}))
-    assert memory.difference(new.version, new)["pieces"] == new.pieces
+    assert memory.difference(old.version, new)["pieces"] == new.pieces
+    nothing = {"version": new.version, "lists": {}, "pieces": {}}
+    assert Memory().difference(new.version, new) == nothing  # another process has sent it

@@ -12,11 +12,13 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from holdfast.console.words import timed
+from tests.api.ha import add_host, make_segment
 from tests.api.house import copy
 from tests.console.browser import opened
 from tests.console.site import Site
-from tests.console.test_wall import QUIET
+from tests.console.test_wall import QUIET, silence
 from tests.console.tour import furnish, walked
+from tests.processes import eventually
 
 #: Half an hour off, so that no hour of UTC looks like one of theirs.
 THERE = {"timezone_id": "Asia/Kolkata", "locale": "en-GB"}
@@ -62,8 +64,12 @@ def test_a_bar_of_the_calendar_shows_the_local_time_while_it_is_pointed_at(
         assert f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC" in (
             bar.get_attribute("aria-label") or ""
         )
-        said = pointed(page, bar.locator("rect.bar"))
-        assert local(start) in said and local(end) in said and "GMT+5:30" in said
+
+        def said() -> bool:  # again, should it be drawn anew just then
+            told = pointed(page, bar.locator("rect.bar"))
+            return all(part in told for part in (local(start), local(end), "GMT+5:30"))
+
+        eventually(said)
         page.mouse.move(1, 1)
         expect(bar.locator("title")).not_to_contain_text("GMT+5:30")
         page.goto("/console/calendar?view=racks")
@@ -85,6 +91,20 @@ def test_a_time_within_a_sentence_has_its_local_one(browser: Browser, site: Site
             at = datetime.fromisoformat(one.get_attribute("datetime") or "")
             assert f"{at:%Y-%m-%d %H:%M}" in one.inner_text()
             assert local(at) in (one.get_attribute("title") or "")
+
+
+def test_a_badge_of_the_wall_shows_the_local_time_below_the_other(
+    browser: Browser, site: Site
+) -> None:
+    add_host(site, make_segment(site, name="resting")["uuid"], "cmp-4")
+    silence(site, {"host": "cmp-4"})
+    with opened(browser, site.url, **THERE) as page:
+        page.goto("/")
+        badge = page.locator(".badge.warn[title]", has_text="maintenance").first
+        said = badge.get_attribute("title") or ""
+        assert said.startswith("left alone until ") and "GMT+5:30" in said
+        (until,) = TIME.findall(said)
+        assert local(datetime.fromisoformat(until)) in said
 
 
 def test_no_page_says_a_time_in_text_without_its_local_one(site: Site) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from holdfast.api import shared
 from holdfast.console.wall import FRESH
 from holdfast.model.standing import Standing
 from holdfast.ports.standings import Change
-from holdfast.store.tables import hosts
+from holdfast.store.tables import hosts, monitors
 from holdfast.store.wall import WallStore
 from tests.api.cases import write_incident
 from tests.api.ha import add_host, make_segment
@@ -35,6 +35,8 @@ from tests.processes import eventually
 Build = Callable[..., Site]
 #: Nobody but the test says how hosts stand.
 QUIET = "[monitors]\npoll = false\n"
+#: And nobody does anything about a host that is down.
+IDLE = f"{QUIET}[reservation]\nrepair = false\n"
 HOUR_S = 3600.0
 NAMES = re.compile('class="name" href="/console/hosts/([^"]+)"')
 HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
@@ -160,7 +162,7 @@ def test_only_pieces_that_changed_are_sent(build: Build) -> None:
 def test_viewers_who_see_all_cost_one_look_for_the_same_state_of_things(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = build(basic_config(tmp_path) + QUIET)
+    site = build(basic_config(tmp_path) + IDLE)  # a host that is kept back is another state
     monkeypatch.setattr(shared, "LASTS_S", HOUR_S)  # however slow this machine is
     looks = []
     look = WallStore.look
@@ -302,6 +304,46 @@ def test_the_wall_follows_and_is_walked_by_keys(browser: Browser, build: Build) 
         page.keyboard.type("fresh-run")
         page.keyboard.press("Enter")
         page.wait_for_url("**/console/leases/*")
+
+
+def test_what_a_process_sends_that_did_not_send_the_page_changes_only_what_differs(
+    browser: Browser, build: Build
+) -> None:
+    site = build(IDLE)
+    add_host(site, make_segment(site, name="north")["uuid"], "cmp-4")
+    silence(site, {"host": "cmp-4"})
+    with opened(browser, site.url) as page:
+        version = re.compile("since=[^&]*")
+        page.route(
+            f"**{FRESH}?**",
+            lambda route: route.continue_(url=version.sub("since=elsewhere", route.request.url)),
+        )
+        page.goto("/")
+        page.wait_for_selector("#live.on")
+        page.evaluate("window.known = [...document.querySelectorAll('.tile')]")
+        gone = "window.known.map(one => !one.isConnected)"
+        stand(site, "cmp-2", "down", "somebody says so")
+        expect(page.locator(".tile.fresh")).to_have_count(1)
+        assert page.evaluate(gone) == [False, True, False, False]
+        page.evaluate("window.known = [...document.querySelectorAll('.tile')]")
+        stand(site, "cmp-3", "down", "somebody says so")
+        expect(page.locator(".tile.fresh")).to_have_count(2)
+        assert page.evaluate(gone) == [False, False, True, False]
+        assert "maintenance" in tile(page, "cmp-4")
+
+
+def test_an_open_wall_says_when_monitors_have_fallen_silent(browser: Browser, build: Build) -> None:
+    site = build(f"{IDLE}[hostmonitor]\nnetworks = manage,tenant,storage\n")
+    sent = view_body((UP, "none", [f"cmp-{number}" for number in range(1, 5)]))
+    site.core.store.monitors.put("ctl-1", datetime.fromisoformat(sent.pop("at")), sent)
+    with opened(browser, site.url) as page:
+        page.goto("/")
+        page.wait_for_selector("#live.on")
+        expect(page.locator(".dot.good")).to_have_count(12)
+        long_ago = datetime.now(UTC) - timedelta(hours=1)
+        with site.core.store.database.write() as conn:
+            conn.execute(sa.update(monitors).values(seen_at=long_ago))
+        expect(page.locator(".dot.idle")).to_have_count(12)
 
 
 def test_everybody_can_read_it_on_any_screen(browser: Browser, build: Build) -> None:

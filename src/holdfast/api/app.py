@@ -68,12 +68,14 @@ class _Endpoint:
             query = body.Schema(body.query_schema(route.query, route.needs))
 
         def respond(req: falcon.Request, resp: falcon.Response, **params: str) -> None:
-            reply = route.handler(self._ask(req, params, (route, schema), query))
+            ask = self._ask(req, params, (route, schema), query)
+            reply = route.handler(ask)
             resp.status = falcon.code_to_http_status(reply.status)
             for name, value in reply.headers.items():
                 resp.set_header(name, value)
+            secure = "; Secure" if ask.base_url.startswith("https:") else ""
             for cookie in reply.cookies:
-                resp.append_header("Set-Cookie", cookie)
+                resp.append_header("Set-Cookie", cookie + secure)
             if reply.stream is not None and req.method == "HEAD":
                 reply.stream.close()
             elif reply.stream is not None:

@@ -11,10 +11,13 @@ from oslo_config import cfg
 
 from holdfast.api.rendered import Rendered
 from holdfast.api.shared import Shared
+from holdfast.api.turns import Turns
 from holdfast.model.caller import Caller
 from holdfast.ports.clock import Clock
 from holdfast.ports.manager import Manager
 from holdfast.store import Store
+
+EXPORTING = "others read an export just now, which takes a thread each: try again"
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,9 @@ class Services:
     feed: Any = None  # the console.live.Feed: what changed, for pages that are open
     lease_texts: Rendered = field(default_factory=Rendered)  # of the reservation contract, 1.0
     whole_lease_texts: Rendered = field(default_factory=Rendered)  # and from 1.1 on
+    admin_lease_texts: Rendered = field(default_factory=Rendered)  # the same, as admins see it
     shared: Shared = field(default_factory=Shared)  # what several people ask for at once
+    exports: Turns = field(default_factory=lambda: Turns(2, 0, 0.0, EXPORTING))
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
     stream: Stream | None = None  # instead of a body: goes on until it ends
-    cookies: Sequence[str] = ()  # each a Set-Cookie
+    cookies: Sequence[str] = ()  # each a Set-Cookie; by HTTPS they become Secure
 
     @cached_property
     def data(self) -> bytes:

@@ -10,7 +10,6 @@ Each strategy is asked after routing, so how an address is written makes no diff
 import contextlib
 import functools
 import hashlib
-import hmac
 import ipaddress
 import logging
 import os
@@ -18,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import falcon
@@ -32,6 +31,8 @@ from oslo_middleware import basic_auth
 from holdfast.api import agents
 from holdfast.api.guesses import Guesses
 from holdfast.api.policies import Policy
+from holdfast.api.remembered import Memory
+from holdfast.api.turns import Turns
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Forbidden, Unauthorized, Unavailable
 from holdfast.model.observed import AGENT_HEADER
@@ -46,8 +47,9 @@ _FORWARDED = (
 )
 LONGEST_NAME = 64  # what the database keeps of a user and a project
 _LONGEST_PASSWORD = 72  # more is not bcrypt's to judge
+_MOST_CHECKING = 4  # passwords at once: each takes a processor for a quarter of a second
+_TURN_S = 2.0  # how long a request waits for its turn to have a password or token looked at
 
-T = TypeVar("T")
 #: user id, project id, roles
 Identity = tuple[str, str, tuple[str, ...]]
 Identify = Callable[[falcon.Request], Identity]
@@ -111,37 +113,6 @@ def refuse_other_sites(req: falcon.Request) -> None:
         raise Forbidden("another site's page cannot change anything here")
 
 
-class Memory(Generic[T]):
-    """Who was let in by which secret, for a while. Secrets are not kept, only salted hashes."""
-
-    MOST = 10_000
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._salt = os.urandom(16)
-        self._found: dict[bytes, tuple[T, float]] = {}
-        self._lock = threading.Lock()
-
-    def get(self, secret: bytes) -> T | None:
-        found = self._found.get(self._key(secret))
-        return found[0] if found and found[1] > self._clock.monotonic() else None
-
-    def put(self, secret: bytes, value: T, lasts_s: float) -> None:
-        if lasts_s <= 0:
-            return
-        key, now = self._key(secret), self._clock.monotonic()
-        with self._lock:
-            self._found.pop(key, None)  # what is new goes to the end
-            self._found[key] = (value, now + lasts_s)
-            while (first := next(iter(self._found))) != key and (
-                len(self._found) > self.MOST or self._found[first][1] <= now
-            ):
-                del self._found[first]
-
-    def _key(self, secret: bytes) -> bytes:
-        return hmac.digest(self._salt, secret, "sha256")
-
-
 class NoAuth:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._project = conf.auth.noauth_project
@@ -181,6 +152,9 @@ class Basic:
         self._conf = conf
         self._verified: Memory[bool] = Memory(clock)
         self._guesses = Guesses(clock)
+        # Passwords take long to check, on purpose: a quarter of our threads has no part in it.
+        most, waiting = max(1, min(_MOST_CHECKING, conf.api.threads // 4)), conf.api.threads // 2
+        self._checking = Turns(most, waiting, _TURN_S, "many log in at once: try again")
         self._users: tuple[str, dict[str, Any]] = ("", {})
 
     def __call__(self, req: falcon.Request) -> Identity:
@@ -194,7 +168,7 @@ class Basic:
         known = f"{_stamp(self._conf.auth.htpasswd_file)}\n{user}\n{address}\n"
         secret = known.encode() + password
         if not self._verified.get(secret):
-            with self._guesses.attempt(user, address):
+            with self._guesses.attempt(user, address), self._checking.turn(address):
                 self._verify(user, password)
             self._verified.put(secret, True, self._conf.auth.remember_s)
         return self.known(user)
@@ -310,7 +284,6 @@ _DEFAULTS = {
     "token_cache_time": 240,
     "service_type": "reservation",  # what access rules of application credentials name
 }
-_TURN_S = 2.0  # how long a request waits for its turn to ask
 
 
 class Keystone:

@@ -10,6 +10,7 @@ unless the user's password is remembered.
 """
 
 import contextlib
+import hashlib
 import logging
 import threading
 from collections.abc import Iterator
@@ -31,7 +32,8 @@ FORGOTTEN_S: Final = 900.0
 #: Of so many users and addresses it is known; the oldest go first.
 MOST: Final = 10_000
 
-Key = tuple[str, str]
+#: Of a user and an address, as long for every name: strangers choose names.
+Key = bytes
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Guesses:
     @contextlib.contextmanager
     def attempt(self, user: str, address: str) -> Iterator[None]:
         """Counts as wrong from the start, so that many at once are no way round it."""
-        key = user, address
+        key = hashlib.blake2b(
+            f"{user}\n{address}".encode(errors="replace"), digest_size=16
+        ).digest()
         before = self._begin(key)
         try:
             yield
@@ -74,12 +78,18 @@ class Guesses:
             early = before is not None and before.count >= FREE and now < before.until
             count = before.count if before else 0
             self._wrong[key] = before if early and before else _Wrong(count + 1, now)
-            while len(self._wrong) > MOST:
-                del self._wrong[next(iter(self._wrong))]
+            self._tidy(now)
         if early and before is not None:
             wait_s = max(1, round(before.until - now))
             raise TooMany(f"too many wrong passwords: try again in {wait_s} s", wait_s=wait_s)
         return before
+
+    def _tidy(self, now: float) -> None:
+        """What nobody tried for long goes, and the oldest of too many: what is new is last."""
+        while (first := next(iter(self._wrong), None)) is not None and (
+            len(self._wrong) > MOST or now - self._wrong[first].last > FORGOTTEN_S
+        ):
+            del self._wrong[first]
 
     def _put(self, key: Key, known: _Wrong | None) -> None:
         with self._lock:

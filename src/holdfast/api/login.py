@@ -7,7 +7,8 @@ keystone    the cookie is a token of Keystone's, asked for with the password and
             it counts as long as Keystone says so too
 
 With both the hash of the cookie is a row (store/sessions), which ends by itself and by logging out:
-at once and for every API, whatever somebody remembers of a token.
+at once and for the pages of every API process, whatever one remembers of a token. A token that
+somebody took from the cookie and sends as X-Auth-Token is known until that is forgotten (`auth`).
 
     login.enter({"user": "alice", "password": "…"}, "192.0.2.7") -> Entered(cookie, lasts_s)
     login(req)                                      -> who it is; LoginWanted if nobody
@@ -16,7 +17,7 @@ at once and for every API, whatever somebody remembers of a token.
 import hashlib
 import logging
 import secrets
-import threading
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, timedelta
@@ -29,15 +30,18 @@ from oslo_config import cfg
 from holdfast.api import forms
 from holdfast.api.auth import LONGEST_NAME, Basic, Identity, Keystone, NoAuth
 from holdfast.api.guesses import Guesses
+from holdfast.api.turns import Turns
 from holdfast.model.errors import Forbidden, InvalidInput, Unauthorized, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.store.sessions import SessionStore
 
 LOG = logging.getLogger(__name__)
 _PATIENCE_S = 10.0
-#: So many ask Keystone about a password at once; others wait so long for their turn.
+#: So many ask Keystone about a password at once; a few others wait so long for their turn.
 _MOST_ENTERING = 2
 _ENTERING_S = 5.0
+#: No name in Keystone is longer.
+_LONGEST_IN_KEYSTONE = 255
 
 
 class LoginWanted(Unauthorized):
@@ -127,6 +131,22 @@ def _hash(cookie: str) -> str:
     return hashlib.sha256(cookie.encode(errors="replace")).hexdigest()
 
 
+def _check_lengths(form: Mapping[str, str]) -> None:
+    for name in ("user", "domain", "project", "project_domain"):
+        if len(form.get(name, "")) > _LONGEST_IN_KEYSTONE:
+            raise LoginWanted(
+                f"{name.replace('_', ' ')}: at most {_LONGEST_IN_KEYSTONE} characters"
+            )
+
+
+def _folded(name: str) -> str:
+    """The same for all that a database or directory behind Keystone may take for one name: they
+    compare without case, accents, spaces around, or what is not to be seen."""
+    plain = unicodedata.normalize("NFKD", name.casefold())
+    seen = (one for one in plain if unicodedata.category(one) not in ("Mn", "Me", "Cf"))
+    return " ".join("".join(seen).casefold().split())
+
+
 class KeystoneLogin:
     fields: tuple[str, ...] = ("user", "password", "project", "domain", "project_domain")
 
@@ -139,7 +159,8 @@ class KeystoneLogin:
         self._clock = clock
         self._guesses = Guesses(clock)
         # strangers who try passwords leave Keystone to those who have a token
-        self._entering = threading.BoundedSemaphore(_MOST_ENTERING)
+        why, waiting = "many log in at once: try again", conf.api.threads // 4
+        self._entering = Turns(_MOST_ENTERING, waiting, _ENTERING_S, why)
 
     def __call__(self, req: falcon.Request) -> Identity:
         cookie = req.cookies.get(forms.SESSION, "")
@@ -153,8 +174,12 @@ class KeystoneLogin:
             raise LoginWanted("log in again: Keystone does not know the session any more") from None
 
     def enter(self, form: Mapping[str, str], address: str) -> Entered:
+        _check_lengths(form)
         user, domain = form.get("user", ""), form.get("domain", "") or "Default"
-        with self._guesses.attempt(f"{user}@{domain}", address):
+        with (
+            self._guesses.attempt(f"{_folded(user)}@{_folded(domain)}", address),
+            self._entering.turn(address),
+        ):
             access = self._access(form, domain)
         if not access.project_id:
             raise Forbidden("name a project: you have no default one")
@@ -176,8 +201,6 @@ class KeystoneLogin:
             project_name=project or None,
             project_domain_name=(form.get("project_domain") or domain) if project else None,
         )
-        if not self._entering.acquire(timeout=_ENTERING_S):
-            raise Unavailable("many log in at once: try again")
         try:
             with self._keystone.turn():
                 return password.get_access(self._session())
@@ -190,12 +213,12 @@ class KeystoneLogin:
         except keystone_errors.ClientException as error:
             LOG.warning("Keystone: %s", error)
             raise Unavailable("Keystone cannot be asked about the password, try again") from error
-        finally:
-            self._entering.release()
 
     def leave(self, cookie: str) -> None:
-        """It is over here; Keystone forgets the token, or if it cannot be told, in time."""
-        self._sessions.remove(_hash(cookie))
+        """It is over here; Keystone forgets the token, or if it cannot be told, in time. Of what
+        was no session of ours it is not told: anybody can send a cookie."""
+        if not self._sessions.remove(_hash(cookie)):
+            return
         headers = {"X-Auth-Token": cookie, "X-Subject-Token": cookie}
         try:
             with self._keystone.turn():

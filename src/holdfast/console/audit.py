@@ -151,8 +151,9 @@ def _pages(ask: Ask) -> Iterator[Sequence[Mapping[str, Any]]]:
 
 
 def _export(ask: Ask, form: str, content_type: str, text: Iterator[str]) -> Reply:
+    """It lasts as long as somebody reads it: others get a 503 while too many do."""
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="audit.{form}"'}
-    stream = (piece.encode() for piece in text)
+    stream = ask.services.exports.lent(piece.encode() for piece in text)
     return Reply(headers=headers, content_type=content_type, stream=stream)
 
 

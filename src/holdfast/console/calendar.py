@@ -51,11 +51,11 @@ class Look:
         asked = {**self.kept, **({} if "page" in changes else {"page": ""}), **changes}
         return f"{base}?{urlencode({name: value for name, value in asked.items() if value})}"
 
-    def closer(self, to: datetime, name: str) -> str:
-        """One step nearer to that time, of this host."""
+    def closer(self, name: str) -> str:
+        """One step nearer, of this host; where that begins is put behind it (`Block.begins`)."""
         zooms = list(ZOOMS)
         zoom = zooms[max(0, zooms.index(self.scale.zoom) - 1)]
-        return self.address(zoom=zoom, text=name, **{"from": f"{to:%Y-%m-%dT%H:%M}"})
+        return self.address(zoom=zoom, text=name, **{"from": ""}) + "&from="
 
     def moved(self, to: datetime) -> str:
         return self.address(**{"from": f"{to:%Y-%m-%dT%H:%M}"})

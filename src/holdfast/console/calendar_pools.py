@@ -28,8 +28,8 @@ def of_pools(
     steps: dict[str, list[Step]] = defaultdict(list)
     for one in whole:
         steps[one.pool] += [(one.held_from, one.hosts), (one.held_until, -one.hosts)]
-    for pool, start, end in _joined(slots):
-        steps[pool] += [(start, 1), (end, -1)]
+    for (pool, start, end), count in Counter(_joined(slots)).items():
+        steps[pool] += [(start, count), (end, -count)]
     return [_row(name, group, counts, steps[name], scale) for name, counts in sorted(hosts.items())]
 
 

@@ -5,6 +5,7 @@ rows of the store in, places in percent out."""
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote
 from zlib import crc32
@@ -48,11 +49,11 @@ class Bar:
     movable: bool = False  # its end is on the page and can be pulled
     lane: int = 0
 
-    @property
+    @cached_property
     def when(self) -> str:
         return f"{self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M} UTC"
 
-    @property
+    @cached_property
     def told(self) -> str:
         """All of it, for who points at it or does not see it."""
         flag = f", {self.flag}" if self.flag else ""
@@ -74,7 +75,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch that is marked: health, or maintenance."""
+    """A stretch that is marked: health, an incident, or maintenance."""
 
     x: float
     width: float
@@ -93,6 +94,11 @@ class Block:
     end: datetime
 
     @property
+    def begins(self) -> str:
+        """As it stands in an address."""
+        return f"{self.start:%Y-%m-%dT%H%%3A%M}"
+
+    @cached_property
     def told(self) -> str:
         return f"{self.count} leases, {self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M} UTC"
 
@@ -109,7 +115,8 @@ class Row:
     blocks: Sequence[Block] = ()
     bars: Sequence[Bar] = ()
     hidden: int = 0  # bars that have no lane
-    health: Sequence[Span] = ()
+    health: Sequence[Span] = ()  # how it stands now
+    incidents: Sequence[Span] = ()
     blocked: Sequence[Span] = ()
     link: str = ""
     levels: Sequence["Level"] = ()
@@ -187,7 +194,8 @@ def _host(
         where=named(host.hypervisor_hostname) if given else None,
         bars=drawn,
         hidden=hidden,
-        health=list(_health(host, incidents, scale, around.now)),
+        health=list(_health(host, scale, around.now)),
+        incidents=list(_incidents(incidents, scale, around.now)),
         blocked=list(_blocked(host, around, scale)),
     )
 
@@ -281,15 +289,22 @@ def in_blocks(holds: Iterable[Any], scale: Scale) -> Sequence[Block]:
     ]
 
 
-def _health(host: Any, incidents: Sequence[Any], scale: Scale, now: datetime) -> Iterator[Span]:
-    """How it stands, since that is so; and when it had failed before."""
+def _health(host: Any, scale: Scale, now: datetime) -> Iterator[Span]:
+    """How it stands, since that is so."""
     since = host.state_since or scale.start
     x, width = scale.spans(since, now)
     if width:
         told = f"{host.state} since {since:%Y-%m-%d %H:%M} UTC" if host.state_since else host.state
         yield Span(x, width, host.state, told)
+
+
+def _incidents(incidents: Sequence[Any], scale: Scale, now: datetime) -> Iterator[Span]:
+    """When it had failed; of one that is open nobody knows what comes after now."""
     for one in incidents:
-        x, width = scale.spans(one.opened_at, one.closed_at or now)
+        until = one.closed_at or now
+        if until < scale.start or one.opened_at >= scale.end:
+            continue
+        x, width = scale.spans(one.opened_at, until)
         at = f"{one.opened_at:%Y-%m-%d %H:%M} UTC"
         yield Span(x, max(width, 0.2), "down", f"incident {one.status}, {at}: {one.sentence}")
 

@@ -15,8 +15,9 @@ from holdfast.console.incident_events import events, sights
 from holdfast.console.incident_orders import possible, waits_for_approval
 from holdfast.console.lengths import LENGTHS
 from holdfast.console.pages import PREFIX, away, page, part
+from holdfast.console.refusals import again
 from holdfast.console.words import read_time
-from holdfast.model.errors import Conflict, HoldfastError, InvalidInput, NotFound
+from holdfast.model.errors import Conflict, HoldfastError
 from holdfast.model.incident import HOST, KINDS, LIVING
 from holdfast.model.moves import INCIDENT
 
@@ -27,6 +28,7 @@ FILTERS: Final = ("status", "kind", "host", "segment", "open")
 #: What becomes of a host, and of reservations on it, is told for so long after the incident.
 AFTER: Final = timedelta(days=1)
 MOST_LINES: Final = 200
+AUDIT: Final = "holdfast:audit:list"
 Given = Mapping[str, str]
 _NOTHING_SAID: Final[Given] = {}
 
@@ -153,7 +155,9 @@ _NOTHING: Final[Mapping[str, Any]] = {
 
 def _lines(ask: Ask, case: Mapping[str, Any], begin: datetime) -> Sequence[Mapping[str, Any]]:
     """Of the audit: what became of the host, and of reservations that had it. One more than are
-    shown, if there are more."""
+    shown, if there are more. It is about all projects: who reads all of the audit reads it."""
+    if not (ask.may(AUDIT) and ask.caller.is_admin):
+        return ()
     if case["kind"] != HOST or not case["host"]:
         return ()
     over = read_time(case["closed_at"]) + AFTER if case["closed_at"] else None
@@ -196,14 +200,15 @@ def confirm_off(ask: Ask) -> Reply:
 
 def approve(ask: Ask) -> Reply:
     """Where its host is, and nowhere else: that is what the page said."""
-    case = inside.call(ask, incidents.show, path={"incident_id": ask.path["incident_id"]})
-    domain = ask.services.store.cases.domain(case["incident"]["host"])
-    given = {"reason": ask.body.get("reason", "")} | ({"domain": domain} if domain else {})
+    own = {"incident_id": ask.path["incident_id"]}
     try:
+        case = inside.call(ask, incidents.show, path=own)["incident"]
+        domain = ask.services.store.cases.domain(case["host"])
+        given = {"reason": ask.body.get("reason", "")} | ({"domain": domain} if domain else {})
         if ask.body.get("domain", domain) != domain:
             raise Conflict(f"its host is in {domain or 'no known rack'} now: look again")
         held = inside.call(ask, pauses.approve, body=given)["approval"]["held"]
-    except (Conflict, InvalidInput, NotFound) as error:
+    except HoldfastError as error:
         return _again(ask, "approve", error)
     where = f"in {domain}" if domain else "everywhere"
     return away(_own(ask), said=f"approved {where} for an hour: {held} held incidents look again")
@@ -214,7 +219,7 @@ def _order(ask: Ask, name: str, handler: Callable[[Ask], Reply], said: str) -> R
     given = ask.body.get("reason", "")
     try:
         inside.call(ask, handler, path=own, body={"reason": given} if given else {})
-    except (Conflict, InvalidInput) as error:
+    except HoldfastError as error:
         return _again(ask, name, error)
     return away(_own(ask), said=said)
 
@@ -223,7 +228,8 @@ def _again(ask: Ask, name: str, error: HoldfastError) -> Reply:
     """The page once more, with what was wrong and what was entered."""
     missing = error.message.startswith("Missing parameter reason")
     why = "say why: it is kept for those who ask later" if missing else error.message
-    return _page(ask, why, error.status, {name: ask.body.get("reason", "")})
+    given = {name: ask.body.get("reason", "")}
+    return again(ask, lambda: _page(ask, why, error.status, given), error)
 
 
 def _own(ask: Ask) -> str:

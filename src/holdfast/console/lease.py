@@ -2,8 +2,9 @@
 """/console/leases/{lease_id}: one lease, how far it is, what it holds and what became of that; and
 what can be done with it, with a preview of what that would do."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1 import repair
@@ -15,7 +16,11 @@ from holdfast.console.pages import away, page, part
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.store.audit_list import Wanted
 
-_HISTORY = 200
+#: Lines of its history that are shown; of what is older, so many of each that says something of
+#: how it came to be as it is.
+_HISTORY, _TELLING = 200, 20
+AUDIT: Final = "holdfast:audit:list"
+Lines = Sequence[Mapping[str, Any]]
 
 
 def show(ask: Ask) -> Reply:
@@ -98,19 +103,39 @@ def _lease(ask: Ask) -> dict[str, Any]:
 
 
 def _shown(ask: Ask, lease: dict[str, Any]) -> dict[str, Any]:
-    history = ask.services.store.audit.list_all(Wanted(subject=lease["id"], limit=_HISTORY))
+    history, older = _history(ask, lease["id"])
     for one in lease["reservations"]:
         one["asked"] = lease_chain.asked(one)
     ends, starts = (dates.from_wire(lease[name]) for name in ("end_date", "start_date"))
     return {
         **_form(lease, _known(lease), None),
-        "chain": lease_chain.chain(lease, history),
+        "chain": lease_chain.chain(lease, [*history, *older]),
         "flags": lease_chain.flags(lease),
-        "healed": lease_chain.healed(history),
+        "healed": lease_chain.healed([*history, *older]),
         "changed": any(one["resources_changed"] for one in lease["reservations"]),
         "history": history,
+        "more": len(history) == _HISTORY and _HISTORY,
         "lasts": ends - starts,
     }
+
+
+def _history(ask: Ask, lease_id: str) -> tuple[Lines, Lines]:
+    """Its lines of the audit, for who may read that: the last ones, and of older ones those that
+    tell when it came to a state and what was done about its resources."""
+    if not ask.may(AUDIT):
+        return (), ()
+    own = None if ask.caller.is_admin else ask.caller.project_id
+    wanted = Wanted(subject=lease_id, project=own, limit=_HISTORY)
+    last = ask.services.store.audit.list_all(wanted)
+    if len(last) < _HISTORY:
+        return last, ()
+    before = replace(wanted, older_than=last[-1]["id"], limit=_TELLING)
+    found = {
+        line["id"]: line
+        for text in lease_chain.TELLING
+        for line in ask.services.store.audit.list_all(replace(before, text=text))
+    }
+    return last, [found[one] for one in sorted(found, reverse=True)]
 
 
 def _form(

@@ -22,6 +22,8 @@ _HEALED: Final = (
     "its pools are put right",
 )
 _STRAIGHT: Final = ("PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED")
+#: What of its history says something of where it stands and of what was done about it.
+TELLING: Final = (*(f" is {word}" for word in _STRAIGHT), " failed: ", *_HEALED)
 #: Where a lease was before it came to a state beside the straight way, at least.
 _AFTER: Final[Mapping[str, str]] = {
     "ERROR": "STARTING",

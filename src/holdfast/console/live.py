@@ -5,15 +5,18 @@ One thread for all of them looks at the marks of all topics (store/changes) once
 anybody listens or has asked lately. What is told is the names of topics, never what is in them: the
 page asks for what it shows, with the rights of who looks at it.
 
+Where a page is, it says by an id made of the marks themselves. So every process understands the ids
+of all others, whichever of them answers; and who comes again after a rest hears what changed.
+
     feed = Feed(store.changes.look, clock, streams=16)
     feed.stream(since)      # bytes of an event stream; Unavailable if all are taken
-    feed.since("a1-7")      # ("a1-9", ["hosts", "leases"]): for who asks
+    feed.since("1f0a…")     # ("1f0b…", ["hosts", "leases"]): for who asks
 """
 
+import hashlib
 import logging
-import secrets
+import string
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -31,8 +34,10 @@ SIGN_OF_LIFE_S: Final = 3.0
 REST_S: Final = 30.0
 #: Nobody has more: a browser has six connections to us, and needs some for the pages themselves.
 MOST_OWN: Final = 4
-#: What is remembered for those who ask; who asks for older things is told that all changed.
-REMEMBERED: Final = 500
+#: So many hexadecimal digits of an id are one topic's.
+DIGITS: Final = 8
+#: The id before anything could be seen: whoever comes from there is told that all changed.
+NOWHERE: Final = "-"
 
 Look = Callable[[], Mapping[str, str]]
 
@@ -43,11 +48,9 @@ class Feed:
         self._clock = clock
         self._streams = streams
         self._places: set[_Place] = set()
-        self._process = secrets.token_hex(4)  # numbers of another process mean nothing here
         self._lock = threading.Condition()
-        self._number = 0
-        self._changes: deque[tuple[int, Sequence[str]]] = deque(maxlen=REMEMBERED)
-        self._marks: Mapping[str, str] | None = None
+        self._topics: Sequence[str] = ()
+        self._at = NOWHERE
         self._wanted_until = 0.0
         self._looking = False
         self._stop = threading.Event()
@@ -61,22 +64,18 @@ class Feed:
     # for who asks
 
     def since(self, known: str) -> tuple[str, Sequence[str]]:
-        """Where we are now, and what changed after `known`; everything if that is not known."""
+        """Where we are now, and what differs from `known`; everything if that is no id of ours."""
         self._want()
         with self._lock:
-            return self._id(self._number), self._after(known)
+            return self._at, self._after(known)
 
     def _after(self, known: str) -> Sequence[str]:
-        process, _, number = known.partition("-")
-        first = self._changes[0][0] if self._changes else self._number + 1
-        good = number.isascii() and number.isdigit() and len(number) < 19
-        if process != self._process or not good or int(number) < first - 1:
-            return [] if known == "" else ["*"]
-        new = [topics for at, topics in self._changes if at > int(number)]
-        return sorted({topic for topics in new for topic in topics})
-
-    def _id(self, number: int) -> str:
-        return f"{self._process}-{number}"
+        if known == "" or self._at == NOWHERE:
+            return []
+        if len(known) != len(self._at) or not set(known) <= set(string.hexdigits):
+            return ["*"]
+        pairs = zip(self._topics, _cut(known), _cut(self._at), strict=True)
+        return [topic for topic, old, new in pairs if old != new]
 
     # for who listens
 
@@ -121,12 +120,12 @@ class Feed:
     def _wait(self, known: str, place: "_Place") -> tuple[str, Sequence[str]]:
         def so() -> bool:
             gone = place not in self._places or self._stop.is_set()
-            return gone or self._id(self._number) != known
+            return gone or self._at != known
 
         self._want()
         with self._lock:
             self._lock.wait_for(so, SIGN_OF_LIFE_S)
-            return self._id(self._number), self._after(known)
+            return self._at, self._after(known)
 
     # who looks
 
@@ -143,8 +142,7 @@ class Feed:
         while not self._clock.wait(self._stop, EVERY_S):
             with self._lock:
                 if self._clock.monotonic() > self._wanted_until:
-                    self._looking, self._marks = False, None
-                    self._say(["*"])  # what changes from now on is not seen
+                    self._looking = False
                     return
             self._try_turn()
 
@@ -158,16 +156,11 @@ class Feed:
 
     def _turn(self) -> None:
         marks = self._look()
+        topics = sorted(marks)
+        at = "".join(_digits(topic, marks[topic]) for topic in topics)
         with self._lock:
-            old, self._marks = self._marks, marks
-            changed = [] if old is None else [name for name in marks if marks[name] != old[name]]
-            if changed:
-                self._say(changed)
-
-    def _say(self, topics: Sequence[str]) -> None:
-        self._number += 1
-        self._changes.append((self._number, topics))
-        self._lock.notify_all()
+            self._topics, self._at = topics, at
+            self._lock.notify_all()
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,3 +201,12 @@ def most_own(streams: int) -> int:
 
 def _event(at: str, topics: Sequence[str]) -> bytes:
     return f"id: {at}\nevent: change\ndata: {' '.join(topics)}\n\n".encode()
+
+
+def _digits(topic: str, mark: str) -> str:
+    text = f"{topic} {mark}".encode()
+    return hashlib.blake2b(text, digest_size=DIGITS // 2).hexdigest()
+
+
+def _cut(known: str) -> Sequence[str]:
+    return [known[at : at + DIGITS] for at in range(0, len(known), DIGITS)]

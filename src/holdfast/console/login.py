@@ -31,14 +31,14 @@ def enter(ask: Ask) -> Reply:
     except (LoginWanted, Forbidden, TooMany, Unavailable) as error:
         return _page(ask, then, error.message, error.status)
     _leave(ask)  # what was open in this browser before is over
-    session = cookie(ask, forms.SESSION, entered.cookie, entered.lasts_s)
+    session = cookie(forms.SESSION, entered.cookie, entered.lasts_s)
     # a new word for forms with every session: the old page of somebody else is worth nothing
-    return away(local(then), cookies=(session, cookie(ask, forms.COOKIE, forms.new_cookie())))
+    return away(local(then), cookies=(session, cookie(forms.COOKIE, forms.new_cookie())))
 
 
 def leave(ask: Ask) -> Reply:
     _leave(ask)
-    return away(f"{PREFIX}/login", cookies=(cookie(ask, forms.SESSION, "", 0),))
+    return away(f"{PREFIX}/login", cookies=(cookie(forms.SESSION, "", 0),))
 
 
 def _leave(ask: Ask) -> None:
@@ -50,7 +50,7 @@ def theme(ask: Ask) -> Reply:
     chosen = ask.body.get("theme", "")
     if chosen not in ("", *THEMES):
         raise InvalidInput(f"there is no theme {chosen[:40]!r}: {', '.join(THEMES)}")
-    kept = cookie(ask, THEME, chosen, _YEAR_S if chosen else 0)
+    kept = cookie(THEME, chosen, _YEAR_S if chosen else 0)
     return away(local(ask.body.get("next", "/")), cookies=(kept,))
 
 

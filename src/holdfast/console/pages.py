@@ -105,17 +105,18 @@ def page(
     fresh = []
     if not cookies.get(forms.COOKIE):
         cookies[forms.COOKIE] = forms.new_cookie()
-        fresh.append(cookie(ask, forms.COOKIE, cookies[forms.COOKIE]))
+        fresh.append(cookie(forms.COOKIE, cookies[forms.COOKIE]))
     if cookies.get(SAID):
-        fresh.append(cookie(ask, SAID, "", 0))
+        fresh.append(cookie(SAID, "", 0))
     frame = {
         **_common(ask, cookies),
         "title": title,
         "navigation": [one for one in NAVIGATION if ask.caller and ask.may(one.rule)],
         "here": here or ask.here,
-        "theme": cookies.get(THEME) if cookies.get(THEME) in THEMES else "",
+        "theme": theme(cookies),
         "said": unquote(cookies.get(SAID, "")),
-        "pauses": pauses(ask),
+        # what cannot be done because the database is away is told without it: a form comes back
+        "pauses": pauses(ask) if status < 500 else (),
         "leaves": bool(ask.services.login.fields),
         "at": ask.at,
     }
@@ -159,16 +160,22 @@ def _where(scope: str, names: Mapping[str, str]) -> str:
 def away(path: str, said: str = "", cookies: Sequence[str] = ()) -> Reply:
     """After a change: to where it can be seen, with a sentence about it. The sentence is kept by
     a cookie, not by the address: nobody's link can put words into our mouth."""
-    kept = [f"{SAID}={quote(said[:_LONGEST_SAID], safe='')}; {_OURS}; Max-Age=30"] if said else []
+    kept = [cookie(SAID, quote(said[:_LONGEST_SAID], safe=""), 30)] if said else []
     where = quote(path, safe="/?&=#%+,:;@!$'()*[]~")
     return Reply(b"", 303, {**HEADERS, "Location": where}, HTML, cookies=(*kept, *cookies))
 
 
-def cookie(ask: Ask, name: str, value: str, lasts_s: int | None = None) -> str:
-    """Set-Cookie of one that only we read; without a time it ends with the browser."""
-    secure = "; Secure" if ask.base_url.startswith("https:") else ""
+def theme(cookies: Mapping[str, str]) -> str:
+    """What was chosen; empty: as the system has it."""
+    chosen = cookies.get(THEME, "")
+    return chosen if chosen in THEMES else ""
+
+
+def cookie(name: str, value: str, lasts_s: int | None = None) -> str:
+    """Set-Cookie of one that only we read; without a time it ends with the browser. Where we are
+    called by HTTPS, `api.app` makes every one Secure."""
     lasts = "" if lasts_s is None else f"; Max-Age={lasts_s}"
-    return f"{name}={value}; {_OURS}{secure}{lasts}"
+    return f"{name}={value}; {_OURS}{lasts}"
 
 
 def local(path: str) -> str:

@@ -5,7 +5,7 @@ A rendering has pieces, each with an id, and lists of ids in their order. Its ve
 what is in it: a page names the one it shows, and hears what differs.
 
     memory.keep(new)
-    memory.difference("a1b2…", new)    # all of it if nobody remembers a1b2…
+    memory.difference("a1b2…", new)    # all of it if nobody here remembers a1b2…
 """
 
 import hashlib
@@ -55,10 +55,13 @@ class Memory:
                 self._known.popitem(last=False)
 
     def difference(self, version: str, new: Rendering) -> dict[str, Any]:
-        """What a page that shows that version has to change."""
+        """What a page that shows that version has to change. A version that another process sent
+        is known here only if nothing differs from it."""
         with self._lock:
             lists, marks = self._known.get(version, ({}, {}))
         self.keep(new)
+        if version == new.version:
+            lists, marks = new.lists, new.marks
         return {
             "version": new.version,
             "lists": {name: list(ids) for name, ids in new.lists.items() if lists.get(name) != ids},

@@ -80,6 +80,7 @@ ROUTES: Sequence[Route] = (
     _get(f"{PREFIX}/alarms/{{alarm_id}}/state", alarms.state, ALARM, "How an alarm stands"),
     _post(f"{PREFIX}/alarms/{{alarm_id}}/ack", alarms.acknowledge, ANSWER, "Take care of it"),
     _post(f"{PREFIX}/alarms/{{alarm_id}}/silence", alarms.silence, ANSWER, "Silence it"),
+    _post(f"{PREFIX}/alarms/{{alarm_id}}/end", alarms.end, ANSWER, "End it"),
     _get(f"{PREFIX}/rules", rules.show, "holdfast:alarm_rules:list", "Documents of alarm rules"),
     _get(f"{PREFIX}/rules/rows", rules.rows, "holdfast:alarm_rules:list", "The table of them"),
     _get(f"{PREFIX}/rules/new", rules.new, WRITE, "Write alarm rules"),

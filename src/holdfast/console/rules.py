@@ -13,7 +13,7 @@ from holdfast.console.pages import PREFIX, away, page, part
 from holdfast.console.problems import by_line, entered
 from holdfast.model.alarm_rules import BadRules
 from holdfast.model.alarm_rules_scope import ALL
-from holdfast.model.errors import Conflict, HoldfastError, InvalidInput, NotFound
+from holdfast.model.errors import HoldfastError, NotFound
 from holdfast.model.yaml_lines import MAX_BYTES
 
 #: What a form makes of a text of the largest size.
@@ -87,12 +87,16 @@ def edit(ask: Ask) -> Reply:
 
 
 def save(ask: Ask) -> Reply:
+    """What was written comes back with whatever kept it from being saved; for our script, which
+    has it still, the reason alone."""
     draft = drafted(ask)
     path = {"rules_name": draft.name}
     body = {"text": draft.text, "scope": draft.scope, "replaces": draft.version}
     try:
         kept = inside.call(ask, alarm_rules.put, path=path, body=body)["alarm_rules"]
-    except (InvalidInput, Conflict) as error:
+    except HoldfastError as error:
+        if ask.body.get("part"):
+            return part(ask, "rules_preview.html", seen=None, **problems(draft.text, error))
         return editor(ask, draft, error)
     said = f"rules {kept['name']} are at version {kept['version']}; hosts take them up now"
     return away(_place(kept["name"]), said=said)

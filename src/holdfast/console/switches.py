@@ -10,8 +10,9 @@ from holdfast.api.holdfast_v1 import pauses, silences
 from holdfast.console import inside, pages, switch_commands
 from holdfast.console.lengths import LENGTHS
 from holdfast.console.pages import PREFIX, away, local, page, part
+from holdfast.console.refusals import again
 from holdfast.console.switch_commands import FOREVER, HOUR
-from holdfast.model.errors import Conflict, InvalidInput, NotFound
+from holdfast.model.errors import HoldfastError, InvalidInput
 from holdfast.model.incident import MATCHERS, WORK
 
 PATH: Final = f"{PREFIX}/switches"
@@ -86,8 +87,12 @@ def _what(silence: Mapping[str, Any]) -> str:
 
 
 def pause(ask: Ask) -> Reply:
-    said = f"paused {_where(ask)}"
-    return _done(ask, PAUSE, lambda: inside.call(ask, pauses.pause, body=_paused(ask.body)), said)
+    def do() -> str:
+        said = f"paused {_where(ask)}"
+        inside.call(ask, pauses.pause, body=_paused(ask.body))
+        return said
+
+    return _done(ask, PAUSE, do)
 
 
 def _paused(given: Mapping[str, str]) -> dict[str, Any]:
@@ -102,8 +107,13 @@ def _paused(given: Mapping[str, str]) -> dict[str, Any]:
 def resume(ask: Ask) -> Reply:
     segment = ask.body.get("segment", "")
     query = {"segment": segment} if segment else {}
-    said = f"recovery goes on {_where(ask)}: what waited for it is asked again"
-    return _done(ask, "", lambda: inside.call(ask, pauses.resume, query=query), said)
+
+    def do() -> str:
+        said = f"recovery goes on {_where(ask)}: what waited for it is asked again"
+        inside.call(ask, pauses.resume, query=query)
+        return said
+
+    return _done(ask, "", do)
 
 
 def _where(ask: Ask) -> str:
@@ -113,14 +123,20 @@ def _where(ask: Ask) -> str:
 
 def approve(ask: Ask) -> Reply:
     content = {name: ask.body[name] for name in ("reason", "domain") if ask.body.get(name)}
-    return _done(ask, APPROVE, lambda: inside.call(ask, pauses.approve, body=content), "approved")
+
+    def do() -> str:
+        inside.call(ask, pauses.approve, body=content)
+        return "approved"
+
+    return _done(ask, APPROVE, do)
 
 
 def silence(ask: Ask) -> Reply:
-    said = "silenced: what dies there meanwhile is noted and left alone"
-    return _done(
-        ask, SILENCE, lambda: inside.call(ask, silences.create, body=_silenced(ask.body)), said
-    )
+    def do() -> str:
+        inside.call(ask, silences.create, body=_silenced(ask.body))
+        return "silenced: what dies there meanwhile is noted and left alone"
+
+    return _done(ask, SILENCE, do)
 
 
 def _silenced(given: Mapping[str, str]) -> dict[str, Any]:
@@ -136,16 +152,22 @@ def _silenced(given: Mapping[str, str]) -> dict[str, Any]:
 
 def unsilence(ask: Ask) -> Reply:
     own = {"silence_id": ask.path["silence_id"]}
-    said = "the silence has ended"
-    return _done(ask, "", lambda: inside.call(ask, silences.delete, path=own), said)
+
+    def do() -> str:
+        inside.call(ask, silences.delete, path=own)
+        return "the silence has ended"
+
+    return _done(ask, "", do)
 
 
-def _done(ask: Ask, form: str, do: Callable[[], Any], said: str) -> Reply:
-    """Back to where it was asked for; what was wrong is shown with what was entered."""
+def _done(ask: Ask, form: str, do: Callable[[], str]) -> Reply:
+    """Back to where it was asked for, with the sentence that `do` gives; what was wrong is shown
+    with what was entered."""
     try:
-        do()
-    except (Conflict, InvalidInput, NotFound) as error:
-        return _page(ask, form, _plainly(error.message, ask.body), error.status)
+        said = do()
+    except HoldfastError as error:
+        why, status = _plainly(error.message, ask.body), error.status
+        return again(ask, lambda: _page(ask, form, why, status), error)
     return away(local(ask.body.get("next", PATH)), said=said)
 
 

@@ -35,6 +35,7 @@ from holdfast.store.changes import ALARMS, HOSTS, INCIDENTS, LEASES, NETWORKS, S
 from holdfast.store.wall import Held, Look
 
 LIST, HOLDERS = "holdfast:host:list", "reservation:host:allocations"
+CASES, ALARM_LIST = "holdfast:incident:list", "holdfast:alarm:list"
 PLAN = "holdfast:repair:plan"
 #: Whose name is not told.
 SOMEBODY = Held("", "reserved", "")
@@ -84,8 +85,18 @@ def fresh(ask: Ask) -> Reply:
 
 
 def _sees_all(ask: Ask) -> bool:
-    """Every host, and who holds it; of others each has a view of their own."""
-    return ask.may(LIST) and (ask.caller.is_admin or ask.may(HOLDERS))
+    """Every host, who holds it, its incidents and everybody's alarms; of others each has a view of
+    their own."""
+    return ask.may(LIST) and _sees_holders(ask) and ask.may(CASES) and _sees_alarms(ask)
+
+
+def _sees_holders(ask: Ask) -> bool:
+    return ask.caller.is_admin or ask.may(HOLDERS)
+
+
+def _sees_alarms(ask: Ask) -> bool:
+    """Those of all projects, as a tile counts them; who is no admin lists their own."""
+    return ask.caller.is_admin and ask.may(ALARM_LIST)
 
 
 def _for_all(ask: Ask) -> Rendering:
@@ -123,16 +134,25 @@ def _wall(tiles: Sequence[Tile], wanted: Wanted, *, whole: bool, plans: bool) ->
     return Wall(wanted, len(tiles), near, groups, whole, plans)
 
 
-def all_tiles(ask: Ask) -> list[Tile]:
-    """With what monitors see, and guests where that is known without asking a cloud."""
+def all_tiles(ask: Ask, *, to_judge: bool = False) -> list[Tile]:
+    """With what monitors see, and guests where that is known without asking a cloud. `to_judge`:
+    with incidents, which are not to be shown."""
     networks, unseen = seen(ask)
-    return furnish(looked(ask), networks, unseen, _guests(ask))
+    look = _anonymous(ask, ask.services.store.wall.look()) if to_judge else looked(ask)
+    return furnish(look, networks, unseen, _guests(ask))
 
 
 def looked(ask: Ask, only: int | None = None) -> Look:
-    """Who holds hosts is not everybody's business who may list them."""
-    look: Look = ask.services.store.wall.look(only)
-    if ask.caller.is_admin or ask.may(HOLDERS):
+    """Who holds hosts, what recovery does about them and what stands out on them is not
+    everybody's business who may list them."""
+    look = _anonymous(ask, ask.services.store.wall.look(only))
+    if not ask.may(CASES):
+        look = replace(look, open=(), last={})
+    return look if _sees_alarms(ask) else replace(look, alarms={})
+
+
+def _anonymous(ask: Ask, look: Look) -> Look:
+    if _sees_holders(ask):
         return look
     return replace(look, held={host: (SOMEBODY,) for host in look.held})
 

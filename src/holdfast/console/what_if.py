@@ -25,7 +25,7 @@ MOST_FAILED = repair.MOST_NAMED
 
 
 def show(ask: Ask) -> Reply:
-    tiles = all_tiles(ask)
+    tiles = all_tiles(ask, to_judge=True)
     known, sizes = {one.name for one in tiles}, _racks(tiles)
     hosts, racks = (set(ask.every.get(name, ())) for name in ("fail", "rack"))
     racks &= sizes.keys()

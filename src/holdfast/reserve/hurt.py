@@ -8,6 +8,7 @@ from datetime import datetime
 from holdfast.model import mass_failure
 from holdfast.model.host import Host
 from holdfast.model.lease import Allocation, Lease, Reservation
+from holdfast.nova.names import SERVER_LEASE
 from holdfast.ports.manager import RepairMove
 from holdfast.reserve.mend import Hurt, Mended
 from holdfast.reserve.progress import LOST
@@ -122,7 +123,9 @@ def sentence(old: Lease, new: Lease) -> str:
     for was, now in zip(old.reservations, new.reservations, strict=True):
         gone = set(was.hosts()) - set(now.hosts())
         if was.allocations != now.allocations:
-            said.append(f"reservation {now.id} got something else for {', '.join(sorted(gone))}")
+            told = now.resource_type != SERVER_LEASE  # where a server is, its owner is not told
+            what = f" for {', '.join(sorted(gone))}" if told else ""
+            said.append(f"reservation {now.id} got something else{what}")
         if now.missing_resources and not was.missing_resources:
             said.append(f"reservation {now.id} misses what failed")
         if was.missing_resources and not now.missing_resources:

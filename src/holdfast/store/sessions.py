@@ -41,8 +41,12 @@ class SessionStore:
             row = conn.execute(mine).first()
         return None if row is None else Session(row.user_id, row.proof)
 
-    def remove(self, session_id: str) -> None:
-        def action(conn: Connection) -> None:
-            conn.execute(sa.delete(sessions).where(s.id == session_id))
+    def remove(self, session_id: str) -> bool:
+        """Whether there was one. Looked at first: strangers who make sessions up write nothing."""
 
-        self._db.retry(action)
+        def action(conn: Connection) -> bool:
+            return conn.execute(sa.delete(sessions).where(s.id == session_id)).rowcount > 0
+
+        with self._db.read() as conn:
+            known = conn.execute(sa.select(s.id).where(s.id == session_id)).first()
+        return known is not None and self._db.retry(action)

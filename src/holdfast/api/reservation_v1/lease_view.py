@@ -5,14 +5,16 @@ At 1.0 a reservation has the contract's keys and no others. From 1.1 on it also 
 the owner got, which other things, and all that was asked for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from holdfast.api.reservation_v1.dates import lease_date, stamp
 from holdfast.model import floatingip
 from holdfast.model.lease import END, EVENT_TYPES, START, Allocation, Event, Lease, Reservation
 from holdfast.model.operation import RETRYING, RUNNING
+from holdfast.nova.names import SERVER_LEASE
 
 _INSTANCE = (
     "vcpus",
@@ -34,16 +36,22 @@ _KEYS: Mapping[str, Sequence[str]] = {
 }
 #: What steps remember for each other.
 _OURS = frozenset({"stands", "cloud_ids", "snapshot_for", "lost", "missed_before"})
-#: What is no business of owners: Nova, too, tells only administrators where a server is.
-_HIDDEN: Mapping[str, frozenset[str]] = {"virtual:server": frozenset({"host"})}
+#: What is no business of owners: Nova, too, tells only administrators where a server is. They see
+#: the host that is held for it, not what was noted down once.
+_HIDDEN: Mapping[str, frozenset[str]] = {SERVER_LEASE: frozenset({"host"})}
 #: Floating IPs by id.
 Addresses = Mapping[str, str]
 
 
 def view(
-    lease: Lease, events: Sequence[Event], now: datetime, addresses: Addresses | None = None
+    lease: Lease,
+    events: Sequence[Event],
+    now: datetime,
+    addresses: Addresses | None = None,
+    for_admin: bool = False,
 ) -> dict[str, Any]:
     """With `addresses`: what 1.1 adds; the lease then has its allocations."""
+    got = None if addresses is None else partial(_got, addresses=addresses, for_admin=for_admin)
     return {
         "id": lease.id,
         "name": lease.name,
@@ -56,7 +64,7 @@ def view(
         "degraded": lease.degraded,
         "created_at": stamp(lease.created_at),
         "updated_at": stamp(lease.updated_at),
-        "reservations": [_reservation_view(lease, r, addresses) for r in lease.reservations],
+        "reservations": [_reservation_view(lease, r, got) for r in lease.reservations],
         "events": [_event_view(lease, event, now) for event in events],
     }
 
@@ -66,7 +74,7 @@ def holds_addresses(lease: Lease) -> bool:
 
 
 def _reservation_view(
-    lease: Lease, reservation: Reservation, addresses: Addresses | None
+    lease: Lease, reservation: Reservation, got: Callable[[Reservation], dict[str, Any]] | None
 ) -> dict[str, Any]:
     common = {
         "id": reservation.id,
@@ -80,8 +88,8 @@ def _reservation_view(
         "updated_at": stamp(reservation.updated_at),
     }
     shown = _contract(reservation)
-    if addresses is not None:
-        shown = {**_known(reservation), **shown, **_got(reservation, addresses)}
+    if got is not None:
+        shown = {**_known(reservation), **shown, **got(reservation)}
     return {**common, **{key: value for key, value in shown.items() if key not in common}}
 
 
@@ -104,13 +112,15 @@ def _known(reservation: Reservation) -> dict[str, Any]:
     return {key: value for key, value in known.items() if key not in hidden}
 
 
-def _got(reservation: Reservation, addresses: Addresses) -> dict[str, Any]:
+def _got(reservation: Reservation, addresses: Addresses, for_admin: bool) -> dict[str, Any]:
     """What the reservation holds: hosts, with the slots of each, floating IPs, other things."""
+    shows = for_admin or reservation.resource_type not in _HIDDEN
     held = reservation.allocations
     things = [a.thing for a in held if a.thing is not None]
     ids = [floatingip.id_of(thing) for thing in things if floatingip.is_key(thing)]
     others = [thing for thing in things if not floatingip.is_key(thing)]
-    got: dict[str, Any] = {"hosts": [_host_view(a) for a in held if a.host_id is not None]}
+    hosts = [_host_view(a) for a in held if a.host_id is not None] if shows else []
+    got: dict[str, Any] = {"hosts": hosts}
     if ids:
         got["floatingips"] = [{"id": id_, "address": addresses.get(id_)} for id_ in ids]
     return got | ({"things": others} if others else {})

@@ -4,7 +4,8 @@
 //   <div id="tiles" data-refresh="/console/wall/tiles" data-on="hosts incidents">   is fetched anew when one of these changes
 //   Inside it, elements with an id are replaced one by one, only where they differ; what is filled in stays, and what
 //   stands in <div id="…" data-own>: that is the script's, and no concern of the server.
-//   Holdfast.refresh(element), Holdfast.post(path, {name: value}), Holdfast.get(path), Holdfast.follow(topics, function)
+//   Holdfast.refresh(element), Holdfast.post(path, {name: value}), Holdfast.get(path), Holdfast.follow(topics, function),
+//   Holdfast.local(text)
 "use strict";
 
 const Holdfast = (() => {
@@ -34,7 +35,9 @@ const Holdfast = (() => {
       headers: { ...SCRIPT, "X-Form-Token": word, "Content-Type": "application/x-www-form-urlencoded" },
       body: new URLSearchParams(fields).toString(),
     });
-    if (!answer.ok && answer.type !== "opaqueredirect") throw new Error((await answer.text()) || answer.statusText);
+    if (!answer.ok && answer.type !== "opaqueredirect") {
+      throw Object.assign(new Error((await answer.text()) || answer.statusText), { status: answer.status });
+    }
     return answer;
   }
 
@@ -206,9 +209,20 @@ const Holdfast = (() => {
     document.getElementById("main").before(banner);
   }
 
+  const there = (at) => at.toLocaleString(undefined, { timeZoneName: "short" });
+
+  // the times that a text says in UTC, as they are here
+  function local(text) {
+    const said = [...text.matchAll(/(\d{4}-\d\d-\d\d) (\d\d:\d\d(?::\d\d)?)/g)];
+    return said.map(([, day, time]) => new Date(`${day}T${time}Z`)).filter((at) => !isNaN(at)).map(there).join(" to ");
+  }
+
+  // the same every time: what is dressed compares equal to what comes next, dressed as well
   function dress(within) {
-    for (const one of within.querySelectorAll("time[datetime]:not([title])")) {
-      one.title = new Date(one.dateTime).toLocaleString(undefined, { timeZoneName: "short" });
+    for (const one of within.querySelectorAll("time[datetime]:not([title])")) one.title = there(new Date(one.dateTime));
+    for (const one of within.querySelectorAll('[title*=" UTC"]:not(time, [data-dressed])')) {
+      const here = local(one.title);
+      if (here) { one.title += `\n${here}`; one.dataset.dressed = ""; }
     }
   }
 
@@ -235,6 +249,6 @@ const Holdfast = (() => {
   addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
   document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
   document.addEventListener("DOMContentLoaded", () => { dress(document); say_what_was_left(); connect(); });
-  return { get, post, refresh, follow, say, say_next, dress };
+  return { get, post, refresh, follow, say, say_next, dress, local };
 })();
 window.Holdfast = Holdfast;

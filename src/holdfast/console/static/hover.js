@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures say times in their titles, in UTC: while somebody points at one, the local ones stand below. Times in text are console.js's.
+// Pictures say times in their titles, in UTC: while somebody points at one, the local ones stand below. Times in text, and in titles of text, are console.js's.
 "use strict";
 
 (() => {
-  const TIME = /(\d{4}-\d\d-\d\d) (\d\d:\d\d(?::\d\d)?)/g;
   let pointed = null; // {title, text}
-
-  function local(text) {
-    const found = [...text.matchAll(TIME)].map(([, day, time]) => new Date(`${day}T${time}Z`)).filter((at) => !isNaN(at));
-    return found.map((at) => at.toLocaleString(undefined, { timeZoneName: "short" })).join(" to ");
-  }
 
   // what was added must not be found to differ from what comes next
   function leave() {
@@ -28,7 +22,7 @@
   document.addEventListener("pointerover", (event) => {
     leave();
     const title = titled(event.target);
-    const here = title && local(title.textContent);
+    const here = title && Holdfast.local(title.textContent);
     if (!here) return;
     pointed = { title, text: title.textContent };
     title.textContent += `\n${here}`;

@@ -15,6 +15,13 @@
     if (place >= 0) (fresh.querySelectorAll("a")[place] || fresh.querySelector("a"))?.focus();
   }
 
+  // whoever does not know what we show sends all of it
+  function same(known, fresh) {
+    const bare = known.cloneNode(true);
+    bare.classList.remove("fresh");
+    return bare.isEqualNode(fresh);
+  }
+
   // the children of a list become these, in this order; what is there stays where it can
   function order(list, ids, pieces) {
     const wanted = new Set(ids);
@@ -30,13 +37,17 @@
 
   function change(found) {
     const { lists, pieces } = found;
+    let changed = 0;
     if (lists.groups) order(document.getElementById("groups"), lists.groups, pieces);
     for (const [id, html] of Object.entries(pieces)) {
       const known = document.getElementById(id);
       if (!known || known.tagName === "SECTION") continue;
       const fresh = parse(html);
+      Holdfast.dress(fresh);
+      if (same(known, fresh)) continue;
       if (known.tagName === "LI") fresh.classList.add("fresh");
       replace(known, fresh);
+      changed += 1;
     }
     for (const [id, ids] of Object.entries(lists)) {
       const list = id !== "groups" && document.getElementById(id);
@@ -44,7 +55,7 @@
     }
     wall.dataset.version = found.version;
     Holdfast.dress(wall);
-    wall.dispatchEvent(new CustomEvent("changed", { detail: Object.keys(pieces).length, bubbles: true }));
+    wall.dispatchEvent(new CustomEvent("changed", { detail: changed, bubbles: true }));
   }
 
   async function look() {

@@ -173,7 +173,8 @@ class ServerResource(Quiet):
         if server.status == "ERROR":
             return Effect(f"server {server_id} is in ERROR: mend it", missing=True)
         if server.status not in SHELVED:
-            return Effect(f"server {server_id} is {server.status} on {server.host}", missing=False)
+            # not where: its owner reads this, and Nova tells only administrators
+            return Effect(f"server {server_id} is {server.status}", missing=False)
         if _waited_s(hands, lease) > hands.options.server_start_patience_s:
             said = f"server {server_id} stays shelved: no host is open to it and has room"
             return Effect(said, missing=True)
