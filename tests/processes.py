@@ -339,7 +339,7 @@ class Program:
             self._kept.signal(signal.SIGKILL)
             self._kept.close()
 
-    def terminate(self, timeout: float = 10.0) -> int:
+    def terminate(self, timeout: float = 30.0) -> int:
         """Ask it to end (SIGTERM), see that it does, and return the exit code."""
         self.kept.signal(signal.SIGTERM)
         try:
@@ -348,7 +348,7 @@ class Program:
             self.kill()
             raise AssertionError(f"{error}\n{self.tail()}") from None
         with contextlib.suppress(AssertionError):
-            eventually(lambda: not self.kept.tree(), 1, 0.01)
+            eventually(lambda: not self.kept.tree(), 5, 0.01)
         left = self.kept.close()
         assert not left, f"{self.name} left behind {left}\n{self.tail()}"
         return code

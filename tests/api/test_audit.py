@@ -101,10 +101,9 @@ def test_a_question_that_cannot_be_meant_is_refused(
     assert field in answer.json["errors"][0]["detail"]
 
 
-def test_a_request_leaves_its_id_with_what_it_decided(told: tuple[House, Any]) -> None:
-    house, _ = told
-    made = house.call("POST", f"{OWN}/pauses", "admin", json={"reason": "a storm"})
-    (line,) = found(house, subject="recovery", limit=1)
+def test_a_request_leaves_its_id_with_what_it_decided(guarded: House) -> None:
+    made = guarded.call("POST", f"{OWN}/pauses", "admin", json={"reason": "a storm"})
+    (line,) = found(guarded, subject="recovery", limit=1)
     assert line["sentence"] == "recovery is paused by admin: a storm"
     assert line["actor"] == "admin"
     assert line["request_id"] == made.headers["x-openstack-request-id"]

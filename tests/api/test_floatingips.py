@@ -104,7 +104,7 @@ def test_a_leased_address_stays_enrolled_until_the_lease_is_over(house: House) -
     assert refused.status_code == 409
     assert f"{KNOWN} is reserved" in refused.json["error_message"]
     lease_path = f"{LEASES}/{lease['id']}"
-    eventually(lambda: house.call("GET", lease_path).json["lease"]["status"] == "ACTIVE", 10)
+    eventually(lambda: house.call("GET", lease_path).json["lease"]["status"] == "ACTIVE")
     assert [one.address for one in house.manager.cloud.addresses.list()] == [KNOWN]
     assert house.call("DELETE", lease_path).status_code == 204
     assert not house.manager.cloud.addresses.list()

@@ -39,7 +39,7 @@ def show(house: House, incident_id: str) -> dict[str, Any]:
 
 
 def wait(house: House, incident_id: str, *statuses: str) -> dict[str, Any]:
-    by = time.monotonic() + 40
+    by = time.monotonic() + 60
     while time.monotonic() < by:
         found = show(house, incident_id)
         if found["status"] in statuses:
@@ -61,7 +61,7 @@ def report(house: House, host: str) -> str:
     body = {"notification": report_body(host)}
     said = house.call("POST", REPORTS, json=body)
     assert said.status_code == 202, said.text
-    by = time.monotonic() + 20
+    by = time.monotonic() + 60
     while time.monotonic() < by:
         for one in house.call("GET", INCIDENTS, query_string=f"host={host}&open=true").json[
             "incidents"

@@ -147,7 +147,7 @@ def test_a_broker_that_is_away_delays_no_answer_and_the_news_wait(build: Build) 
     )
     before = time.monotonic()
     make_segment(house)
-    assert time.monotonic() - before < 2.0
+    assert time.monotonic() - before < 10.0
     waiting = house.core.store.operations.list_all(limit=1000)
     kinds = [one.payload["event_type"] for one in waiting if one.kind == "lease_announce"]
     assert sorted(kinds) == ["segment.create.end", "segment.create.start"]

@@ -60,7 +60,7 @@ def test_a_filter_file_changes_what_would_be_told(
     file.write_text(
         "rules:\n"
         "  - {event: panic, project: batch, do: report}\n"
-        "  - {event: io_error, after: 10s, do: recover}\n"
+        "  - {event: io_error, detail: pause, after: 10s, do: recover}\n"
         "otherwise: ignore\n"
     )
     ran = holdfast("guests", "filters", "test", str(file), monday, "-f", "json")
@@ -68,6 +68,7 @@ def test_a_filter_file_changes_what_would_be_told(
         "12:00:02 batch noted",
         "12:00:11 db failed",
         "12:00:13 cache failed",
+        "12:00:20 cache well",
     ]
 
 

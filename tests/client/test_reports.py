@@ -39,7 +39,13 @@ SEEN: dict[str, Any] = {
 
 
 def fault(message: str) -> dict[str, Any]:
+    """As Masakari says it."""
     return {"error": {"message": message}}
+
+
+def refusal(message: str, code: str = "holdfast.request.invalid") -> dict[str, Any]:
+    """As Holdfast does."""
+    return {"errors": [{"code": code, "title": "No", "detail": message}]}
 
 
 def test_to_an_instance_ha_api_a_failure_is_a_notification_by_its_contract(fake: Fake) -> None:
@@ -82,14 +88,54 @@ def test_a_death_says_what_time_it_is_where_it_was_seen(fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("status", "error"),
     [(400, InvalidInput), (413, InvalidInput), (403, Forbidden)]
-    + [(code, Unavailable) for code in (401, 404, 409, 429, 500, 503)],
+    + [(code, Unavailable) for code in (401, 404, 405, 409, 429, 500, 503)],
 )
 def test_only_what_is_wrong_in_itself_is_never_sent_again(
     fake: Fake, status: int, error: type[Exception]
 ) -> None:
-    fake.says(OWN, (status, fault("no")))
+    fake.says(OWN, (status, refusal("no")))
     with pytest.raises(error):
         HoldfastReports(lambda: Client(fake.url, retries=0)).report(SEEN)
+
+
+#: Pages of a proxy before the API, and what other programs say in JSON.
+STRANGE = [b"<html>no</html>", {}, {"message": "no"}, ["no"], {"errors": [{"code": "nginx.no"}]}]
+
+
+@pytest.mark.parametrize("status", [400, 402, 405, 410, 413, 418, 421, 431, 451])
+@pytest.mark.parametrize("page", STRANGE, ids=lambda page: str(page)[:20])
+def test_what_somebody_else_refuses_on_the_way_is_sent_again(
+    fake: Fake, status: int, page: Any
+) -> None:
+    fake.says(OWN, (status, page))
+    with pytest.raises(Unavailable):
+        HoldfastReports(lambda: Client(fake.url, retries=0)).report(SEEN)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "error"),
+    [
+        (400, fault("no such host"), InvalidInput),
+        (400, b"<html>no</html>", Unavailable),
+        (405, fault("no"), Unavailable),
+        (409, b"<html>no</html>", Unavailable),
+    ],
+)
+def test_of_what_an_instance_ha_api_refuses_only_its_own_words_are_the_last(
+    fake: Fake, status: int, said: Any, error: type[Exception]
+) -> None:
+    fake.says(THEIRS, (status, said))
+    with pytest.raises(error):
+        InstanceHaReports(lambda: Client(fake.url, retries=0)).report(SEEN)
+
+
+def test_an_instance_ha_api_hears_nothing_of_a_guest_or_a_process(fake: Fake) -> None:
+    """It has words for them, but nobody asked us to say those: it is told of hosts."""
+    reports = InstanceHaReports(lambda: Client(fake.url))
+    for kind, subject in (("guest", "server:1"), ("process", "process:cmp-7:libvirtd")):
+        for state in ("failed", "well"):
+            reports.report({**SEEN, "kind": kind, "subject": subject, "state": state})
+    assert fake.asked == []
 
 
 def test_what_json_cannot_say_is_never_sent_again(fake: Fake) -> None:

@@ -70,8 +70,19 @@ def config(folder: Path, port: int, timeout_s: float = 10.0, **more: str) -> Any
 @pytest.fixture
 def edge(stub: Stub, tmp_path: Path) -> Iterator[Edge]:
     """Warm: it has a token and knows where Nova is."""
-    made = Edge(config(tmp_path, stub.server_port, timeout_s=1.0))
+    made = Edge(config(tmp_path, stub.server_port))
     ask(made)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hasty(stub: Stub, tmp_path: Path) -> Iterator[Edge]:
+    """The same, with calls that have two seconds; to become warm it may take longer."""
+    made = Edge(config(tmp_path, stub.server_port, timeout_s=2.0))
+    made._patience._usual_s = 20.0
+    ask(made)
+    made._patience._usual_s = made.call_timeout_s
     yield made
     made.close()
 
@@ -101,28 +112,28 @@ def refused_in_time(edge: Edge, path: str = "/thing", method: str = "GET") -> Dr
 
 @pytest.mark.parametrize("act", [hang, trickle, trickle_body])
 def test_a_call_ends_at_its_timeout_however_the_cloud_stalls(
-    stub: Stub, edge: Edge, act: Act
+    stub: Stub, hasty: Edge, act: Act
 ) -> None:
     stub.acts["GET /v2.1/thing"] = act
-    error = refused_in_time(edge)
-    assert "no answer within 1 s" in error.message
+    error = refused_in_time(hasty)
+    assert "no answer within 2 s" in error.message
     assert "things.ask one" in error.message
     stub.acts.clear()
-    assert ask(edge) == {"fine": True}
+    assert ask(hasty) == {"fine": True}
 
 
-def test_all_requests_of_a_call_share_its_time(stub: Stub, edge: Edge) -> None:
+def test_all_requests_of_a_call_share_its_time(stub: Stub, hasty: Edge) -> None:
     def slow(handler: Handler) -> None:
-        time.sleep(0.4)
+        time.sleep(0.8)
         handler.usual()
 
     stub.acts["GET /v2.1/slow"] = slow
     began = time.monotonic()
-    with pytest.raises(DriverError), edge.call("many") as cloud:
-        for _ in range(9):
+    with pytest.raises(DriverError), hasty.call("many") as cloud:
+        for _ in range(20):
             answer(cloud.compute.get("/slow"))
-    assert time.monotonic() - began < 5.0
-    time.sleep(0.4)  # what was asked for last is counted too
+    assert time.monotonic() - began < 12.0
+    time.sleep(0.8)  # what was asked for last is counted too
     assert 1 <= stub.count("GET /v2.1/slow") <= 3
 
 
@@ -141,7 +152,7 @@ def test_a_keystone_that_hangs_holds_no_call_longer_than_its_timeout(
         return (time.monotonic() - began) / 3
 
     with ThreadPoolExecutor(12) as threads:
-        assert max(threads.map(took, range(12))) < 3.5
+        assert max(threads.map(took, range(12))) < 10.0
     edge.close()
 
 
@@ -178,7 +189,7 @@ def test_a_cloud_that_is_away_is_an_error_that_passes(stub: Stub, tmp_path: Path
 def test_a_nova_that_was_away_at_the_first_call_is_found_by_the_next(
     stub: Stub, tmp_path: Path
 ) -> None:
-    edge = Edge(config(tmp_path, stub.server_port, timeout_s=2.0))
+    edge = Edge(config(tmp_path, stub.server_port))
     stub.acts["GET /v2.1"] = saying(503, {"error": {"message": "away"}})
     refused_in_time(edge)
     stub.acts["GET /v2.1"] = cut
@@ -248,19 +259,19 @@ def test_a_file_of_certificates_that_is_not_there_now_is_an_error_that_passes(
 
 
 def test_a_connection_that_was_made_too_late_sends_nothing(
-    stub: Stub, edge: Edge, monkeypatch: pytest.MonkeyPatch
+    stub: Stub, hasty: Edge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two addresses that swallow everything take two timeouts before the third is tried."""
-    edge.close()  # idle connections, so that a new one is needed
+    hasty.close()  # idle connections, so that a new one is needed
     whole = urllib3.util.connection.create_connection
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(edge.call_timeout_s + 0.1)
+        time.sleep(hasty.call_timeout_s + 0.1)
         return whole(*args, **kwargs)
 
     monkeypatch.setattr(urllib3.util.connection, "create_connection", slow)
     stub.seen.clear()
-    assert "no answer within" in refused_in_time(edge, method="POST").message
+    assert "no answer within" in refused_in_time(hasty, method="POST").message
     assert stub.seen == []
 
 
@@ -275,8 +286,8 @@ def test_a_token_that_is_refused_is_fetched_anew_once(stub: Stub, edge: Edge) ->
 def test_many_threads_share_one_token_and_do_not_wait_for_connections(
     stub: Stub, tmp_path: Path
 ) -> None:
-    edge = Edge(config(tmp_path, stub.server_port, timeout_s=20))
-    together = threading.Barrier(128, timeout=20)
+    edge = Edge(config(tmp_path, stub.server_port, timeout_s=60))
+    together = threading.Barrier(128, timeout=60)
 
     def meet(handler: Handler) -> None:
         together.wait()
@@ -416,7 +427,7 @@ def test_a_telling_that_fails_is_tried_by_the_next_and_nobody_waits_for_ever() -
 
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(fanout.tell, "pool", blocked, 10)
-        eventually(lambda: not fanout.tell("pool", lambda: None, 0.01), 5)
+        eventually(lambda: not fanout.tell("pool", lambda: None, 0.01))
         second = threads.submit(fanout.tell, "pool", lambda: None, 10)
         free.set()
         with pytest.raises(RuntimeError):

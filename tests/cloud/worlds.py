@@ -75,7 +75,7 @@ class World(Protocol):
         ...
 
 
-def settled(world: World, server: Server, status: str = "", timeout: float = 20) -> Server:
+def settled(world: World, server: Server, status: str = "", timeout: float = 60) -> Server:
     """The server once nothing is under way with it (and it has that status)."""
 
     def still() -> Server | None:
@@ -87,7 +87,7 @@ def settled(world: World, server: Server, status: str = "", timeout: float = 20)
     return seen
 
 
-def gone(world: World, server: Server, timeout: float = 20) -> None:
+def gone(world: World, server: Server, timeout: float = 60) -> None:
     """Wait until the server is no more."""
 
     def missing() -> bool:

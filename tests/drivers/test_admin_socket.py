@@ -28,7 +28,7 @@ from holdfast.model.errors import Conflict, NotFound
 from holdfast.ports.clock import SystemClock
 from holdfast.watch.admin import Admin, Items
 
-QUICK = Limits(connections=8, request_bytes=10_000, request_s=0.5, send_s=0.5)
+QUICK = Limits(connections=8, request_bytes=10_000, request_s=2.0, send_s=2.0)
 #: Holds the place of a socket as an agent would, until it is killed.
 OWNER = """
 import sys, time
@@ -89,15 +89,15 @@ def door(folder: Path, desk: Desk) -> Iterator[str]:
     made.start()
     yield path
     made.stop()
-    eventually(lambda: desk.streams == 0, 3)
-    assert not [one for one in threading.enumerate() if one.name.startswith("admin")]
+    eventually(lambda: desk.streams == 0)
+    eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("admin")])
     assert not Path(path).exists()
 
 
 @contextlib.contextmanager
 def caller(path: str) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as made:
-        made.settimeout(5)
+        made.settimeout(30)
         made.connect(path)
         yield made
 
@@ -134,7 +134,7 @@ def test_a_caller_who_has_said_all_still_hears_a_stream(door: str, desk: Desk) -
         assert json.loads(one.recv(4096))["item"]
         time.sleep(0.3)
         assert desk.streams == 1
-    eventually(lambda: desk.streams == 0, 3)  # and who has left is missed
+    eventually(lambda: desk.streams == 0)  # and who has left is missed
 
 
 @pytest.mark.parametrize(
@@ -164,13 +164,13 @@ def test_who_says_nothing_or_dribbles_is_not_waited_for(door: str) -> None:
     began = time.monotonic()
     with caller(door) as silent, caller(door) as dribbling:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            while time.monotonic() < began + 15:
+            while time.monotonic() < began + 40:
                 dribbling.sendall(b" ")
                 time.sleep(0.02)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 20
         for one in (silent, dribbling):
             (answer,) = rest(one)
-            assert "no question came within 0.5 s" in answer["error"]["message"]
+            assert "no question came within 2 s" in answer["error"]["message"]
 
 
 def test_who_does_not_read_is_cut_off_and_nobody_waits_for_him(
@@ -178,9 +178,9 @@ def test_who_does_not_read_is_cut_off_and_nobody_waits_for_him(
 ) -> None:
     with caller(door) as one:
         one.sendall(b'{"command": "flood"}\n')
-        eventually(lambda: desk.streams == 1, 3)
+        eventually(lambda: desk.streams == 1)
         assert client.ask(door, "echo") == {}
-        eventually(lambda: desk.streams == 0, 5)
+        eventually(lambda: desk.streams == 0)
         assert "cut off" in caplog.text
         assert client.ask(door, "echo") == {}
 
@@ -190,7 +190,7 @@ def test_two_hundred_at_the_door_are_answered_or_told_to_wait(door: str, desk: D
         crowd = []
         for number in range(200):
             one = stack.enter_context(socket.socket(socket.AF_UNIX))
-            one.settimeout(5)
+            one.settimeout(30)
             _knock(one, door)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 one.sendall(b'{"command": "echo"}\n' if number % 2 else b"")
@@ -211,7 +211,7 @@ def _knock(one: socket.socket, door: str) -> None:
             return False
         return True
 
-    eventually(so, 5, 0.01)
+    eventually(so, 30, 0.01)
 
 
 def test_a_stream_ends_when_the_agent_stops(folder: Path, desk: Desk) -> None:
@@ -220,7 +220,7 @@ def test_a_stream_ends_when_the_agent_stops(folder: Path, desk: Desk) -> None:
     made.start()
     with caller(path) as one:
         one.sendall(b'{"command": "idle"}\n')
-        eventually(lambda: desk.streams == 1, 3)
+        eventually(lambda: desk.streams == 1)
         made.stop()
         assert rest(one)[-1]["error"]["message"] == "the agent stops"
 
@@ -252,7 +252,7 @@ def test_the_socket_of_a_living_agent_is_left_alone_and_that_of_a_dead_one_repla
             assert caplog.text.count("another agent") == 1
             other.kill()
             other.wait()
-            eventually(lambda: answers(path), 5)
+            eventually(lambda: answers(path))
         finally:
             mine.stop()
     assert not Path(path).exists()

@@ -39,7 +39,7 @@ def test_an_agent_that_hangs_is_killed_with_its_children(
     before = time.monotonic()
     with pytest.raises(DriverError, match=r"off: no answer within 3 s"):
         fence.off("cmp-1")
-    assert time.monotonic() - before < 15.0
+    assert time.monotonic() - before < 30.0
     for pid in pids.read_text().split():
         eventually(lambda pid=pid: not psutil.pid_exists(int(pid)) or _gone(int(pid)))
 
@@ -78,7 +78,7 @@ def test_an_agent_gets_its_lines_and_nothing_of_our_environment(
     agent.chmod(0o755)
     (tmp_path / "community").write_text("snmp-secret\nsecond line\n")
     device = Device(
-        *("rack7-*", 1, "agent", 5.0),
+        *("rack7-*", 1, "agent", 30.0),
         agent="fence_own",
         address="{short}.pdu",
         user=USER,

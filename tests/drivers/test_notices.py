@@ -282,7 +282,7 @@ def test_stopping_while_a_hearer_cannot_leaves_the_message_to_the_next(world: Wo
     eventually(lambda: count.put_off_)
     began = time.monotonic()
     notices.stop()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 9  # it waits for ten seconds at most
     eventually(lambda: world.waiting() == 1)
     _, next_one = world.listener()
     eventually(lambda: hosts(next_one.heard_) == ["cmp1"])
@@ -394,6 +394,7 @@ def test_what_is_said_while_nobody_listens_waits(
     eventually(lambda: hosts(count.heard_) == ["cmp1"])
 
 
+@pytest.mark.timeout(300)
 def test_a_broker_that_goes_and_comes_is_one_line_each_and_nothing_that_waited_is_lost(
     world: World,
     listening: tuple[NovaNotices, Count],
@@ -412,7 +413,7 @@ def test_a_broker_that_goes_and_comes_is_one_line_each_and_nothing_that_waited_i
         eventually(lambda: not notices.connected)
         time.sleep(2)  # a few tries in vain
     world.declare_exchange()  # a transient one has gone with the broker
-    eventually(lambda: notices.connected, 15)
+    eventually(lambda: notices.connected, 60)
     world.nova().info({}, "service.update", service("cmp2"))
     eventually(lambda: hosts(count.heard_) == ["cmp1", "cmp2"])
     assert count.there == [True, False, True]
@@ -446,9 +447,10 @@ def test_a_cut_wire_under_load_loses_nothing(world: World) -> None:
         for host in said:
             nova.info({}, "service.update", service(host))
             if host in ("cmp60", "cmp120"):
-                eventually(lambda: seen and notices.connected)
+                times = 1 if host == "cmp60" else 2  # it has noticed the cut before
+                eventually(lambda times=times: seen and count.there.count(True) == times)
                 cable.cut()
-        eventually(lambda: set(seen) == set(said), 20)
+        eventually(lambda: set(seen) == set(said), 60)
         notices.stop()
         assert len(count.there) >= 4
         eventually(lambda: world.waiting() == 0)
@@ -532,12 +534,12 @@ def test_without_a_broker_it_starts_waits_and_stops_in_time(
     notices = NovaNotices(configuration.load([], [str(file)]), SystemClock())
     began = time.monotonic()
     notices.listen(lambda _notice: None)
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 5
     time.sleep(4)
     assert not notices.connected
     began = time.monotonic()
     notices.stop()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 9
     assert [record.message for record in caplog.records if "not listening" in record.message] == [
         f"not listening to Nova's notifications at {nowhere.partition('@')[2].rstrip('/')}/:"
         " ConnectionRefusedError: [Errno 111] Connection refused"
@@ -551,7 +553,7 @@ def test_a_frozen_broker_does_not_keep_it_from_stopping(
     with world.server.paused():
         began = time.monotonic()
         notices.stop()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9
 
 
 def test_a_broker_that_accepts_and_says_nothing_does_not_keep_it_from_stopping(
@@ -611,7 +613,7 @@ def test_the_queue_is_bounded_the_oldest_go_first(world: World) -> None:
 def test_a_quorum_queue_serves_as_well(world: World) -> None:
     world.declare_exchange(durable=True)
     notices, count = world.listener(quorum=True)
-    eventually(lambda: notices.connected, 20)
+    eventually(lambda: notices.connected, 60)
     world.nova(durable=True).info({}, "service.update", service("cmp1"))
     eventually(lambda: hosts(count.heard_) == ["cmp1"])
 
@@ -721,7 +723,7 @@ def queues(server: RabbitMQ) -> set[str]:
         env=server.environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=True,
     )
     return set(done.stdout.split())
@@ -734,18 +736,19 @@ def test_the_command_prints_what_it_hears_and_takes_nothing_from_anybody(
     notices.stop()
     nova = world.nova()
     nova.info({}, "service.update", service("cmp0"))
-    with run_listen(world.config(), "--seconds", "4") as running:
+    with run_listen(world.config(), "--seconds", "8") as running:
         assert running.stderr is not None
         assert "1 waiting, 0 readers" in running.stderr.readline()
         assert running.stderr.readline().startswith("listening to")
         nova.info({}, "service.update", service("cmp1", disabled=True))
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=90)
     assert running.returncode == 0, err
     assert out.endswith("info service.update nova-compute on cmp1: disabled\n")
     assert len(out.splitlines()) == 1
     assert world.waiting() == 2  # the managers' copies
 
 
+@pytest.mark.timeout(300)
 def test_a_killed_command_leaves_no_queue_behind(
     world: World, listening: tuple[NovaNotices, Count]
 ) -> None:
@@ -757,13 +760,14 @@ def test_a_killed_command_leaves_no_queue_behind(
         during = queues(world.server)
         running.kill()
     assert len(during - before) == 1
-    eventually(lambda: queues(world.server) == before, 10)
+    # one that somebody else left may go as well
+    eventually(lambda: not queues(world.server) - before, 90)
 
 
 def test_silence_gets_a_hint_and_exit_code_1(world: World) -> None:
     world.declare_exchange()
     with run_listen(world.config(), "--seconds", "7") as running:
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=110)
     assert (running.returncode, out) == (1, "")
     assert "notification_format = versioned" in err
     assert "nothing was heard" in err
@@ -771,13 +775,13 @@ def test_silence_gets_a_hint_and_exit_code_1(world: World) -> None:
 
 def test_the_command_says_what_is_wrong_with_the_broker(world: World, tmp_path: Path) -> None:
     with run_listen(world.config()) as running:
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=110)
     assert running.returncode == 1
     assert f"no exchange {world.exchange}" in err
     nowhere = f"rabbit://guest:pw@127.0.0.1:{free_port()}//"
     file = write_config(tmp_path / "x.conf", {"notifications": {"transport_url": nowhere}})
     with run_listen(file) as running:
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=110)
     assert running.returncode == 1
     assert "Connection refused" in err
     assert "pw" not in err

@@ -73,7 +73,7 @@ def test_processes_that_share_a_file_from_its_first_moment_lose_nothing(
     path: str,
 ) -> None:
     workers = [python(BOOKER, path, str(n)) for n in range(3)]
-    wins = [int(worker.communicate(timeout=30)[0]) for worker in workers]
+    wins = [int(worker.communicate(timeout=100)[0]) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0, 0]
     assert sum(wins) == 60
     cloud = SimCloud(path, SystemClock())
@@ -207,7 +207,7 @@ cloud.close()
 def test_calls_that_only_looked_are_counted_when_their_process_goes(path: str) -> None:
     sim = Simulator(path, SystemClock())
     with python(LOOKER, path) as looker:
-        looker.communicate(timeout=30)
+        looker.communicate(timeout=100)
     assert sim.calls() == {"hosts.list": 5}
     sim.close()
 

@@ -13,6 +13,9 @@ import pytest
 from holdfast.client import Client, Forbidden, Unauthorized
 from tests.e2e.town import HOST, Town, a_town
 
+#: Real programs, which take their time beside others.
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:

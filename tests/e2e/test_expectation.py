@@ -19,6 +19,9 @@ from tests.e2e.deployment import write_config
 from tests.e2e.town import HOST, Town, a_town
 from tests.processes import eventually, script
 
+#: Real programs, which take their time beside others.
+pytestmark = pytest.mark.timeout(300)
+
 EVERY_S = 0.3
 #: Looks that would do for anything.
 MANY_LOOKS_S = 8 * EVERY_S
@@ -51,7 +54,8 @@ def observed(town: Town, server: str) -> list[str]:
 @contextlib.contextmanager
 def behind(town: Town) -> Iterator[sqlite3.Connection]:
     """The world itself, behind the cloud's back."""
-    with contextlib.closing(sqlite3.connect(town.folder / "state" / "sim.db")) as db, db:
+    file = town.folder / "state" / "sim.db"
+    with contextlib.closing(sqlite3.connect(file, timeout=60)) as db, db:
         yield db
 
 
@@ -80,7 +84,7 @@ def test_a_death_that_is_heard_and_missed_is_one_report_and_one_incident(town: T
         with town.agent():
             town.knows(server)
             town.sim.crash_server(server)
-            eventually(lambda: town.incidents(server), 15)
+            eventually(lambda: town.incidents(server))
             time.sleep(MANY_LOOKS_S)
             assert observed(town, server) == ["failed stopped failed"]
             assert len(town.incidents(server)) == 1
@@ -106,7 +110,7 @@ def test_a_guest_that_runs_here_and_belongs_elsewhere_is_noted_and_left_alone(to
         (here,) = db.execute("SELECT id FROM hosts WHERE name = ?", (HOST,)).fetchone()
         db.execute("INSERT INTO domains VALUES (?, ?)", (server, here))
     with town.agent():
-        eventually(lambda: observed(town, server), 15)
+        eventually(lambda: observed(town, server))
         time.sleep(MANY_LOOKS_S)
     assert observed(town, server) == ["noted expectation unexpected"]
     assert town.incidents(server) == []

@@ -18,6 +18,9 @@ from tests.e2e.deployment import write_config
 from tests.e2e.town import HOST, Town, a_town
 from tests.processes import Program, eventually, script
 
+#: Real programs, which take their time beside others.
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
@@ -59,7 +62,7 @@ def watching(town: Town, file: Path, *words: str) -> Iterator[subprocess.Popen[s
         subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True) as made,
     ):
         try:
-            eventually(lambda: file.read_text().count("\n") > 0, 15)
+            eventually(lambda: file.read_text().count("\n") > 0, 60)
             yield made
         finally:
             made.kill()
@@ -95,8 +98,8 @@ def test_what_is_watched_is_what_happens_and_can_be_replayed(
     with watching(town, lines), watching(town, record, "--json", "--guest", name):
         town.sim.crash_server(server)
         town.recovered(server)
-        eventually(lambda: "started booted" in lines.read_text(), 15)
-        eventually(lambda: '"started"' in record.read_text(), 15)
+        eventually(lambda: "started booted" in lines.read_text())
+        eventually(lambda: '"started"' in record.read_text())
     said = lines.read_text()
     for what in (
         f"event    {name}: lifecycle stopped failed",
@@ -201,10 +204,10 @@ def test_what_is_simulated_changes_nothing_unless_it_is_for_real(
     assert town.incidents(server) == []
     ran = ask(town, "simulate", *event, "--for-real", "--yes")
     assert ran.returncode == 0, ran.stderr
-    (incident,) = eventually(lambda: town.incidents(server), 15)
+    (incident,) = eventually(lambda: town.incidents(server))
     assert "(simulated)" in incident["cause"]
     town.recovered(server)
-    eventually(lambda: answer(town, "simulate", *event), 15)  # it runs, and could die
+    eventually(lambda: answer(town, "simulate", *event))  # it runs, and could die
 
 
 def test_what_is_simulated_says_why_nothing_would_be_told(town: Town, agent: Program) -> None:

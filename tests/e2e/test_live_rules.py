@@ -19,7 +19,12 @@ from tests.e2e.deployment import write_config
 from tests.e2e.town import HOST, Town, a_town
 from tests.processes import Program, script
 
+#: Real programs, which take their time beside others.
+pytestmark = pytest.mark.timeout(300)
+
 HOT = "rules:\n  - {{id: hot, on: guest, field: util_ratio, when: '> {level}%', for: 1m}}\n"
+#: A heartbeat is ten seconds away, and the machine may be busy.
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -61,22 +66,22 @@ def test_a_level_is_changed_from_everywhere_and_survives_kill_nine(town: Town) -
     agent = town.agent()
     with agent:
         # the file, which is watched
-        agent.wait_until(lambda: here(town) == {"hot": (0.95, "file")}, 20)
+        agent.wait_until(lambda: here(town) == {"hot": (0.95, "file")}, PATIENCE_S)
         file.write_text(HOT.format(level=90))
-        agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")}, 10)
+        agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")}, PATIENCE_S)
         # which is not taken again after one has gone back from it, but for a hang-up
         holdfast(town, "rules", "rollback", "--here", "--socket", socket)
         assert here(town) == {"hot": (0.95, "file")}
         agent.signal(signal.SIGHUP)
-        agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")}, 10)
+        agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")}, PATIENCE_S)
         # the centre: hosts of this group
         (town.folder / "gpu.yaml").write_text(HOT.format(level=80))
         document = str(town.folder / "gpu.yaml")
         holdfast(town, "rules", "set", "gpus", document, "--scope", "group:gpu")
-        agent.wait_until(lambda: here(town) == {"hot": (0.8, "central")}, 25)
+        agent.wait_until(lambda: here(town) == {"hot": (0.8, "central")}, PATIENCE_S)
         agent.signal(signal.SIGHUP)  # the next heartbeat, at once
         agent.wait_until(
-            lambda: beaten(town)["rules"]["central"] == beaten(town)["rules"]["wanted"], 25
+            lambda: beaten(town)["rules"]["central"] == beaten(town)["rules"]["wanted"], PATIENCE_S
         )
         # a person on the host, who goes back
         (town.folder / "own.yaml").write_text(HOT.format(level=50))
@@ -85,7 +90,7 @@ def test_a_level_is_changed_from_everywhere_and_survives_kill_nine(town: Town) -
         assert here(town) == {"hot": (0.5, "socket")}
         agent.kill()
         agent.start()
-        agent.wait_until(lambda: here(town) == {"hot": (0.5, "socket")}, 20)
+        agent.wait_until(lambda: here(town) == {"hot": (0.5, "socket")}, PATIENCE_S)
         holdfast(town, "rules", "rollback", "--here", "--socket", socket)
         assert here(town) == {"hot": (0.8, "central")}
         # what is broken changes nothing, wherever it comes from
@@ -98,7 +103,7 @@ def test_a_level_is_changed_from_everywhere_and_survives_kill_nine(town: Town) -
         shown = holdfast(town, "rules", "list", "--here", "--socket", socket)
         assert "not taken from socket" in shown
     listed = json.loads(holdfast(town, "rules", "list", "--hosts", "-f", "json"))
-    assert [one["host"] for one in listed] == [HOST]
+    assert HOST in [one["host"] for one in listed]
 
 
 def test_the_centre_refuses_what_is_wrong_line_by_line(town: Town) -> None:
@@ -139,11 +144,11 @@ def test_the_numbers_of_a_host_leave_it_while_somebody_looks(town: Town) -> None
         return found
 
     with Program(command, town.folder, name="real") as agent:
-        agent.wait_until((town.folder / "real.sock").exists, 20)
-        agent.wait_until(lambda: host in {one["host"] for one in Agents(wire).list()}, 20)
+        agent.wait_until((town.folder / "real.sock").exists, PATIENCE_S)
+        agent.wait_until(lambda: host in {one["host"] for one in Agents(wire).list()}, PATIENCE_S)
         assert seen(agent)["points"] == 0
         wire.call("POST", where)
-        agent.wait_until(lambda: seen(agent)["points"] > 0, 25)
+        agent.wait_until(lambda: seen(agent)["points"] > 0, PATIENCE_S)
         (line, *_) = seen(agent)["lines"]
         assert (line["kind"], line["id"]) == ("host", host)
         assert not seen(agent)["simulated"]

@@ -24,10 +24,13 @@ from holdfast.ports.clock import SystemClock
 from tests.e2e.deployment import all_in_one
 from tests.processes import eventually
 
+#: Real programs, which take their time beside others.
+pytestmark = pytest.mark.timeout(300)
+
 COMPUTE = {"type": "COMPUTE", "control_attributes": "SSH"}
 VERSIONS = ["1.0", "1.1"]
 #: Sure to have come to something by then; Masakari's own tests wait for ten minutes.
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @dataclass
@@ -61,7 +64,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     folder = tmp_path_factory.mktemp("town")
     file = str(folder / "state" / "sim.db")
     with all_in_one(folder) as (_program, client), contextlib.ExitStack() as stack:
-        eventually((folder / "state" / "populated").exists, 30.0)
+        eventually((folder / "state" / "populated").exists, PATIENCE_S)
         sim = stack.enter_context(contextlib.closing(Simulator(file, SystemClock())))
         cloud = stack.enter_context(contextlib.closing(SimCloud(file, SystemClock(), seed=1)))
         made = Town(client, sim, cloud)

@@ -21,6 +21,7 @@ class Ear:
         self._lock = threading.Lock()
         self.events: dict[str, list[Event]] = defaultdict(list)
         self.told: dict[str, list[Happening]] = defaultdict(list)
+        self._when: dict[tuple[str, str], float] = {}  # it was heard last
         self.watches: dict[str, GuestWatch] = defaultdict(
             lambda: GuestWatch(guest_filter_file.default())
         )
@@ -31,6 +32,7 @@ class Ear:
         now = time.monotonic()
         with self._lock:
             self.events[event.name].append(event)
+            self._when[event.name, words(event)] = now
             heard = now - (datetime.now(UTC) - event.at).total_seconds()
             self.told[event.name] += self.watches[event.name].hear(event, now, heard)
             self.lags_s.append((datetime.now(UTC) - event.at).total_seconds())
@@ -48,23 +50,23 @@ class Ear:
     def said(self, name: str) -> list[str]:
         """lifecycle stopped failed, io_error pause hda, …"""
         with self._lock:
-            return [
-                " ".join(filter(None, (one.kind, one.detail, one.reason, one.disk)))
-                for one in self.events[name]
-            ]
+            return [words(one) for one in self.events[name]]
 
-    def verdicts(self, name: str, after_s: float = 0.0) -> list[str]:
-        """What is told of it by then, if nothing more happens."""
+    def verdicts(self, name: str, after_s: float = 0.0, since: str = "") -> list[str]:
+        """What trouble is told of it by then, if nothing more happens; `since`: so long after this
+        was heard, however long ago that is."""
         with self._lock:
             watch = copy.deepcopy(self.watches[name])
             told = list(self.told[name])
-        told += watch.look(time.monotonic() + after_s)
+            began = self._when[name, since] if since else time.monotonic()
+        told += watch.look(began + after_s)
         return [
             " ".join(filter(None, (one.state, one.evidence["event"], one.evidence["detail"])))
             for one in told
+            if one.state != "well"
         ]
 
-    def wait(self, name: str, *wanted: str, within_s: float = 15.0) -> None:
+    def wait(self, name: str, *wanted: str, within_s: float = 60.0) -> None:
         """Until all of these were heard, in whatever order."""
 
         def heard() -> bool:
@@ -78,3 +80,7 @@ class Ear:
         with self._lock:
             self.events[name].clear()
             self.told[name].clear()
+
+
+def words(event: Event) -> str:
+    return " ".join(filter(None, (event.kind, event.detail, event.reason, event.disk)))

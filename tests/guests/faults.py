@@ -108,7 +108,7 @@ def listening(host: GuestHost) -> Iterator[Lab]:
     ear = Ear()
     with contextlib.closing(LibvirtGuests(host.url, SystemClock())) as guests:
         guests.start(ear)
-        eventually(lambda: not guests.why_deaf(), 20)
+        eventually(lambda: not guests.why_deaf(), 60)
         yield Lab(host, ear, guests)
 
 

@@ -6,6 +6,7 @@
  *   r  reset    s  power off          d  read a sector    D  write one
  *   b  hang and spin                  x  hang and do nothing
  *   a  answer as a guest agent        A  stop that
+ *   q  say whether it was pinged
  *
  * It sleeps until something comes, and powers off when its power button is pressed. */
 
@@ -127,7 +128,7 @@ struct queue {
 static struct queue control, from_host, to_host;
 static u8 heard[2048];
 static u16 base;
-static int is_open;
+static int is_open, pinged;
 
 static void queue_begin(struct queue *queue, u16 number) {
     queue->number = number;
@@ -207,6 +208,7 @@ static void answer(void) {
     heard[length < sizeof heard ? length : sizeof heard - 1] = 0;
     from_host.seen++;
     const char *text = (const char *)heard;
+    if (after(text, "guest-ping")) pinged = 1;
     if (after(text, "delimited")) *end++ = (char)0xFF;
     while (*head) *end++ = *head++;
     if ((id = after(text, "\"id\":")))
@@ -261,6 +263,7 @@ void main(void) {
         case 'D': disk(1); break;
         case 'a': agent(1); break;
         case 'A': agent(0); break;
+        case 'q': say(pinged ? "pinged" : "not yet"); break;
         case 'b': for (;;) {}
         case 'x': for (;;) __asm__ volatile("cli; hlt");
         }

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +21,8 @@ from tests.servers.base import SYSTEM, Missing, which
 from tests.servers.libvirt import Libvirt
 
 HERE = Path(__file__).parent
+#: What a QEMU gets to take a byte, on a machine that is busy.
+TAKES_S = 20.0
 COMPILE = (
     "gcc -m32 -Os -ffreestanding -fno-pie -fno-stack-protector -fno-asynchronous-unwind-tables"
     " -mno-sse -nostdlib -static -w -Wl,--build-id=none,-Ttext=0x100000,-n,-z,noexecstack"
@@ -92,7 +97,7 @@ class GuestHost(Libvirt):
         """The daemon alone, by this signal."""
         assert self.kept is not None
         self.kept.signal(number)
-        self.kept.wait(5)
+        self.kept.wait(30)
         self._before.append(self.kept)
         self.kept = None
 
@@ -135,15 +140,16 @@ class GuestHost(Libvirt):
 
     def wait_ready(self, name: str) -> None:
         """Its guest runs and obeys."""
-        eventually(lambda: b"OK" in self.say(name, "h"), 30, 0.02)
+        eventually(lambda: b"OK" in self.say(name, "h", takes_s=0.3), 60, 0.02)
 
-    def say(self, name: str, command: str, wait_s: float = 0.3) -> bytes:
+    def say(self, name: str, command: str, wait_s: float = 0.3, takes_s: float = TAKES_S) -> bytes:
         """One byte to a guest; what it answers with, up to the end of a line."""
         heard = b""
         with socket.socket(socket.AF_UNIX) as serial:
             try:
                 serial.connect(str(self.sockets / name))
                 serial.sendall(command.encode())
+                _taken(serial, takes_s)
                 until = time.monotonic() + wait_s
                 while b"\n" not in heard and (left := until - time.monotonic()) > 0:
                     serial.settimeout(left)
@@ -186,7 +192,7 @@ class Disk:
             words += [f"error-{way}={error}", f"error-{way}-rate=100%"]
             words += [f"error-{way}-file={self._bad}"]
         self.server = Kept(words, log=host.log, user=host.user)
-        eventually(self.socket.exists, 10, 0.01)
+        eventually(self.socket.exists, 30, 0.01)
 
     def xml(self, write: str, read: str, *, named: bool = True) -> str:
         name = " name='vol0'" if named else ""
@@ -197,3 +203,15 @@ class Disk:
 
     def mend(self) -> None:
         self._bad.unlink()
+
+
+def _taken(line: socket.socket, within_s: float) -> None:
+    """All of it was read at the other end: what is not when we hang up is lost."""
+    until = time.monotonic() + within_s
+    while _unread(line) and time.monotonic() < until:
+        time.sleep(0.002)
+
+
+def _unread(line: socket.socket) -> int:
+    (left,) = struct.unpack("i", fcntl.ioctl(line, termios.TIOCOUTQ, bytes(4)))
+    return int(left)

@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from holdfast.drivers.cloud.libvirt.settings import Settings
 from holdfast.ports.clock import SystemClock
 from holdfast.recovery import kinds
@@ -71,7 +73,7 @@ class PlainHouse(HealHouse):
         clock: Any = RealClock()
         super().__init__(path, clock)
         self.recovery.bring_back_after_s = 0.5
-        self.recovery.start_timeout_s = 10.0
+        self.recovery.start_timeout_s = 60.0
 
     def more_kinds(self, manager: Manager, points: Points | None) -> dict[str, Any]:
         """Recovery works on the machines; the simulated cloud stays for what else a house does."""
@@ -85,7 +87,7 @@ class PlainHouse(HealHouse):
         super().close()
         self._spare.close()
 
-    def until(self, so: Callable[[], object], seconds: float = 30.0) -> None:
+    def until(self, so: Callable[[], object], seconds: float = 90.0) -> None:
         """Work until it is so."""
         deadline = time.monotonic() + seconds
         while not _holds(so):
@@ -94,6 +96,13 @@ class PlainHouse(HealHouse):
                 for one in self.m.store.operations.list_all()
             ]
             self.run(seconds=0.1)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _holds(so: Callable[[], object]) -> bool:
@@ -126,6 +135,8 @@ class Watchman:
     def _look(self) -> None:
         while not self._stop.wait(0.2):
             for guest, running in self._kvm.running().items():
-                if len(running) > 1:
-                    self.twice.append((guest, list(running)))
+                # one after the other was looked at: it may have ended before the next began
+                alive = [host for host, process in running.items() if _runs(process)]
+                if len(alive) > 1:
+                    self.twice.append((guest, alive))
             self.looks += 1

@@ -76,7 +76,7 @@ def guests(
 def died(host: GuestHost, name: str) -> None:
     """It is killed, and gone."""
     pid = host.kill_guest(name)
-    eventually(lambda: not psutil.pid_exists(pid), 5, 0.01)
+    eventually(lambda: not psutil.pid_exists(pid), 30, 0.01)
 
 
 # libvirtd
@@ -95,7 +95,7 @@ def test_what_happens_while_libvirtd_is_dead_is_told_once_and_mended(
         host.start()
         recovered(site, uuids["gap-killed"], 1)
         recovered(site, uuids["gap-panics"], 1)
-        eventually(lambda: site.said(uuids["gap-short"]), 10)
+        eventually(lambda: site.said(uuids["gap-short"]), 60)
         died(host, "gap-well")
         recovered(site, uuids["gap-well"], 1)
         time.sleep(1)
@@ -122,7 +122,7 @@ def test_what_happens_while_libvirtd_is_frozen_is_told_once_and_mended(
         with host.frozen_daemon():
             died(host, "cold")
             words = ("silent", "no answer")
-            agent.wait_until(lambda: any(one in agent.tail() for one in words), 15)
+            agent.wait_until(lambda: any(one in agent.tail() for one in words), 60)
         recovered(site, uuids["cold"], 1)
         time.sleep(1)
         recovered(site, uuids["cold"], 1)
@@ -189,7 +189,7 @@ def test_an_agent_that_is_killed_again_and_again_loses_no_death_and_doubles_none
         time.sleep(1)
         for name, uuid in uuids.items():
             recovered(site, uuid, reaper.deaths[name])
-            told = site.observations(uuid)
+            told = [one for one in site.observations(uuid) if one["state"] != "well"]
             assert {verdict(one) for one in told} <= {"failed stopped failed"}, (SEED, name)
             assert len({one["incident_id"] for one in told}) == reaper.deaths[name], (SEED, name)
             assert len(site.said(uuid)) <= reaper.deaths[name], (SEED, name)
@@ -252,7 +252,7 @@ def test_a_report_whose_sender_was_killed_before_it_heard_that_it_was_taken_is_o
 # the API
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_what_dies_while_the_api_is_away_is_told_once_when_it_is_back(
     host: GuestHost, site: Site
 ) -> None:
@@ -272,12 +272,12 @@ def test_what_dies_while_the_api_is_away_is_told_once_when_it_is_back(
         eventually(lambda: site.waiting(HOST) == 4, 40)
         time.sleep(max(0.0, AWAY_S - (time.monotonic() - gone)))
         site.up.start()
-        site.up.wait_http(f"{site.client.url}/readyz")
+        site.up.wait_http(f"{site.client.url}/readyz", 90)
         for name in names[:3]:
             recovered(site, uuids[name], 1)
             assert site.said(uuids[name]) == ["failed stopped failed"]
         assert site.said(uuids["away-well"]) == []
-        assert site.waiting(HOST) == 0
+        eventually(lambda: site.waiting(HOST) == 0)  # once it has heard that they were taken
 
 
 # floods

@@ -48,8 +48,10 @@ class Writers:
 
     def look(self) -> set[int]:
         pids = map(int, filter(str.isdigit, os.listdir("/proc")))
-        found = {pid for pid in pids if self._writes(pid)}
-        self.seen |= found
+        seen = {pid for pid in pids if self._writes(pid)}
+        # one after the other was looked at: the first may have ended before the last began
+        found = {pid for pid in seen if self._writes(pid)} if len(seen) > 1 else seen
+        self.seen |= seen
         self.most = max(self.most, len(found))
         self.looks += 1
         return found
@@ -80,6 +82,7 @@ def locks(disk: Path) -> int:
     return sum(f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())
 
 
+@pytest.mark.timeout(300)
 def test_a_guest_is_restarted_where_it_dies_and_the_third_time_on_another_host(
     kvm: Kvm, tmp_path: Path
 ) -> None:
@@ -99,19 +102,19 @@ def test_a_guest_is_restarted_where_it_dies_and_the_third_time_on_another_host(
                 recovered(site, guest, death)
                 (now,) = kvm.runs(guest)
                 assert now in where
-                eventually(lambda: locks(disk) == one_writer, 5)
+                eventually(lambda: locks(disk) == one_writer)
             third = site.incidents(guest)[0]
             assert "it died 3 times" in third["sentence"]
             assert kvm.domain(A, guest) == "missing"
             site.knows(now, guest)
             assert len(writers.look()) == 1
             kvm.kill(guest)  # its budget is used up: people are called, wherever it is
-            eventually(lambda: sorted(site.statuses(guest)) == ["failed", *["recovered"] * 3], 20)
+            eventually(lambda: sorted(site.statuses(guest)) == ["failed", *["recovered"] * 3], 60)
             time.sleep(0.5)
         assert kvm.runs(guest) == []
         assert (writers.most, len(writers.seen), locks(disk)) == (1, 4, 0)
         assert writers.looks > 50
-        told = site.observations(guest)
+        told = [one for one in site.observations(guest) if one["state"] != "well"]
         assert [one["observer"] for one in told] == [f"agent@{A}"] * 3 + [f"agent@{now}"]
         assert {one["state"] for one in told} == {"failed"}
         assert kvm.runs(other) == [A]

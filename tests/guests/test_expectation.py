@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ import psutil
 import pytest
 
 from holdfast.drivers.cloud.sim import SimCloud
+from holdfast.drivers.guests import reader
 from holdfast.drivers.guests.libvirt import LibvirtGuests
 from holdfast.model.errors import DriverError
 from holdfast.ports.clock import SystemClock
+from holdfast.ports.guests import Guest
 from holdfast.watch.spool import Spool
 from tests.e2e.town import HOST, Town, a_town
 from tests.guests.host import GuestHost
@@ -52,7 +54,8 @@ class Place:
             query={"subject": f"server:{server}"},
             key="observations",
         )
-        said = (one["evidence"] | {"state": one["state"]} for one in rows)
+        troubles = (one for one in rows if one["state"] != "well")
+        said = (one["evidence"] | {"state": one["state"]} for one in troubles)
         return [f"{one['state']} {one['event']} {one['detail']}" for one in said]
 
     def recovered(self, server: str) -> None:
@@ -61,11 +64,12 @@ class Place:
             assert statuses == ["recovered"], statuses
             return True
 
-        eventually(so, 30)
+        eventually(so, 60)
 
     def state(self, name: str) -> tuple[str, str]:
         with contextlib.closing(LibvirtGuests(self.host.url, SystemClock())) as driver:
-            return {one.name: (one.state, one.reason) for one in driver.read()[0]}[name]
+            guests = eventually(lambda: read(driver), 60) or []
+            return {one.name: (one.state, one.reason) for one in guests}[name]
 
 
 def with_uuid(xml: str, own: str) -> str:
@@ -155,11 +159,11 @@ def test_guests_that_a_reboot_of_the_host_left_off_are_recovered(place: Place) -
     with agent:
         town.knows(made["rebooted"])
         host.say("switched-off", "s")
-        eventually(lambda: "'ended': 'shutdown'" in noted(town), 10)
+        eventually(lambda: "'ended': 'shutdown'" in noted(town), 60)
         agent.kill()
         host.die(signal.SIGKILL)
         pid = host.kill_guest("rebooted")
-        eventually(lambda: not psutil.pid_exists(pid), 5)
+        eventually(lambda: not psutil.pid_exists(pid))
         for file in host.folder.glob("run/libvirt/qemu/run/*.xml"):
             file.unlink()
         host.start()
@@ -180,7 +184,7 @@ def test_a_guest_that_the_cloud_has_off_is_noted(place: Place) -> None:
     with contextlib.closing(SimCloud(file, SystemClock(), seed=1)) as cloud:
         cloud.servers.stop(made["undead"])
     with town.agent():
-        eventually(lambda: place.observed(made["undead"]), 20)
+        eventually(lambda: place.observed(made["undead"]), 60)
         time.sleep(MANY_LOOKS_S)
     assert place.observed(made["undead"]) == ["noted expectation unexpected"]
     assert town.incidents(made["undead"]) == []
@@ -198,8 +202,10 @@ def driver(host: GuestHost) -> Iterator[LibvirtGuests]:
 
 
 def test_a_reading_needs_no_listener_and_is_not_held_up_by_a_qemu_that_hangs(
-    host: GuestHost, driver: LibvirtGuests
+    host: GuestHost, driver: LibvirtGuests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reader, "GUEST_S", 5.0)  # on a busy machine one that is well needs more
+    monkeypatch.setattr(reader, "ANSWER_S", 10.0)
     with host.connected() as way:
         for name in ("frozen", "well"):
             way.defineXML(host.xml(name)).create()
@@ -210,7 +216,7 @@ def test_a_reading_needs_no_listener_and_is_not_held_up_by_a_qemu_that_hangs(
         for _ in range(5):
             began = time.monotonic()
             guests, at = driver.read()
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 30
             found = {one.name: one.state for one in guests}
             assert found["well"] == "running"
             assert found["off"] == "shutoff"
@@ -226,22 +232,22 @@ def test_a_daemon_that_is_away_or_frozen_has_no_guests_to_tell_of(
     nowhere = LibvirtGuests(f"qemu+unix:///session?socket={tmp_path / 'none'}", SystemClock())
     with contextlib.closing(nowhere), pytest.raises(DriverError):
         nowhere.read()
-    assert driver.read()[0] == []
+    eventually(lambda: read(driver) == [], 60)
     with host.frozen_daemon():
         began = time.monotonic()
         with pytest.raises(DriverError):
             driver.read()
-        assert time.monotonic() - began < 8
-    eventually(lambda: readable(driver), 10)
+        assert time.monotonic() - began < 20
+    eventually(lambda: read(driver) == [], 60)
     host.die(signal.SIGKILL)
     with pytest.raises(DriverError):
         driver.read()
     host.start()
-    eventually(lambda: readable(driver), 10)
+    eventually(lambda: read(driver) == [], 60)
 
 
-def readable(driver: LibvirtGuests) -> bool:
+def read(driver: LibvirtGuests) -> Sequence[Guest] | None:
+    """None if the daemon does not answer in time, be it away or only busy."""
     with contextlib.suppress(DriverError):
-        driver.read()
-        return True
-    return False
+        return driver.read()[0]
+    return None

@@ -95,7 +95,7 @@ def test_a_guest_that_hangs_is_told_from_one_that_works_and_one_without_an_agent
         "hb-gone": [],
         "hb-other": [],
     }
-    assert found["hb-well"].answered
+    eventually(lambda: look()["hb-well"].answered)
     assert not found["hb-gone"].open
     heart.close()
 

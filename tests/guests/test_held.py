@@ -21,15 +21,17 @@ from tests.guests.faults import LONG, Lab, Row
 from tests.guests.host import GuestHost
 from tests.processes import eventually
 
-HELD_S = 2.0
+#: More than a busy machine keeps a QEMU from answering.
+HELD_S = STUCK_S = 4.0
 
 
 @pytest.fixture(scope="module")
 def lab(host: GuestHost) -> Iterator[Lab]:
     ear = Ear()
-    guests = LibvirtGuests(host.url, SystemClock(), probe_every_s=0.5, held_s=HELD_S)
+    spans = {"probe_every_s": 0.5, "stuck_s": STUCK_S, "held_s": HELD_S}
+    guests = LibvirtGuests(host.url, SystemClock(), **spans)
     guests.start(ear)
-    eventually(lambda: not guests.why_deaf(), 20)
+    eventually(lambda: not guests.why_deaf(), 60)
     yield Lab(host, ear, guests)
     guests.close()
 
@@ -54,15 +56,15 @@ def test_an_order_that_does_not_end_is_told_of_from_its_begin_until_it_does(lab:
         begun = datetime.now(UTC)
         order = threading.Thread(target=domain.blockJobAbort, args=("hda",))
         order.start()
-        lab.ear.wait("held", "monitor held", within_s=20)
+        lab.ear.wait("held", "monitor held")
         (event,) = [one for one in lab.ear.events["held"] if one.kind == "monitor"]
-        assert timedelta(seconds=-1) < event.at - begun < timedelta(seconds=4)
+        assert timedelta(seconds=-1) < event.at - begun < timedelta(seconds=HELD_S)
         assert datetime.now(UTC) - event.at >= timedelta(seconds=HELD_S)
-        assert lab.ear.verdicts("held", 50) == []
-        assert lab.ear.verdicts("held", 70) == ["noted monitor held"]
+        assert lab.ear.verdicts("held", 50, "monitor held") == []
+        assert lab.ear.verdicts("held", 70, "monitor held") == ["noted monitor held"]
         lab.host.spoil("held", "give")
-        order.join(20)
-        lab.ear.wait("held", "monitor released", within_s=20)
+        order.join(60)
+        lab.ear.wait("held", "monitor released")
         assert lab.ear.verdicts("held", LONG) == []
 
 
@@ -73,7 +75,7 @@ def test_each_of_six_qemus_that_hang_at_once_is_told_of_and_none_of_the_others(l
         pids = {name: lab.host.kill_guest(name, signal.SIGSTOP) for name in frozen}
         try:
             for name in frozen:
-                lab.ear.wait(name, "monitor stuck", within_s=20)
+                lab.ear.wait(name, "monitor stuck")
             for name in well:
                 assert [one for one in lab.ear.said(name) if one.startswith("monitor")] == []
             assert lab.domain("warm-0").isActive()  # somebody is left there who answers
@@ -81,7 +83,7 @@ def test_each_of_six_qemus_that_hang_at_once_is_told_of_and_none_of_the_others(l
             for pid in pids.values():
                 os.kill(pid, signal.SIGCONT)
         for name in frozen:
-            lab.ear.wait(name, "monitor answering", within_s=20)
+            lab.ear.wait(name, "monitor answering")
 
 
 def test_a_copy_and_a_save_that_take_long_are_nothing(lab: Lab) -> None:
@@ -95,7 +97,7 @@ def test_a_copy_and_a_save_that_take_long_are_nothing(lab: Lab) -> None:
         saving = threading.Thread(target=lab.domain("saved").save, args=(str(pipe),))
         saving.start()
         try:
-            time.sleep(HELD_S * 3)
+            time.sleep(HELD_S * 2)
             assert saving.is_alive()
             said = [one for name in ("copied", "saved") for one in lab.ear.said(name)]
             assert [one for one in said if one.startswith("monitor")] == []
@@ -104,7 +106,7 @@ def test_a_copy_and_a_save_that_take_long_are_nothing(lab: Lab) -> None:
 
 
 def _drain(reader: int, saving: threading.Thread) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while saving.is_alive() and time.monotonic() < until:
         try:
             os.read(reader, 2**16)

@@ -62,7 +62,7 @@ def house(kvm: Kvm, template: Path, tmp_path: Path) -> Iterator[PlainHouse]:
 def dies(cloud: LibvirtCloud, kvm: Kvm, guest: str) -> None:
     """Killed, and its host has seen it."""
     kvm.kill(guest)
-    eventually(lambda: cloud.servers.show(guest).status == "SHUTOFF", 5, 0.02)
+    eventually(lambda: cloud.servers.show(guest).status == "SHUTOFF", 30, 0.02)
 
 
 def seen_dead(cloud: LibvirtCloud, kvm: Kvm, host: str) -> None:
@@ -203,7 +203,7 @@ def test_a_moved_guest_that_runs_on_its_old_host_too_is_stopped_there(
     kvm.switch_on(A)
     kvm.start(A, guest)
     assert kvm.runs(guest) == [A, B]
-    eventually(lambda: _unforced(cloud, A), 10, 0.2)
+    eventually(lambda: _unforced(cloud, A), 60, 0.2)
     assert (kvm.runs(guest), kvm.domain(A, guest)) == ([B], "missing")
 
 
@@ -238,7 +238,7 @@ def killed_moving(kvm: Kvm, state: Path, guest: str, when: str) -> None:
     """A manager moves it to the second host and dies before, or after, it is started there."""
     hosts = [f"{one.name}={one.uri}" for one in kvm.hosts]
     words = [when, str(state), str(kvm.shared), guest, *hosts]
-    done = subprocess.run([sys.executable, "-c", KILLED, *words], timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED, *words], timeout=90, check=False)
     assert done.returncode == -9
 
 
@@ -287,7 +287,7 @@ def test_a_guest_whose_target_dies_too_goes_elsewhere_and_leaves_no_copy(
     assert [(one.status, one.dest_host) for one in moves] == [("failed", B), ("done", C)]
     kvm.switch_on(B)
     assert kvm.domain(B, guest) == "off"
-    eventually(lambda: _unforced(cloud, B), 10, 0.2)
+    eventually(lambda: _unforced(cloud, B), 60, 0.2)
     assert (kvm.domain(B, guest), kvm.runs(guest)) == ("missing", [C])
 
 
@@ -310,10 +310,10 @@ def test_a_move_that_was_given_up_while_its_target_hung_is_undone_there(
     assert cloud.servers.show(guest).task_state == "rebuilding"
     cloud.servers.reset(guest)
     cloud.moves.evacuate(guest, C)
-    eventually(lambda: kvm.runs(guest) == [C], 10, 0.1)
+    eventually(lambda: kvm.runs(guest) == [C], 30, 0.1)
     hung.resume()
-    eventually(lambda: kvm.domain(B, guest) == "missing", 10, 0.1)
-    eventually(lambda: {one.state for one in cloud.services.list()} == {"up", "down"}, 10, 0.1)
+    eventually(lambda: kvm.domain(B, guest) == "missing", 30, 0.1)
+    eventually(lambda: {one.state for one in cloud.services.list()} == {"up", "down"}, 30, 0.1)
     seen = cloud.servers.show(guest)
     assert (seen.host, seen.status, kvm.runs(guest)) == (C, "ACTIVE", [C])
 
@@ -349,8 +349,8 @@ def test_a_frozen_host_costs_the_others_nothing_and_its_guests_are_known_all_the
     with kvm.machines[A].paused():
         began = time.monotonic()
         states = {one.host: one.state for one in cloud.services.list()}
-        assert states == {A: "down", B: "up", C: "up"}
         assert time.monotonic() - began < cloud.call_timeout_s
+        assert states == {A: "down", B: "up", C: "up"}
         began = time.monotonic()
         for _ in range(3):
             assert cloud.servers.show(fine).status == "ACTIVE"
@@ -360,9 +360,9 @@ def test_a_frozen_host_costs_the_others_nothing_and_its_guests_are_known_all_the
         with pytest.raises(DriverError) as refused:
             cloud.servers.stop(frozen)
         assert refused.value.retryable
-    eventually(lambda: {one.state for one in cloud.services.list()} == {"up"}, 20, 0.2)
+    eventually(lambda: {one.state for one in cloud.services.list()} == {"up"}, 60, 0.2)
     cloud.servers.stop(frozen)
-    eventually(lambda: cloud.servers.show(frozen).status == "SHUTOFF", 10, 0.1)
+    eventually(lambda: cloud.servers.show(frozen).status == "SHUTOFF", 30, 0.1)
 
 
 def test_a_daemon_that_is_away_is_a_matter_of_time(kvm: Kvm, cloud: LibvirtCloud) -> None:
@@ -375,7 +375,7 @@ def test_a_daemon_that_is_away_is_a_matter_of_time(kvm: Kvm, cloud: LibvirtCloud
     seen = cloud.servers.show(guest)
     assert (seen.status, seen.task_state, kvm.runs(guest)) == ("ACTIVE", None, [A])
     kvm.machines[A].start()
-    eventually(lambda: {one.state for one in cloud.services.list()} == {"up"}, 10, 0.1)
+    eventually(lambda: {one.state for one in cloud.services.list()} == {"up"}, 60, 0.1)
     cloud.servers.stop(guest)
     assert (cloud.servers.show(guest).status, kvm.runs(guest)) == ("SHUTOFF", [])
 

@@ -59,7 +59,7 @@ def test_a_listener_that_fails_hears_the_next_thing(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.ERROR):
         teller.put(fail)
         teller.put(lambda listener: listener.heard(event(1)))
-        eventually(lambda: ear.events["flood"], 5)
+        eventually(lambda: ear.events["flood"])
     teller.close()
     assert "was not understood" in caplog.text
 
@@ -85,8 +85,8 @@ def test_of_readings_only_the_latest_waits_and_comes_after_what_was_heard_before
         teller.put_reading(lambda _, number=number: said.append(f"read {number}"))
     assert len(teller._waiting) <= 102
     go_on.set()
-    eventually(lambda: "read 99" in said, 5)
+    eventually(lambda: "read 99" in said)
     assert said == [*(f"heard {number}" for number in range(100)), "read 99"]
     teller.put_reading(lambda _: said.append("read again"))
-    eventually(lambda: said[-1] == "read again", 5)
+    eventually(lambda: said[-1] == "read again")
     teller.close()

@@ -18,6 +18,7 @@ class Agent:
 
     def __init__(self, house: HealHouse, host: str) -> None:
         self.house, self.host, self.said = house, host, 0
+        self.name = f"agent@{host}"
 
     def tells(
         self, subject: str, kind: str, state: str = "failed", ago_s: float = 0.0, **evidence: Any
@@ -26,7 +27,7 @@ class Agent:
         self.said += 1
         now = self.house.clock.now() - timedelta(seconds=ago_s)
         values = {
-            "observer": f"agent@{self.host}",
+            "observer": self.name,
             "subject": subject,
             "kind": kind,
             "state": state,
@@ -41,6 +42,10 @@ class Agent:
     def lost(self, server: str, ago_s: float = 0.0) -> str:
         about = {"event": "stopped", "detail": "failed"}
         return self.tells(f"server:{server}", "guest", ago_s=ago_s, **about)
+
+    def runs(self, server: str, ago_s: float = 0.0) -> str:
+        about = {"event": "running", "detail": "again"}
+        return self.tells(f"server:{server}", "guest", "well", ago_s=ago_s, **about)
 
     def misses(self, server: str, ago_s: float = 0.0) -> str:
         """By comparison with what should run there."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real monitors on real Consul clusters: what they report, and what they do not.
 
-The clusters see a failure in a second here (docs/consul.md, faster), and a second is what the rules
-want it to last. Several hosts fail at once, so that it does not take all day.
+The clusters see a failure in two seconds here (docs/consul.md, faster), and three are what the
+rules want it to last. Several hosts fail at once, so that it does not take all day.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tests.e2e.deployment import host_lease, wire_date
 from tests.hostmonitor.house import QUIET_S, House, Monitor, now, soon
 from tests.servers.consul import CONTROLLERS, NETWORKS
 
-pytestmark = [pytest.mark.networks, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.networks, pytest.mark.timeout(300)]
 
 #: Everything the strategies of the test of combinations have to say: what is cut, and what follows.
 CUSTOM = """\
-for: 1s
+for: 3s
 rules:
   - {when: {manage: down, tenant: down, storage: up}, do: alert}
   - {when: {storage: down, tenant: up}, do: recovery}
@@ -77,7 +77,7 @@ def test_each_combination_of_cut_cables_gives_what_the_strategy_says(house: Hous
             for host, cut in zip(("h1", "h2", "h3"), cuts, strict=False):
                 house.site.cut(host, *cut)
             soon(lambda wanted=wanted, began=began: reported(house, began) >= wanted)
-            time.sleep(2)
+            time.sleep(5)
             assert reported(house, began) == wanted
             house.site.whole()
             soon(lambda: all(monitor.sees() for monitor in monitors))
@@ -100,7 +100,7 @@ def nobody_is_reported(house: House, seconds: float = QUIET_S) -> Iterator[None]
     yield
     house.quiet(began, seconds)
     house.site.whole()
-    house.quiet(began, 1.0)
+    house.quiet(began, 4.0)
 
 
 def a_real_failure_is_found(house: House, host: str, *observers: str) -> None:

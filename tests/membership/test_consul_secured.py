@@ -97,7 +97,7 @@ def token(agent: Agent) -> str:
             except UNANSWERED as error:
                 raise AssertionError(str(error)) from error
 
-        return eventually(ask, 20)
+        return eventually(ask, 60)
 
     put("/v1/acl/policy", {"Name": "hostmonitor", "Rules": RULES})
     made = put("/v1/acl/token", {"Policies": [{"Name": "hostmonitor"}]})
@@ -122,7 +122,7 @@ def test_with_a_token_that_may_read_and_a_certificate_everything_is_seen(
     file = tmp_path / "token"
     file.write_text(f"{token}\n")
     asked = asking(agent, papers, file)
-    eventually(lambda: _proves(asked), 20)
+    eventually(lambda: _proves(asked), 60)
     assert asked.prove().gossip == {"k1": "up"}
     assert asked.look(None, 0).states == {}
     asked.close()
@@ -139,7 +139,7 @@ def test_another_token_is_found_out_and_a_new_one_needs_no_restart(
     with pytest.raises(DriverError, match="403"):
         asked.look(None, 0)
     file.write_text(token)
-    eventually(lambda: _proves(asked), 20)
+    eventually(lambda: _proves(asked), 60)
     file.unlink()
     with pytest.raises(DriverError, match="No such file"):
         asked.prove()
@@ -178,7 +178,7 @@ def test_closing_ends_a_look_that_waits_behind_tls(
     file = tmp_path / "token"
     file.write_text(token)
     asked = asking(agent, papers, file)
-    eventually(lambda: _proves(asked), 20)
+    eventually(lambda: _proves(asked), 60)
     version = asked.look(None, 0).version
     threading.Timer(0.5, asked.close).start()
     with pytest.raises(DriverError, match="closing"):

@@ -122,7 +122,7 @@ def test_an_answer_that_drips_is_not_waited_for(liar: Liar, path: str) -> None:
     began = time.monotonic()
     with pytest.raises(DriverError, match="no whole answer in time"):
         asking(liar).look(None, 0)
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 20
 
 
 def test_a_proof_takes_two_seconds_at_most_however_slow_each_answer_is(liar: Liar) -> None:
@@ -130,14 +130,14 @@ def test_a_proof_takes_two_seconds_at_most_however_slow_each_answer_is(liar: Lia
         assert isinstance(whole, bytes)
 
         def slow(line: socket.socket, whole: bytes = whole) -> None:
-            time.sleep(0.9)
+            time.sleep(1.8)
             line.sendall(whole)
 
         liar.answers[path] = slow
     began = time.monotonic()
     with pytest.raises(DriverError, match="no whole answer in time"):
         asking(liar).prove()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 7  # all of them together would take nine
 
 
 def test_nobody_there_is_said_so() -> None:

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import textwrap
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.guest_filter import ACTIONS, EVENTS, BadFilter, Filter, Sign, Tally
+from holdfast.model import guest_filter_file
+from holdfast.model.guest_filter import ACTIONS, EVENTS, LASTING, BadFilter, Filter, Sign, Tally
 from holdfast.model.guest_filter_file import DEFAULT_TEXT, default, parse
 
 DIED = Sign("stopped", "failed")
@@ -125,6 +129,21 @@ def test_what_is_looked_at_again_is_not_counted_twice() -> None:
             "rules:\n - {event: reboot, after: 3s, do: report}",
             ["line 2: reboot is over at once: leave `after` out"],
         ),
+        (
+            "rules:\n - {event: watchdog, after: 30s, do: recover}",
+            [
+                "line 2: watchdog reset, shutdown, none, dump or inject-nmi are over at once: of"
+                " watchdog only pause and poweroff last; say so with `detail`"
+            ],
+        ),
+        (
+            "rules:\n - {event: [hang, io_error], after: 9s, do: report}",
+            ["line 2: io_error report or none are over at once: of io_error only pause lasts; say"],
+        ),
+        (
+            "rules:\n - {event: agent, detail: [connected, disconnected], after: 3s, do: report}",
+            ["line 2: agent connected is over at once: of agent only disconnected lasts; say so"],
+        ),
         ("rules:\n - {event: panic, after: 3s, do: ignore}", ["line 2: nothing is done, so"]),
         ("rules:\n - {event: panic, after: soon, do: recover}", ["line 2: 'soon' is no length of"]),
         ("rules:\n - {event: reboot, rate: often, do: report}", ["line 2: 'often' is no rate: "]),
@@ -147,6 +166,13 @@ def test_each_problem_is_named_with_its_line_and_what_to_write(text: str, said: 
 def test_all_problems_are_named_at_once() -> None:
     found = problems("rules:\n - {event: died, do: recover}\n - {event: panic, do: cry}\nx: y")
     assert [one.split(":")[0] for one in found] == ["line 2", "line 3", "line 4"]
+
+
+def test_what_lasts_may_have_a_grace_time_and_so_may_what_the_module_shows() -> None:
+    text = textwrap.dedent((guest_filter_file.__doc__ or "").split("\n\n")[1])
+    after = [rule.after_s for rule in parse(text, "f.yaml").rules if rule.source == "f.yaml"]
+    assert after == [0.0, 0.0, 90.0, 90.0]
+    parse("rules: [{event: watchdog, detail: [pause, poweroff], after: 9s, do: report}]", "f")
 
 
 def test_a_rule_with_a_rate_hides_no_later_one() -> None:
@@ -190,3 +216,11 @@ def test_a_file_is_either_refused_or_means_its_first_line_that_fits(
     fits = [one for one in lines if f"event: {sign.event}, ha: {ha}," in one]
     wanted = fits[0].rpartition("do: ")[2].rstrip("}") if fits else "ignore"
     assert do(filters, sign, ha=ha) == wanted
+
+
+def test_the_manual_names_what_lasts() -> None:
+    text = (Path(__file__).parents[2] / "docs/guests.md").read_text()
+    said = next(one for one in text.split("\n\n") if one.startswith("What goes on, and may"))
+    for event, detail in LASTING:
+        whole = all((event, one) in LASTING for one in EVENTS[event])
+        assert f"`{event}`" in said if whole else f"`{detail}`" in said or f" {detail}`" in said

@@ -132,7 +132,7 @@ class Site:
     def __init__(self, holdfast: Holdfast) -> None:
         self.nova = Nova()
         self.holdfast = holdfast
-        self.options = LeaseOptions(endpoint=holdfast.url, timeouts=(0.5, 0.5))
+        self.options = LeaseOptions(endpoint=holdfast.url, timeouts=(10.0, 10.0))
         self.filter = LeaseFilter(self.nova, lambda: self.options)
 
     def set(self, **values: Any) -> None:
@@ -372,17 +372,18 @@ def test_a_lease_that_may_come_later_leaves_the_server(site: Site, status: int) 
 
 
 def test_a_holdfast_that_hangs_holds_nobody_up_for_long(site: Site) -> None:
+    site.set(timeouts=(1.0, 1.0))
     site.holdfast.hangs = True
     before = time.monotonic()
     answer = site.post(hinted())
     assert (answer.status, answer.headers[HEADER]) == (202, LATER)
-    assert time.monotonic() - before < 3
+    assert time.monotonic() - before < 10
 
 
 def test_after_a_slow_create_the_lease_is_left_to_the_sweep(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "ACT_WITHIN_S", 1.1)
+    monkeypatch.setattr(api, "ACT_WITHIN_S", 20.1)
     site.nova.pause_s = 0.2
     assert site.post(hinted()).headers[HEADER] == LATER
     assert [asked.get("dry_run") for asked in site.asked()] == [True]
@@ -434,12 +435,12 @@ def test_several_unhinted_servers_at_once_are_left_to_the_sweep(site: Site) -> N
 
 
 def test_with_holdfast_away_unhinted_creates_pass_and_soon_do_not_even_wait(site: Site) -> None:
-    site.set(every_server=True)
+    site.set(every_server=True, timeouts=(2.0, 2.0))
     site.holdfast.hangs = True
     assert site.post(server()).headers[HEADER] == LATER
     before = time.monotonic()
     assert site.post(server()).headers[HEADER] == LATER
-    assert time.monotonic() - before < 0.4
+    assert time.monotonic() - before < 1.5
     assert len(site.asked()) == 1
 
 
@@ -455,7 +456,7 @@ def catalog(*endpoints: dict[str, str]) -> dict[str, str]:
 
 
 def test_the_catalog_says_where_holdfast_is(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    url, site.options = site.options.endpoint, LeaseOptions(timeouts=(0.5, 0.5))
+    url, site.options = site.options.endpoint, LeaseOptions(timeouts=(10.0, 10.0))
     one = {"region": "here", "publicURL": "http://127.0.0.1:1", "internalURL": url + "/"}
     other = {"region": "there", "publicURL": "http://127.0.0.1:1"}
     assert site.post(hinted(), **catalog(one)).status == 202

@@ -136,8 +136,8 @@ def test_plugins_get_the_host_and_its_guests_while_one_of_them_hangs(site: Site)
             promised = {"vcpus_promised": 4}
             assert site.give(guests=[running, stopped], cpu=cpu, promised=promised)
             took = time.monotonic() - given[-1]
-            assert number == 1 or took < 0.5  # the first starts a process
-            eventually(functools.partial(site.has, 2 * number), 20)
+            assert number == 1 or took < 5.0  # the first starts a process
+            eventually(functools.partial(site.has, 2 * number), 60)
             looked = time.monotonic()
             until = ran(guest.pid) + RUNS_S
             eventually(lambda until=until: ran(guest.pid) >= until, 60)
@@ -159,20 +159,20 @@ def test_plugins_get_the_host_and_its_guests_while_one_of_them_hangs(site: Site)
 
 def test_a_process_that_does_not_answer_costs_nothing_and_is_replaced(site: Site) -> None:
     assert site.give()
-    eventually(lambda: site.lines("host"), 20)
+    eventually(lambda: site.lines("host"), 60)
     frozen = site.feed.pid
     assert frozen is not None
     os.kill(frozen, signal.SIGSTOP)
     guests = [str(uuid.uuid4()) for _ in range(1000)]  # 40 kB, and a pipe takes 64
     took = time.monotonic()
     given = [site.give(guests=guests) for _ in range(20)]
-    assert time.monotonic() - took < 1.0
+    assert time.monotonic() - took < 10.0
     assert (given.count(True), site.feed.dropped) == (2, 18)
     site.now = 61
     assert not site.give()  # it is killed, and nobody waits for that
-    eventually(lambda: site.give() and site.feed.pid != frozen, 20)
+    eventually(lambda: site.give() and site.feed.pid != frozen, 60)
     assert not psutil.pid_exists(frozen)
-    eventually(lambda: len(site.lines("host")) > 1, 20)
+    eventually(lambda: len(site.lines("host")) > 1, 60)
 
 
 def test_one_that_died_is_started_again_a_minute_later(site: Site) -> None:
@@ -186,7 +186,7 @@ def test_one_that_died_is_started_again_a_minute_later(site: Site) -> None:
     site.now = 61
     assert site.give()
     assert site.feed.pid not in (None, dead)
-    eventually(lambda: site.lines("host"), 20)
+    eventually(lambda: site.lines("host"), 60)
 
 
 def test_it_ends_with_nova_compute(site: Site, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_it_ends_with_nova_compute(site: Site, tmp_path: Path) -> None:
     nova.kill()
     nova.wait()
     nova.stdout.close()
-    ours.wait(20)
+    ours.wait(60)
 
 
 def test_an_interpreter_that_is_not_there_is_said_and_tried_again(
@@ -214,7 +214,7 @@ def test_an_interpreter_that_is_not_there_is_said_and_tried_again(
     for now[0] in (0.0, 30.0, 61.0):
         assert not feed.give({})
     assert len(caplog.records) == 2 and "No such file" in caplog.text
-    assert len(os.listdir("/proc/self/fd")) <= before
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)  # others come and go
 
 
 def test_without_nova_the_installer_says_whose_python_it_needs(

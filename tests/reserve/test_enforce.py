@@ -338,7 +338,7 @@ def test_any_other_answer_is_neither_yes_nor_no(
 
 
 def hang(handler: Any) -> None:
-    handler.service.released.wait(10)
+    handler.service.released.wait(30)
 
 
 def trickle(handler: Any) -> None:
@@ -358,7 +358,7 @@ def test_a_service_that_hangs_costs_its_time_and_no_more(
     began = time.monotonic()
     with pytest.raises(Unavailable, match=r"no answer within 0.3 s.*nothing was changed"):
         enforcement.check_create(ANN, lease())
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 8
 
 
 def broken_off(handler: Any) -> None:

@@ -138,7 +138,7 @@ class Server(abc.ABC):
                 kept.signal(self.polite)
                 kept.wait(self.patience)
             with contextlib.suppress(AssertionError):
-                eventually(lambda: not kept.tree(), 5, 0.01)
+                eventually(lambda: not kept.tree(), 30, 0.01)
         finally:
             left = self._end()
         assert not left, f"{self.name} left behind {left}\n{tail(self.log)}"

@@ -60,7 +60,7 @@ class Machine(Libvirt):
         """Its libvirtd is killed, its guests live on; `start` brings another one."""
         assert self.kept is not None
         self.kept.signal(signal.SIGKILL)
-        self.kept.wait(5)
+        self.kept.wait(30)
         self._before.append(self.kept)
         self.kept = None
 
@@ -165,7 +165,7 @@ class Kvm:
         """-9."""
         for process in self.running().get(guest, {}).values():
             os.kill(process.pid, signal.SIGKILL)
-        eventually(lambda: not self.runs(guest), 5, 0.01)
+        eventually(lambda: not self.runs(guest), 30, 0.01)
 
     def domain(self, host: str, guest: str) -> str:
         """What that machine says of it: running, off or missing."""

@@ -226,7 +226,7 @@ class Console:
         """Without waiting for its end; it may have none."""
         self._socket.sendall(f"{order}\n".encode())
 
-    def do(self, order: str, within_s: float = 30.0) -> str:
+    def do(self, order: str, within_s: float = 60.0) -> str:
         """What it prints. RuntimeError if it fails."""
         since = len(self.heard)
         self.say(order)

@@ -55,7 +55,7 @@ class Namespace:
                 input=given,
                 text=True,
                 capture_output=True,
-                timeout=30,
+                timeout=60,
                 check=False,
                 env={"PATH": search_path(), "LANG": "C"},
             )

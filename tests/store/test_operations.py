@@ -60,8 +60,9 @@ def test_work_of_the_future_waits_and_the_next_look_is_known(store: Store) -> No
 
 def test_an_expired_claim_is_taken_over_and_the_old_owner_is_refused(store: Store) -> None:
     add(store, work("w", store.database.now()))
-    (first,) = store.operations.claim_due("slow", 1, timedelta(seconds=0.2), KINDS)
+    (first,) = store.operations.claim_due("slow", 1, TTL, KINDS)
     assert store.operations.claim_due("quick", 1, TTL, KINDS) == []
+    store.operations.renew(claim(first), timedelta(seconds=0.1))  # and is not heard of again
     time.sleep(0.3)
     (second,) = store.operations.claim_due("quick", 1, TTL, KINDS)
     assert (second.owner, second.epoch) == ("quick", first.epoch + 1)
@@ -114,6 +115,6 @@ def test_the_clock_is_the_databases_and_moves_on(store: Store) -> None:
     first = store.database.now()
     time.sleep(0.05)
     second = store.database.now()
-    assert timedelta(seconds=0.04) < second - first < timedelta(seconds=5)
+    assert timedelta(seconds=0.04) < second - first < timedelta(seconds=30)
     skew = abs((store.database.clock.now() - second).total_seconds())
-    assert skew < 2
+    assert skew < 10

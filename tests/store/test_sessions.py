@@ -4,11 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
 
 from holdfast.store import Store, changes
-from holdfast.store.changes import ALARMS, AUDIT, HOSTS, INCIDENTS, LEASES, SWITCHES, TOPICS
+from holdfast.store.changes import (
+    ALARMS,
+    AUDIT,
+    HOSTS,
+    INCIDENTS,
+    LEASES,
+    NETWORKS,
+    RULES,
+    SWITCHES,
+    TOPICS,
+)
 from holdfast.store.sessions import Session
+from holdfast.store.tables import agents, monitors
+from tests.api.views import view_body
 
 HOUR = timedelta(hours=1)
 
@@ -43,12 +57,8 @@ def test_what_the_wall_shows_of_agents_segments_and_silences_is_in_a_mark(store:
         after = store.changes.look()
         return {name for name in TOPICS if after[name] != before[name]}
 
-    def beat(guests: int | None) -> None:
-        now = store.database.now()
-        details = {"guests": guests}
-        rules = {"rules_version": "", "central_version": ""}
-        about = {"started_at": now, "heartbeat_s": 10.0, "details": details}
-        store.agents.beat("cmp-1", {**rules, **about})
+    def beat(guests: int | None, **more: str) -> None:
+        store.agents.beat("cmp-1", beaten(store, guests=guests, **more))
 
     def silence() -> None:
         begins = store.database.now() + HOUR
@@ -58,10 +68,52 @@ def test_what_the_wall_shows_of_agents_segments_and_silences_is_in_a_mark(store:
     beat(None)
     assert changed(lambda: beat(3)) == {HOSTS}
     assert changed(lambda: beat(3)) == set()
+    assert changed(lambda: beat(3, deaf="no libvirt")) == {HOSTS}
     fields = {"name": "north", "recovery_method": "auto", "service_type": "COMPUTE"}
     segment = store.segments.create("5e600000-0000-4000-8000-000000000001", fields)
     assert changed(lambda: store.segments.change(segment.uuid, {"name": "south"})) >= {HOSTS}
     assert changed(silence) == {SWITCHES, AUDIT}
+
+
+def beaten(store: Store, version: str = "", **details: object) -> dict[str, object]:
+    """What an agent says."""
+    rules = {"rules_version": version, "central_version": version}
+    return {"started_at": store.database.now(), "heartbeat_s": 10.0, "details": details, **rules}
+
+
+def hush(store: Store, table: sa.Table, *who: sa.ColumnElement[bool]) -> None:
+    """They were last heard of an hour ago."""
+    before = store.database.now() - HOUR
+    with store.database.write() as conn:
+        conn.execute(sa.update(table).where(*who).values(seen_at=before))
+
+
+def test_who_falls_silent_and_who_goes_by_other_rules_is_in_a_mark(store: Store) -> None:
+    def changed(do: Callable[[], object]) -> set[str]:
+        before = store.changes.look()
+        do()
+        after = store.changes.look()
+        return {name for name in TOPICS if after[name] != before[name]}
+
+    for host in ("cmp-1", "cmp-2"):
+        store.agents.beat(host, beaten(store, version="1-a"))
+    second = agents.c.host == "cmp-2"
+    assert changed(lambda: store.agents.beat("cmp-2", beaten(store, version="2-b"))) == {RULES}
+    more = beaten(store, version="2-b", error="line 3")
+    assert changed(lambda: store.agents.beat("cmp-2", more)) == {RULES}
+    assert changed(lambda: store.agents.beat("cmp-2", more)) == set()
+    assert changed(lambda: hush(store, agents, second)) == {HOSTS}
+    assert changed(lambda: hush(store, agents, second)) == set()
+
+    def other() -> None:
+        hush(store, agents, ~second)
+        store.agents.beat("cmp-2", more)
+
+    assert changed(other) == {HOSTS}  # as many as before, but not the same
+    seen = view_body((("up", "up", "up"), "none", ["cmp-1"]))
+    store.monitors.put("ctl-1", datetime.fromisoformat(seen.pop("at")), seen)
+    assert changed(lambda: hush(store, monitors)) == {NETWORKS}
+    assert changed(lambda: hush(store, monitors)) == set()
 
 
 def test_the_greatest_of_a_column_is_found_without_reading_all_rows(store: Store) -> None:

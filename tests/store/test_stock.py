@@ -56,6 +56,12 @@ def open_(store: Store, host_id: int) -> None:
 BASE = datetime.now(UTC)
 
 
+@pytest.fixture(autouse=True)
+def recently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each test: hours may have passed since all of them were collected."""
+    monkeypatch.setitem(globals(), "BASE", datetime.now(UTC))
+
+
 def window(start: float, end: float) -> Window:
     return Window(BASE + timedelta(hours=start), BASE + timedelta(hours=end))
 

@@ -142,6 +142,9 @@ def test_what_is_said_again_is_said_though_it_could_not_be_written_at_first(hous
     house.room.states["web"] = "shutoff crashed"
     house.go_on(house.heard(DIED))
     house.begin()
+    house.spool.full = 1
+    house.read()
+    house.clock.advance(10)
     house.spool.full = 2
     house.read()
     assert house.told == ["web stopped", "web stopped again"]
@@ -214,9 +217,23 @@ def test_a_write_that_fails_forgets_no_rate(tmp_path: Path) -> None:
         house.go_on(house.heard(DIED, f"web {LIFECYCLE} started booted"))
         house.spool.full = 1
         house.read()
-    assert house.states == ["failed", "noted"]
+    assert house.states == ["failed", "well", "noted"]
     house.go_on(house.heard(DIED))
     house.spool.full = 1
     house.room.states["web"] = "shutoff crashed"
     house.read()
-    assert house.states == ["failed", "noted", "noted"]
+    assert house.states == ["failed", "well", "noted", "noted"]
+
+
+def test_a_death_that_waits_to_be_told_says_that_the_guest_runs_again(tmp_path: Path) -> None:
+    """The API was away; else it would begin to recover what runs, before the next report comes."""
+    house = House(tmp_path)
+    house.go_on(house.heard(DIED))
+    assert "over_since" not in house._bodies()[0]["evidence"]
+    house.go_on(house.heard(f"web {LIFECYCLE} started booted"))
+    failed, well = house._bodies()
+    assert (failed["state"], well["state"]) == ("failed", "well")
+    assert failed["evidence"]["over_since"] == well["since"]
+    house.go_on(house.heard(DIED))
+    last = house._bodies()[-1]
+    assert (last["state"], "over_since" in last["evidence"]) == ("failed", False)

@@ -330,10 +330,13 @@ def test_what_an_event_told_is_not_told_again_and_the_other_way_round() -> None:
     second = side("shutoff unknown", RUNS)
     second.look()
     second.look()
-    second.hear("a", "stopped failed")
-    second.guests["a"] = CRASHED
+    second.hear("a", "stopped failed")  # it could not be started
+    second.guests["a"] = "shutoff failed"
     second.look()
     assert second.said == ["failed expectation stopped unknown"]
+    second.guests["a"] = CRASHED  # it could, once more, and died
+    second.look()
+    assert second.said == ["failed expectation stopped unknown", "failed stopped failed"]
 
 
 def test_what_a_filter_says_of_a_death_holds_for_the_second_opinion_too() -> None:
@@ -372,8 +375,9 @@ def test_one_that_runs_again_and_is_missing_again_is_told_again() -> None:
         here.hear("a", "defined added", "started booted")
         here.look()
         del here.guests["a"]
-    assert here.said == ["failed expectation missing"] * 2
-    assert len({one.key for one in here.told}) == 2
+    told = ["failed expectation missing", "well running again booted"]
+    assert here.said == told * 2
+    assert len({one.key for one in here.told}) == 4
 
 
 def test_an_attempt_to_mend_it_that_fails_does_not_make_it_new() -> None:

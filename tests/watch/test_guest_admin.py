@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.cmd import guests_lines
 from holdfast.drivers.cloud.sim import Simulator
 from holdfast.drivers.guests.sim import SimGuests
 from holdfast.drivers.processes import LinuxProcesses
@@ -98,6 +99,18 @@ def house(tmp_path: Path) -> Iterator[House]:
 # list and status
 
 
+def test_the_status_says_what_is_lost_of_what_is_measured(house: House) -> None:
+    said = {"troubles": {"alarms": "the disk is full"}, "alarms_lost": 3}
+    about = (house.agent, house.spool, house.tap, SystemClock())
+    asked = GuestCommands(*about, {}, metrics=lambda: said)
+    status = asked.status({})
+    assert list(guests_lines.losses(status)) == [
+        "alarms of the agent of cmp-1 does not work: the disk is full",
+        "3 alarms could not be written down and are lost",
+    ]
+    assert list(guests_lines.losses(house.ask.status({}))) == []
+
+
 def test_every_guest_is_listed_with_what_is_known_of_it(house: House) -> None:
     rows = house.rows()
     assert list(rows) == ["db-1", "web-1"]
@@ -172,12 +185,12 @@ def test_a_full_disk_is_said_and_nothing_is_lost_by_it(
     monkeypatch.setattr(house.spool, "note", unreadable)
     house.agent.start()
     house.agent.heard(Event(WEB, "web-1", at=NOON, **DIED))
-    eventually(lambda: "no space left" in house.ask.status({})["stuck"], 5)
+    eventually(lambda: "no space left" in house.ask.status({})["stuck"])
     assert house.rows()["web-1"]["life"] == "running"  # as it was written down
     time.sleep(1.2)
     full.clear()
-    eventually(lambda: not house.ask.status({})["stuck"], 5)
-    eventually(house.bodies, 5)
+    eventually(lambda: not house.ask.status({})["stuck"])
+    eventually(house.bodies)
     assert house.bodies()[0]["subject"] == f"server:{WEB}"
 
 
@@ -218,12 +231,14 @@ def test_what_happens_is_seen_in_its_order(house: House) -> None:
                 reports.report(house.bodies()[0])
         items = list(seen(stream))
     assert [one["what"] for one in items] == [
-        *("event", "verdict", "event", "verdict", "told", "reading", "delivery", "delivery"),
+        *("event", "verdict", "event", "verdict", "told", "reading", "told"),
+        *("delivery", "delivery"),
     ]
     assert (items[1]["guest"], items[1]["do"], items[1]["after_s"]) == ("db-1", "recover", 30.0)
     assert (items[4]["guest"], items[4]["state"]) == ("web-1", "failed")
     assert items[5]["states"] == {"running": 2}
-    assert [one["outcome"] for one in items[6:]] == ["waits", "refused"]
+    assert (items[6]["guest"], items[6]["state"]) == ("web-1", "well")
+    assert [one["outcome"] for one in items[7:]] == ["waits", "refused"]
     assert not house.tap.watched
 
 

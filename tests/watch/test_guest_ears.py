@@ -82,14 +82,14 @@ def test_a_manager_killed_between_hearing_and_storing_or_acknowledging_loses_not
     office: Office, how: str
 ) -> None:
     dying = office.ear(how)
-    dying.wait_until(lambda: office.readers() == 1)
+    dying.wait_until(lambda: office.readers() == 1, 60)
     office.world.say_raw(envelope(message(FAILED)))
-    eventually(lambda: dying.poll() == -signal.SIGKILL, 15)
+    eventually(lambda: dying.poll() == -signal.SIGKILL, 60)
     assert office.rows() == ([] if how == "before" else ["failed"])
     eventually(lambda: office.world.waiting() == 1)
     next_one = office.ear()
     office.world.say_raw(envelope(message(OFF)))  # heard when all before it is done
-    next_one.wait_until(lambda: sorted(office.rows()) == ["failed", "noted"])
+    next_one.wait_until(lambda: sorted(office.rows()) == ["failed", "noted"], 60)
     next_one.terminate()
     assert office.world.waiting() == 0  # all of it was acknowledged
     assert (sorted(office.rows()), office.work()) == (["failed", "noted"], 1)
@@ -97,7 +97,7 @@ def test_a_manager_killed_between_hearing_and_storing_or_acknowledging_loses_not
 
 def test_two_managers_share_what_is_said_and_each_word_is_written_once(office: Office) -> None:
     ears = [office.ear(), office.ear()]
-    ears[0].wait_until(lambda: office.readers() == 2)
+    ears[0].wait_until(lambda: office.readers() == 2, 60)
     owner = {"action_initiator_user": "u-1"}
     for number in range(20):
         for what, more in ((FAILED, {}), (CRASHED, {}), (OFF, {}), (OFF, owner)):
@@ -105,8 +105,8 @@ def test_two_managers_share_what_is_said_and_each_word_is_written_once(office: O
             said = envelope(message(what, message_id=name, uuid=str(uuid.uuid4()), **more))
             for _ in range(2):  # as a broker does whose answer was lost
                 office.world.say_raw(said)
-    ears[0].wait_until(lambda: len(office.rows()) == 60)
-    ears[0].wait_until(lambda: office.world.waiting() == 0)
+    ears[0].wait_until(lambda: len(office.rows()) == 60, 60)
+    ears[0].wait_until(lambda: office.world.waiting() == 0, 60)
     for one in ears:
         one.terminate()
     rows = office.rows()

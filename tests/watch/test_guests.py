@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -213,8 +214,79 @@ def test_a_watchdog_that_switches_off_and_the_death_that_follows_are_one() -> No
 def test_what_dies_again_after_it_ran_again_is_told_again(host: Host) -> None:
     for _ in range(3):
         host.hear(DIED, DIED, *START)
-    assert host.said == ["failed stopped"] * 3
-    assert len({one.key for one in host.told}) == 3
+    assert host.said == ["failed stopped", "well running"] * 3
+    assert len({one.key for one in host.told}) == 6
+
+
+#: What was heard of a failure that is told, and how it is over.
+WAYS = {
+    "started by hand": ((DIED,), START),
+    "made anew, as Nova's hard reboot does": (
+        (DIED,),
+        ("lifecycle undefined removed", "lifecycle defined added", *START),
+    ),
+    "destroyed and started": (
+        ("lifecycle suspended ioerror",),
+        ("lifecycle stopped destroyed", *START),
+    ),
+    "resumed": (("lifecycle suspended ioerror",), ("lifecycle resumed unpaused",)),
+    "it answers again": (("monitor stuck",), ("monitor answering",)),
+    "it lives again": (("hang hung",), ("hang alive",)),
+}
+
+
+@pytest.mark.parametrize(("fails", "rises"), WAYS.values(), ids=WAYS)
+def test_a_guest_whose_failure_was_told_is_told_to_run_again_once(
+    host: Host, fails: Sequence[str], rises: Sequence[str]
+) -> None:
+    host.hear(*START, *rises)
+    assert host.told == []
+    host.hear(*fails)
+    host.wait(61)
+    host.hear(*rises)
+    failed, well = host.told
+    assert (failed.state, well.state, well.uuid) == ("failed", "well", failed.uuid)
+    assert well.since > failed.since
+    host.hear(*rises)
+    host.read(a="running booted")
+    host.wait(LONG)
+    host.read(a="running booted")
+    assert len(host.told) == 2
+
+
+def test_what_was_over_before_it_was_told_or_only_noted_is_not_said_to_be_well(host: Host) -> None:
+    host.hear(*START, "lifecycle suspended ioerror", "lifecycle resumed unpaused")
+    host.hear("lifecycle shutdown host", "lifecycle stopped shutdown", *START)
+    host.wait(LONG)
+    assert host.said == ["noted stopped"]
+
+
+def test_a_guest_whose_disk_fails_while_it_runs_is_not_well_for_running(host: Host) -> None:
+    host.hear(*START, "io_error report - vda")
+    for _ in range(3):
+        host.wait(QUIET_S)
+        host.read(a="running booted")
+    assert host.said == ["failed io_error"]
+    host.hear("lifecycle stopped destroyed", *START)
+    assert host.said == ["failed io_error", "well running"]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_watch_that_is_begun_anew_knows_whose_failure_was_told(host: Host, gone: bool) -> None:
+    host.hear(*START, DIED, *(["lifecycle undefined removed"] if gone else []))
+    said = json.loads(json.dumps(guest_memory.to_plain(host.watch)))
+    host.watch = guest_memory.from_plain(said, host.watch.filters, host.now)
+    host.read(a="running booted")
+    assert host.said == ["failed stopped", "well running"]
+
+
+def test_what_an_older_agent_wrote_down_tells_whose_failure_was_told(host: Host) -> None:
+    host.hear(*START, DIED)
+    said = json.loads(json.dumps(guest_memory.to_plain(host.watch)))
+    del said["ill"]
+    host.watch = guest_memory.from_plain(said, host.watch.filters, host.now)
+    host.hear(*START)
+    assert host.said == ["failed stopped", "well running"]
 
 
 @pytest.mark.parametrize(
@@ -465,7 +537,8 @@ def test_other_filters_count_for_what_is_not_told_yet(
 ) -> None:
     host.hear("lifecycle suspended ioerror")
     host.wait(20)
-    host.watch.use(guest_filter_file.parse(f"rules: [{{event: io_error, {rule}}}]", "g"), host.now)
+    text = f"rules: [{{event: io_error, detail: pause, {rule}}}]"
+    host.watch.use(guest_filter_file.parse(text, "g"), host.now)
     host.wait(0.0)
     assert host.said == said
     host.wait(60)

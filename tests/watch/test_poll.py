@@ -228,7 +228,7 @@ def test_a_monitor_that_hangs_harms_nobody_else_and_is_not_asked_until_it_has_re
 ) -> None:
     gate = Gate()
     stuck = Own(states=gate)
-    site = build(stuck, clock=SystemClock(), poll_timeout_s=0.2, confirm_s=0.1, poll_interval_s=1.0)
+    site = build(stuck, clock=SystemClock(), poll_timeout_s=3.0, confirm_s=0.1, poll_interval_s=1.0)
     site.enrol("cmp-1")
     site.sim.fail_host("cmp-1")
 
@@ -260,7 +260,7 @@ def test_a_manager_that_is_to_stop_does_not_wait_for_a_monitor_that_hangs(
     stopping.start()
     began = time.monotonic()
     site.loop.cycle()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20  # a third of what it may take
     assert site.count.failures == {}
     gate.open.set()
     stopping.join()

@@ -30,6 +30,14 @@ from tests.processes import eventually
 NOVA = Service("nova-compute", restart=("restart",), patience_s=10, stable_s=60)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def patient() -> Iterator[None]:
+    """A restart that is quick is over before the next look, however busy the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.watch.processes.QUICK_S", 30.0)
+        yield
+
+
 @dataclass
 class Host:
     """What runs, and on which restart it comes back."""
@@ -227,7 +235,7 @@ def test_a_restart_that_takes_long_hides_nothing_and_is_not_begun_twice(
     assert [service.name for service, _ in watch.look(31.0)] == ["libvirtd"]
     host.go_on(300)
     assert (host.restarts, host.told) == (1, [])
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     host.let_go.set()
     eventually(lambda: not any(one.name.startswith("restart-") for one in threading.enumerate()))
 
@@ -298,18 +306,18 @@ def test_a_service_that_is_killed_is_started_again(daemon: Service) -> None:
     assert linux.runs(daemon) == "no such process"
     for _ in range(2):
         assert watch.look(time.monotonic()) == []
-        eventually(lambda: linux.runs(daemon) == "", 5)
+        eventually(lambda: linux.runs(daemon) == "")
         os.kill(pid_of(daemon), signal.SIGKILL)
-        eventually(lambda: linux.runs(daemon) != "", 5)
+        eventually(lambda: linux.runs(daemon) != "")
         watch.states.clear()
 
 
 def test_a_service_that_is_frozen_does_not_run(daemon: Service) -> None:
     linux = LinuxProcesses()
     linux.restart(daemon)
-    eventually(lambda: linux.runs(daemon) == "", 5)
+    eventually(lambda: linux.runs(daemon) == "")
     os.kill(pid_of(daemon), signal.SIGSTOP)
-    eventually(lambda: linux.runs(daemon) == "its process is stopped", 5)
+    eventually(lambda: linux.runs(daemon) == "its process is stopped")
 
 
 def test_a_script_is_known_by_its_own_name(tmp_path: Path) -> None:
@@ -318,7 +326,7 @@ def test_a_script_is_known_by_its_own_name(tmp_path: Path) -> None:
     script.chmod(0o755)
     started = subprocess.Popen([script], start_new_session=True)
     try:
-        eventually(lambda: LinuxProcesses().runs(Service(script.name)) == "", 5)
+        eventually(lambda: LinuxProcesses().runs(Service(script.name)) == "")
     finally:
         os.killpg(started.pid, signal.SIGKILL)
         started.wait()
@@ -339,7 +347,7 @@ def test_a_command_that_hangs_is_ended() -> None:
         processes.run(("/bin/sleep", "60"), 0.2)
         == "/bin/sleep took longer than 0.2 s and was ended"
     )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_what_a_command_that_hangs_has_started_is_ended_with_it(tmp_path: Path) -> None:
@@ -353,7 +361,7 @@ def test_what_a_command_that_hangs_has_started_is_ended_with_it(tmp_path: Path) 
     assert said == f"{script} took longer than 4 s and was ended"
     children = [int(one) for one in pids.read_text().split()]
     assert len(children) == 2
-    eventually(lambda: not any(map(psutil.pid_exists, children)), 5)
+    eventually(lambda: not any(map(psutil.pid_exists, children)))
 
 
 def test_a_command_that_says_much_is_not_held_up_by_us() -> None:
@@ -388,7 +396,7 @@ def test_a_pidfile_names_the_process(tmp_path: Path) -> None:
         path.write_text(f"{started.pid}\n")
         assert linux.runs(service) == ""
         started.send_signal(signal.SIGSTOP)
-        eventually(lambda: linux.runs(service).endswith("is stopped"), 5)
+        eventually(lambda: linux.runs(service).endswith("is stopped"))
     finally:
         started.kill()
         started.wait()
@@ -402,7 +410,7 @@ def test_a_pattern_is_found_in_the_command_line() -> None:
     assert linux.runs(service) == "no such process"
     started = subprocess.Popen(["/bin/sh", "-c", "sleep 30; :", "sleep", "61", mark])
     try:
-        eventually(lambda: linux.runs(service) == "", 5)
+        eventually(lambda: linux.runs(service) == "")
     finally:
         started.kill()
         started.wait()
@@ -411,7 +419,7 @@ def test_a_pattern_is_found_in_the_command_line() -> None:
 def test_a_path_is_another_than_the_same_name_elsewhere(daemon: Service) -> None:
     linux = LinuxProcesses()
     linux.restart(daemon)
-    eventually(lambda: linux.runs(daemon) == "", 5)
+    eventually(lambda: linux.runs(daemon) == "")
     program = str(Path(daemon.restart[0]).parent / daemon.name)
     assert linux.runs(Service("x", process=program)) == ""
     assert linux.runs(Service("x", process=f"/usr/sbin/{daemon.name}")) == "no such process"

@@ -147,6 +147,29 @@ def test_what_is_new_leaves_at_once_while_something_else_is_stuck(path: str) -> 
         courier.stop()
 
 
+def test_a_failure_that_is_over_before_it_could_be_told_says_so(path: str) -> None:
+    """Whoever gets it would begin to do something about it before the next report comes."""
+    spool = Spool(path)
+    about = {"kind": "guest", "state": "failed", "evidence": {"host": "cmp-7"}}
+    spool.put([(name, f"{name}/{n}", about) for name in ("server:a", "server:b") for n in (1, 2)])
+    well = {**about, "state": "well"}
+    spool.put([("server:a", "server:a/3", well)], over={"server:a": "2026-11-16T12:00:00+00:00"})
+    sent: list[tuple[str, str, str]] = []
+
+    class Ears:
+        def report(self, body: Mapping[str, Any]) -> None:
+            item = next(one for one in spool.heads() if one.body == body)
+            sent.append((item.subject, body["state"], body["evidence"].get("over_since", "")))
+
+        def view(self, observer: str, body: Mapping[str, Any]) -> None:
+            raise AssertionError
+
+    assert Courier(spool, Ears(), SystemClock()).round() == ""
+    over = ("server:a", "failed", "2026-11-16T12:00:00+00:00")
+    assert [one for one in sent if one[0] == "server:a"] == [over, over, ("server:a", "well", "")]
+    assert [one for one in sent if one[0] == "server:b"] == [("server:b", "failed", "")] * 2
+
+
 def test_few_are_kept_of_what_was_put_aside(path: str) -> None:
     spool = Spool(path)
     for number in range(MOST_PARKED + 5):
@@ -204,7 +227,7 @@ def test_what_was_put_is_there_after_kill_nine(path: str) -> None:
     assert last + 1 <= waiting <= last + 2  # the last may have been put and not said
 
 
-def until(so: Callable[[], bool], limit_s: float = 10) -> None:
+def until(so: Callable[[], bool], limit_s: float = 30) -> None:
     end = time.monotonic() + limit_s
     while not so():
         assert time.monotonic() < end, "it does not come"

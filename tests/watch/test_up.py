@@ -55,6 +55,6 @@ def test_a_simulated_host_that_dies_is_out_of_use_and_comes_back(tmp_path: Path)
 
 
 def metrics(client: Client, line: str) -> str:
-    with urllib.request.urlopen(f"{client.url}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"{client.url}/metrics", timeout=30) as answer:
         text: str = answer.read().decode()
     return text if line in text else ""

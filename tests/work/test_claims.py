@@ -208,7 +208,7 @@ def test_many_managers_at_once_claim_every_row_once(shop: Shop) -> None:
     barrier = threading.Barrier(4)
 
     def take(owner: str) -> list[str]:
-        barrier.wait(10)
+        barrier.wait(60)
         found: list[str] = []
         while taken := shop.operations.claim_due(owner, 3, TTL, KINDS):
             found += [operation.key for operation in taken]

@@ -148,7 +148,7 @@ class ThreadedShop(Shop):
 
     def until(self, key: str, status: str) -> None:
         """Until the row is in that state and the loop at rest."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while self.get(key).status != status:
             assert time.monotonic() < deadline, f"{key} is {self.get(key).status}, not {status}"
             time.sleep(0.001)
@@ -260,10 +260,9 @@ def test_who_rings_all_the_time_does_not_make_the_loop_look_all_the_time(shop: S
     loop._runner.keep_waiting = look  # type: ignore[method-assign]
     loop.start()
     until = time.monotonic() + 10 * BREATH_S
-    while time.monotonic() < until:
+    while time.monotonic() < until or len(looked) < 3:
         loop.ring()
         time.sleep(0.001)
     loop.stop()
-    assert looked
     pauses = [after - before for before, after in itertools.pairwise(looked)]
     assert all(pause >= BREATH_S for pause in pauses)

@@ -438,7 +438,7 @@ def test_no_more_than_its_workers_are_taken_on(shop: Shop) -> None:
     gate = threading.Event()
     with ThreadPoolExecutor(5) as pool:
         runner = shop.runner(
-            Toy("toy", {"a": lambda _run: str(gate.wait(10))}), workers=2, pool=pool
+            Toy("toy", {"a": lambda _run: str(gate.wait(60))}), workers=2, pool=pool
         )
         loop = shop.loop(runner)
         assert loop.cycle() == shop.settings.poll_interval_s

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +17,8 @@ from tests.work.conftest import Shop, Toy
 
 
 def keeps(operations: int = 30, audit: int = 365) -> SimpleNamespace:
-    return SimpleNamespace(keep_operations_days=operations, keep_audit_days=audit)
+    days = {"keep_operations_days": operations, "keep_audit_days": audit, "lost_agent_days": 7}
+    return SimpleNamespace(**days)
 
 
 def arm(shop: Shop) -> None:
@@ -77,3 +78,20 @@ def test_what_is_too_much_for_one_go_is_left_for_soon_after(
     shop.clock.advance(5)
     shop.turn(kind)
     assert closed(shop) == 0
+
+
+def test_alarms_of_lost_agents_end_and_that_is_said(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def alarms(before: datetime, _most: int) -> int:
+        asked.append((shop.clock.now() - before).total_seconds() / 86400)
+        return 2
+
+    tidy = TidyStore(shop.store.database)
+    monkeypatch.setattr(tidy, "alarms", alarms)
+    arm(shop)
+    shop.turn(TidyUp(tidy, keeps()))
+    assert asked == [7.0]
+    assert shop.get("tidy").sentence.endswith("; ended 2 alarms of lost agents")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line to a plain libvirt host: libvirt before 10.4 dies of two threads on one connection, and
+of a sign of life sent there while somebody asks (CVE-2024-4418)."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+libvirt = pytest.importorskip("libvirt")
+
+from holdfast.drivers.cloud.libvirt import line as module  # noqa: E402
+from holdfast.drivers.cloud.libvirt.line import Line, Silent  # noqa: E402
+from holdfast.drivers.cloud.libvirt.settings import Host  # noqa: E402
+
+#: libvirt's own make-believe host.
+HOST = Host("kvm-1", "test:///default")
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    made = Line(HOST)
+    yield made
+    made.close()
+
+
+def test_no_connection_is_used_by_two_at_once_nor_has_keepalive(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[Any] = []
+    monkeypatch.setattr(libvirt.virConnect, "setKeepAlive", lambda *words: alive.append(words))
+    lock, users, crowds = threading.Lock(), Counter[int](), list[int]()
+
+    def look(conn: Any) -> int:
+        with lock:
+            users[id(conn)] += 1
+            crowds.append(users[id(conn)])
+        time.sleep(0.02)
+        found = len(conn.listAllDomains())
+        with lock:
+            users[id(conn)] -= 1
+        return found
+
+    with ThreadPoolExecutor(16) as crowd:
+        found = list(crowd.map(lambda _: line.ask("domains", look, 5.0), range(64)))
+    assert found == [1] * 64
+    assert max(crowds) == 1
+    assert len(users) <= 16  # each is used again
+    assert alive == []
+
+
+def test_a_call_that_hangs_keeps_its_connection_and_others_get_another(line: Line) -> None:
+    thaw, used = threading.Event(), list[Any]()
+
+    def hang(conn: Any) -> None:
+        used.append(conn)
+        thaw.wait(10)
+
+    with pytest.raises(Silent, match="no answer to hang"):
+        line.ask("hang", hang, 0.1)
+    with pytest.raises(Silent, match="no answer to hang"):  # nobody waits for it again so soon
+        line.ask("domains", lambda conn: conn.listAllDomains(), 5.0)
+    line._quiet_until = 0.0
+    (hung,) = used
+    assert line.ask("other", lambda conn: conn is hung, 5.0) is False
+    thaw.set()
+
+
+def test_one_that_is_never_let_in_holds_up_the_others_for_a_while_only(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut off while its libvirtd was frozen: nothing ever ends that call."""
+    monkeypatch.setattr(module, "TURN_S", 0.1)
+    never, opened = threading.Event(), list[str]()
+    open_ = libvirt.open
+
+    def opens(uri: str) -> Any:
+        opened.append(uri)
+        if len(opened) == 1:
+            never.wait(20)
+        return open_(uri)
+
+    monkeypatch.setattr(libvirt, "open", opens)
+    with pytest.raises(Silent, match="no answer"):
+        line.ask("first", lambda _conn: 1, 0.05)
+    for _ in range(3):
+        line._quiet_until = 0.0
+        with pytest.raises(Silent) as said:
+            line.ask("second", lambda _conn: 2, 5.0)
+        assert not said.value.sent
+    assert len(opened) == 1
+    monkeypatch.setattr(module, "HUNG_S", 0.0)
+    with pytest.raises(Silent):
+        line.ask("third", lambda _conn: 3, 5.0)
+    assert line.ask("fourth", lambda _conn: 4, 5.0) == 4
+    never.set()
+
+
+def test_connections_that_rest_end_with_the_one_that_turns_out_to_be_over(line: Line) -> None:
+    both = threading.Barrier(2)
+    calls = [line.begin("both", lambda conn: (both.wait(5), conn)[1]) for _ in range(2)]
+    first, second = (line.wait(call, "both", 5.0) for call in calls)
+    assert first is not second
+
+    def dies(conn: Any) -> None:
+        conn.isAlive = lambda: 0
+        raise libvirt.libvirtError("end of file")
+
+    with pytest.raises(Silent, match="does not answer") as said:
+        line.ask("dies", dies, 5.0)
+    assert said.value.sent
+    line._quiet_until = 0.0
+    assert line.ask("next", lambda conn: conn in (first, second), 5.0) is False
