@@ -61,7 +61,7 @@ class SimClock:
 
     def settle(self, sleepers: int = 1) -> float:
         """Wait (in real time, briefly) until so many threads sleep: how long the first will."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with self._lock:
                 if len(self._asleep) >= sleepers:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.processes import eventually
 
 libvirt = pytest.importorskip("libvirt")
 
@@ -65,6 +66,7 @@ def test_a_call_that_hangs_keeps_its_connection_and_others_get_another(line: Lin
     with pytest.raises(Silent, match="no answer to hang"):  # nobody waits for it again so soon
         line.ask("domains", lambda conn: conn.listAllDomains(), 5.0)
     line._quiet_until = 0.0
+    eventually(lambda: used)  # its thread may have had to wait for a processor
     (hung,) = used
     assert line.ask("other", lambda conn: conn is hung, 5.0) is False
     thaw.set()
@@ -87,6 +89,7 @@ def test_one_that_is_never_let_in_holds_up_the_others_for_a_while_only(
     monkeypatch.setattr(libvirt, "open", opens)
     with pytest.raises(Silent, match="no answer"):
         line.ask("first", lambda _conn: 1, 0.05)
+    eventually(lambda: opened)
     for _ in range(3):
         line._quiet_until = 0.0
         with pytest.raises(Silent) as said:

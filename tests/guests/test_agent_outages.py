@@ -297,8 +297,8 @@ def bounded(pid: int) -> Iterator[None]:
     assert after - before < MORE_MB
 
 
-#: A thousand events and two recoveries, about five times what they take.
-FLOOD_S = 30.0
+#: A thousand events and two recoveries, about ten times what they take.
+FLOOD_S = 60.0
 
 
 def shaken(host: GuestHost, name: str, times: int) -> None:

@@ -58,7 +58,7 @@ class Desk:
     def __init__(self) -> None:
         self.daemon = Daemon()
         self.took: dict[str, Answer | None] = {}
-        self.reader = Reader(Lines(lambda: self.daemon, 6), self.took.__setitem__, within_s=0.2)
+        self.reader = Reader(Lines(lambda: self.daemon, 6), self.took.__setitem__, within_s=1.0)
 
     def read(self, *uuids: str) -> dict[str, str | None]:
         for uuid in uuids:
@@ -77,7 +77,7 @@ def until(desk: Desk, true: Callable[[], object]) -> None:
         desk.reader.turn()
         return true()
 
-    eventually(turn, 10, 0.01)
+    eventually(turn, 30, 0.01)
 
 
 def test_who_is_late_is_asked_once_and_taken_when_it_answers(desk: Desk) -> None:
