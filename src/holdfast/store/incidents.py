@@ -108,7 +108,7 @@ class IncidentStore:
     def answer(self, uuid: str, status: str, message: str, claim: Claim) -> None:
         def action(conn: Connection) -> None:
             now = self._ours(conn, claim)
-            self._attach(conn, uuid, None, status, message, now)
+            attach(conn, self._db.herald, uuid, None, status, message, now)
 
         self._db.retry(action)
 
@@ -124,7 +124,7 @@ class IncidentStore:
             taken, status = self._join_or_open(conn, account, work, told, now)
             if account.notification:
                 about = account.notification, taken.incident_id, status, taken.sentence
-                self._attach(conn, *about, now)
+                attach(conn, self._db.herald, *about, now)
             belong(conn, account.observations, taken.incident_id, now)
             if account.payload is not None:
                 payload = {**account.payload, "incident": taken.incident_id}
@@ -356,17 +356,6 @@ class IncidentStore:
         now = self._db.now(conn)
         update_claimed(conn, claim, updated_at=now)
         return now
-
-    def _attach(
-        self,
-        conn: Connection,
-        uuid: str,
-        incident_id: str | None,
-        status: str,
-        message: str,
-        now: datetime,
-    ) -> None:
-        attach(conn, self._db.herald, uuid, incident_id, status, message, now)
 
     def _one(self, conn: Connection, incident_id: str, *, lock: bool = False) -> Incident:
         query = _ONE_LOCKED if lock else _ONE
