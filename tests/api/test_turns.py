@@ -120,3 +120,17 @@ def test_many_names_from_one_address_take_neither_all_threads_nor_all_turns(
         heard = sorted(one.result(60) for one in strangers)
     assert heard.count(503) >= 3 and slow.most <= 2
     assert status(house, "manager", HERE) == 200
+
+
+def test_many_requests_of_one_client_are_let_in_by_one_look_at_its_password(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are no guesses: more than a few wrong ones at once would be."""
+    house = build(f"{basic_config(tmp_path)}[api]\nthreads = 40\n")
+    slow = Slow(monkeypatch)
+    with ThreadPoolExecutor(10) as pool:
+        asked = [pool.submit(status, house, "member", HERE) for _ in range(10)]
+        eventually(lambda: slow.busy == 1)
+        slow.go_on.set()
+        assert [one.result(60) for one in asked] == [200] * 10
+    assert slow.most == 1

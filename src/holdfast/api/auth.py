@@ -150,10 +150,11 @@ class Basic:
 
     def __init__(self, conf: cfg.ConfigOpts, clock: Clock) -> None:
         self._conf = conf
-        self._verified: Memory[bool] = Memory(clock)
+        # Passwords take long to check, on purpose: one address never takes all threads by that.
+        threads = conf.api.threads
+        most, waiting = max(1, min(_MOST_CHECKING, threads // 4)), threads // 2
+        self._verified: Memory[bool] = Memory(clock, most_waiting=max(1, threads // 4))
         self._guesses = Guesses(clock)
-        # Passwords take long to check, on purpose: a quarter of our threads has no part in it.
-        most, waiting = max(1, min(_MOST_CHECKING, conf.api.threads // 4)), conf.api.threads // 2
         self._checking = Turns(most, waiting, _TURN_S, "many log in at once: try again")
         self._users: tuple[str, dict[str, Any]] = ("", {})
 
@@ -167,10 +168,13 @@ class Basic:
         # the address: what is remembered for one is no help in guessing from another.
         known = f"{_stamp(self._conf.auth.htpasswd_file)}\n{user}\n{address}\n"
         secret = known.encode() + password
-        if not self._verified.get(secret):
+
+        def check() -> bool:
             with self._guesses.attempt(user, address), self._checking.turn(address):
                 self._verify(user, password)
-            self._verified.put(secret, True, self._conf.auth.remember_s)
+            return True
+
+        self._verified.once(secret, self._conf.auth.remember_s, check)
         return self.known(user)
 
     def known(self, user: str) -> Identity:
