@@ -257,6 +257,19 @@ def test_a_refusal_says_who_is_in_the_way_and_when_it_would_fit(guarded: House) 
     assert details["earliest"]["start_date"] >= mine["end_date"]
 
 
+def test_a_lease_is_not_in_its_own_way(guarded: House) -> None:
+    days = {"start_date": when(days=1), "end_date": when(days=2)}
+    all_hosts = [host_reservation(min=4, max=4)]
+    mine = guarded.lease("member", name="mine", reservations=all_hosts, **days)
+    later = {"start_date": when(days=3), "end_date": when(days=4)}
+    guarded.lease("member", name="neighbour", reservations=all_hosts, **later)
+    body = {"end_date": when(days=3, hours=1)}
+    answer = guarded.call("PUT", f"{LEASES}/{mine['id']}", "member", json=body, headers=LATER)
+    assert answer.status_code == 409
+    assert [one["name"] for one in answer.json["details"]["obstacles"]] == ["neighbour"]
+    assert "lease mine" not in answer.json["error_message"]
+
+
 def test_refusals_of_other_kinds_have_no_details(shared: House) -> None:
     for body in ({}, lease_body(name="x" * 81)):
         answer = shared.call("POST", LEASES, json=body, headers=LATER)

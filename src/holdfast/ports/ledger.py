@@ -196,9 +196,16 @@ class Ledger(Protocol):
         ...
 
     def obstacles(
-        self, hosts: Collection[int], window: Window, project_id: str, *, most: int = 10
+        self,
+        hosts: Collection[int],
+        window: Window,
+        project_id: str,
+        *,
+        besides: str = "",
+        most: int = 10,
     ) -> Sequence[Obstacle]:
-        """Who holds these hosts in the window, the first to give one back first."""
+        """Who other than that lease holds these hosts in the window, the first to give one back
+        first."""
         ...
 
     def late_hosts(self) -> set[int]:

@@ -249,7 +249,11 @@ class Drafts:
         """The same refusal, with who is in the way and when it would fit."""
         ledger, details = self._desk.ledger, dict(refused.details)
         busy = details.pop("busy", ())
-        obstacles = ledger.obstacles(busy, wish.held, wish.project_id) if busy else ()
+        obstacles = (
+            ledger.obstacles(busy, wish.held, wish.project_id, besides=wish.lease_id)
+            if busy
+            else ()
+        )
         sentences = [refused.message]
         if obstacles:
             sentences.append(f"in the way: {', '.join(_said(one) for one in obstacles[:3])}")

@@ -92,7 +92,13 @@ class HostStore:
         return known
 
     def obstacles(
-        self, hosts: Collection[int], window: Window, project_id: str, *, most: int = 10
+        self,
+        hosts: Collection[int],
+        window: Window,
+        project_id: str,
+        *,
+        besides: str = "",
+        most: int = 10,
     ) -> Sequence[Obstacle]:
         found: list[Any] = []
         with self._db.read() as conn:
@@ -101,9 +107,10 @@ class HostStore:
                     "ids": list(some),
                     "start": window.start,
                     "end": window.end,
-                    "most": most,
+                    "most": most + 1,
                 }
-                found += conn.execute(_OBSTACLES, bound).all()
+                rows = conn.execute(_OBSTACLES, bound).all()
+                found += [row for row in rows if row.id != besides]
         found.sort(key=lambda row: row.until)
         return [
             Obstacle(row.until, row.hosts, row.id, row.name)
