@@ -127,6 +127,17 @@ def test_rules_are_saved_after_the_session_was_over_and_somebody_logged_in_again
         assert "> 90%" in page.locator("pre.text").inner_text()
 
 
+def test_a_stream_whose_session_is_over_is_refused_and_led_to_no_page(guarded: Site) -> None:
+    person = Person(guarded, "admin")
+    end_sessions(guarded)
+    answer = person.get("/console/live", headers={"Accept": "text/event-stream"})
+    assert (answer.status_code, answer.headers["Content-Type"]) == (
+        401,
+        "text/plain; charset=utf-8",
+    )
+    assert person.get("/console/rules").status_code == 303  # a page is led to the login
+
+
 def test_what_one_wrote_is_not_saved_in_the_name_of_who_logged_in_meanwhile(
     browser: Browser, guarded: Site
 ) -> None:

@@ -4,6 +4,7 @@
 from holdfast.api.ask import Ask, Reply
 from holdfast.console.live import Feed
 from holdfast.console.pages import HEADERS
+from holdfast.console.refusals import STREAM
 
 
 def live(ask: Ask) -> Reply:
@@ -13,7 +14,7 @@ def live(ask: Ask) -> Reply:
     since = ask.known or ask.query.get("since", "")
     stream = feed.stream(since, ask.caller.user_id, tab[:64])
     headers = {**HEADERS, "X-Accel-Buffering": "no"}
-    return Reply(headers=headers, content_type="text/event-stream", stream=stream)
+    return Reply(headers=headers, content_type=STREAM, stream=stream)
 
 
 def index(ask: Ask) -> Reply:

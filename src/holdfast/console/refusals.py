@@ -15,12 +15,13 @@ from holdfast.model.errors import HoldfastError, Unavailable
 
 #: By which our script says that it is asking, not a person.
 SCRIPT = "X-Holdfast-Script"
+STREAM = "text/event-stream"
 
 
 def refuse(req: falcon.Request, resp: falcon.Response, error: HoldfastError) -> None:
     resp.set_headers(dict(HEADERS))
     resp.content_type = HTML
-    if req.get_header(SCRIPT):
+    if _is_script(req):
         resp.status = falcon.code_to_http_status(error.status)
         resp.content_type = "text/plain; charset=utf-8"
         resp.data = error.message.encode()
@@ -31,6 +32,11 @@ def refuse(req: falcon.Request, resp: falcon.Response, error: HoldfastError) -> 
     else:
         resp.status = falcon.code_to_http_status(error.status)
         resp.data = _page(req.cookies, error, {})
+
+
+def _is_script(req: falcon.Request) -> bool:
+    """A browser that opens a stream of events has no header of ours, and no use for a page."""
+    return bool(req.get_header(SCRIPT)) or STREAM in (req.get_header("Accept") or "")
 
 
 def again(ask: Ask, draw: Callable[[], Reply], error: HoldfastError) -> Reply:
