@@ -15,6 +15,7 @@ from holdfast import conf as configuration
 from holdfast.client import clock
 from holdfast.client.commands import ListCommand, Table, rows
 from holdfast.client.errors import ClientError
+from holdfast.cmd.guests_live import add_config
 from holdfast.drivers.guests import connect
 from holdfast.model.errors import HoldfastError
 from holdfast.model.host import normalise
@@ -44,15 +45,7 @@ class Expect(ListCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--config-file",
-            "--config",
-            dest="config",
-            metavar="FILE",
-            action="append",
-            help="the agent's configuration file (default: holdfast.conf in /etc/holdfast or "
-            "~/.holdfast)",
-        )
+        add_config(parser)
         parser.add_argument("--host", help="what the cloud calls this host; default: [agent] host")
         parser.add_argument(
             "--grace",

@@ -28,6 +28,18 @@ _GUEST = (
 _TOLD = ("after_s", "guest", "state", "event", "detail", "reason", "disk", "rule")
 
 
+def add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config-file",
+        "--config",
+        dest="config",
+        metavar="FILE",
+        action="append",
+        help="the agent's configuration file (default: holdfast.conf in /etc/holdfast or "
+        "~/.holdfast)",
+    )
+
+
 class Asking(Base):
     """Knows where the agent is."""
 
@@ -36,15 +48,7 @@ class Asking(Base):
         parser.add_argument(
             "--socket", metavar="PATH", help="the agent's socket; default: [agent] socket"
         )
-        parser.add_argument(
-            "--config-file",
-            "--config",
-            dest="config",
-            metavar="FILE",
-            action="append",
-            help="the agent's configuration file (default: holdfast.conf in /etc/holdfast or "
-            "~/.holdfast)",
-        )
+        add_config(parser)
         return parser
 
     def place(self, args: argparse.Namespace) -> str:

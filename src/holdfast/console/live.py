@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.api.turns import Lent
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.ports.clock import Clock
 
@@ -79,7 +80,7 @@ class Feed:
 
     # for who listens
 
-    def stream(self, known: str, who: str = "", tab: str = "") -> "_Stream":
+    def stream(self, known: str, who: str = "", tab: str = "") -> Lent:
         """The page that a tab of a browser showed before gives its place to the next one; nobody
         takes more than half of them, nor more than a few."""
         place = _Place(who, tab)
@@ -93,7 +94,7 @@ class Feed:
                 raise Unavailable("all streams are taken: ask for changes instead")
             self._places.add(place)
             self._lock.notify_all()
-        return _Stream(self._events(known, place), lambda: self._give_back(place))
+        return Lent(self._events(known, place), lambda: self._give_back(place))
 
     def _give_back(self, place: "_Place") -> None:
         with self._lock:
@@ -169,29 +170,6 @@ class _Place:
 
     who: str
     tab: str
-
-
-class _Stream:
-    """Gives its place back when it ends, also before it began."""
-
-    def __init__(self, events: Iterator[bytes], ended: Callable[[], None]) -> None:
-        self._events = events
-        self._ended: Callable[[], None] | None = ended
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            return next(self._events)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        ended, self._ended = self._ended, None
-        if ended is not None:
-            ended()
 
 
 def most_own(streams: int) -> int:
