@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -22,8 +25,6 @@ FAILURES = (PartFailed, StepFailed, Missing, NotRunning)
 
 def bring_up(place: Place, options: argparse.Namespace) -> int:
     """Bring the lab up; nothing to do if it is."""
-    if options.background:
-        return in_background(place)
     try:
         with place.lock():
             return _bring_up(place)
@@ -46,8 +47,12 @@ def _bring_up(place: Place) -> int:
     return 0
 
 
-def in_background(place: Place) -> int:
-    """Bring it up in a process of its own; `wait` waits for that."""
+def hold(place: Place, options: argparse.Namespace) -> int:
+    """Bring the lab up; take it down when standard input closes.
+
+    A test run that brings the lab up holds the other end, so the lab ends with the run, also
+    when that is killed. Prints a line once `wait` can follow.
+    """
     place.make()
     began = time.time()
     with (place.folder / "up.err").open("wb") as errors:
@@ -63,8 +68,14 @@ def in_background(place: Place) -> int:
         if place.up_log.exists() and place.up_log.stat().st_mtime >= began:
             break
         time.sleep(0.05)
-    print(f"bringing the lab up: {place.up_log}; `python -m lab wait` waits for it")
-    return child.poll() or 0
+    print(f"bringing the lab up: {place.up_log}; `python -m lab wait` waits for it", flush=True)
+    sys.stdin.buffer.read()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(child.pid, number)
+                child.wait(10)
+    return take_down(place, options)
 
 
 def follow(place: Place, options: argparse.Namespace) -> int:
@@ -167,6 +178,7 @@ def env(place: Place, options: argparse.Namespace) -> int:
 
 COMMANDS = {
     "up": bring_up,
+    "hold": hold,
     "wait": follow,
     "down": take_down,
     "clean": clean,
@@ -187,8 +199,6 @@ def main() -> int:
     words = parser.add_subparsers(dest="word", required=True)
     for word, command in COMMANDS.items():
         one = words.add_parser(word, help=command.__doc__, description=command.__doc__)
-        if word == "up":
-            one.add_argument("--background", action="store_true", help="return at once")
         if word in ("start", "stop", "kill", "restart"):
             one.add_argument("name", help="as `status` lists it")
         if word in ("peer", "pins"):

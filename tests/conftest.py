@@ -60,6 +60,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     server.drop_database(url)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Hand the reasons of slow tests to the report, from which tools/test prints them."""
+    for item in items:
+        slow = item.get_closest_marker("slow")
+        if slow is not None:
+            item.user_properties.append(("slow", slow.args[0]))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run if something that a test started still runs."""

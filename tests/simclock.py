@@ -10,6 +10,8 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 
+from tests.processes import PATIENCE_S
+
 #: A Tuesday, ten past nothing.
 EPOCH = datetime(2030, 1, 1, 10, 0, tzinfo=UTC)
 
@@ -61,7 +63,7 @@ class SimClock:
 
     def settle(self, sleepers: int = 1) -> float:
         """Wait (in real time, briefly) until so many threads sleep: how long the first will."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             with self._lock:
                 if len(self._asleep) >= sleepers:

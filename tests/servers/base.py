@@ -44,7 +44,7 @@ class Server(abc.ABC):
     name: str
     account = ""  # who runs it when we are root; "": root
     polite = signal.SIGTERM
-    patience = 60.0
+    patience = 180.0
 
     def __init__(self) -> None:
         """Nothing is started yet."""

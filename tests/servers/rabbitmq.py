@@ -16,7 +16,7 @@ class RabbitMQ(Server):
     """A private broker of one node, with an epmd of its own, without plugins."""
 
     name = "RabbitMQ"
-    patience = 90.0
+    patience = 180.0
 
     def __init__(self) -> None:
         """Nothing is started yet."""
