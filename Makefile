@@ -14,7 +14,7 @@ COMPILE := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q -j 0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install run test-deps lint test lab lab-down lab-status bench soak pictures pins clean
+.PHONY: help install run test-deps lint check test lab lab-down lab-status bench soak pictures pins clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -59,7 +59,11 @@ lint: .venv/.installed-test ## ruff, mypy and the import rules
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log 2>&1 || { cat .venv/lint-imports.log; exit 1; }
 
-test: install test-deps lint ## everything CI checks
+check: lint ## for whoever writes code: lint, types, import rules and the tests without servers, in 3 minutes
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --no-servers \
+		-m 'not lab and not race and not networks and not slow' $(ARGS)
+
+test: install test-deps lint ## everything CI checks, in half an hour
 	@WORKERS=$(WORKERS) tools/test $(ARGS)
 
 lab: test-deps ## bring up a real OpenStack in .lab and leave it running (docs/lab.md)

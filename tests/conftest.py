@@ -12,10 +12,26 @@ from typing import TypeVar
 
 import pytest
 
-from tests.processes import end_all
+from tests.processes import Kept, end_all
 from tests.servers import MariaDB, Missing, PostgreSQL, RabbitMQ, Server
 
 S = TypeVar("S", bound=Server)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`make check` runs without servers."""
+    text = "skip tests that start a server, a program of ours or a browser"
+    parser.addoption("--no-servers", action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Every server and program of the tests is started by Kept: there they are refused."""
+    if config.getoption("--no-servers"):
+        Kept.__init__ = _skip  # type: ignore[method-assign]
+
+
+def _skip(*_: object, **__: object) -> None:
+    pytest.skip("starts a server or a program: `make test` runs it")
 
 
 def serve(server: S) -> Iterator[S]:

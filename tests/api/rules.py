@@ -16,8 +16,8 @@ BUSY = "rules:\n  - {id: busy, on: guest, field: util_ratio, when: '> 95%', for:
 
 
 def beat_body(**more: Any) -> dict[str, Any]:
-    """What an agent says every few seconds."""
-    return {"started_at": datetime.now(UTC).isoformat(), "heartbeat_s": 10, "rules": {}, **more}
+    """What an agent says every few minutes: it is heard of however slow the machine is."""
+    return {"started_at": datetime.now(UTC).isoformat(), "heartbeat_s": 300, "rules": {}, **more}
 
 
 def furnish_rules(house: House) -> None:

@@ -47,7 +47,7 @@ def done(house: House, count: int = 1) -> list[tuple[str, str, str]]:
         found = deeds(house)
         return len(found) == count and all(one[1] in ("done", "error") for one in found)
 
-    eventually(all_over, 15)
+    eventually(all_over)
     return deeds(house)
 
 
@@ -141,7 +141,7 @@ def test_reservations_leave_a_host_before_it_fails_and_it_may_return(house: Hous
         (now,) = hosts.lease(lease["id"]).allocations()
         return now.host_id != held.host_id
 
-    eventually(moved, 20)
+    eventually(moved)
     assert standing(house, name)["state"] == "down"
     assert "alarm temperature: it is about to fail" in str(standing(house, name))
     report(house, of_host("repair_ahead", event="cleared", at=LATER, host=name))
@@ -153,7 +153,7 @@ def test_reservations_leave_a_host_before_it_fails_and_it_may_return(house: Hous
     def well_again() -> bool:
         return standing(house, name)["state"] in ("returning", "up")
 
-    eventually(well_again, 15)
+    eventually(well_again)
 
 
 def test_a_host_may_return_though_its_rule_asks_for_nothing_any_more(house: House) -> None:
@@ -163,7 +163,7 @@ def test_a_host_may_return_though_its_rule_asks_for_nothing_any_more(house: Hous
     assert standing(house, "cmp-1")["state"] == "down"
     report(house, of_host("notify", event="cleared", at=LATER))
     assert [one[:2] for one in done(house, 2)][1] == ("repair_over", "done")
-    eventually(lambda: standing(house, "cmp-1")["state"] in ("returning", "up"), 15)
+    eventually(lambda: standing(house, "cmp-1")["state"] in ("returning", "up"))
 
 
 def test_a_host_may_return_when_somebody_ends_its_alarm(house: House) -> None:
@@ -172,7 +172,7 @@ def test_a_host_may_return_when_somebody_ends_its_alarm(house: House) -> None:
     (alarm,) = house.call("GET", f"{OWN}/alarms").json["alarms"]
     ended = house.call("POST", f"{OWN}/alarms/{alarm['id']}/end")
     assert (ended.status_code, ended.json["alarm"]["state"]) == (200, "ok")
-    eventually(lambda: standing(house, "cmp-1")["state"] in ("returning", "up"), 15)
+    eventually(lambda: standing(house, "cmp-1")["state"] in ("returning", "up"))
     (case,) = house.call("GET", f"{OWN}/incidents", query_string="kind=alarm").json["incidents"]
     assert case["status"] == "recovered"
     assert "is over: ended by" in case["sentence"]
@@ -208,7 +208,7 @@ def test_a_pause_holds_what_alarms_ask_for_and_an_alarm_that_is_over_asks_for_no
     paused = house.call("POST", f"{OWN}/pauses", json={"reason": "a storm"})
     assert paused.status_code == 201
     report(house, of_host("disable_host"))
-    eventually(lambda: "paused" in deeds(house)[0][2], 15)
+    eventually(lambda: "paused" in deeds(house)[0][2])
     report(house, of_host("disable_host", event="cleared", at=LATER))
     assert house.call("DELETE", f"{OWN}/pauses").status_code == 204
     store = house.core.store

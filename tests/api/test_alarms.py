@@ -73,8 +73,8 @@ def test_a_host_has_alarms_too_and_they_are_not_a_projects(house: House) -> None
         {"first_at": "0001-01-01T00:00:00+00:00"},
     ],
 )
-def test_what_is_no_alarm_is_refused_and_not_kept(house: House, wrong: dict[str, Any]) -> None:
-    body = alarm_body()
+def test_what_is_no_alarm_is_refused_and_not_kept(shared: House, wrong: dict[str, Any]) -> None:
+    house, body = shared, alarm_body()
     before = house.dump()
     report(house, {**body, "evidence": {**body["evidence"], **wrong}}, 400)
     report(house, {**body, "state": "odd"}, 400)

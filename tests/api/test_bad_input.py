@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ SEEN = {
     "since": "2026-11-15T00:00:00Z",
 }
 WRITES = {"POST", "PUT", "PATCH", "DELETE"}
+#: How many requests are made up; `make soak` has time for more.
+EXAMPLES = int(os.environ.get("API_EXAMPLES", "0")) or 400
 
 
 def message(answer: testing.Result) -> str:
@@ -308,7 +311,7 @@ def battered(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @hypothesis.settings(
-    max_examples=1000,
+    max_examples=EXAMPLES,
     deadline=None,
     derandomize=True,
     database=None,

@@ -4,18 +4,25 @@ with a real recovery behind it on the simulated cloud."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from holdfast.model.incident import HELD, RECOVERED, RUNNING, Verdict, recovery_of
+from holdfast.model.operation import RUNNING as AT_WORK
+from holdfast.model.operation import Claim
+from holdfast.ports.recovery import Change
+from holdfast.store.work import put
 from tests.api.cases import write_incident
 from tests.api.conftest import Build
 from tests.api.ha import REPORTS, add_host, make_segment, report_body
 from tests.api.house import OWN, House, basic_config, copy
+from tests.processes import eventually
 
 INCIDENTS, PAUSES, SILENCES = f"{OWN}/incidents", f"{OWN}/pauses", f"{OWN}/silences"
 APPROVALS = f"{OWN}/approvals"
@@ -39,13 +46,19 @@ def show(house: House, incident_id: str) -> dict[str, Any]:
 
 
 def wait(house: House, incident_id: str, *statuses: str) -> dict[str, Any]:
-    by = time.monotonic() + 60
-    while time.monotonic() < by:
+    def there() -> dict[str, Any]:
         found = show(house, incident_id)
-        if found["status"] in statuses:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"it is {found['status']}: {found['sentence']}")
+        assert found["status"] in statuses, f"it is {found['status']}: {found['sentence']}"
+        return found
+
+    return eventually(there)
+
+
+def wait_held(house: House, incident_id: str) -> None:
+    """Until it is held and no manager is at it: who orders something then does not wait for the
+    end of a claim."""
+    wait(house, incident_id, "held")
+    eventually(lambda: show(house, incident_id)["work"]["status"] == "retrying")
 
 
 def order(house: House, incident_id: str, what: str, **body: Any) -> Any:
@@ -61,14 +74,9 @@ def report(house: House, host: str) -> str:
     body = {"notification": report_body(host)}
     said = house.call("POST", REPORTS, json=body)
     assert said.status_code == 202, said.text
-    by = time.monotonic() + 60
-    while time.monotonic() < by:
-        for one in house.call("GET", INCIDENTS, query_string=f"host={host}&open=true").json[
-            "incidents"
-        ]:
-            return str(one["id"])
-        time.sleep(0.05)
-    raise AssertionError("no incident came of the report")
+    query = f"host={host}&open=true"
+    mine = eventually(lambda: house.call("GET", INCIDENTS, query_string=query).json["incidents"])
+    return str(mine[0]["id"])
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +159,60 @@ def test_from_report_to_recovered_with_a_pause_in_between(live: House) -> None:
     keeps_schema(live, own)
 
 
+def under_way(house: House, own: str) -> Claim:
+    """The work of an incident about cmp-3, in the hands of a manager that is not of this house."""
+    database = house.core.store.database
+    now = database.now()
+    held = {"owner": "ctl-9", "epoch": 1, "claim_until": now + timedelta(hours=1)}
+    work = recovery_of(own, "host", "host:cmp-3", now)
+    work = replace(work, status=AT_WORK, next_try_at=now + timedelta(hours=1), **held)
+    with database.write() as conn:
+        put(conn, (work,), now)
+    return Claim(work.id, "ctl-9", 1)
+
+
+def test_who_sees_that_it_is_held_sees_why_at_the_step_that_waits(build: Build) -> None:
+    """The manager has not given the work back yet."""
+    house = build(CONFIG)
+    own = write_incident(house, status="open", sentence="cmp-3 is reported to have stopped")
+    claim, store = under_way(house, own), house.core.store
+    why = "recovery is paused by ann: a storm"
+    store.incidents.change(own, Change(HELD, why, verdicts=[Verdict("paused", False, why)]), claim)
+    held = show(house, own)
+    assert (held["status"], held["sentence"], held["work"]["sentence"]) == ("held", why, why)
+    first = held["steps"][0]
+    assert (first["name"], first["status"], first["sentence"]) == ("guards", "under way", why)
+    assert [one["sentence"] for one in held["verdicts"]] == [why]
+
+
+def test_a_step_that_begins_does_not_say_why_the_one_before_it_waited(build: Build) -> None:
+    house = build(CONFIG)
+    own = write_incident(house, status="open", sentence="cmp-3 is reported to have stopped")
+    claim, store = under_way(house, own), house.core.store
+    store.incidents.change(own, Change(HELD, "recovery is paused by ann"), claim)
+    yes = "all guards say yes"
+    details = {"started_at": store.database.now().isoformat(), "domain": "rack-a"}
+    begun = store.incidents.start(own, Change(RUNNING, yes, details, []), [], claim)
+    assert begun is not None
+    assert show(house, own)["steps"][0]["sentence"] == yes
+    store.operations.step_done(claim, 0, "guards", yes, timedelta(hours=1))
+    guards, fence = show(house, own)["steps"][:2]
+    assert (guards["status"], guards["sentence"]) == ("done", yes)
+    assert (fence["name"], fence["status"], fence["sentence"]) == ("fence", "under way", "")
+
+
+def test_what_is_over_says_how_it_ended_wherever_one_looks(build: Build) -> None:
+    """Also before the manager has written down that its work is done."""
+    house = build(CONFIG)
+    own = write_incident(house, status="running", sentence="0 of 1 servers moved")
+    claim = under_way(house, own)
+    said = "cmp-3: 1 of 1 servers moved"
+    house.core.store.incidents.close(own, Change(RECOVERED, said), claim)
+    over = show(house, own)
+    assert (over["status"], over["sentence"], over["work"]["sentence"]) == ("recovered", said, said)
+    assert over["timeline"][-1]["sentence"] == f"recovered: {said}"
+
+
 def keeps_schema(house: House, own: str) -> None:
     document = house.call("GET", f"{OWN}/openapi.json").json
     for path in ("", "/{incident_id}", "/{incident_id}/explanation"):
@@ -186,7 +248,7 @@ def test_aborted_then_tried_again_without_asking_a_manager(live: House) -> None:
     live.call("POST", PAUSES, json={"reason": "wait", "duration_s": None})
     live.services.sim().fail_host("cmp-6")
     own = report(live, "cmp-6")
-    wait(live, own, "held")
+    wait_held(live, own)
     aborted = order(live, own, "abort", reason=" a drill ")
     assert aborted.status_code == 202
     assert aborted.json["incident"]["status"] == "aborted"

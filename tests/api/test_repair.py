@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from holdfast.model.caller import Caller
 from holdfast.model.errors import NotFound
 from holdfast.ports.manager import RepairMove, RepairReport
 from tests.api.conftest import Build
-from tests.api.house import OWN, House, basic_config, when
+from tests.api.house import OWN, House, basic_config, copy, when
 
 PLAN, RUN = f"{OWN}/repair/plan", f"{OWN}/repair"
 START, END = (datetime(2030, 1, day, 12, tzinfo=UTC) for day in (1, 2))
@@ -65,14 +66,27 @@ class Recorder:
         return self.report
 
 
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
+@pytest.fixture(scope="module")
+def asking(
+    furnished: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[House, Recorder]]:
+    """A house that asks a recorder."""
+    folder, recorder = tmp_path_factory.mktemp("asking"), Recorder()
+    with House(copy(furnished, folder), basic_config(folder), manager=recorder) as house:
+        yield house, recorder
 
 
 @pytest.fixture
-def guarded(build: Build, tmp_path: Path, recorder: Recorder) -> House:
-    return build(basic_config(tmp_path), manager=recorder)
+def recorder(asking: tuple[House, Recorder]) -> Recorder:
+    """What the house asks from here on."""
+    recorder = asking[1]
+    recorder.asked.clear()
+    return recorder
+
+
+@pytest.fixture
+def guarded(asking: tuple[House, Recorder]) -> House:
+    return asking[0]
 
 
 def test_the_owner_acknowledges_and_nobody_else_hears_of_the_lease(

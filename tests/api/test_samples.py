@@ -83,7 +83,8 @@ def test_what_nobody_wants_is_taken_and_not_kept(house: House) -> None:
         some(2**31, 1),
     ],
 )
-def test_what_is_no_hour_is_refused_and_changes_nothing(house: House, body: Any) -> None:
+def test_what_is_no_hour_is_refused_and_changes_nothing(shared: House, body: Any) -> None:
+    house = shared
     house.call("POST", LOOK)
     before = house.dump()
     answer = house.call("PUT", SEND, json=body)

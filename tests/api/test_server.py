@@ -27,7 +27,7 @@ def port(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def exchange(port: int, *parts: bytes) -> list[tuple[int, bytes]]:
     """Send bytes as they are on one connection; every answer until the server closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+    with socket.create_connection(("127.0.0.1", port), timeout=90) as line:
         for part in parts:
             line.sendall(part)
         line.shutdown(socket.SHUT_WR)

@@ -305,7 +305,7 @@ def test_completion_for_bash_is_printed_and_parses(holdfast: Run) -> None:
     ran = holdfast("complete")
     assert ran.code == 0, ran.err
     assert "cmds_lease='ack create delete list replace-host set show'" in ran.out
-    subprocess.run(["bash", "-n"], input=ran.out, text=True, check=True, timeout=10)
+    subprocess.run(["bash", "-n"], input=ran.out, text=True, check=True, timeout=90)
 
 
 def test_a_command_that_cannot_be_imported_leaves_the_others_alone(
@@ -334,7 +334,7 @@ def test_a_reader_that_leaves_early_hears_no_complaint() -> None:
             stdout=writing,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=20,
+            timeout=90,
             check=False,
         )
     finally:

@@ -71,12 +71,12 @@ class Fake:
     def close(self) -> None:
         self.server.shutdown()
         self.server.server_close()
-        self.thread.join(5)
+        self.thread.join(90)
 
 
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(("HOLDFAST_", "OS_")):
+        if name.startswith(("HOLDFAST_", "OS_", "CLIFF_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NO_PROXY", "*")
 

@@ -155,7 +155,7 @@ def test_a_token_that_was_replaced_is_read_again_once_the_old_one_is_refused(
     """The secret was replaced: nobody has to start every agent anew."""
     file = tmp_path / "token"
     file.write_text("old\n")
-    settings = SimpleNamespace(api_url=fake.url, token_file=str(file), api_timeout_s=5.0)
+    settings = SimpleNamespace(api_url=fake.url, token_file=str(file), api_timeout_s=60.0)
 
     def connect() -> Client:
         return client(settings)

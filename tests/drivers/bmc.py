@@ -28,7 +28,8 @@ class Proxy:
 
     behind: Redfish
     lies: bool = False
-    delay_s: float = 0.0  # before a system is shown
+    held: threading.Event | None = None  # no system is shown before that
+    shown: int = 0  # systems, so often
     port: int = 0
     got: list[str] = field(default_factory=list)
 
@@ -39,15 +40,16 @@ class Proxy:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 proxy.got.append(f"GET {self.path}")
-                if "/Systems/" in self.path and proxy.delay_s:
-                    threading.Event().wait(proxy.delay_s)
+                if "/Systems/" in self.path and proxy.held is not None:
+                    proxy.held.wait(600)
                 answer = requests.get(
                     proxy.behind.url + self.path,
                     headers={"Authorization": self.headers["Authorization"]},
                     verify=proxy.behind.certificate,
-                    timeout=10,
+                    timeout=90,
                 )
                 self._reply(answer.status_code, answer.content)
+                proxy.shown += "/Systems/" in self.path
 
             def do_POST(self) -> None:
                 proxy.got.append(f"POST {self.path}")
@@ -141,7 +143,7 @@ def silent(kind: socket.SocketKind = socket.SOCK_STREAM) -> Iterator[int]:
 
 @dataclass
 class Watcher:
-    """Looks at command lines and environments of all below this process, as often as it can."""
+    """Looks at command lines and environments of all below this process, all the time."""
 
     seen: set[bytes] = field(default_factory=set)
     programs: set[str] = field(default_factory=set)
@@ -152,7 +154,7 @@ class Watcher:
 
         def look() -> None:
             me = psutil.Process(os.getpid())
-            while not over.is_set():
+            while not over.wait(0.005):  # those that it looks for need the processor, too
                 for child in me.children(recursive=True):
                     self._one(child.pid)
 

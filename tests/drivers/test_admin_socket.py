@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from tests.processes import eventually
 from holdfast.client import admin as client
 from holdfast.client.errors import NotReachable
 from holdfast.drivers.admin_socket import AdminSocket, Limits
-from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.errors import Conflict, HoldfastError, NotFound
 from holdfast.ports.clock import SystemClock
 from holdfast.watch.admin import Admin, Items
 
-QUICK = Limits(connections=8, request_bytes=10_000, request_s=2.0, send_s=2.0)
+#: Whoever means well is waited for, however busy the machine.
+PATIENT = Limits(connections=8, request_bytes=10_000, request_s=90.0, send_s=90.0)
+QUICK = replace(PATIENT, request_s=2.0, send_s=2.0)
 #: Holds the place of a socket as an agent would, until it is killed.
 OWNER = """
 import sys, time
@@ -37,7 +40,7 @@ from holdfast.ports.clock import SystemClock
 from holdfast.watch.admin import Admin
 AdminSocket(sys.argv[1], Admin(), SystemClock()).start()
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -83,9 +86,18 @@ def desk() -> Desk:
 
 
 @pytest.fixture
-def door(folder: Path, desk: Desk) -> Iterator[str]:
+def limits() -> Limits:
+    return PATIENT
+
+
+#: For tests of those who are not waited for.
+quick = pytest.mark.parametrize("limits", [QUICK], ids=["quick"])
+
+
+@pytest.fixture
+def door(folder: Path, desk: Desk, limits: Limits) -> Iterator[str]:
     path = str(folder / "made" / "agent.sock")
-    made = AdminSocket(path, desk.admin, SystemClock(), QUICK)
+    made = AdminSocket(path, desk.admin, SystemClock(), limits)
     made.start()
     yield path
     made.stop()
@@ -97,7 +109,7 @@ def door(folder: Path, desk: Desk) -> Iterator[str]:
 @contextlib.contextmanager
 def caller(path: str) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as made:
-        made.settimeout(30)
+        made.settimeout(90)
         made.connect(path)
         yield made
 
@@ -160,47 +172,50 @@ def test_a_question_without_end_is_cut_short(door: str) -> None:
     assert client.ask(door, "echo") == {}
 
 
+@quick
 def test_who_says_nothing_or_dribbles_is_not_waited_for(door: str) -> None:
     began = time.monotonic()
     with caller(door) as silent, caller(door) as dribbling:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            while time.monotonic() < began + 40:
+            while time.monotonic() < began + 100:
                 dribbling.sendall(b" ")
                 time.sleep(0.02)
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         for one in (silent, dribbling):
             (answer,) = rest(one)
             assert "no question came within 2 s" in answer["error"]["message"]
 
 
+@quick
 def test_who_does_not_read_is_cut_off_and_nobody_waits_for_him(
     door: str, desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caller(door) as one:
         one.sendall(b'{"command": "flood"}\n')
         eventually(lambda: desk.streams == 1)
-        assert client.ask(door, "echo") == {}
+        eventually(lambda: answers(door))
         eventually(lambda: desk.streams == 0)
-        assert "cut off" in caplog.text
-        assert client.ask(door, "echo") == {}
+        eventually(lambda: "cut off" in caplog.text)
+        eventually(lambda: answers(door))
 
 
+@quick
 def test_two_hundred_at_the_door_are_answered_or_told_to_wait(door: str, desk: Desk) -> None:
     with contextlib.ExitStack() as stack:
         crowd = []
         for number in range(200):
             one = stack.enter_context(socket.socket(socket.AF_UNIX))
-            one.settimeout(30)
+            one.settimeout(90)
             _knock(one, door)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 one.sendall(b'{"command": "echo"}\n' if number % 2 else b"")
             crowd.append(one)
-        answers = [answer for one in crowd for answer in rest(one)]
-    codes = {answer.get("error", {}).get("code", "") for answer in answers}
-    assert len(answers) >= 190  # one who was refused at once may have lost it on the way
+        said = [answer for one in crowd for answer in rest(one)]
+    codes = {answer.get("error", {}).get("code", "") for answer in said}
+    assert len(said) >= 190  # one who was refused at once may have lost it on the way
     assert codes <= {"", "holdfast.service.unavailable", "holdfast.request.invalid"}
     assert "holdfast.service.unavailable" in codes
-    assert client.ask(door, "echo") == {}
+    eventually(lambda: answers(door))
 
 
 def _knock(one: socket.socket, door: str) -> None:
@@ -211,12 +226,12 @@ def _knock(one: socket.socket, door: str) -> None:
             return False
         return True
 
-    eventually(so, 30, 0.01)
+    eventually(so, every=0.01)
 
 
 def test_a_stream_ends_when_the_agent_stops(folder: Path, desk: Desk) -> None:
     path = str(folder / "agent.sock")
-    made = AdminSocket(path, desk.admin, SystemClock(), QUICK)
+    made = AdminSocket(path, desk.admin, SystemClock(), PATIENT)
     made.start()
     with caller(path) as one:
         one.sendall(b'{"command": "idle"}\n')
@@ -243,7 +258,7 @@ def test_the_socket_of_a_living_agent_is_left_alone_and_that_of_a_dead_one_repla
     monkeypatch.setattr("holdfast.drivers.admin_socket.AGAIN_S", 0.05)
     path = str(folder / "agent.sock")
     with owner(path) as other:
-        mine = AdminSocket(path, desk.admin, SystemClock(), QUICK)
+        mine = AdminSocket(path, desk.admin, SystemClock(), PATIENT)
         mine.start()
         try:
             assert f"another agent that runs is asked at {path}: stop it" in caplog.text
@@ -261,7 +276,7 @@ def test_the_socket_of_a_living_agent_is_left_alone_and_that_of_a_dead_one_repla
 def answers(path: str) -> bool:
     try:
         return client.ask(path, "echo") == {}
-    except (NotReachable, NotFound):
+    except (NotReachable, HoldfastError):
         return False
 
 
@@ -270,7 +285,7 @@ def test_a_file_that_is_no_socket_is_left_alone(
 ) -> None:
     path = folder / "agent.sock"
     path.write_text("precious")
-    made = AdminSocket(str(path), desk.admin, SystemClock(), QUICK)
+    made = AdminSocket(str(path), desk.admin, SystemClock(), PATIENT)
     made.start()
     made.stop()
     assert path.read_text() == "precious"
@@ -282,7 +297,7 @@ def test_a_place_that_cannot_be_had_is_said(
 ) -> None:
     (folder / "file").write_text("")
     for path in (folder / "file" / "agent.sock", folder / ("x" * 200)):
-        made = AdminSocket(str(path), desk.admin, SystemClock(), QUICK)
+        made = AdminSocket(str(path), desk.admin, SystemClock(), PATIENT)
         made.start()
         made.stop()
     assert caplog.text.count("name another file by [agent] socket") == 2
@@ -330,6 +345,12 @@ def stranger(path: str, says: Callable[[socket.socket], None]) -> Iterator[None]
         thread.join()
 
 
+def read_on(one: socket.socket) -> None:
+    """Until the other side hangs up."""
+    while one.recv(4096):
+        pass
+
+
 @pytest.mark.parametrize(
     ("says", "why"),
     [
@@ -338,12 +359,12 @@ def stranger(path: str, says: Callable[[socket.socket], None]) -> Iterator[None]
         (lambda one: one.sendall(b"[]\n"), "no agent of ours"),
         (lambda one: None, "is gone"),
         (lambda one: one.sendall(b'{"answer"'), "is gone"),
-        (lambda one: time.sleep(1), "does not answer within 0.3 s"),
+        (read_on, "does not answer within 0.3 s"),
     ],
 )
 def test_an_answer_that_is_none_is_said(
     folder: Path, says: Callable[[socket.socket], None], why: str
 ) -> None:
-    path, timeout_s = str(folder / "other.sock"), 0.3 if "0.3 s" in why else 20.0
+    path, timeout_s = str(folder / "other.sock"), 0.3 if "0.3 s" in why else 90.0
     with stranger(path, says), pytest.raises(NotReachable, match=why):
         client.ask(path, "status", timeout_s=timeout_s)

@@ -48,7 +48,7 @@ def connect(tmp_path: Path) -> Connect:
             path = tmp_path / "authorization"
             path.write_text(authorization + "\n")
             options["authorization_file"] = str(path)
-        for name, value in {"urls": [url], **options}.items():
+        for name, value in {"urls": [url], "timeout_s": 60.0, **options}.items():
             conf.set_override(f"alertmanager_{name}", value, group="lease_notifications")
         (sink,) = sinks.connect(conf, SystemClock())
         assert isinstance(sink, AlertmanagerSink)

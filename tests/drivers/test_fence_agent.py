@@ -18,28 +18,31 @@ from holdfast.model.errors import DriverError
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Callable[[str], Agent]:
+def program(tmp_path: Path) -> Callable[..., Agent]:
     """An agent of our own, in shell."""
 
-    def make(lines: str) -> Agent:
+    def make(lines: str, timeout_s: float = 60.0) -> Agent:
         file = tmp_path / "fence_own"
         file.write_text(f"#!/bin/sh\n{lines}\n")
         file.chmod(0o755)
-        device = Device("cmp-1", 1, "agent", 3, agent="fence_own")
+        device = Device("cmp-1", 1, "agent", timeout_s, agent="fence_own")
         return Agent(device, str(tmp_path))
 
     return make
 
 
 def test_an_agent_that_hangs_is_killed_with_its_children(
-    program: Callable[[str], Agent], tmp_path: Path
+    program: Callable[..., Agent], tmp_path: Path
 ) -> None:
     pids = tmp_path / "pids"
-    fence = program(f"trap '' TERM INT\nsleep 300 &\necho $$ $! >{pids}\nwait\nsleep 300")
-    before = time.monotonic()
-    with pytest.raises(DriverError, match=r"off: no answer within 3 s"):
-        fence.off("cmp-1")
-    assert time.monotonic() - before < 30.0
+    lines = f"trap '' TERM INT\nsleep 600 &\necho $$ $! >{pids}\nwait\nsleep 600"
+    for seconds in (2, 20, 60):  # on a busy machine it may be killed before it has begun
+        before = time.monotonic()
+        with pytest.raises(DriverError, match=f"off: no answer within {seconds} s"):
+            program(lines, seconds).off("cmp-1")
+        assert time.monotonic() - before < 200.0
+        if pids.exists() and pids.read_text():
+            break
     for pid in pids.read_text().split():
         eventually(lambda pid=pid: not psutil.pid_exists(int(pid)) or _gone(int(pid)))
 
@@ -63,7 +66,7 @@ def _gone(pid: int) -> bool:
     ],
 )
 def test_off_is_read_only_where_exit_code_and_word_agree(
-    program: Callable[[str], Agent], lines: str
+    program: Callable[..., Agent], lines: str
 ) -> None:
     with pytest.raises(DriverError, match="status: "):
         program(lines).power("cmp-1")

@@ -30,7 +30,7 @@ hosts:
 """)
     config = tmp_path / "holdfast.conf"
     config.write_text(
-        f"[fencing]\ndevices_file = {devices}\n[database]\nconnection = sqlite:///{tmp_path}/no\n"
+        f"[fencing]\ndevices_file = {devices}\ncall_timeout_s = 60\n[database]\nconnection = sqlite:///{tmp_path}/no\n"
     )
     return str(config)
 
@@ -85,7 +85,7 @@ def test_an_operator_is_told_when_the_device_lied(
 def test_all_of_it_put_together_from_a_configuration(site: str, libvirt: Libvirt) -> None:
     libvirt.switch("cmp-1", on=True)
     fences: Fences = fence.connect(configuration.load([], [site]), SystemClock())
-    assert fences.call_timeout_s == 10.0
+    assert fences.call_timeout_s == 60.0
     fences.off("CMP-1.example.org")
     eventually(lambda: fences.power("cmp-1") == "off")
     assert not libvirt.runs("cmp-1")

@@ -116,11 +116,11 @@ def test_a_hanging_call_ends_at_its_timeout_with_or_without_the_effect(
 def test_a_hanging_call_ends_on_time_by_the_real_clock_too(path: str) -> None:
     cloud = SimCloud(path, SystemClock(), call_timeout_s=0.2)
     sim = Simulator(path, SystemClock())
-    sim.change(hang_s=60)
+    sim.change(hang_s=600)
     began = time.monotonic()
     with pytest.raises(DriverError):
         cloud.hosts.list()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     cloud.close()
     sim.close()
 

@@ -51,7 +51,8 @@ NOTICE = LeaseNotice(
 
 def settings(**options: Any) -> cfg.ConfigOpts:
     conf = configuration.load([], [])
-    for name, value in options.items():
+    # what works is waited for, however busy the machine
+    for name, value in {"messaging_timeout_s": 60.0, **options}.items():
         conf.set_override(name, value, group="lease_notifications")
     return conf
 
@@ -124,9 +125,12 @@ def test_an_unchanged_listener_of_masakaris_hears_info_and_errors_by_their_topic
     ):
         sink.send(told)
         sink.send(bad)
-        eventually(lambda: reader.heard and reader.errors)
-    assert reader.heard[0][:2] == ("masakari-api:here", "segment.create.end")
-    assert reader.errors == ["segment.create.error"]
+        # what others left there is heard as well
+        said = ("masakari-api:here", "segment.create.end")
+        eventually(lambda: said in [one[:2] for one in reader.heard])
+        eventually(lambda: "segment.create.error" in reader.errors)
+        assert "segment.create.error" not in [one[1] for one in reader.heard]
+        assert "segment.create.end" not in reader.errors
 
 
 def test_the_instance_ha_contract_has_a_sink_of_its_own_unless_it_has_no_topic(
@@ -162,7 +166,7 @@ def test_a_broker_that_is_away_delays_and_never_blocks() -> None:
             with pytest.raises(DriverError) as caught:
                 sink.send(NOTICE)
             assert caught.value.retryable
-            assert time.monotonic() - before < 10.0
+            assert time.monotonic() - before < 60.0  # nobody will ever be there
 
 
 def test_a_broker_that_says_nothing_is_not_waited_for() -> None:
@@ -174,7 +178,7 @@ def test_a_broker_that_says_nothing_is_not_waited_for() -> None:
         with pytest.raises(DriverError, match=r"no answer within 0\.5 s") as caught:
             sink.send(NOTICE)
         assert caught.value.retryable
-        assert time.monotonic() - before < 10.0
+        assert time.monotonic() - before < 60.0  # it will never say anything
 
 
 def test_a_sink_that_lost_its_broker_finds_it_again(rabbitmq: RabbitMQ) -> None:
@@ -198,7 +202,7 @@ def test_a_sink_that_lost_its_broker_finds_it_again(rabbitmq: RabbitMQ) -> None:
                 return False
             return True
 
-        eventually(sent, timeout=60)
+        eventually(sent)
         eventually(lambda: len(reader.heard) >= 2)
 
 
@@ -251,7 +255,7 @@ def test_the_programs_stay_free_of_eventlet_with_a_broker_as_sink() -> None:
         "assert sys.modules.get('eventlet') is None\n"
         "assert not [name for name in sys.modules if name.startswith('eventlet.')]\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=90)
 
 
 # the web
@@ -328,7 +332,7 @@ def hook(secret_file: str) -> Hook:
         asked = {
             "webhook_secret_file": secret_file,
             "webhook_allow_private": True,
-            "webhook_timeout_s": 20.0,
+            "webhook_timeout_s": 60.0,
             **options,
         }
         return Webhook(url, settings(**asked), SystemClock())
@@ -354,7 +358,7 @@ def test_a_receiver_can_check_who_sent_it_and_when(site: Site, hook: Hook) -> No
         "payload": {"lease_id": "l1", "name": "Büro"},
     }
     at = headers["X-Holdfast-Timestamp"]
-    assert abs(int(at) - time.time()) < 30
+    assert abs(int(at) - time.time()) < 300
     mac = hmac.new(SECRET, at.encode() + b"." + body, hashlib.sha256).hexdigest()
     assert headers["X-Holdfast-Signature"] == f"sha256={mac}"
     assert headers["Content-Type"] == "application/json"
@@ -400,13 +404,13 @@ def test_a_redirect_is_not_followed(site: Site, hook: Hook) -> None:
 
 @pytest.mark.parametrize("how", ["silent", "dripping", "mute"])
 def test_a_slow_receiver_is_left_in_time(site: Site, hook: Hook, how: str) -> None:
-    site.pause_s, site.drip = (30.0 if how == "silent" else 0.0), how == "dripping"
+    site.pause_s, site.drip = (600.0 if how == "silent" else 0.0), how == "dripping"
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1] if how == "mute" else site.port
         before = time.monotonic()
         error = refusal(hook(f"http://127.0.0.1:{port}/", webhook_timeout_s=0.4))
         assert error.retryable
-        assert time.monotonic() - before < 10.0
+        assert time.monotonic() - before < 60.0  # it will never say anything
 
 
 def test_nobody_there_means_later(hook: Hook) -> None:
@@ -668,7 +672,7 @@ def test_calls_that_hang_are_few_and_a_further_one_fails_at_once() -> None:
     bounded, over = Bounded("test", 2), threading.Event()
     for _ in range(2):
         with pytest.raises(TimeoutError, match="no answer"):
-            bounded.run(0.01, lambda: over.wait(60))
+            bounded.run(0.01, lambda: over.wait(600))
     with pytest.raises(TimeoutError, match="too many"):
         bounded.run(0.01, lambda: None)
     over.set()

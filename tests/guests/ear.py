@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from holdfast.model import guest_filter_file
 from holdfast.ports.guests import Event, Guest
 from holdfast.watch.guests import GuestWatch, Happening
-from tests.processes import eventually
+from tests.processes import PATIENCE_S, eventually
 
 
 class Ear:
@@ -66,7 +66,7 @@ class Ear:
             if one.state != "well"
         ]
 
-    def wait(self, name: str, *wanted: str, within_s: float = 60.0) -> None:
+    def wait(self, name: str, *wanted: str, within_s: float = PATIENCE_S) -> None:
         """Until all of these were heard, in whatever order."""
 
         def heard() -> bool:

@@ -16,6 +16,7 @@ from holdfast.ports.clock import SystemClock
 from tests.guests.ear import Ear
 from tests.guests.host import CHANNEL, FILE_DISK, Disk, GuestHost
 from tests.processes import eventually
+from tests.servers.libvirt import remove
 
 LONG = 3600.0
 NOVA = """\
@@ -108,18 +109,8 @@ def listening(host: GuestHost) -> Iterator[Lab]:
     ear = Ear()
     with contextlib.closing(LibvirtGuests(host.url, SystemClock())) as guests:
         guests.start(ear)
-        eventually(lambda: not guests.why_deaf(), 60)
+        eventually(lambda: not guests.why_deaf())
         yield Lab(host, ear, guests)
-
-
-def remove(domain: Any) -> None:
-    import libvirt
-
-    if domain.isActive():
-        with contextlib.suppress(libvirt.libvirtError):  # it may end by itself just now
-            domain.destroy()
-    if domain.isPersistent():
-        domain.undefine()
 
 
 def byte(command: str) -> Callable[[Lab, str], Any]:
@@ -136,7 +127,7 @@ def order(call: str, *words: Any) -> Callable[[Lab, str], Any]:
 
 def storage(command: str) -> Callable[[Lab, str], Any]:
     def fail(lab: Lab, name: str) -> None:
-        assert lab.say(name, command, 15) == b"good\n"
+        assert lab.say(name, command, 60) == b"good\n"
         lab.disks[name].spoil()
         lab.say(name, command)
 
@@ -170,7 +161,7 @@ def server_gone(lab: Lab, name: str) -> None:
 def agent_comes_and_goes(lab: Lab, name: str) -> None:
     for command, heard in (("a", "connected"), ("A", "disconnected"), ("a", "connected")):
         lab.ear.forget(name)
-        eventually(lambda command=command: lab.say(name, command) == b"channel\n")
+        eventually(lambda command=command: lab.say(name, command, 5) == b"channel\n")
         lab.ear.wait(name, f"agent {heard} channel")
 
 

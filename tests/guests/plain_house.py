@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from holdfast.drivers.cloud.libvirt.settings import Settings
 from holdfast.ports.clock import SystemClock
 from holdfast.recovery import kinds
 from tests.heal.house import HealHouse
+from tests.processes import PATIENCE_S
 from tests.reserve.house import Manager, Points
 from tests.servers.kvm import Kvm
 
@@ -39,7 +40,7 @@ class RealClock(SystemClock):
 class Plugs:
     """The fence: the machines' plugs."""
 
-    call_timeout_s = 5.0
+    call_timeout_s = 60.0
 
     def __init__(self, kvm: Kvm) -> None:
         self._kvm = kvm
@@ -60,11 +61,22 @@ class Plugs:
         return False
 
 
-def connect(kvm: Kvm, state: Path, **more: Any) -> LibvirtCloud:
+@dataclass(frozen=True)
+class Patient(Settings):
+    """A host that is well is waited for, however busy the machine. One that is off says so at once;
+    one that is frozen never does."""
+
+    call_timeout_s: float = 240.0
+
+    @property
+    def look_timeout_s(self) -> float:
+        return 30.0
+
+
+def connect(kvm: Kvm, state: Path, kind: type[Settings] = Settings, **more: Any) -> LibvirtCloud:
     from holdfast.drivers.cloud.libvirt.cloud import LibvirtCloud
 
-    shared = (str(kvm.shared),)
-    return LibvirtCloud(Settings(kvm.hosts, str(state), shared, **more), SystemClock())
+    return LibvirtCloud(kind(kvm.hosts, str(state), (str(kvm.shared),), **more), SystemClock())
 
 
 class PlainHouse(HealHouse):
@@ -78,7 +90,7 @@ class PlainHouse(HealHouse):
     def more_kinds(self, manager: Manager, points: Points | None) -> dict[str, Any]:
         """Recovery works on the machines; the simulated cloud stays for what else a house does."""
         self._spare = manager.cloud
-        manager.cloud = connect(self.kvm, self.path / "libvirt.db")
+        manager.cloud = connect(self.kvm, self.path / "libvirt.db", Patient)
         found = super().more_kinds(manager, points)
         self.desk = replace(self.desk, fence=Plugs(self.kvm))
         return {**found, **kinds(self.desk)}
@@ -87,7 +99,7 @@ class PlainHouse(HealHouse):
         super().close()
         self._spare.close()
 
-    def until(self, so: Callable[[], object], seconds: float = 90.0) -> None:
+    def until(self, so: Callable[[], object], seconds: float = PATIENCE_S) -> None:
         """Work until it is so."""
         deadline = time.monotonic() + seconds
         while not _holds(so):
@@ -129,7 +141,7 @@ class Watchman:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        assert self.looks > 3
+        assert self.looks > 0
         assert not self.twice
 
     def _look(self) -> None:

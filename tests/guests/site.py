@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.client import Client
 from holdfast.watch.spool import Spool
 from tests.e2e.deployment import Options, all_in_one, merged, write_config
-from tests.processes import Program, eventually, script
+from tests.processes import PATIENCE_S, Program, eventually, script
 
 MOST = 1000
 
@@ -46,7 +46,7 @@ class Site:
             said = self.noted(host)
             return bool(said) and all(guest in said for guest in guests)
 
-        self.agents[host].wait_until(so, 60)
+        self.agents[host].wait_until(so)
 
     def noted(self, host: str) -> str:
         """What it remembers of guests, as it is on disk."""
@@ -177,7 +177,7 @@ def _agent(site: Site, central: Path, host: str, more: Mapping[str, object]) -> 
     return Program(command, site.folder, name=f"agent-{host}")
 
 
-def recovered(site: Site, guest: str, times: int, within_s: float = 60.0) -> None:
+def recovered(site: Site, guest: str, times: int, within_s: float = PATIENCE_S) -> None:
     """It died so often, and was brought back as often."""
 
     def so() -> bool:

@@ -26,17 +26,21 @@ from tests.processes import eventually
 
 HOST = "cmp-1"
 GUESTS = 50
-#: The default set, with grace times that a test can wait for.
+#: The default set, with grace times that a test can wait for. One whose disk comes back has longer
+#: than that takes, and so has a QEMU that is well and gets no processor for a while.
 FILTERS = """\
 rules:
+  - {event: io_error, detail: pause, name: mended, after: 10m, do: recover}
   - {event: io_error, detail: pause, reason: enospc, after: 1s, do: report}
   - {event: io_error, detail: pause, after: 5s, do: recover}
-  - {event: monitor, detail: stuck, after: 15s, do: recover}
+  - {event: monitor, detail: stuck, name: frozen, after: 5s, do: recover}
+  - {event: monitor, detail: stuck, after: 10m, do: recover}
   - {event: control_error, after: 5s, do: report}
 otherwise: defaults
 """
-#: The promise is 200 ms after libvirt's own callback; this is a net for a machine that is full.
-NET_S = 5.0
+#: The promise is 200 ms after libvirt's own callback; this is a net for a machine that is full, and
+#: less than it takes until all guests are read again, which would find it as well.
+NET_S = 60.0
 #: So long after the last of them nothing more may come.
 QUIET_S = 2.0
 #: What is heard of a guest that starts.
@@ -84,7 +88,7 @@ def nothing(_lab: Lab, _name: str) -> None:
     """It is left alone."""
 
 
-def stored_at(site: Site, guest: str, within_s: float = 30.0) -> float:
+def stored_at(site: Site, guest: str) -> float:
     """When the API first shows a report of it, by the wall clock."""
     with contextlib.closing(Client(site.client.url)) as client:
         query = {"subject": f"server:{guest}", "limit": 1}
@@ -93,7 +97,7 @@ def stored_at(site: Site, guest: str, within_s: float = 30.0) -> float:
             where = "/holdfast/v1/observations"
             return bool(client.wire.call("GET", where, query=query, key="observations"))
 
-        eventually(there, within_s, 0.01)
+        eventually(there, every=0.01)
     return time.time()
 
 
@@ -131,7 +135,8 @@ def wanted(row: Row) -> list[str]:
     return list(row.told if row.later is None else row.later)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.slow("fifty guests run at once, and each is made to fail in a way of its own")
+@pytest.mark.timeout(600)
 def test_every_fault_is_stored_as_what_it_means_while_one_qemu_of_fifty_is_frozen(
     host: TapHost, tmp_path: Path
 ) -> None:
@@ -156,7 +161,7 @@ def test_every_fault_is_stored_as_what_it_means_while_one_qemu_of_fifty_is_froze
             assert not any(told(site, uuids).values())  # a start is nothing to tell of
             host.kill_guest("frozen", signal.SIGSTOP)
             try:
-                stored_at(site, uuids["frozen"], 30)
+                lab.ear.wait("frozen", "monitor stuck")
                 kill_some(lab, site, uuids, near[:5])
                 with ThreadPoolExecutor(4) as hands:
                     list(hands.map(lambda row: strike(lab, row), rows))
@@ -165,11 +170,12 @@ def test_every_fault_is_stored_as_what_it_means_while_one_qemu_of_fifty_is_froze
                 expected |= {name: [] for name in near[5:]}
                 expected["frozen"] = ["failed monitor stuck"]
                 with contextlib.suppress(AssertionError):
-                    eventually(lambda: told(site, uuids) == expected, 20, 0.2)
+                    eventually(lambda: told(site, uuids) == expected, every=0.2)
                 time.sleep(QUIET_S)
                 assert told(site, uuids) == expected
                 # libvirt has no word for a network that fails
-                assert lab.ear.said("network") == BEGAN
+                said = lab.ear.said("network")
+                assert [one for one in said if not one.startswith("monitor ")] == BEGAN
             finally:
                 host.kill_guest("frozen", signal.SIGCONT)
         check_incidents(site, uuids, expected)
@@ -178,7 +184,7 @@ def test_every_fault_is_stored_as_what_it_means_while_one_qemu_of_fifty_is_froze
 def check_incidents(site: Site, uuids: dict[str, str], told: dict[str, list[str]]) -> None:
     """One of each that failed, none of the others; what is stored says what it was."""
     failed = {uuids[name] for name, said in told.items() if said and said[0].startswith("failed")}
-    eventually(lambda: len(site.client.incidents.list(limit=1000)) >= len(failed), 20)
+    eventually(lambda: len(site.client.incidents.list(limit=1000)) >= len(failed))
     found = [one["subject"] for one in site.client.incidents.list(limit=1000)]
     assert sorted(found) == sorted(f"server:{uuid}" for uuid in failed)
     seen: dict[str, Any] = {one["subject"]: one for one in troubles(site)}

@@ -25,7 +25,8 @@ HOST = "flood"
 MOST_MB, MORE_MB = 200, 64
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow("the agent and the API carry a thousand reports")
+@pytest.mark.timeout(600)
 def test_a_thousand_guests_that_die_at_once_are_told_once_each_in_bounded_memory(
     tmp_path: Path,
 ) -> None:
@@ -33,7 +34,7 @@ def test_a_thousand_guests_that_die_at_once_are_told_once_each_in_bounded_memory
     secret.write_text("a secret of at least 32 characters\n")
     told = {"auth": {"agent_secret_file": secret}}
     with all_in_one(tmp_path, told) as (up, client), contextlib.ExitStack() as stack:
-        eventually((tmp_path / "state" / "populated").exists, 30)
+        eventually((tmp_path / "state" / "populated").exists)
         path, clock = tmp_path / "state" / "sim.db", SystemClock()
         sim = stack.enter_context(contextlib.closing(Simulator(str(path), clock)))
         sim.add_host(HOST, vcpus=4 * MOST, memory_mb=2**22)
@@ -54,9 +55,10 @@ def test_a_thousand_guests_that_die_at_once_are_told_once_each_in_bounded_memory
         def delivered() -> bool:
             nonlocal most_mb
             most_mb = max(most_mb, memory_mb(agent.pid))
-            return len(site.observations()) == len(ids) and not site.waiting(HOST)
+            # the cheap question first: the API is to be busy with the reports
+            return not site.waiting(HOST) and len(site.observations()) == len(ids)
 
-        eventually(delivered, 120, 0.25)
+        eventually(delivered, 300, 0.25)
         print(f"stored in {time.monotonic() - began:.1f} s; {before_mb:.0f} MB, then {most_mb:.0f}")
         assert most_mb < MOST_MB
         assert most_mb - before_mb < MORE_MB

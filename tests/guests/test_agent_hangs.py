@@ -18,6 +18,7 @@ import pytest
 from tests.guests.host import CHANNEL, GuestHost
 from tests.guests.site import Site, manned, recovered
 from tests.processes import Kept, eventually, script
+from tests.servers.libvirt import remove
 
 HOST = "cmp-1"
 WISH = '<h:guest xmlns:h="urn:holdfast:guest" heartbeat="yes"/>'
@@ -27,11 +28,12 @@ rules:
   - {event: monitor, do: ignore}  # a machine of tests is slow at times
 otherwise: defaults
 """
+#: One that is well and gets no processor for a while misses a few heartbeats, too.
 AGENT = {
     "heartbeats_every_s": 1,
-    "heartbeats_missed": 2,
-    "heartbeats_quiet_s": 3,
-    "stalled_s": 4,
+    "heartbeats_missed": 3,
+    "heartbeats_quiet_s": 5,
+    "stalled_s": 6,
     "services_every_s": 0.5,
 }
 HOGS = 3
@@ -41,7 +43,7 @@ services:
   - name: libvirtd
     socket: {socket}
     restart: [touch, {wish}]
-    patience: 90s
+    patience: 10m
   - name: never-was
     restart: ["false"]
     if_seen: yes
@@ -69,10 +71,7 @@ class Guests:
     def end(self) -> None:
         with contextlib.closing(self._host.connected()) as way:
             for uuid in self.ids.values():
-                domain = way.lookupByUUIDString(uuid)
-                if domain.isActive():
-                    domain.destroy()
-                domain.undefine()
+                remove(way.lookupByUUIDString(uuid))
 
 
 @pytest.fixture
@@ -98,7 +97,8 @@ def site(host: GuestHost, wish: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield made
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow("libvirt itself takes five seconds to find that an agent does not answer")
+@pytest.mark.timeout(600)
 def test_a_guest_whose_agent_falls_silent_and_that_does_nothing_is_recovered(
     host: GuestHost, guests: Guests, site: Site
 ) -> None:
@@ -106,13 +106,13 @@ def test_a_guest_whose_agent_falls_silent_and_that_does_nothing_is_recovered(
     unasked = guests.begin("ah-unasked", CHANNEL)
     site.knows(HOST, hangs, unasked)
     for name in ("ah-hangs", "ah-unasked"):
-        eventually(lambda name=name: host.say(name, "a") == b"channel\n")  # type: ignore[misc]
+        eventually(lambda name=name: host.say(name, "a", 5) == b"channel\n")  # type: ignore[misc]
     # who never answered may still be booting; a wish that could not be read is, a minute later
-    eventually(lambda: host.say("ah-hangs", "q") == b"pinged\n", 120)
+    eventually(lambda: host.say("ah-hangs", "q", 5) == b"pinged\n", 240)
     assert site.said(hangs) == []
     for name in ("ah-hangs", "ah-unasked"):
         host.say(name, "x")
-    eventually(lambda: site.said(hangs) == ["failed hang hung"], 90)
+    eventually(lambda: site.said(hangs) == ["failed hang hung"], 180)
     recovered(site, hangs, 1)
     host.wait_ready("ah-hangs")
     assert site.said(unasked) == []
@@ -148,7 +148,7 @@ def test_a_guest_whose_processor_gets_no_time_is_told_of_and_not_touched(
     for name in ("ah-starves", "ah-spins"):
         host.say(name, "b")
     with starved(host, "ah-starves"):
-        eventually(lambda: site.said(starves) == ["noted hang stalled"], 90)
+        eventually(lambda: site.said(starves) == ["noted hang stalled"])
     (told,) = site.observations(starves)
     assert told["evidence"]["reason"] == "vcpu 0"
     assert site.said(spins) == []
@@ -164,11 +164,11 @@ def test_a_libvirtd_that_ends_is_restarted_and_its_guests_are_seen_again(
     assert not wish.exists()
     host.die(signal.SIGKILL)
     try:
-        eventually(wish.exists, 60)
+        eventually(wish.exists)
     finally:
         host.start()
     host.kill_guest("ah-lives")
-    eventually(lambda: site.said(lives) == ["failed stopped failed"], 60)
+    eventually(lambda: site.said(lives) == ["failed stopped failed"])
     time.sleep(1)
     log = site.agents[HOST].log.read_text()
     assert "libvirtd does not run (nobody answers at" in log
@@ -190,7 +190,7 @@ def test_a_service_that_no_restart_brings_back_is_told_once_whatever_happens_to_
         return [f"{one['state']}: {one['evidence']['sentence']}" for one in found]
 
     wanted = ["failed: gone does not run after 2 restarts: no such process"]
-    eventually(lambda: told() == wanted, 60)
+    eventually(lambda: told() == wanted)
     agent = site.agents[HOST]
     for _ in range(2):
         agent.kill()

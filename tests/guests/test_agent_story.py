@@ -82,7 +82,8 @@ def locks(disk: Path) -> int:
     return sum(f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow("a guest dies and is started four times, on three hosts")
+@pytest.mark.timeout(600)
 def test_a_guest_is_restarted_where_it_dies_and_the_third_time_on_another_host(
     kvm: Kvm, tmp_path: Path
 ) -> None:
@@ -109,11 +110,11 @@ def test_a_guest_is_restarted_where_it_dies_and_the_third_time_on_another_host(
             site.knows(now, guest)
             assert len(writers.look()) == 1
             kvm.kill(guest)  # its budget is used up: people are called, wherever it is
-            eventually(lambda: sorted(site.statuses(guest)) == ["failed", *["recovered"] * 3], 60)
+            eventually(lambda: sorted(site.statuses(guest)) == ["failed", *["recovered"] * 3])
             time.sleep(0.5)
         assert kvm.runs(guest) == []
         assert (writers.most, len(writers.seen), locks(disk)) == (1, 4, 0)
-        assert writers.looks > 50
+        assert writers.looks > 10
         told = [one for one in site.observations(guest) if one["state"] != "well"]
         assert [one["observer"] for one in told] == [f"agent@{A}"] * 3 + [f"agent@{now}"]
         assert {one["state"] for one in told} == {"failed"}

@@ -19,7 +19,7 @@ from holdfast.ports.clock import SystemClock
 from tests.guests.ear import Ear
 from tests.guests.faults import LONG, Lab, Row
 from tests.guests.host import GuestHost
-from tests.processes import eventually
+from tests.processes import PATIENCE_S, eventually
 
 #: More than a busy machine keeps a QEMU from answering.
 HELD_S = STUCK_S = 4.0
@@ -31,7 +31,7 @@ def lab(host: GuestHost) -> Iterator[Lab]:
     spans = {"probe_every_s": 0.5, "stuck_s": STUCK_S, "held_s": HELD_S}
     guests = LibvirtGuests(host.url, SystemClock(), **spans)
     guests.start(ear)
-    eventually(lambda: not guests.why_deaf(), 60)
+    eventually(lambda: not guests.why_deaf())
     yield Lab(host, ear, guests)
     guests.close()
 
@@ -49,6 +49,18 @@ def ready_copy(lab: Lab, name: str) -> Any:
     return domain
 
 
+def is_well(lab: Lab, name: str) -> None:
+    """Nothing is said of its monitor that was not taken back: a machine that is busy may keep it
+    from answering for a while."""
+
+    def so() -> bool:
+        said = [one for one in lab.ear.said(name) if one.startswith("monitor ")]
+        assert said[-1:] in ([], ["monitor answering"], ["monitor released"]), said
+        return True
+
+    eventually(so)
+
+
 def test_an_order_that_does_not_end_is_told_of_from_its_begin_until_it_does(lab: Lab) -> None:
     with lab.running(row("held", proxied=True)):
         domain = ready_copy(lab, "held")
@@ -57,13 +69,14 @@ def test_an_order_that_does_not_end_is_told_of_from_its_begin_until_it_does(lab:
         order = threading.Thread(target=domain.blockJobAbort, args=("hda",))
         order.start()
         lab.ear.wait("held", "monitor held")
-        (event,) = [one for one in lab.ear.events["held"] if one.kind == "monitor"]
-        assert timedelta(seconds=-1) < event.at - begun < timedelta(seconds=HELD_S)
+        (event,) = [one for one in lab.ear.events["held"] if one.detail == "held"]
+        # its begin, not when it was told of
+        assert event.at - begun > timedelta(seconds=-1)
         assert datetime.now(UTC) - event.at >= timedelta(seconds=HELD_S)
         assert lab.ear.verdicts("held", 50, "monitor held") == []
         assert lab.ear.verdicts("held", 70, "monitor held") == ["noted monitor held"]
         lab.host.spoil("held", "give")
-        order.join(60)
+        order.join(PATIENCE_S)
         lab.ear.wait("held", "monitor released")
         assert lab.ear.verdicts("held", LONG) == []
 
@@ -77,7 +90,7 @@ def test_each_of_six_qemus_that_hang_at_once_is_told_of_and_none_of_the_others(l
             for name in frozen:
                 lab.ear.wait(name, "monitor stuck")
             for name in well:
-                assert [one for one in lab.ear.said(name) if one.startswith("monitor")] == []
+                is_well(lab, name)
             assert lab.domain("warm-0").isActive()  # somebody is left there who answers
         finally:
             for pid in pids.values():
@@ -87,7 +100,7 @@ def test_each_of_six_qemus_that_hang_at_once_is_told_of_and_none_of_the_others(l
 
 
 def test_a_copy_and_a_save_that_take_long_are_nothing(lab: Lab) -> None:
-    with lab.running(row("copied"), row("saved")):
+    with lab.running(row("copied"), row("saved"), row("clock")):
         ready_copy(lab, "copied")
         pipe = lab.host.sockets / "saved.pipe"
         os.mkfifo(pipe)
@@ -97,21 +110,27 @@ def test_a_copy_and_a_save_that_take_long_are_nothing(lab: Lab) -> None:
         saving = threading.Thread(target=lab.domain("saved").save, args=(str(pipe),))
         saving.start()
         try:
-            time.sleep(HELD_S * 2)
+            # one that does hang is found meanwhile, and so is that it goes on again
+            pid = lab.host.kill_guest("clock", signal.SIGSTOP)
+            try:
+                lab.ear.wait("clock", "monitor stuck")
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            lab.ear.wait("clock", "monitor answering")
+            for name in ("copied", "saved"):
+                is_well(lab, name)
             assert saving.is_alive()
-            said = [one for name in ("copied", "saved") for one in lab.ear.said(name)]
-            assert [one for one in said if one.startswith("monitor")] == []
         finally:
             _drain(reader, saving)
 
 
 def _drain(reader: int, saving: threading.Thread) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_S
     while saving.is_alive() and time.monotonic() < until:
         try:
             os.read(reader, 2**16)
         except BlockingIOError:
             time.sleep(0.01)
     os.close(reader)
-    saving.join(5)
+    saving.join(PATIENCE_S)
     assert not saving.is_alive()

@@ -28,7 +28,7 @@ def test_thirty_thousand_things_at_once_are_bounded_in_memory_and_the_rest_is_sa
     ear = Ear()
     teller = Teller(ear, full.set)
     teller.start()
-    teller.put(lambda _: go_on.wait(30) and None)
+    teller.put(lambda _: go_on.wait(600) and None)
     tracemalloc.start()
     began = time.monotonic()
     for number in range(30_000):
@@ -36,12 +36,12 @@ def test_thirty_thousand_things_at_once_are_bounded_in_memory_and_the_rest_is_sa
     took_s = time.monotonic() - began
     kept_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert took_s < 20, "putting never waits"
+    assert took_s < 60, "putting never waits"
     assert kept_bytes < 10_000_000
     assert full.is_set()
     teller.put(lambda listener: listener.reconciled([], AT), always=True)
     go_on.set()
-    eventually(lambda: ear.readings == [{}], 20)
+    eventually(lambda: ear.readings == [{}])
     numbers = [int(one.detail) for one in ear.events["flood"]]
     assert MOST - 1 <= len(numbers) <= MOST
     assert numbers == sorted(numbers)
@@ -79,7 +79,7 @@ def test_of_readings_only_the_latest_waits_and_comes_after_what_was_heard_before
     go_on, said = threading.Event(), []
     teller = Teller(Ear(), lambda: None)
     teller.start()
-    teller.put(lambda _: go_on.wait(30) and None)
+    teller.put(lambda _: go_on.wait(600) and None)
     for number in range(100):
         teller.put(lambda _, number=number: said.append(f"heard {number}"))
         teller.put_reading(lambda _, number=number: said.append(f"read {number}"))

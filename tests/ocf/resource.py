@@ -14,6 +14,8 @@ from tests.processes import Kept
 from tests.servers.base import search_path
 
 OCF_ROOT = Path("/usr/lib/ocf")
+#: What one action may take on a machine that is busy.
+LONGEST_S = 240.0
 OK, FAILED, ARGS, UNIMPLEMENTED, PERM, INSTALLED, CONFIGURED, NOT_RUNNING = range(8)
 
 
@@ -40,7 +42,7 @@ class Resource:
             "OCF_RA_VERSION_MAJOR": "1",
             "OCF_RA_VERSION_MINOR": "0",
             "OCF_RESOURCE_INSTANCE": "holdfast",
-            "OCF_RESKEY_CRM_meta_timeout": "60000",
+            "OCF_RESKEY_CRM_meta_timeout": "240000",
             "OCF_RESKEY_CRM_meta_interval": "0" if probe else "10000",
             **{f"OCF_RESKEY_{name}": str(value) for name, value in parameters.items()},
         }
@@ -60,7 +62,7 @@ class Resource:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=LONGEST_S,
             check=False,
             user=account or None,
         )
@@ -72,7 +74,7 @@ class Resource:
 
     def start(self, **other: object) -> Done:
         kept = self.begin(**other)
-        code = kept.wait(90)
+        code = kept.wait(LONGEST_S)
         return Done(code, kept.log.read_text())
 
     def test(self, tester: str) -> Done:
@@ -82,7 +84,7 @@ class Resource:
         ]
         command = [tester, "-n", "holdfast", *options, self.program]
         kept = self._keep(command, {"PATH": search_path(), "HOME": str(self.folder)})
-        code = kept.wait(250)
+        code = kept.wait(2 * LONGEST_S)
         return Done(code, kept.log.read_text())
 
     def _keep(self, command: list[str | Path], env: dict[str, str]) -> Kept:

@@ -25,7 +25,6 @@ class Alertmanager(Server):
     """One without a cluster. It forgets its alerts when it ends."""
 
     name = "Alertmanager"
-    patience = 60.0
 
     def find(self) -> None:
         """The one program, by Debian's name or its own."""
@@ -76,7 +75,7 @@ class Alertmanager(Server):
         return found
 
     def _get(self, path: str) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=15.0)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60.0)
         try:
             connection.request("GET", path, headers={"Authorization": self.authorization})
             answer = connection.getresponse()

@@ -70,13 +70,13 @@ class Ipmi(Server):
     def _answers(self, port: int) -> bool:
         done = subprocess.run(
             [
-                *(self.tool, "-I", "lanplus", "-H", "127.0.0.1", "-p", str(port), "-N", "1"),
+                *(self.tool, "-I", "lanplus", "-H", "127.0.0.1", "-p", str(port), "-N", "5"),
                 *("-R", "1", "-U", self.login[0], "-f", str(self.folder / "password")),
                 *("power", "status"),
             ],
             env={"PATH": search_path()},
             capture_output=True,
-            timeout=30,
+            timeout=90,
             check=False,
         )
         return done.returncode == 0

@@ -22,8 +22,8 @@ from typing import Any, Self
 import psutil
 
 from holdfast.drivers.cloud.libvirt.settings import Host
-from tests.processes import Kept, eventually
-from tests.servers.libvirt import Libvirt
+from tests.processes import PATIENCE_S, Kept, eventually
+from tests.servers.libvirt import Libvirt, remove
 
 GUEST = """\
 <domain type='qemu'>
@@ -60,7 +60,7 @@ class Machine(Libvirt):
         """Its libvirtd is killed, its guests live on; `start` brings another one."""
         assert self.kept is not None
         self.kept.signal(signal.SIGKILL)
-        self.kept.wait(30)
+        self.kept.wait(PATIENCE_S)
         self._before.append(self.kept)
         self.kept = None
 
@@ -165,7 +165,7 @@ class Kvm:
         """-9."""
         for process in self.running().get(guest, {}).values():
             os.kill(process.pid, signal.SIGKILL)
-        eventually(lambda: not self.runs(guest), 30, 0.01)
+        eventually(lambda: not self.runs(guest), every=0.01)
 
     def domain(self, host: str, guest: str) -> str:
         """What that machine says of it: running, off or missing."""
@@ -211,9 +211,7 @@ class Kvm:
                 for domain in connection.listAllDomains():
                     if guests and domain.UUIDString() not in guests:
                         continue
-                    _destroy(domain)
-                    if domain.isPersistent():
-                        domain.undefine()
+                    remove(domain)
 
     def restore(self) -> None:
         """All machines are on, and have no guests."""
@@ -232,15 +230,3 @@ class Kvm:
 
     def switch_on(self, host: str) -> None:
         self.machines[host].start()
-
-
-def _destroy(domain: Any) -> None:
-    """A daemon that has just come back takes a moment to see that a guest is dead."""
-    import libvirt
-
-    try:
-        if domain.isActive():
-            domain.destroy()
-    except libvirt.libvirtError:
-        if domain.isActive():
-            raise

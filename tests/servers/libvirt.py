@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shutil
 import uuid
 from pathlib import Path
 from typing import Any
 
+from tests.processes import eventually
 from tests.servers.base import Missing, Server, which
 
 #: As little of a machine as runs: it finds nothing to boot and waits.
@@ -80,8 +82,7 @@ class Libvirt(Server):
         if self.running and self.ready():
             with self.connected() as connection:
                 for domain in connection.listAllDomains():
-                    if domain.isActive():
-                        domain.destroy()
+                    end(domain)
         super().stop()
 
     def ready(self) -> bool:
@@ -125,5 +126,34 @@ class Libvirt(Server):
         """Behind everybody's back."""
         with self.connected() as connection:
             domain = connection.lookupByName(name)
-            if bool(domain.isActive()) != on:
-                domain.create() if on else domain.destroy()
+            if not on:
+                end(domain)
+            elif not domain.isActive():
+                domain.create()
+
+
+def end(domain: Any) -> None:
+    """It runs no more. libvirt gives up on a QEMU that takes longer than 15 s to end, which one
+    that gets no processor may; and it may end by itself just now."""
+    import libvirt
+
+    def gone() -> bool:
+        with contextlib.suppress(libvirt.libvirtError):
+            if domain.isActive():
+                domain.destroy()
+            return not domain.isActive()
+        try:
+            return not domain.isActive()
+        except libvirt.libvirtError as error:  # one that is not kept is forgotten when it ends
+            return bool(error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN)
+
+    eventually(gone)
+
+
+def remove(domain: Any) -> None:
+    """It runs no more, and is not kept."""
+    import libvirt
+
+    end(domain)
+    with contextlib.suppress(libvirt.libvirtError):  # it was not kept in the first place
+        domain.undefine()

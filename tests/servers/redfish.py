@@ -72,7 +72,7 @@ class Redfish(Server):
     def ready(self) -> bool:
         """Whether it listens."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 1):
+            with socket.create_connection(("127.0.0.1", self.port), 10):
                 return True
         except OSError:
             return False

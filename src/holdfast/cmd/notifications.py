@@ -112,6 +112,8 @@ class Listen(Base, Command):
             line = as_json(notice) if asked.json else as_line(notice)
             print(line, file=self.app.stdout, flush=True)
         if self.exit_code:
+            if passed >= HINT_AFTER_S and not hinted:  # it was over before we came to say it
+                self.app.LOG.warning(HINT)
             self.app.LOG.error("nothing was heard")
 
 

@@ -28,7 +28,7 @@ from holdfast.store.tables import (
     verdicts,
     vmoves,
 )
-from holdfast.store.vmoves import VMoveStore
+from holdfast.store.vmoves import moves_of
 
 h, i, n, o, v = hosts.c, incidents.c, notifications.c, operations.c, vmoves.c
 Row = Mapping[str, Any]
@@ -72,7 +72,6 @@ class Case(Listed):
 class CaseStore:
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._moves = VMoveStore(database)
 
     def segment_uuid(self, ref: str) -> str:
         """Of the segment of that uuid or name; NotFound."""
@@ -138,7 +137,7 @@ class CaseStore:
                     .where(verdicts.c.incident_id == incident_id)
                     .order_by(verdicts.c.id),
                 ),
-                servers=self._moves.of(incident_id),
+                servers=moves_of(conn, incident_id),  # whoever has a connection takes no second
                 reports=_rows(
                     conn,
                     sa.select(notifications).where(n.incident_id == incident_id).order_by(n.id),

@@ -41,6 +41,8 @@ _TRIES = 8
 CLOCK_AGE_S = 2.0
 #: A reading that took longer says little about when it was taken: the one before serves on.
 SLOW_READ_S = 0.2
+#: Two readings may differ by what they took: by so little the clock does not go back.
+UNSURE = timedelta(seconds=1)
 #: A connection that rested longer is asked whether it still lives before it is used.
 IDLE_S = 1.0
 #: How long a burst may queue for a connection, and a write for a row that another one holds.
@@ -72,6 +74,7 @@ class Database:
         )
         self._writing = self.engine.execution_options(holdfast_write=True)
         self._clock_read = (-math.inf, datetime.min.replace(tzinfo=UTC))
+        self._told = self._clock_read[1]
         # SQLite has one writer; queueing here is fair, its busy handler is not.
         self._writer: contextlib.AbstractContextManager[Any] = (
             threading.Lock() if self.dialect == "sqlite" else contextlib.nullcontext()
@@ -122,7 +125,8 @@ class Database:
         """The database's clock; SQLite has none but the machine's, which the Clock port gives.
 
         It is read every few seconds and carried on by the monotonic clock in between, so that
-        neither a jump of this machine's clock nor a query per look is the price.
+        neither a jump of this machine's clock nor a query per look is the price. It goes back only
+        with the database's own: rows are listed in the order of their times.
         """
         if self.dialect == "sqlite":
             return self.clock.now()
@@ -134,7 +138,10 @@ class Database:
                     return self.now(own)
             read_at, value = self._read_clock(conn)
             age = self.clock.monotonic() - read_at
-        return value + timedelta(seconds=age)
+        found = value + timedelta(seconds=age)
+        if not found < self._told < found + UNSURE:
+            self._told = found
+        return self._told
 
     def _read_clock(self, conn: Connection) -> tuple[float, datetime]:
         sql = (

@@ -254,7 +254,7 @@ class IncidentStore:
         self, incident_id: str, change: Change, claim: Claim, then: Sequence[Operation] = ()
     ) -> Incident:
         def action(conn: Connection) -> Incident:
-            now = self._ours(conn, claim)
+            now = self._ours(conn, claim, change.sentence)
             put(conn, then, now)
             return self._write(conn, self._one(conn, incident_id, lock=True), change, now)
 
@@ -264,7 +264,7 @@ class IncidentStore:
         self, incident_id: str, change: Change, claim: Claim, then: Sequence[Operation] = ()
     ) -> Incident:
         def action(conn: Connection) -> Incident:
-            now = self._ours(conn, claim)
+            now = self._ours(conn, claim, change.sentence)
             old = self._one(conn, incident_id, lock=True)
             if not old.is_open:
                 return old
@@ -332,6 +332,7 @@ class IncidentStore:
             others = [incident_of(row) for row in conn.execute(begun).mappings()]
             if Counter(starts_of(others, domain, old)) - Counter(seen):
                 return None
+            self._ours(conn, claim, change.sentence)
             return self._write(conn, old, change, now)
 
         return self._db.retry(action)
@@ -352,9 +353,12 @@ class IncidentStore:
 
     # inside
 
-    def _ours(self, conn: Connection, claim: Claim) -> datetime:
+    def _ours(self, conn: Connection, claim: Claim, sentence: str | None = None) -> datetime:
+        """`sentence`: what is said of the incident is said of its work by the same commit. Whoever
+        sees that it is held sees why at the step that waits."""
         now = self._db.now(conn)
-        update_claimed(conn, claim, updated_at=now)
+        said = {} if sentence is None else {"sentence": sentence}
+        update_claimed(conn, claim, updated_at=now, **said)
         return now
 
     def _one(self, conn: Connection, incident_id: str, *, lock: bool = False) -> Incident:

@@ -105,7 +105,8 @@ class OperationStore:
         self, claim: Claim, position: int, name: str, sentence: str, ttl: timedelta
     ) -> None:
         def action(conn: Connection) -> None:
-            now = self._keep(conn, claim, ttl)
+            # What it said while it waited was said of this step: of the next one nothing is yet.
+            now = self._keep(conn, claim, ttl, sentence="")
             # Recorded already if the answer to our first try got lost.
             conn.execute(_FORGET_STEP, {"its_id": claim.operation_id, "its_name": name})
             row = {
@@ -168,9 +169,9 @@ class OperationStore:
 
         return self._db.retry(action, single=True)
 
-    def _keep(self, conn: Connection, claim: Claim, ttl: timedelta) -> datetime:
+    def _keep(self, conn: Connection, claim: Claim, ttl: timedelta, **more: Any) -> datetime:
         now = self._db.now(conn)
-        update_claimed(conn, claim, claim_until=now + ttl, next_try_at=now + ttl)
+        update_claimed(conn, claim, claim_until=now + ttl, next_try_at=now + ttl, **more)
         return now
 
     def ensure(self, operation: Operation) -> None:

@@ -95,7 +95,8 @@ class VMoveStore:
         self._db.retry(action)
 
     def of(self, incident_id: str) -> Sequence[ServerMove]:
-        return self._list(_OF, its_incident=incident_id)
+        with self._db.read() as conn:
+            return moves_of(conn, incident_id)
 
     def to(self, host: str) -> Sequence[ServerMove]:
         return self._list(_TO, host=host)
@@ -204,6 +205,10 @@ class VMoveStore:
         now = self._db.now(conn)
         update_claimed(conn, claim, updated_at=now)
         return now
+
+
+def moves_of(conn: Connection, incident_id: str) -> list[ServerMove]:
+    return [_move(row) for row in conn.execute(_OF, {"its_incident": incident_id}).mappings()]
 
 
 def give_up(conn: Connection, incident_id: str, message: str, now: datetime) -> None:

@@ -31,9 +31,10 @@ _KIND = {work: kind for kind, work in WORK.items()}
 _STATES = {operation.DONE: "SUCCESS", operation.ERROR: "FAILURE"}
 
 
-def details(progress: Progress | None) -> list[dict[str, Any]]:
+def details(progress: Progress | None, *, ended_well: bool = False) -> list[dict[str, Any]]:
     """The steps that are done, and the one that it is at or at which it ended. A guest that died
-    with its host has the host's."""
+    with its host has the host's. `ended_well`: its report says so already, by the same commit as
+    the sentence of the step that ended it; that this step is done is written down after."""
     if progress is None:
         return []
     kind = _KIND[progress.kind]
@@ -49,8 +50,9 @@ def details(progress: Progress | None) -> list[dict[str, Any]]:
     ]
     current = _current(STEPS[kind], [row["name"] for row in progress.steps])
     over = progress.status in (operation.DONE, operation.CANCELLED)
-    if current and not over:
-        state = _STATES.get(progress.status, "RUNNING")
+    ending = ended_well and progress.status in operation.OPEN
+    if current and not over and (progress.sentence or not ending):
+        state = "SUCCESS" if ending else _STATES.get(progress.status, "RUNNING")
         shown.append(_item(names.get(current, current), state, progress.at, progress.sentence))
     return shown
 

@@ -53,7 +53,9 @@ def show(ask: Ask) -> Reply:
     found = store.notification(ask.path["notification_id"])
     shown = view(found, ask.microversion, _hostnames(ask, [found]))
     if ask.microversion >= _DETAILS:
-        shown["recovery_workflow_details"] = details(store.progress(found))
+        ended_well = found.status in ("finished", "ignored")
+        progress = store.progress(found)
+        shown["recovery_workflow_details"] = details(progress, ended_well=ended_well)
     return Reply({"notification": shown})
 
 
