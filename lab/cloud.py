@@ -133,7 +133,7 @@ class Lab:
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def wait_compute(self, host: str, *, up: bool = True, timeout: float = 60) -> None:
+    def wait_compute(self, host: str, *, up: bool = True, timeout: float = 180) -> None:
         """Wait until Nova sees the compute service of a host up, or down."""
         compute = self.connect().compute
 

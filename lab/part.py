@@ -40,7 +40,7 @@ class Recipe:
     env: Mapping[str, str] = field(default_factory=dict)
     files: tuple[Path, ...] = ()  # what it reads when it starts
     port: int = 0
-    patience_s: float = 120
+    patience_s: float = 300
     grace_s: float = 10
 
     @property
@@ -135,7 +135,7 @@ class Part:
         pid = int(done.stdout)
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write(self.file, json.dumps([pid, _started(pid), self.recipe.made_of]))
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while _group(pid) not in (0, pid) and time.monotonic() < deadline:
             time.sleep(0.005)
 

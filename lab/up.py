@@ -153,7 +153,7 @@ def see_computes(lab: Lab) -> None:
         assert providers >= set(COMPUTES), f"Placement sees: {sorted(providers)}"
         return True
 
-    eventually(seen, 60, 0.2)
+    eventually(seen, 300, 0.2)
 
 
 def down(place: Place) -> None:

@@ -10,12 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import hypothesis
 import pytest
 
 from tests.processes import Kept, end_all
 from tests.servers import MariaDB, Missing, PostgreSQL, RabbitMQ, Server
 
 S = TypeVar("S", bound=Server)
+
+
+# An example may take as long as it takes: the machine may be busy. (CI has a profile that says so.)
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+if os.environ.get("CI") != "true":
+    hypothesis.settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -135,7 +135,7 @@ def judged(
         [promtool, "test", "rules", str(path)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=False,
     )
 

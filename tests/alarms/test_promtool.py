@@ -14,6 +14,10 @@ from tests.alarms.day import Day, day
 from tests.alarms.prometheus import THEIRS, Seen, judged, watched
 
 SEED = int(os.environ.get("SEED", "7"))
+#: Minutes: half a day has enough of everything, bench/beside_prometheus.py has whole ones.
+STEPS = int(os.environ.get("DAY_STEPS", "720"))
+
+pytestmark = pytest.mark.timeout(600)  # Prometheus on a busy machine
 
 #: Rules that are nearly the same: told apart, or the judge is asleep.
 MUTANTS: dict[str, tuple[str, int, int]] = {
@@ -31,7 +35,7 @@ MUTANTS: dict[str, tuple[str, int, int]] = {
 
 @pytest.fixture(scope="module")
 def one_day() -> Day:
-    return day(SEED)
+    return day(SEED, STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def seen(one_day: Day) -> Seen:
     return {rule: dict(states) for rule, states in watched(one_day).items()}
 
 
-def test_over_a_day_every_change_is_as_prometheus_has_it(
+def test_over_half_a_day_every_change_is_as_prometheus_has_it(
     promtool: str, one_day: Day, seen: Seen, tmp_path: Path
 ) -> None:
     told = judged(promtool, tmp_path, one_day, seen, THEIRS)
@@ -55,7 +59,7 @@ def test_the_day_has_enough_of_everything(one_day: Day, seen: Seen) -> None:
     gaps = sum(value is None for value in one_day["gappy"]["cpu"])
     sent = [value for value in one_day["wild"]["sent"] if value is not None]
     resets = sum(b < a for a, b in itertools.pairwise(sent))
-    assert gaps > 50 and resets > 5
+    assert gaps > 50 and resets > 2
 
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))

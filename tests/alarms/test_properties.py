@@ -7,7 +7,7 @@ import itertools
 import json
 from dataclasses import replace
 
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.alarm_rules import RuleSet
@@ -35,7 +35,7 @@ rules:
 NUMBERS = st.one_of(st.sampled_from([0.0, 69.0, 71.0, 90.0, 91.0, 500.0]), st.floats(0, 100))
 VALUES = st.one_of(NUMBERS, NUMBERS, st.none(), st.just("suspended"), st.just("away"))
 DAYS = st.lists(st.tuples(VALUES, VALUES, VALUES), min_size=1, max_size=60)
-HARD = settings(max_examples=60, deadline=None)
+HARD = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def world_of(rule_set: RuleSet) -> World:

@@ -113,7 +113,7 @@ def version(name: str, url: str) -> dict[str, Any]:
 
 
 def hang(handler: Handler) -> None:
-    handler.server.released.wait(30)
+    handler.server.released.wait(120)
     handler.close_connection = True
 
 

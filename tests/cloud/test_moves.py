@@ -44,16 +44,16 @@ def test_an_evacuation_ends_stopped_elsewhere_and_keeps_the_host_down_until_it_r
         moves.evacuate(unlucky.id, target)
         for each in (kept, off):
             moves.evacuate(each.id, target, as_it_was=True)
-    eventually(lambda: moves_of(world, server)[0].status == "done", 30)
+    eventually(lambda: moves_of(world, server)[0].status == "done")
     assert settled(world, server, "SHUTOFF").host == target
     (move,) = moves_of(world, server)
     assert (move.source_host, move.dest_host, move.type) == (source, target, "evacuation")
-    assert abs(datetime.now(UTC) - move.created_at) < timedelta(minutes=5)
+    assert abs(datetime.now(UTC) - move.created_at) < timedelta(minutes=20)
     # Stopped is how all others end, but Nova starts what was in ERROR.
-    eventually(lambda: [m.status for m in moves_of(world, unlucky)] == ["failed", "done"], 30)
+    eventually(lambda: [m.status for m in moves_of(world, unlucky)] == ["failed", "done"])
     assert settled(world, unlucky, "ACTIVE").host == target
     for each, status in ((kept, "ACTIVE"), (off, "SHUTOFF")):
-        eventually(lambda: [m.status for m in moves_of(world, each)] == ["done"], 30)  # noqa: B023
+        eventually(lambda: [m.status for m in moves_of(world, each)] == ["done"])  # noqa: B023
         assert settled(world, each, status).host == target
     here = {each.id for each in world.cloud.servers.list(host=target)}
     assert here == {server.id, unlucky.id, kept.id, off.id}
@@ -70,7 +70,7 @@ def evacuate_without_room(world: World, server: Server) -> None:
     world.cloud.services.disable(target, "for a test")
     world.cloud.moves.evacuate(server.id, target)
     assert settled(world, server, "ERROR").host == source
-    eventually(lambda: [move.status for move in moves_of(world, server)] == ["failed"], 10)
+    eventually(lambda: [move.status for move in moves_of(world, server)] == ["failed"])
     world.cloud.services.enable(target)
 
 
@@ -87,7 +87,7 @@ def unforce_after_restart(world: World, host: str) -> None:
             return False
         return True
 
-    eventually(back, 60, 0.5)
+    eventually(back, every=0.5)
 
 
 def test_what_is_not_there_cannot_be_evacuated(world: World) -> None:
@@ -108,7 +108,7 @@ def test_a_stuck_evacuation_is_reset_and_done_again(world: World) -> None:
             servers.reset(server.id)
             seen = servers.show(server.id)
             assert (seen.status, seen.task_state, seen.host) == ("ERROR", None, source)
-    eventually(lambda: [move.status for move in moves_of(world, server)] == ["failed"], 30)
+    eventually(lambda: [move.status for move in moves_of(world, server)] == ["failed"])
 
     def again() -> bool:
         servers.reset(server.id)
@@ -118,8 +118,8 @@ def test_a_stuck_evacuation_is_reset_and_done_again(world: World) -> None:
             return False
         return True
 
-    eventually(again, 30, 0.5)
-    eventually(lambda: [move.status for move in moves_of(world, server)] == ["failed", "done"], 30)
+    eventually(again, every=0.5)
+    eventually(lambda: [move.status for move in moves_of(world, server)] == ["failed", "done"])
     assert settled(world, server, "ACTIVE").host == target
 
 
@@ -137,9 +137,7 @@ def test_a_running_server_moves_while_it_runs(world: World) -> None:
         for attempt in (moves.live_migrate, world.cloud.servers.stop):
             with pytest.raises(Conflict, match="migrating"):
                 attempt(server.id)
-    eventually(
-        lambda: [m.status for m in moves_of(world, server, "live-migration")] == ["done"], 30
-    )
+    eventually(lambda: [m.status for m in moves_of(world, server, "live-migration")] == ["done"])
     assert settled(world, server, "ACTIVE").host == target
     (move,) = moves_of(world, server, "live-migration")
     assert (move.source_host, move.dest_host, move.type) == (source, target, "live-migration")
@@ -151,9 +149,7 @@ def test_a_running_server_for_which_there_is_no_room_stays_where_it_is(world: Wo
     server = world.boot(host=source)
     world.cloud.services.disable(target, "for a test")
     world.cloud.moves.live_migrate(server.id, target)
-    eventually(
-        lambda: [m.status for m in moves_of(world, server, "live-migration")] == ["failed"], 30
-    )
+    eventually(lambda: [m.status for m in moves_of(world, server, "live-migration")] == ["failed"])
     assert settled(world, server, "ACTIVE").host == source
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.drivers.cloud.libvirt.settings import Settings
+from holdfast.ports.clock import SystemClock
 from holdfast.ports.cloud import Cloud, Server
 from tests.cloud.test_hosts import test_a_host_is_found_by_short_name_full_name_and_uuid
 from tests.cloud.test_moves import test_what_is_not_there_cannot_be_evacuated
@@ -30,7 +32,7 @@ from tests.cloud.test_services import (
     test_to_force_a_dead_host_down_makes_it_look_as_if_it_had_been_heard_of,
 )
 from tests.conftest import serve
-from tests.guests.plain_house import connect
+from tests.guests.plain_house import Patient
 from tests.servers.kvm import Kvm
 
 __all__ = [
@@ -57,10 +59,10 @@ class LibvirtWorld:
 
     def __init__(self, kvm: Kvm, folder: Path) -> None:
         self._kvm = kvm
-        self._folder = folder
+        self._state, self._shared = str(folder / "libvirt.db"), (str(kvm.shared),)
         self._numbers = itertools.count()
         self._open = contextlib.ExitStack()
-        self.cloud: Cloud = self.hasty(10.0)
+        self.cloud: Cloud = self._connect(Patient(kvm.hosts, self._state, self._shared))
         self.cloud.services.list()
 
     def close(self) -> None:
@@ -70,7 +72,14 @@ class LibvirtWorld:
         return f"{word}-{next(self._numbers)}"
 
     def hasty(self, call_timeout_s: float) -> Cloud:
-        cloud = connect(self._kvm, self._folder / "libvirt.db", call_timeout_s=call_timeout_s)
+        return self._connect(
+            Settings(self._kvm.hosts, self._state, self._shared, call_timeout_s=call_timeout_s)
+        )
+
+    def _connect(self, settings: Settings) -> Cloud:
+        from holdfast.drivers.cloud.libvirt.cloud import LibvirtCloud
+
+        cloud = LibvirtCloud(settings, SystemClock())
         return self._open.enter_context(contextlib.closing(cloud))
 
     def boot(

@@ -34,7 +34,7 @@ def test_a_server_tells_who_made_it_and_when(world: World) -> None:
     made = world.boot(host=world.hosts[0])
     assert made.user_id == world.user
     assert made.created_at is not None
-    assert abs(made.created_at - before) < timedelta(seconds=30)
+    assert abs(made.created_at - before) < timedelta(minutes=10)
     world.cloud.servers.stop(made.id)
     stopped = settled(world, made, "SHUTOFF")
     assert (stopped.user_id, stopped.created_at) == (made.user_id, made.created_at)
@@ -176,7 +176,7 @@ def test_a_shelved_server_frees_its_host_and_comes_back_where_it_is_told(world: 
         def coming() -> bool:
             return server.id in {each.id for each in servers.list(host=other)}
 
-        eventually(coming, 10)
+        eventually(coming)
         assert servers.show(server.id).host is None
     assert settled(world, server, "ACTIVE").host == other
 
@@ -185,12 +185,12 @@ def test_a_server_on_its_way_to_a_host_is_listed_there(world: World) -> None:
     servers, (host, _) = world.cloud.servers, world.hosts
     with world.hold(host):
         server = world.boot(host=host, wait=False)
-        eventually(lambda: servers.list(host=host), 10)
+        eventually(lambda: servers.list(host=host))
         assert [each.id for each in servers.list(host=host)] == [server.id]
         assert servers.list(host=host, project_id=world.projects[1]) == []
         servers.delete(server.id)
     gone(world, server)
-    eventually(lambda: servers.list(host=host) == [], 10)
+    eventually(lambda: servers.list(host=host) == [])
 
 
 def test_a_snapshot_makes_an_image_that_is_found_by_name_and_server(world: World) -> None:

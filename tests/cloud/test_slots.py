@@ -56,7 +56,7 @@ def refused(world: World, flavor: Flavor) -> bool:
         server = world.boot(flavor=flavor.id, wait=False)
     except Conflict:
         return True
-    ended = eventually(lambda: _ended(world, server.id), 20, 0.1)
+    ended = eventually(lambda: _ended(world, server.id), every=0.1)
     return ended == "ERROR"
 
 
@@ -138,7 +138,7 @@ def test_servers_take_slots_where_they_are_and_no_more_than_there_are(
             world.cloud.slots.set_inventory(host, classes[0], less, full.generation)
     world.cloud.servers.delete(servers[0].id)
     gone(world, servers[0])
-    eventually(lambda: world.cloud.slots.inventory(host, classes[0]).used == 1, 10, 0.1)
+    eventually(lambda: world.cloud.slots.inventory(host, classes[0]).used == 1, every=0.1)
     assert put(world, host, classes[0], 1).used == 1
 
 

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: So long do things take in the simulated world: short, but not at once.
 PACE_S = 0.1
+#: And so long where a host is held: longer than any test holds one.
+HELD_S = 600.0
 
 
 class World(Protocol):
@@ -75,19 +77,19 @@ class World(Protocol):
         ...
 
 
-def settled(world: World, server: Server, status: str = "", timeout: float = 60) -> Server:
+def settled(world: World, server: Server, status: str = "") -> Server:
     """The server once nothing is under way with it (and it has that status)."""
 
     def still() -> Server | None:
         seen = world.cloud.servers.show(server.id)
         return seen if not seen.task_state and status in ("", seen.status) else None
 
-    seen = eventually(still, timeout, 0.1)
+    seen = eventually(still, every=0.1)
     assert seen is not None
     return seen
 
 
-def gone(world: World, server: Server, timeout: float = 60) -> None:
+def gone(world: World, server: Server) -> None:
     """Wait until the server is no more."""
 
     def missing() -> bool:
@@ -97,7 +99,17 @@ def gone(world: World, server: Server, timeout: float = 60) -> None:
             return True
         return False
 
-    eventually(missing, timeout, 0.1)
+    eventually(missing, every=0.1)
+
+
+class Skipping(SystemClock):
+    """The machine's clock, but that it can be put forward."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def now(self) -> datetime:
+        return super().now() + self.ahead
 
 
 class SimWorld:
@@ -110,10 +122,9 @@ class SimWorld:
         self._path = str(folder / "cloud.db")
         self._numbers = itertools.count()
         self._open = contextlib.ExitStack()
-        self.cloud: Cloud = self.hasty(10.0)
-        self.sim = self._open.enter_context(
-            contextlib.closing(Simulator(self._path, SystemClock()))
-        )
+        self._clock = Skipping()
+        self.cloud: Cloud = self.hasty(60.0)
+        self.sim = self._open.enter_context(contextlib.closing(Simulator(self._path, self._clock)))
         for host in (*self.hosts, "cmp-3"):
             self.sim.add_host(host, vcpus=8, memory_mb=16384, local_gb=100)
         whole = (("203.0.113.2", "203.0.113.254"),)
@@ -127,7 +138,7 @@ class SimWorld:
         return f"{word}-{next(self._numbers)}"
 
     def hasty(self, call_timeout_s: float) -> Cloud:
-        cloud = SimCloud(self._path, SystemClock(), call_timeout_s=call_timeout_s)
+        cloud = SimCloud(self._path, self._clock, call_timeout_s=call_timeout_s)
         return self._open.enter_context(contextlib.closing(cloud))
 
     def boot(
@@ -153,9 +164,10 @@ class SimWorld:
 
     @contextlib.contextmanager
     def hold(self, host: str) -> Iterator[None]:
-        self.sim.change(action_s=2)
+        self.sim.change(action_s=HELD_S)
         yield
         self.sim.change(action_s=PACE_S)
+        self._clock.ahead += timedelta(seconds=HELD_S)  # what it took in is done now
 
     def fail(self, host: str) -> None:
         self.sim.fail_host(host)
@@ -187,7 +199,7 @@ class NovaWorld:
         self.projects = (ids[0], ids[1])
         self.network = lab.external_network
         self.user = str(self._users["admin"].current_user_id)
-        self.cloud: Cloud = self.hasty(30.0)
+        self.cloud: Cloud = self.hasty(60.0)
 
     def _made(self) -> tuple[str, str]:
         """Two projects in which the lab's admin may boot where he likes."""
@@ -237,7 +249,7 @@ class NovaWorld:
     def _mend(self, host: str, enabled: bool, forced_down: bool) -> None:
         if forced_down and not _unforced(self.cloud, host):
             self.recover(host)
-            eventually(lambda: _unforced(self.cloud, host), 60, 0.5)
+            eventually(lambda: _unforced(self.cloud, host), every=0.5)
         self.lab.wait_compute(host)
         if not enabled:  # last, so that the host hears of it
             self.cloud.services.enable(host)
@@ -305,7 +317,7 @@ class NovaWorld:
             service = next(one for one in self.cloud.services.list() if one.host == host)
             return service.updated_at is not None and service.updated_at > began
 
-        eventually(heard, 60, 0.5)
+        eventually(heard, every=0.5)
 
 
 def _connected(lab: Lab, project: str) -> contextlib.closing[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Playwright, expect
 
+from tests.processes import PATIENCE_S
 from tests.servers.base import Missing
 
 #: Without them it would look for its makers' servers, and needs a sandbox that root has not.
@@ -25,8 +26,10 @@ OPTIONS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-#: Beside a busy machine.
-PATIENCE_MS = 30_000
+#: Whatever a page is waited for: beside a busy machine.
+PATIENCE_MS = 1000 * PATIENCE_S
+#: Colours go by the theme and places by the width: two screens show all of both.
+SCREENS = [("light", 1280), ("dark", 375)]
 #: Where screenshots of a run are kept.
 PICTURES = Path(__file__).parents[2] / ".pytest_cache" / "pictures"
 
@@ -36,7 +39,7 @@ def launch(playwright: Playwright) -> Browser:
     found = shutil.which("chromium")
     if found is None:
         raise Missing("chromium", "chromium")
-    return playwright.chromium.launch(executable_path=found, args=OPTIONS)
+    return playwright.chromium.launch(executable_path=found, args=OPTIONS, timeout=PATIENCE_MS)
 
 
 @contextmanager

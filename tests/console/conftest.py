@@ -28,7 +28,9 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
+    if pytestconfig.getoption("--no-servers"):
+        pytest.skip("starts a browser: `make test` runs it")
     with sync_playwright() as playwright:
         try:
             made = launch(playwright)
@@ -62,6 +64,7 @@ def build(furnished: Path, tmp_path: Path) -> Iterator[Callable[..., Site]]:
 
 @pytest.fixture
 def page(browser: Browser, site: Site) -> Iterator[Page]:
-    """A window on the site of the file."""
+    """A window on the site of the file, which is told what changes there."""
+    site.has_room()
     with opened(browser, site.url) as made:
         yield made

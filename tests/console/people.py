@@ -9,6 +9,7 @@ import requests
 
 from holdfast.api.forms import FIELD
 from tests.console.site import Site
+from tests.processes import PATIENCE_S
 
 
 class Person:
@@ -22,7 +23,7 @@ class Person:
             assert entered.status_code == 303, entered.text
 
     def get(self, path: str, **how: object) -> requests.Response:
-        return self.http.get(self.site.url + path, allow_redirects=False, timeout=30, **how)  # type: ignore[arg-type]
+        return self.http.get(self.site.url + path, allow_redirects=False, timeout=PATIENCE_S, **how)  # type: ignore[arg-type]
 
     def word(self, path: str = "/console/login") -> str:
         """Of a page's forms."""
@@ -33,7 +34,9 @@ class Person:
     def post(self, path: str, fields: dict[str, str], word: str | None = None) -> requests.Response:
         """As a form of one of our pages sends it."""
         said = {FIELD: self.word() if word is None else word, **fields}
-        return self.http.post(self.site.url + path, data=said, allow_redirects=False, timeout=30)
+        return self.http.post(
+            self.site.url + path, data=said, allow_redirects=False, timeout=PATIENCE_S
+        )
 
     def enter(self, user: str, password: str) -> requests.Response:
         return self.post("/console/login", {"user": user, "password": password, "next": "/"})

@@ -262,7 +262,6 @@ def test_a_slot_is_found_and_booked_and_what_never_fits_is_told(site: Site, page
 def test_it_follows_what_changes_and_is_for_everybody(
     site: Site, browser: Browser, page: Page
 ) -> None:
-    site.alone()
     page.goto(f"{CALENDAR}?zoom=month")
     expect(page.locator("#live")).to_have_text("live")
     later = {"start_date": when(days=9), "end_date": when(days=12)}

@@ -98,7 +98,6 @@ def test_every_host_lease_and_whatever_has_an_id_is_there(
             assert not UUID.fullmatch(word) or word in known, (path, words)
 
 
-@pytest.mark.timeout(120)
 def test_every_command_that_only_looks_ends_well(
     site: Site,
     commands: dict[tuple[str, ...], str],

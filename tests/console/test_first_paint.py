@@ -6,18 +6,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from bench.console import CALENDAR, CALENDARS, served, timed
 
-MOST_S = 1.0
+#: Of this thread's own time, all that the server does for a page: the machine may have much else to
+#: do.
+MOST_CPU_S = 1.0
 PATHS = ("/", "/?state=down", "/console/wall/tiles?since=", CALENDAR)
-#: The other views take half a second here: five times that, of this thread's own time, because a
-#: year of all racks takes long where the machine has much else to do.
-MOST_CPU_S = 2.5
+#: The other views take half a second here: five times that.
+MOST_VIEW_CPU_S = 2.5
 
 
+@pytest.mark.slow("20,000 leases are written first")
 def test_the_first_paint_takes_a_second_at_most(tmp_path: Path) -> None:
     with served(tmp_path, 1_000, 20_000, together=2) as client:
-        best = {path: min(one.seconds for one in timed(client, path, 3)) for path in PATHS}
+        best = {path: min(one.cpu for one in timed(client, path, 2)) for path in PATHS}
         views = {path: timed(client, path, 1)[0].cpu for path in CALENDARS}
-    assert max(best.values()) < MOST_S, best
-    assert max(views.values()) < MOST_CPU_S, views
+    assert max(best.values()) < MOST_CPU_S, best
+    assert max(views.values()) < MOST_VIEW_CPU_S, views

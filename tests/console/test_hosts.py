@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,11 @@ from holdfast.console import what_if
 from tests.api.cases import write_incident
 from tests.api.house import basic_config
 from tests.api.rules import furnish_alarm
-from tests.api.views import NO_STORAGE, view_body
+from tests.api.views import NO_STORAGE
 from tests.console.browser import check_for_everybody, opened, picture
 from tests.console.people import Person
 from tests.console.site import Site
-from tests.console.test_wall import HOSTILE, IDLE, QUIET, hold, stand
+from tests.console.test_wall import HOSTILE, IDLE, QUIET, hold, see, stand
 
 Build = Callable[..., Site]
 
@@ -28,8 +27,7 @@ def test_a_host_says_how_it_stands_who_holds_it_and_what_happened(build: Build) 
     site = build(IDLE)  # repair would take the leases away from it
     lease = hold(site, HOSTILE[:80])
     site.lease(name="next-week")
-    sent = view_body((NO_STORAGE, "recovery", ["cmp-1"]))
-    site.core.store.monitors.put("ctl-1", datetime.fromisoformat(sent.pop("at")), sent)
+    see(site, (NO_STORAGE, "recovery", ["cmp-1"]))
     incident = write_incident(site, host="cmp-1", sentence="<i>nobody</i> can fence it")
     alarm = furnish_alarm(site)
     stand(site, "cmp-1", "down", "ctl-1 says down")

@@ -31,8 +31,6 @@ CONFIG = "[recovery]\nbring_back = false\n"
 EVIL = "<script>alert(1)</script>"
 WORSE = '"><img src=x onerror=alert(1)>'
 LIST = "/console/incidents"
-#: In seconds: until an incident is where it should be, beside a busy machine.
-PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +74,7 @@ def report(site: Site, host: str) -> str:
         incidents = site.call("GET", f"{OWN}/incidents", query_string=query).json["incidents"]
         return list(incidents)
 
-    return str(eventually(found, PATIENCE)[0]["id"])
+    return str(eventually(found)[0]["id"])
 
 
 def held_by(site: Site, lease: str) -> str:
@@ -250,11 +248,11 @@ def shown(site: Site, own: str) -> dict[str, Any]:
 
 
 def until_held_for_many(site: Site, own: str) -> None:
-    eventually(lambda: "to be sure" in shown(site, own)["sentence"], PATIENCE)
+    eventually(lambda: "to be sure" in shown(site, own)["sentence"])
 
 
 def until_recovered(page: Page) -> None:
-    expect(page.locator("h1")).to_contain_text("recovered", timeout=1000 * PATIENCE)
+    expect(page.locator("h1")).to_contain_text("recovered")
 
 
 def test_what_is_approved_on_an_incidents_page_is_its_rack_and_no_other(

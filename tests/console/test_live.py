@@ -14,7 +14,7 @@ from holdfast.model.errors import Unavailable
 from holdfast.ports.clock import SystemClock
 from tests.console.browser import opened
 from tests.console.site import Site
-from tests.processes import eventually
+from tests.processes import PATIENCE_S, eventually
 from tests.simclock import SimClock
 
 
@@ -170,15 +170,15 @@ def test_a_page_is_told_by_stream_and_one_too_many_asks(browser: Browser, site: 
     with opened(browser, site.url) as page:
         page.goto("/console/audit")
         expect(page.locator("#live")).to_have_text("live")
-    eventually(lambda: not site.services.feed._places)
+    site.alone()
     taken = []
     try:
         for _ in range(most_own(site.conf.console.streams)):
-            taken.append(requests.get(f"{site.url}/console/live", stream=True, timeout=10))
+            taken.append(requests.get(f"{site.url}/console/live", stream=True, timeout=PATIENCE_S))
         assert all(one.status_code == 200 for one in taken)
-        refused = requests.get(f"{site.url}/console/live", timeout=10)
+        refused = requests.get(f"{site.url}/console/live", timeout=PATIENCE_S)
         assert refused.status_code == 503
-        assert requests.get(f"{site.url}/console/leases", timeout=10).status_code == 200
+        assert requests.get(f"{site.url}/console/leases", timeout=PATIENCE_S).status_code == 200
         with opened(browser, site.url) as page:
             page.goto("/console/audit")
             expect(page.locator("#live")).to_have_text("live, by asking")
@@ -191,7 +191,7 @@ def test_two_pages_that_call_themselves_the_same_tab_are_both_told(
     browser: Browser, site: Site
 ) -> None:
     """As after `duplicate tab`, which copies what a tab remembers."""
-    eventually(lambda: not site.services.feed._places)
+    site.alone()
     with opened(browser, site.url) as page, opened(browser, site.url) as twin:
         page.goto("/console/audit")
         page.wait_for_selector("#live.on")
@@ -209,7 +209,7 @@ def test_a_page_that_nobody_looks_at_gives_its_stream_back_and_catches_up(
     browser: Browser, site: Site
 ) -> None:
     hide = "document.dispatchEvent(new Event('visibilitychange'))"
-    eventually(lambda: not site.services.feed._places)
+    site.alone()
     with opened(browser, site.url) as page:
         page.goto("/console/audit")
         page.wait_for_selector("#live.on")

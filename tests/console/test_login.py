@@ -17,6 +17,7 @@ from tests.api.house import basic_config
 from tests.console.browser import check_for_everybody, opened
 from tests.console.people import Person
 from tests.console.site import Site
+from tests.processes import PATIENCE_S
 
 Build = Callable[..., Site]
 
@@ -100,10 +101,10 @@ def test_passwords_cannot_be_guessed_one_after_the_other(
     assert forms.SESSION not in said[-1].cookies
     # the API goes by the same count, also with the right one
     asked = f"{guarded.url}/reservation/v1/leases"
-    answer = requests.get(asked, auth=("member", "member"), timeout=10)
+    answer = requests.get(asked, auth=("member", "member"), timeout=PATIENCE_S)
     assert (answer.status_code, answer.json()["error_code"]) == (429, 429)
     assert 0 < int(answer.headers["Retry-After"]) <= guesses.LONGEST_S
-    assert requests.get(asked, auth=("reader", "reader"), timeout=10).status_code == 200
+    assert requests.get(asked, auth=("reader", "reader"), timeout=PATIENCE_S).status_code == 200
 
 
 def test_a_new_login_ends_the_session_that_this_browser_had(guarded: Site) -> None:

@@ -15,7 +15,7 @@ from holdfast.console.matrix_trial import compare
 from holdfast.model import matrix
 from tests.api.house import basic_config
 from tests.api.views import BLIND, NETWORKS, NO_STORAGE, UP, view_body
-from tests.console.browser import check_for_everybody, opened, picture
+from tests.console.browser import SCREENS, check_for_everybody, opened, picture
 from tests.console.people import Person
 from tests.console.site import Site
 
@@ -47,7 +47,6 @@ def seen(site: Site) -> None:
 
 
 def test_the_table_has_the_hosts_of_each_row_and_follows_them(site: Site, page: Page) -> None:
-    site.alone()
     page.goto("/console/matrix")
     head = page.locator("table.matrix thead th").all_inner_texts()
     assert head == ["manage", "tenant", "storage", "what is done", "hosts now", "why"]
@@ -114,20 +113,21 @@ def test_who_changes_the_theme_on_what_was_tried_sees_the_strategy(
     assert '<input type="hidden" name="next" value="/console/matrix">' in shown.text
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_everybody_can_use_it_on_any_screen(browser: Browser, site: Site, theme: Any) -> None:
+@pytest.mark.parametrize(("theme", "width"), SCREENS)
+def test_everybody_can_use_it_on_any_screen(
+    browser: Browser, site: Site, theme: Any, width: int
+) -> None:
     with opened(browser, site.url, color_scheme=theme) as page:
-        for width in (1280, 375):
-            page.set_viewport_size({"width": width, "height": 800})
-            page.goto("/console/matrix")
-            check_for_everybody(page)
-            picture(page, f"matrix-{theme}-{width}")
-            page.get_by_role("textbox", name="Strategy").fill(ALERT + "otherwise: none\n")
-            page.get_by_role("button", name="Try it").click()
-            page.locator("h1", has_text="Tried").wait_for()
-            check_for_everybody(page)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            picture(page, f"matrix-tried-{theme}-{width}")
+        page.set_viewport_size({"width": width, "height": 800})
+        page.goto("/console/matrix")
+        check_for_everybody(page)
+        picture(page, f"matrix-{theme}-{width}")
+        page.get_by_role("textbox", name="Strategy").fill(ALERT + "otherwise: none\n")
+        page.get_by_role("button", name="Try it").click()
+        page.locator("h1", has_text="Tried").wait_for()
+        check_for_everybody(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        picture(page, f"matrix-tried-{theme}-{width}")
 
 
 def test_without_script_it_is_read_and_tried(browser: Browser, site: Site) -> None:

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.api.rules import BUSY, furnish_rules
-from tests.console.browser import check_for_everybody, opened, picture
+from tests.console.browser import SCREENS, check_for_everybody, opened, picture
 from tests.console.hours import EVIL, busy, kept, put
 from tests.console.people import Person
 from tests.console.site import Site
@@ -111,6 +111,7 @@ def test_without_script_a_button_shows_the_preview(browser: Browser, site: Site)
 
 def test_what_cannot_be_kept_is_shown_again_with_why(site: Site) -> None:
     one = Writer(site)
+    site.settled()  # what other tests began is over
     before = kept(site)
     bad = one.post("/console/rules/save", {"name": "base", "version": "2", "text": f"{EVIL}: 1"})
     assert bad.status_code == 400 and EVIL not in bad.text and "line 1" in bad.text
@@ -148,15 +149,16 @@ def test_a_preview_holds_for_whom_the_rules_do(site: Site) -> None:
     assert "scope: &#39;nowhere&#39; is none" in seen("nowhere")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_everybody_can_use_it_on_any_screen(browser: Browser, site: Site, theme: Any) -> None:
+@pytest.mark.parametrize(("theme", "width"), SCREENS)
+def test_everybody_can_use_it_on_any_screen(
+    browser: Browser, site: Site, theme: Any, width: int
+) -> None:
     with opened(browser, site.url, color_scheme=theme) as page:
-        for width in (1280, 375):
-            page.set_viewport_size({"width": width, "height": 800})
-            for path in ("rules", "rules/of/base", "rules/of/base/edit"):
-                page.goto(f"/console/{path}")
-                if path.endswith("edit"):
-                    page.locator(".story").first.wait_for()
-                check_for_everybody(page)
-                assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-                picture(page, f"{path.replace('/', '-')}-{theme}-{width}")
+        page.set_viewport_size({"width": width, "height": 800})
+        for path in ("rules", "rules/of/base", "rules/of/base/edit"):
+            page.goto(f"/console/{path}")
+            if path.endswith("edit"):
+                page.locator(".story").first.wait_for()
+            check_for_everybody(page)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+            picture(page, f"{path.replace('/', '-')}-{theme}-{width}")

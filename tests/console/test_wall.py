@@ -62,6 +62,13 @@ def stand(site: Site, name: str, state: str, why: str = "") -> None:
     store.standings.change([Change(old.id, old.standing, new, say="")], None)
 
 
+def see(site: Site, *rows: tuple[tuple[str, ...], str, list[str]]) -> None:
+    """A monitor says what it sees. That counts for three heartbeats: as slow as they may be, so
+    that it counts for as long as the test takes."""
+    sent = view_body(*rows, heartbeat_s=300)
+    site.core.store.monitors.put("ctl-1", datetime.fromisoformat(sent.pop("at")), sent)
+
+
 def fresh(site: Site, version: str, query: str = "") -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]]
     found = site.call("GET", f"/console/wall/tiles?since={version}{query}").json
@@ -82,8 +89,7 @@ def test_a_tile_says_all_that_is_known_of_a_host(build: Build) -> None:
     stand(site, "cmp-4", "down", "somebody <i>says</i> so")
     evidence = {"kind": "fenced", "sentence": "its power reads off"}
     incident = write_incident(site, host="cmp-4", details={"evidence": evidence})
-    sent = view_body((UP, "none", ["cmp-1", "cmp-2"]), (NO_STORAGE, "recovery", ["cmp-3"]))
-    site.core.store.monitors.put("ctl-1", datetime.fromisoformat(sent.pop("at")), sent)
+    see(site, (UP, "none", ["cmp-1", "cmp-2"]), (NO_STORAGE, "recovery", ["cmp-3"]))
     text = site.call("GET", "/").text
     assert "<script>alert" not in text and "<img src=x" not in text and "<b>north" not in text
     tiles = dict(re.findall(r'<li id="t-[^"]*-(\d+)" class="tile(.*?)</li>', text, re.DOTALL))
@@ -334,8 +340,7 @@ def test_what_a_process_sends_that_did_not_send_the_page_changes_only_what_diffe
 
 def test_an_open_wall_says_when_monitors_have_fallen_silent(browser: Browser, build: Build) -> None:
     site = build(f"{IDLE}[hostmonitor]\nnetworks = manage,tenant,storage\n")
-    sent = view_body((UP, "none", [f"cmp-{number}" for number in range(1, 5)]))
-    site.core.store.monitors.put("ctl-1", datetime.fromisoformat(sent.pop("at")), sent)
+    see(site, (UP, "none", [f"cmp-{number}" for number in range(1, 5)]))
     with opened(browser, site.url) as page:
         page.goto("/")
         page.wait_for_selector("#live.on")

@@ -14,10 +14,10 @@ from tests.api.cases import write_incident
 from tests.api.ha import add_host, make_segment
 from tests.api.house import LEASES, OWN, when
 from tests.api.rules import furnish_alarm, furnish_rules
-from tests.api.views import furnish_view
+from tests.api.views import UP
 from tests.console.people import Person
 from tests.console.site import Site
-from tests.console.test_wall import hold, stand
+from tests.console.test_wall import hold, see, stand
 
 #: Of pages that differ only in what is asked for, so many are opened.
 ALIKE = 3
@@ -33,7 +33,7 @@ def furnish(site: Site) -> None:
     segment = make_segment(site)["uuid"]
     add_host(site, segment, "cmp-3")
     add_host(site, segment, "cmp-6")
-    furnish_view(site)
+    see(site, (UP, "none", ["cmp-1"]))  # for as long as anybody walks
     furnish_rules(site)
     furnish_alarm(site)
     write_incident(site, host="cmp-3", segment=segment)
@@ -53,6 +53,7 @@ def furnish(site: Site) -> None:
         assert made.status_code == 201, made.text
     approve = {"approve": True, "reason": "so it is", "domain": "rack-a"}
     assert site.call("POST", f"{OWN}/repair", json=approve).status_code == 202
+    site.settled()  # what follows from all that is over: links lead to what there still is
 
 
 def walked(site: Site) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.client import Client
 from holdfast.drivers.cloud.sim import Simulator
 from holdfast.ports.clock import SystemClock
-from tests.processes import Program, free_port, script
+from tests.processes import PATIENCE_S, Program, free_port, script
 
 Options = Mapping[str, Mapping[str, object]]
 
@@ -65,8 +65,8 @@ def all_in_one(folder: Path, options: Options | None = None) -> Iterator[tuple[P
     program = Program([*command, "--port", str(port)], folder, name="up")
     url = f"http://127.0.0.1:{port}"
     with program:
-        program.wait_http(f"{url}/readyz", 90)
-        with contextlib.closing(Client(url)) as client:
+        program.wait_http(f"{url}/readyz")
+        with contextlib.closing(Client(url, timeout_s=PATIENCE_S)) as client:
             yield program, client
 
 
@@ -82,7 +82,7 @@ class Deployment:
     simulator: Simulator
 
     def client(self, number: int = 0) -> Client:
-        return Client(self.urls[number])
+        return Client(self.urls[number], timeout_s=PATIENCE_S)
 
 
 @contextlib.contextmanager
@@ -99,7 +99,8 @@ def separate(
     """Start `holdfast-api` and `holdfast-manager` as often as asked."""
     folder.mkdir(parents=True, exist_ok=True)
     base = {
-        "DEFAULT": {"transport_url": transport_url, "rpc_timeout": 10},
+        # commands go through, also where the machine has much else to do
+        "DEFAULT": {"transport_url": transport_url, "rpc_timeout": 50},
         "database": {"connection": database_url.replace("%", "%%")},
         "sim": {"database": folder / "sim.db"},
         "manager": {"claim_s": 15},
@@ -117,9 +118,9 @@ def separate(
         for number in range(apis):
             _api(made, stack, number, common)
         for program, url in zip(made.apis, made.urls, strict=True):
-            program.wait_http(f"{url}/readyz", 60)
+            program.wait_http(f"{url}/readyz")
         for program, url in zip(made.managers, made.health_urls, strict=True):
-            program.wait_http(f"{url}/readyz", 60)
+            program.wait_http(f"{url}/readyz")
         yield made
 
 
@@ -127,7 +128,7 @@ def _sync(folder: Path, options: Options) -> None:
     config = write_config(folder / "db.conf", options)
     sync = Program([script("holdfast"), "db", "sync", "--config", config], folder, name="sync")
     with sync:
-        assert sync.kept.wait(60) == 0, sync.tail()
+        assert sync.kept.wait(PATIENCE_S) == 0, sync.tail()
 
 
 def _manager(made: Deployment, stack: contextlib.ExitStack, number: int, common: Options) -> None:

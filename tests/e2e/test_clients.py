@@ -22,11 +22,8 @@ from holdfast.client import Client
 from tests.e2e.deployment import all_in_one, soon
 from tests.processes import eventually, script
 
-#: Real programs, which take their time beside others.
-pytestmark = pytest.mark.timeout(300)
-
 #: For one command, on a machine that is busy.
-MOST_S = 60.0
+MOST_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +262,7 @@ def test_what_the_dashboard_calls_is_answered_as_it_reads_it(house: Client) -> N
     def date(text: str) -> datetime:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%f").replace(tzinfo=UTC)
 
-    eventually(lambda: datetime.now(UTC).second < 50)  # or it may be another minute soon
+    eventually(lambda: datetime.now(UTC).second < 45)  # or it may be another minute soon
     now, end = soon(-1).strftime("%Y-%m-%d %H:%M"), minute(days=1)
     hosts = {"resource_type": "physical:host", "min": 1, "max": 2}
     hosts |= {"hypervisor_properties": "", "resource_properties": ""}

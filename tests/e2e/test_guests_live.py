@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.client import admin
+from holdfast.client.errors import NotReachable
 from tests.e2e.deployment import write_config
 from tests.e2e.town import HOST, Town, a_town
-from tests.processes import Program, eventually, script
-
-#: Real programs, which take their time beside others.
-pytestmark = pytest.mark.timeout(300)
+from tests.processes import PATIENCE_S, Program, eventually, script
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +30,19 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
 @pytest.fixture
 def agent(town: Town) -> Iterator[Program]:
     with town.agent() as made:
-        made.wait_until(lambda: ask(town, "status").returncode == 0)
+        made.wait_until(lambda: is_asked(town))
         town.knows(town.guests()[0])
         yield made
     assert "Traceback" not in made.log.read_text()
+
+
+def is_asked(town: Town) -> bool:
+    """Whether the agent answers at its socket."""
+    try:
+        admin.ask(str(town.folder / "agent.sock"), "status")
+    except NotReachable:
+        return False
+    return True
 
 
 def ask(
@@ -43,7 +51,7 @@ def ask(
     front = [script("holdfast"), *(["-q"] if quiet else []), "guests"]
     command = [*front, *words, "--config-file", str(town.config)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, input=said
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, input=said
     )
 
 
@@ -62,7 +70,7 @@ def watching(town: Town, file: Path, *words: str) -> Iterator[subprocess.Popen[s
         subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True) as made,
     ):
         try:
-            eventually(lambda: file.read_text().count("\n") > 0, 60)
+            eventually(lambda: file.read_text().count("\n") > 0)
             yield made
         finally:
             made.kill()
@@ -124,7 +132,7 @@ def test_watching_ends_by_itself_when_that_was_asked(town: Town, agent: Program)
     ran = ask(town, "watch", "--for", "1", "--guest", "nobody")
     assert ran.returncode == 0
     assert "knows no guest nobody yet" in ran.stderr
-    assert 1 <= time.monotonic() - began < 40
+    assert time.monotonic() - began >= 1
 
 
 def test_who_watches_an_agent_that_is_killed_is_told_and_the_next_one_is_there(
@@ -132,7 +140,7 @@ def test_who_watches_an_agent_that_is_killed_is_told_and_the_next_one_is_there(
 ) -> None:
     with watching(town, tmp_path / "lines") as watcher:
         agent.kill()
-        assert watcher.wait(40) == 1
+        assert watcher.wait(PATIENCE_S) == 1
         assert watcher.stderr is not None
         assert "is gone" in watcher.stderr.read()
     assert (town.folder / "agent.sock").exists()  # as a killed one leaves it
@@ -140,20 +148,17 @@ def test_who_watches_an_agent_that_is_killed_is_told_and_the_next_one_is_there(
     assert ran.returncode == 2
     assert "start holdfast-agent, or name its socket with --socket" in ran.stderr
     agent.start()
-    agent.wait_until(lambda: ask(town, "status").returncode == 0)
+    agent.wait_until(lambda: is_asked(town))
     assert agent.terminate() == 0
     assert not (town.folder / "agent.sock").exists()
 
 
 def test_an_agent_that_is_frozen_does_not_hold_up_who_asks(town: Town, agent: Program) -> None:
     agent.pause()
-    began = time.monotonic()
     ran = ask(town, "status", quiet=True)
-    took = time.monotonic() - began
     agent.resume()
     assert ran.returncode == 2
     assert "does not answer within 3 s" in ran.stderr
-    assert took < 40  # the machine may be busy with the start of the program
 
 
 def test_an_agent_that_hears_nothing_says_why(town: Town, tmp_path: Path) -> None:

@@ -20,10 +20,7 @@ from holdfast.store import Store
 from holdfast.store.tables import vmoves
 from tests.e2e.deployment import all_in_one
 from tests.e2e.test_clients import OpenStack, command
-from tests.processes import eventually
-
-#: Real programs, which take their time beside others.
-pytestmark = pytest.mark.timeout(300)
+from tests.processes import PATIENCE_S, eventually
 
 DOWN = {"event": "STOPPED", "host_status": "UNKNOWN", "cluster_status": "OFFLINE"}
 
@@ -63,7 +60,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     folder = tmp_path_factory.mktemp("town")
     with all_in_one(folder) as (_program, client):
         store = Store(f"sqlite:///{folder / 'state' / 'holdfast.db'}", SystemClock())
-        eventually((folder / "state" / "populated").exists, 60.0)
+        eventually((folder / "state" / "populated").exists)
         for uuid_ in {one.segment.uuid for one in store.segments.all_members()}:
             store.segments.delete(uuid_)  # the demo's: a newcomer finds it, we begin anew
         yield Town(client.url, store)
@@ -201,7 +198,7 @@ def test_the_sdk_reports_as_monitors_do_and_sees_what_came_of_it(ha: Any, town: 
         )
     }
     assert list(ha.notifications(source_host_uuid=member.uuid, status="unheard-of")) == []
-    assert ha.wait_for_status(shown, "ignored", interval=0.1, wait=60).status == "ignored"
+    assert ha.wait_for_status(shown, "ignored", interval=0.1, wait=PATIENCE_S).status == "ignored"
     first, second = town.moved(made.notification_uuid), town.moved(made.notification_uuid)
     moves = list(ha.vmoves(made.notification_uuid, limit=1))
     assert [each.uuid for each in moves] == [second, first]
@@ -216,7 +213,7 @@ def test_the_sdk_reports_as_monitors_do_and_sees_what_came_of_it(ha: Any, town: 
     with pytest.raises(exceptions.ConflictException, match="maintenance"):
         ha.create_notification(generated_time=ago(), **report)
     ha.delete_segment(segment.uuid)
-    assert ha.wait_for_delete(segment, interval=0.1, wait=30)
+    assert ha.wait_for_delete(segment, interval=0.1, wait=PATIENCE_S)
 
 
 def test_the_sdk_is_told_when_the_endpoint_names_another_project(town: Town) -> None:
@@ -312,5 +309,5 @@ def test_openstack_notification_commands_run_unchanged(
         shown = openstack.json("notification", "show", own)
         return bool(shown["status"] == "ignored")
 
-    eventually(ignored, 60)  # nobody knows whether the host is off, so nothing is done
+    eventually(ignored)  # nobody knows whether the host is off, so nothing is done
     openstack("segment", "delete", "told")

@@ -17,14 +17,9 @@ from holdfast.client.agents import Agents
 from holdfast.client.errors import BadRequest, Forbidden, NotReachable
 from tests.e2e.deployment import write_config
 from tests.e2e.town import HOST, Town, a_town
-from tests.processes import Program, script
-
-#: Real programs, which take their time beside others.
-pytestmark = pytest.mark.timeout(300)
+from tests.processes import PATIENCE_S, Program, script
 
 HOT = "rules:\n  - {{id: hot, on: guest, field: util_ratio, when: '> {level}%', for: 1m}}\n"
-#: A heartbeat is ten seconds away, and the machine may be busy.
-PATIENCE_S = 60.0
 #: A host of one of the tests, which any other may find.
 REAL = "real-1"
 
@@ -43,7 +38,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
 
 def holdfast(town: Town, *words: str, code: int = 0) -> str:
     command = [script("holdfast"), "--url", town.client.url, *words]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == code, (words, done.stdout, done.stderr)
     return done.stdout or done.stderr
 
@@ -62,25 +57,26 @@ def beaten(town: Town) -> dict[str, Any]:
     return agent
 
 
+@pytest.mark.slow("new rules come with the next heartbeat, ten seconds away")
 def test_a_level_is_changed_from_everywhere_and_survives_kill_nine(town: Town) -> None:
     socket = str(town.folder / "agent.sock")
     file = town.folder / "rules.yaml"
     agent = town.agent()
     with agent:
         # the file, which is watched
-        agent.wait_until(lambda: here(town) == {"hot": (0.95, "file")}, PATIENCE_S)
+        agent.wait_until(lambda: here(town) == {"hot": (0.95, "file")})
         file.write_text(HOT.format(level=90))
-        agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")}, PATIENCE_S)
+        agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")})
         # which is not taken again after one has gone back from it, but for a hang-up
         holdfast(town, "rules", "rollback", "--here", "--socket", socket)
         assert here(town) == {"hot": (0.95, "file")}
         agent.signal(signal.SIGHUP)
-        agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")}, PATIENCE_S)
+        agent.wait_until(lambda: here(town) == {"hot": (0.9, "file")})
         # the centre: hosts of this group
         (town.folder / "gpu.yaml").write_text(HOT.format(level=80))
         document = str(town.folder / "gpu.yaml")
         holdfast(town, "rules", "set", "gpus", document, "--scope", "group:gpu")
-        agent.wait_until(lambda: here(town) == {"hot": (0.8, "central")}, PATIENCE_S)
+        agent.wait_until(lambda: here(town) == {"hot": (0.8, "central")})
         agent.signal(signal.SIGHUP)  # the next heartbeat, at once
         agent.wait_until(
             lambda: beaten(town)["rules"]["central"] == beaten(town)["rules"]["wanted"], PATIENCE_S
@@ -92,7 +88,7 @@ def test_a_level_is_changed_from_everywhere_and_survives_kill_nine(town: Town) -
         assert here(town) == {"hot": (0.5, "socket")}
         agent.kill()
         agent.start()
-        agent.wait_until(lambda: here(town) == {"hot": (0.5, "socket")}, PATIENCE_S)
+        agent.wait_until(lambda: here(town) == {"hot": (0.5, "socket")})
         holdfast(town, "rules", "rollback", "--here", "--socket", socket)
         assert here(town) == {"hot": (0.8, "central")}
         # what is broken changes nothing, wherever it comes from
@@ -146,11 +142,11 @@ def test_the_numbers_of_a_host_leave_it_while_somebody_looks(town: Town) -> None
         return found
 
     with Program(command, town.folder, name="real") as agent:
-        agent.wait_until((town.folder / "real.sock").exists, PATIENCE_S)
-        agent.wait_until(lambda: host in {one["host"] for one in Agents(wire).list()}, PATIENCE_S)
+        agent.wait_until((town.folder / "real.sock").exists)
+        agent.wait_until(lambda: host in {one["host"] for one in Agents(wire).list()})
         assert seen(agent)["points"] == 0
         wire.call("POST", where)
-        agent.wait_until(lambda: seen(agent)["points"] > 0, PATIENCE_S)
+        agent.wait_until(lambda: seen(agent)["points"] > 0)
         (line, *_) = seen(agent)["lines"]
         assert (line["kind"], line["id"]) == ("host", host)
         assert not seen(agent)["simulated"]

@@ -11,11 +11,8 @@ import pytest
 
 from holdfast.client import Client, Conflict
 from tests.e2e.deployment import all_in_one, host_lease, separate, soon, wire_date
-from tests.processes import eventually
+from tests.processes import PATIENCE_S, eventually
 from tests.servers import PostgreSQL, RabbitMQ
-
-#: Real programs, which take their time beside others.
-pytestmark = pytest.mark.timeout(300)
 
 
 def statuses(lease: dict[str, Any]) -> dict[str, str]:
@@ -38,6 +35,7 @@ def start_is_over(client: Client, lease_id: str) -> bool:
     return [o["status"] for o in work if o["kind"] == "lease_start"] == ["done"]
 
 
+@pytest.mark.slow("a lease starts and ends by the clock")
 def test_all_in_one_on_sqlite_a_lease_starts_and_ends_on_time(tmp_path: Path) -> None:
     with all_in_one(tmp_path) as (program, client):
         assert len(client.hosts.list()) == 12
@@ -45,7 +43,7 @@ def test_all_in_one_on_sqlite_a_lease_starts_and_ends_on_time(tmp_path: Path) ->
         assert (len(world["hosts"]), len(world["servers"])) == (24, 40)
         assert len(client.leases.list()) >= 3
 
-        start, end = soon(2), soon(12)  # long enough to be seen in between by who is slow
+        start, end = soon(5), soon(3600)
         lease = client.leases.create(
             "true-path",
             start_date=wire_date(start),
@@ -63,26 +61,29 @@ def test_all_in_one_on_sqlite_a_lease_starts_and_ends_on_time(tmp_path: Path) ->
         assert len(hosts) == 2
         assert not set(hosts) & set(pool_hosts(client.sim.show(), "freepool"))
 
-        ended = eventually(lambda: lease_is(client, lease["id"], "TERMINATED"), 60)
+        # only now: however slow this machine is, it was seen in between
+        client.leases.update(lease["id"], end_date=wire_date(soon(5)))
+        ended = eventually(lambda: lease_is(client, lease["id"], "TERMINATED"))
         assert ended and set(statuses(ended).values()) == {"DONE"}
         assert ended["reservations"][0]["status"] == "deleted"
         world = client.sim.show()
         assert not pool_hosts(world, reservation["id"])  # shut; it goes when all have heard of it
         assert set(hosts) <= set(pool_hosts(world, "freepool"))
 
-        assert program.terminate(30) == 0
+        assert program.terminate() == 0
 
 
 def test_state_survives_a_second_start_and_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     with all_in_one(tmp_path) as (program, client):
         before = {lease["id"] for lease in client.leases.list()}
         program.signal(signal.SIGINT)
-        assert program.kept.wait(30) == 0, program.tail()
+        assert program.kept.wait(PATIENCE_S) == 0, program.tail()
     with all_in_one(tmp_path) as (program, client):
         assert {lease["id"] for lease in client.leases.list()} == before
         assert len(client.hosts.list()) == 12
 
 
+@pytest.mark.slow("four programs start on PostgreSQL and RabbitMQ")
 def test_two_apis_two_managers_and_kill_9_between_start_and_end(
     tmp_path: Path, postgresql: PostgreSQL, rabbitmq: RabbitMQ
 ) -> None:
@@ -90,20 +91,19 @@ def test_two_apis_two_managers_and_kill_9_between_start_and_end(
         one, two = deployment.client(0), deployment.client(1)
         for number in range(4):
             one.hosts.create(f"host-{number:03d}", {})
-        end = soon(12)  # well after its start, also on a busy machine
         lease = one.leases.create(
             "killed-in-between",
             start_date="now",
-            end_date=wire_date(end),
+            end_date=wire_date(soon(3600)),
             reservations=[host_lease(2, 2)],
         )
         eventually(lambda: lease_is(two, lease["id"], "ACTIVE"))
         eventually(lambda: start_is_over(two, lease["id"]))
 
         deployment.managers[0].kill()
-        ended = eventually(lambda: lease_is(two, lease["id"], "TERMINATED"), 60)
-        late = (soon(-1) - end).total_seconds()
-        assert late < 5, f"ended about {late} s late"
+        two.leases.update(lease["id"], end_date="now")
+        # what the dead one was at, if anything, is first: its claim has to run out
+        ended = eventually(lambda: lease_is(two, lease["id"], "TERMINATED"))
         assert ended and set(statuses(ended).values()) == {"DONE"}
         world = deployment.simulator.world()
         assert len(pool_hosts(world, "freepool")) == 4
@@ -127,20 +127,21 @@ def test_two_apis_two_managers_and_kill_9_between_start_and_end(
             "killed-in-between",
         ]
         for program in [*deployment.apis, deployment.managers[1]]:
-            assert program.terminate(30) == 0
+            assert program.terminate() == 0
 
 
+@pytest.mark.slow("the claim of the manager that was killed has to run out")
 def test_killed_while_starting_the_other_manager_completes_the_start(
     tmp_path: Path, postgresql: PostgreSQL, rabbitmq: RabbitMQ
 ) -> None:
-    options = {"manager": {"claim_s": 6}, "cloud": {"call_timeout_s": 1}}
+    options = {"manager": {"claim_s": 8}, "cloud": {"call_timeout_s": 3}}
     with separate(
         tmp_path, postgresql.new_database(), rabbitmq.url, apis=1, options=options
     ) as deployment:
         client = deployment.client()
         for number in range(6):
             client.hosts.create(f"host-{number:03d}", {})
-        deployment.simulator.change(latency_s=0.4)
+        deployment.simulator.change(latency_s=2.0)  # long enough to be caught in between
         lease = client.leases.create(
             "caught-in-the-act",
             start_date="now",
@@ -156,7 +157,7 @@ def test_killed_while_starting_the_other_manager_completes_the_start(
         owner = next(m for m in deployment.managers if m.name.endswith(work["owner"][-1]))
         owner.kill()
         deployment.simulator.change(latency_s=0.0)
-        eventually(lambda: lease_is(client, lease["id"], "ACTIVE"), 60)
+        eventually(lambda: lease_is(client, lease["id"], "ACTIVE"))
         name = lease["reservations"][0]["id"]
         created = deployment.simulator.effects(call="pools.create", subject=name)
         joined = [
@@ -171,7 +172,8 @@ def test_killed_while_starting_the_other_manager_completes_the_start(
 def test_kill_9_of_the_one_process_while_a_lease_starts_and_it_starts_after_all(
     tmp_path: Path,
 ) -> None:
-    with all_in_one(tmp_path) as (program, client):
+    # longer than anybody is patient here
+    with all_in_one(tmp_path, {"manager": {"claim_s": 10 * PATIENCE_S}}) as (program, client):
         client.sim.change(latency_s=2.0)
         lease = client.leases.create(
             "cut-off", end_date=wire_date(soon(3600)), reservations=[host_lease(2, 2)]
@@ -181,6 +183,6 @@ def test_kill_9_of_the_one_process_while_a_lease_starts_and_it_starts_after_all(
     with all_in_one(tmp_path) as (_program, client):
         client.sim.change(latency_s=0.0)
         # at once: nobody else can hold the claims of this state folder
-        eventually(lambda: lease_is(client, lease["id"], "ACTIVE"), 12)
+        eventually(lambda: lease_is(client, lease["id"], "ACTIVE"))
         name = lease["reservations"][0]["id"]
         assert len(pool_hosts(client.sim.show(), name)) == 2

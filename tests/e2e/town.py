@@ -38,7 +38,7 @@ class Town:
             with contextlib.closing(Spool(str(self.folder / "agent.spool"))) as spool:
                 return server in str(spool.note("guests"))
 
-        eventually(so, 60)
+        eventually(so)
 
     def guests(self) -> list[str]:
         servers = self.sim.world()["servers"]
@@ -54,7 +54,7 @@ class Town:
             assert statuses == ["recovered"] * times, statuses
             return True
 
-        eventually(so, 60)
+        eventually(so)
         assert self.sim.running(server) == [HOST]
 
 
@@ -65,7 +65,7 @@ def a_town(folder: Path) -> Iterator[Town]:
     secret.write_text("a secret of at least 32 characters\n")
     options = {"auth": {"agent_secret_file": secret}, "recovery": {"restart_all": True}}
     with all_in_one(folder, options) as (_program, client), contextlib.ExitStack() as stack:
-        eventually((folder / "state" / "populated").exists, 60.0)
+        eventually((folder / "state" / "populated").exists)
         file = folder / "state" / "sim.db"
         sim = stack.enter_context(contextlib.closing(Simulator(str(file), SystemClock())))
         central = write_config(folder / "central.conf", options)

@@ -24,6 +24,7 @@ from holdfast import conf, service
 from holdfast.drivers.cloud.sim import SimCloud, Simulator
 from holdfast.model.notification import NewNotification
 from holdfast.store import migrations
+from tests.processes import PATIENCE_S
 
 DEAD = {"event": "STOPPED", "host_status": "NORMAL", "cluster_status": "OFFLINE"}
 
@@ -47,7 +48,7 @@ class Fleet:
         migrations.sync(self.store.database)
         self.sim = Simulator(path, self.core.clock)
         self._cloud = SimCloud(path, self.core.clock)
-        self._eyes = sqlite3.connect(path, isolation_level=None)
+        self._eyes = sqlite3.connect(path, isolation_level=None, timeout=PATIENCE_S)
         self._own = sa.create_engine(url, poolclass=sa.pool.NullPool)  # the manager's are its own
         for part in (self.sim, self._cloud, self._eyes):
             self._stack.callback(part.close)
@@ -87,6 +88,10 @@ class Fleet:
         for host in hosts:
             new = NewNotification("COMPUTE_HOST", host, at, DEAD)
             self.store.notifications.admit(str(uuid.uuid4()), new, interval=timedelta(seconds=180))
+
+    def arrive(self) -> None:
+        """What is under way in the cloud ends now."""
+        self._eyes.execute("UPDATE servers SET finish_at = 0 WHERE finish_at IS NOT NULL")
 
     # what is
 

@@ -78,6 +78,7 @@ class HealHouse(House):
             damping_s=0.0,
             disabled_is_failure=False,
             auto_disabled_is_failure=False,
+            poll_interval_s=10.0,
         )
         super().__init__(*args, **kwargs)
 

@@ -13,6 +13,7 @@ import contextlib
 import gc
 import logging
 import os
+import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from holdfast.heal import desk
 from holdfast.model.errors import Conflict, Unavailable
 from holdfast.model.operation import OPEN
 from holdfast.nova.names import HINT
+from holdfast.store.cases import Wanted
 from tests.heal.house import HealHouse
 from tests.heal.voters import Voter, voters
 from tests.reserve.house import CLAIM_S, Killed, Points, copy
@@ -176,16 +178,39 @@ def report_process(house: HealHouse) -> None:
     house.notify("PROCESS", DEAD, {"process_name": "nova-compute", "event": "STOPPED"}, EPOCH)
 
 
-def until_over(house: HealHouse) -> None:
-    """A claim of which the manager never heard lasts its time."""
-    for _ in range(40):
+def until(house: HealHouse, what: Callable[[], object]) -> None:
+    """By the simulated clock; a claim of which the manager never heard lasts its time."""
+    for _ in range(120):
         house.run(seconds=5)
-        if not unfinished(house):
+        if what():
             return
+    raise AssertionError(f"it never comes to {what.__name__}: {unfinished(house)}")
+
+
+def until_over(house: HealHouse) -> None:
+    def nothing_left() -> bool:
+        return not unfinished(house)
+
+    until(house, nothing_left)
+
+
+def until_opened(house: HealHouse) -> None:
+    """Votes are counted and an incident is there."""
+
+    def an_incident() -> bool:
+        return bool(house.m.store.cases.list_all(Wanted()))
+
+    until(house, an_incident)
 
 
 def until_back(house: HealHouse) -> None:
-    house.run(seconds=CLAIM_S * 2)
+    """The host is in use again, and whatever comes of that has had its time."""
+
+    def the_host_in_use() -> bool:
+        return house.m.store.operations.by_key(f"{desk.BACK}/{DEAD}").status not in OPEN
+
+    until(house, the_host_in_use)
+    house.run(seconds=CLAIM_S + 1)
 
 
 _HOST = [once(report), until_over]
@@ -210,7 +235,7 @@ STORIES = (
     Story(
         "host-votes",
         [segment(), *_GONE, monitors_see_it],
-        [monitors_report_it, until_back, until_over],
+        [monitors_report_it, until_opened, until_over],
         moved=("runs", "stopped"),
         status={"stopped": "SHUTOFF"},
     ),
@@ -223,7 +248,7 @@ STORIES = (
     Story(
         "host-back-cut-off",
         [segment(), only_cut_off],
-        [once(cable_is_back), until_back, until_back],
+        [once(cable_is_back), until_back],
         status={"stopped": "SHUTOFF"},
         through="fence.on",
     ),
@@ -263,14 +288,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stage_of(
     heal_template: Path, site: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Story], Stage]:
+    made: dict[str, Stage] = {}
+
     def build(story: Story) -> Stage:
+        if story.name in made:
+            return made[story.name]
         house = HealHouse(copy(heal_template, site))
         for act in story.before:
             act(house)
         effects = len(house.sim.effects())
         house.close()
         path = copy(site, tmp_path_factory.mktemp("stage") / story.name)
-        return Stage(path, (house.clock.now() - EPOCH).total_seconds(), effects)
+        seconds = (house.clock.now() - EPOCH).total_seconds()
+        return made.setdefault(story.name, Stage(path, seconds, effects))
 
     return build
 
@@ -299,6 +329,7 @@ def play(
     story: Story, stage: Stage, path: Path, points: Points, starts: int | None = None
 ) -> dict[str, Any]:
     """Tell it, look whether all is well, and at what there is to see."""
+    random.seed(story.name)  # pauses after a lost race: a story is the same when it is told again
     house = stage.house(path)
     house.recovery.start_timeout_s = 60.0 if starts else 10.0
     house.recovery.bring_back = story.name.startswith("host-back")
@@ -350,7 +381,8 @@ _SEEN = {
     " ON o.id = s.operation_id WHERE o.key LIKE 'recovery/%'",
     "members": "SELECT h.name, m.reserved, m.on_maintenance FROM segment_hosts m"
     " JOIN hosts h ON h.id = m.host_id WHERE h.name NOT LIKE 'spare%'",
-    "standings": "SELECT name, state FROM hosts",
+    # time alone makes up of returning, so which it is depends on how late it has become
+    "standings": "SELECT name, CASE state WHEN 'returning' THEN 'up' ELSE state END FROM hosts",
 }
 _SERVICES = "SELECT name, powered, enabled, forced_down FROM hosts WHERE name NOT LIKE 'spare%'"
 
@@ -400,7 +432,7 @@ def quick() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.timeout(300 if not CHOSEN else 0)
+@pytest.mark.timeout(1200 if not CHOSEN else 0)
 @pytest.mark.parametrize("how", ["kill", "lose"])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
 def test_a_manager_lost_at_any_point_delays_a_recovery_and_nothing_else(

@@ -53,7 +53,7 @@ def it_dies_again(house: HealHouse) -> None:
         house.report_guest(DEAD, server, at=at)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("how", ["kill", "lose"])
 def test_a_manager_lost_at_any_point_loses_no_second_death_of_a_guest_that_was_just_restarted(
     how: str, stage_of: Callable[[Story], Stage], site: Path

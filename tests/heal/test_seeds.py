@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thousand recoveries, each with another misfortune: three managers that take turns at random,
+"""Hundreds of recoveries, each with another misfortune: three managers that take turns at random,
 are interrupted by each other at any effect and any commit, hang, die; reports that come ten times;
 a cloud that fails, hangs and loses answers; the source that returns, the target that dies, a fence
 that lies, a host that was only cut off.
@@ -15,6 +15,7 @@ one), what ran runs, what was stopped is stopped, nothing of ours is locked, no 
 import gc
 import logging
 import os
+import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from tests.reserve.house import Killed, copy
 from tests.simclock import SimClock
 
 SEED = os.environ.get("SEED", "")
-SEEDS = int(os.environ.get("SEEDS", "1000"))
+SEEDS = int(os.environ.get("SEEDS", "250"))
 PARTS = 10  # so that several workers share them
 
 
@@ -51,7 +52,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick() -> Iterator[None]:
-    """What is logged of a thousand misfortunes is not looked at, and garbage waits."""
+    """What is logged of hundreds of misfortunes is not looked at, and garbage waits."""
     logging.disable(logging.NOTSET if SEED else logging.CRITICAL)
     gc.disable()
     yield
@@ -60,6 +61,7 @@ def quick() -> Iterator[None]:
 
 
 def run(seed: int, stages: Mapping[str, Path], site: Path) -> None:
+    random.seed(seed)  # pauses after a lost race: a story is the same when it is told again
     story: list[str] = []
     say = print if SEED else story.append
     house = HealHouse(copy(stages[METHODS[seed % 4]], site), SimClock(), ids_from=1000)
@@ -75,7 +77,7 @@ def run(seed: int, stages: Mapping[str, Path], site: Path) -> None:
         house.close()
 
 
-@pytest.mark.timeout(120 + SEEDS)
+@pytest.mark.timeout(600 + SEEDS)
 @pytest.mark.parametrize("part", range(1 if SEED else PARTS))
 def test_whatever_happens_each_failure_is_recovered_once(
     part: int, stages: Mapping[str, Path], site: Path

@@ -17,7 +17,7 @@ from holdfast.client import Client
 from holdfast.drivers.cloud.sim import Simulator
 from holdfast.ports.clock import SystemClock
 from tests.e2e.deployment import Options, merged, write_config
-from tests.processes import Program, eventually, free_port, script
+from tests.processes import PATIENCE_S, Program, eventually, free_port, script
 from tests.servers.consul import CONTROLLERS, NETWORKS, Site
 from tests.servers.networks import Forward
 
@@ -34,8 +34,6 @@ SETTINGS: Mapping[str, object] = {"heartbeat_s": 1, "proof_every_s": 0.5, "well_
 #: How long nothing must happen, where nothing may: two until Consul sees it, three by the rule, and
 #: the rest to spare.
 QUIET_S = 7.0
-#: From a cable that is pulled to a report, at the very latest.
-SOON_S = 30.0
 
 
 class Monitor:
@@ -110,7 +108,7 @@ class House:
         self.folder = folder
         self.sim = simulator
         self.url = f"http://127.0.0.1:{port}"
-        self.client = Client(self.url)
+        self.client = Client(self.url, timeout_s=PATIENCE_S)
         self._port = port
         self._ways: dict[str, Forward] = {}
         self.connect()
@@ -135,7 +133,7 @@ class House:
             for monitor in monitors:
                 monitor.start()
             for monitor in monitors:
-                monitor.program.wait_until(monitor.sees, 60)
+                monitor.program.wait_until(monitor.sees)
             yield
         finally:
             with ThreadPoolExecutor(3) as pool:
@@ -194,8 +192,8 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def soon(predicate: Callable[[], object], seconds: float = SOON_S) -> None:
-    eventually(lambda: bool(predicate()), seconds, 0.1)
+def soon(predicate: Callable[[], object]) -> None:
+    eventually(lambda: bool(predicate()), every=0.1)
 
 
 @contextlib.contextmanager
@@ -220,6 +218,6 @@ def built(
     command = [sys.executable, "-m", "tests.hostmonitor.holdfast", "--config-file", config]
     program = Program(command, folder, name="holdfast", env={"PYTHONPATH": str(ROOT)})
     with contextlib.closing(simulator), program:
-        program.wait_http(f"http://127.0.0.1:{port}/readyz", 60)
+        program.wait_http(f"http://127.0.0.1:{port}/readyz")
         with contextlib.closing(House(site, folder, port, simulator)) as house:
             yield house

@@ -40,6 +40,8 @@ def ground(lab: Lab, name: str, first: int) -> Iterator[Ground]:
     hosts = lab.computes[first], lab.computes[first + 1]
     with contextlib.closing(lab.connect()) as cloud:
         free_pool(cloud.compute)
+        for host in hosts:
+            _mend(lab, cloud.compute, host)
         pool = _pool(cloud.compute, f"ground-{name}")
         for host in hosts:
             if host not in (pool.hosts or ()):
@@ -58,6 +60,21 @@ def ground(lab: Lab, name: str, first: int) -> Iterator[Ground]:
             for host in hosts:
                 cloud.compute.remove_host_from_aggregate(pool.id, host)
             cloud.compute.delete_aggregate(pool.id)
+
+
+def _mend(lab: Lab, compute: Any, host: str) -> None:
+    """As it is when nobody uses it: a run that was killed leaves it as it was at that moment."""
+    lab.compute(host).start()
+    for pool in compute.aggregates():
+        if host in (pool.hosts or ()) and not pool.name.startswith("ground-"):
+            compute.remove_host_from_aggregate(pool.id, host)
+    (service,) = compute.services(host=host, binary="nova-compute")
+    if service.is_forced_down:
+        lab.compute(host).restart()  # Nova refuses until it has looked what left it
+        compute.update_service_forced_down(service, forced=False)
+    if service.status == "disabled":
+        compute.enable_service(service)
+    lab.wait_compute(host)
 
 
 def free_pool(compute: Any) -> None:

@@ -6,7 +6,8 @@ with house(lab, tmp_path) as home:
     home.client(lab.credentials("ana", "blue")).leases.list()
     home.manager.kill()
 
-The lab has one broker and one catalog: one house stands at a time, whoever else would like to wait.
+The lab has one broker: one house stands on it at a time, whoever else would like to has to wait.
+One with a broker of its own, in a region of its own, stands beside others.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 #: Of our own, so that whatever else serves these types in the lab is not in the way.
 REGION = "house"
 TYPES = ("reservation", "instance-ha")
-PATIENCE_S = 300
+PATIENCE_S = 900
 #: Commands that are for us; all others go to the lab's cloud.
 OURS = {"reservation", "segment", "notification"}
 _WITHOUT_OUTPUT = {"delete", "set", "unset", "add", "remove", "stop", "start", "lock", "unlock"}
@@ -75,7 +76,7 @@ class House:
     def manager(self) -> Program:
         return self.managers[0]
 
-    def restart(self, program: Program, timeout: float = 60) -> None:
+    def restart(self, program: Program, timeout: float = 180) -> None:
         """Start a program that was killed or terminated, and wait until it is ready."""
         both = [*zip(self.deployment.apis, self.deployment.urls, strict=True)]
         both += zip(self.managers, self.deployment.health_urls, strict=True)
@@ -155,7 +156,7 @@ def run(program: str, *words: str, env: Mapping[str, str], given: str = "") -> s
         input=given,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     if done.returncode:
@@ -181,7 +182,8 @@ def house(
     `hosts` are those of the simulated cloud. `extra` is configuration above ours.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(alone(lab))
+        if transport_url is None:
+            stack.enter_context(alone(lab))
         if database_url is None:
             database_url = lab.new_database(f"house_{os.getpid()}_{time.monotonic_ns()}")
             stack.callback(lab.drop_database, database_url)
@@ -229,14 +231,20 @@ def options(lab: Lab, cloud: str) -> dict[str, dict[str, object]]:
 @contextlib.contextmanager
 def alone(lab: Lab) -> Iterator[None]:
     """Wait until no other house stands in this lab: they would take each other's messages."""
+    with _locked(lab, "house"):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(lab: Lab, what: str) -> Iterator[None]:
     deadline = time.monotonic() + PATIENCE_S
-    with (lab.folder / "house.lock").open("w") as lock:
+    with (lab.folder / f"{what}.lock").open("w") as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                assert time.monotonic() < deadline, f"another house stands for {PATIENCE_S} s"
+                assert time.monotonic() < deadline, f"another has the {what} for {PATIENCE_S} s"
                 time.sleep(0.2)
         yield
 
@@ -248,13 +256,16 @@ def registered(lab: Lab, url: str, region: str) -> Iterator[str]:
         if region not in {each.id for each in cloud.identity.regions()}:
             cloud.identity.create_region(id=region)
         try:
-            yield run(
-                "holdfast", "keystone", "register", "--public-url", url, "--region", region,
-                "--service-user", "holdfast", "--service-password-file", "-",
-                env=environment(lab.credentials()), given="pw\n",
-            )  # fmt: skip
+            with _locked(lab, "catalog"):
+                said = run(
+                    "holdfast", "keystone", "register", "--public-url", url, "--region", region,
+                    "--service-user", "holdfast", "--service-password-file", "-",
+                    env=environment(lab.credentials()), given="pw\n",
+                )  # fmt: skip
+            yield said
         finally:
-            unregister(cloud, region)
+            with _locked(lab, "catalog"):
+                unregister(cloud, region)
 
 
 def unregister(cloud: Any, region: str) -> None:

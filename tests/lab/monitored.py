@@ -27,7 +27,7 @@ from tests.processes import Program, eventually
 if TYPE_CHECKING:
     from lab.cloud import Lab
 
-PATIENCE_S = 30.0
+PATIENCE_S = 180.0
 
 
 @dataclass

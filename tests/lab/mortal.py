@@ -53,7 +53,7 @@ class MortalHost:
         """Return when it reads its queue."""
         broker = LabRabbitMQ(self.lab.place)
         self.compute.start()
-        self.compute.wait_until(lambda: broker.consumers(f"compute.{self.name}") > 0, 60, 0.2)
+        self.compute.wait_until(lambda: broker.consumers(f"compute.{self.name}") > 0, 180, 0.2)
 
     def boot(self, owner: Any, name: str) -> str:
         """A running server of that connection's project; its id."""
@@ -64,7 +64,7 @@ class MortalHost:
             networks="none",
         )
         self.servers.append(str(made.id))
-        found = owner.compute.wait_for_server(made, wait=60, interval=0.3)
+        found = owner.compute.wait_for_server(made, wait=180, interval=0.3)
         assert self.shown(found.id).compute_host == self.name
         return str(found.id)
 
@@ -90,8 +90,7 @@ class MortalHost:
                 not {one.id for one in self.admin.compute.servers(all_projects=True, name=left)}
                 & set(self.servers)
             ),
-            60,
-            0.5,
+            every=0.5,
         )
         self.compute.kill()
         forget(self.admin, self.name)
@@ -133,7 +132,7 @@ def mortal_host(
         admin.compute.create_flavor_extra_specs(
             flavor, {**nothing, f"resources:{resource(name)}": "1"}
         )
-        eventually(lambda: any(one.name == name for one in admin.compute.hypervisors()), 60, 0.5)
+        eventually(lambda: any(one.name == name for one in admin.compute.hypervisors()), every=0.5)
         yield made
 
 

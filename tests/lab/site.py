@@ -69,7 +69,7 @@ class Site:
         )
         return str(server.id)
 
-    def outcome(self, server_id: str, timeout: float = 30) -> str:
+    def outcome(self, server_id: str) -> str:
         """The host it landed on, or why it did not. What was evacuated stays shut off."""
 
         def settled() -> Any:
@@ -77,11 +77,31 @@ class Site:
             landed = server.status in ("ACTIVE", "SHUTOFF") and server.task_state is None
             return server if landed or server.fault else None  # it comes after the status
 
-        server = eventually(settled, timeout, 0.2)
+        server = eventually(settled, every=0.2)
         if not server.fault:
             return str(server.compute_host)
         said = str(server.fault["message"])
         return REFUSED if REFUSED in said else said
+
+    def settle(self, project: str, hint: object = None, flavor: str = "") -> tuple[str, str]:
+        """Boot until a server lands, and keep that one: its id and its host.
+
+        Nova's scheduler hears of a pool by a message, which may come after us. What it refused
+        before is deleted.
+        """
+
+        def landed() -> tuple[str, str] | None:
+            server_id = self.boot(project, hint, flavor)
+            host = self.outcome(server_id)
+            if host in self.hosts:
+                return server_id, host
+            self.admin.compute.delete_server(server_id)
+            assert host == REFUSED, host
+            return None
+
+        found = eventually(landed, every=0.5)
+        assert found is not None
+        return found
 
     def lands(self, project: str, hint: object = None, flavor: str = "") -> str:
         """Where a server would go; it is not kept."""
@@ -109,4 +129,4 @@ class Site:
                     self.admin.compute.delete_server(server.id)
             return not left
 
-        eventually(gone, 30, 0.3)
+        eventually(gone, every=0.3)

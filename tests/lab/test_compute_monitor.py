@@ -31,7 +31,7 @@ from holdfast.watch.monitor import wants
 from holdfast.watch.monitors.usage import UsageMonitor
 from tests.e2e.deployment import write_config
 from tests.lab.mortal import MortalHost, mortal_host
-from tests.processes import eventually
+from tests.processes import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from lab.cloud import Lab
@@ -118,7 +118,7 @@ def metrics(lab: Lab, tmp_path: Path) -> Iterator[Metrics]:
     notices = NovaNotices(conf, SystemClock())
     notices.listen(found.hear)
     try:
-        eventually(lambda: notices.connected, 15)
+        eventually(lambda: notices.connected)
         yield found
     finally:
         notices.stop()
@@ -136,7 +136,7 @@ def child(host: MortalHost) -> psutil.Process | None:
     return next((one for one in ours if "holdfast.cmd.nova_plugins" in one.cmdline()), None)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow("two nova-compute start, and plugins hang until they are cut off")
 def test_nova_gets_its_metrics_and_plugins_theirs_though_some_of_them_hang(
     lab: Lab, paths: str, metrics: Metrics, tmp_path: Path
 ) -> None:
@@ -161,19 +161,19 @@ def one_host(lab: Lab, paths: str, metrics: Metrics, folder: Path, backend: str)
     }
     with mortal_host(lab, folder, more, {"PYTHONPATH": paths}) as host:
         server = host.boot(host.admin, "measured")
-        eventually(lambda: any(d["uuid"] == server for _, d in written(seen, "on_cpu")), 120, 0.2)
+        eventually(lambda: any(d["uuid"] == server for _, d in written(seen, "on_cpu")), 240, 0.2)
         _, shown = written(seen, "on_host")[-1]
         assert shown["cpu_user_ns"] == DRIVERS
         assert shown["mem_total_bytes"] > 0 and shown["vcpus_promised"] == 1
         # the two others are cut off now or soon, and Nova does not notice
         log = Path(host.compute.log)
-        eventually(lambda: log.read_text().count("did not come back within") == 2, 90, 0.2)
+        eventually(lambda: log.read_text().count("did not come back within") == 2, every=0.2)
         assert ("Eventlet based" in log.read_text()) == (backend == "eventlet")
         passes = [number for number, _ in written(seen, "on_host")]
         assert passes == list(range(passes[0], passes[0] + len(passes)))
         updates = metrics.of(host.name)
         gaps = [b[0] - a[0] for a, b in itertools.pairwise(updates)]
-        assert len(updates) >= 5 and max(gaps) < 20, gaps
+        assert len(updates) >= 5 and max(gaps) < 60, gaps
         numbers = updates[-1][1]
         assert numbers["cpu.user.time"]["value"] == DRIVERS
         assert numbers["cpu.percent"]["value"] == 2  # of all the time: none has passed since
@@ -181,8 +181,8 @@ def one_host(lab: Lab, paths: str, metrics: Metrics, folder: Path, backend: str)
         ours = child(host)
         assert ours is not None
         host.admin.compute.rescue_server(server)  # then Nova says that it exists, as in its audits
-        eventually(lambda: metrics.exists(server), 20, 0.2)
-    ours.wait(10)  # nova-compute was killed: the plugins end by themselves
+        eventually(lambda: metrics.exists(server), every=0.2)
+    ours.wait(PATIENCE_S)  # nova-compute was killed: the plugins end by themselves
     # and a manager's plugins get this from afar
     told = [one for one in metrics.snapshots if one.host == host.name]
     on_hosts = [d for one in told for d in dicts.on_host(one)]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from openstack.exceptions import BadRequestException
 
 import holdfast
 from holdfast.nova import names
@@ -85,7 +86,7 @@ class Pools(Site):
             assert got == right
             return True
 
-        eventually(right, 15, 0.5)
+        eventually(right, every=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def site(lab: Lab, our_ground: Ground) -> Iterator[Pools]:
 def test_hosts_in_no_pool_of_ours_take_everybody_and_no_hint(site: Pools) -> None:
     with site.pool("filter-test-other", {}, site.hosts[1]):
         site.expect((["red", str(uuid.uuid4())], REFUSED), (["red", "ground-lab"], REFUSED))
-        assert site.lands("blue") in site.hosts
+        site.settle("blue")
 
 
 def test_only_the_owner_with_the_hint_lands_on_a_reserved_host(site: Pools) -> None:
@@ -143,7 +144,7 @@ def test_pools_that_blazar_made_keep_their_meaning(site: Pools) -> None:
     site.empty()  # Nova takes no host with servers into another zone
     with site.pool(old, site.owner("red"), *site.hosts, zone=f"blazar_{old}"):
         site.expect((["blue", old], REFUSED), (["red"], REFUSED))
-        assert site.lands("red", old) in site.hosts
+        site.settle("red", old)
 
 
 def test_slots_are_for_the_flavor_of_their_reservation(site: Pools) -> None:
@@ -202,13 +203,14 @@ def test_requests_as_nova_makes_them_are_understood(lab: Lab) -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         env={**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).parent.parent)},
     )
     lines = [line.strip() for line in said.stdout.splitlines()]
     assert lines == ["red | red", "|", "|", "|", "free red |"]
 
 
+@pytest.mark.slow("a real Nova shelves and evacuates servers, and the host starts again")
 def test_a_server_that_moves_stays_in_its_pool(site: Pools) -> None:
     """The hint goes with it: shelved, or evacuated; two ordinary hosts stand by in vain."""
     reservation = str(uuid.uuid4())
@@ -221,9 +223,9 @@ def test_a_server_that_moves_stays_in_its_pool(site: Pools) -> None:
         compute.set_aggregate_metadata(pool_id, {names.OPEN: names.CLOSED})
         shelve(site, servers[0])
         site.members["red"].compute.unshelve_server(servers[0])
-        eventually(lambda: failed(site, servers[0], "unshelve"), 15, 0.3)
+        eventually(lambda: failed(site, servers[0], "unshelve"), every=0.3)
         compute.set_aggregate_metadata(pool_id, {names.OPEN: names.OPENED})
-        eventually(lambda: back_from_the_shelf(site, servers[0]), 30, 0.5)
+        eventually(lambda: back_from_the_shelf(site, servers[0]), every=0.5)
         assert site.outcome(servers[0]) == site.hosts[0]
 
         compute.add_host_to_aggregate(pool_id, site.hosts[1])
@@ -232,7 +234,7 @@ def test_a_server_that_moves_stays_in_its_pool(site: Pools) -> None:
                 for one in servers:
                     compute.evacuate_server(one)
                 for one in servers:  # Nova says it is done a moment before it says where
-                    eventually(lambda one=one: site.outcome(one) == site.hosts[1], 30, 0.3)
+                    eventually(lambda one=one: site.outcome(one) == site.hosts[1], every=0.3)
         finally:
             site.empty()
             compute.remove_host_from_aggregate(pool_id, site.hosts[1])
@@ -240,7 +242,7 @@ def test_a_server_that_moves_stays_in_its_pool(site: Pools) -> None:
 
 def shelve(site: Pools, server_id: str) -> None:
     site.members["red"].compute.shelve_server(server_id)
-    eventually(lambda: at_rest(site, server_id, "SHELVED_OFFLOADED"), 20, 0.3)
+    eventually(lambda: at_rest(site, server_id, "SHELVED_OFFLOADED"), every=0.3)
 
 
 def back_from_the_shelf(site: Pools, server_id: str) -> bool:
@@ -278,8 +280,11 @@ def lost(site: Pools, host: str) -> Iterator[None]:
         site.lab.compute(host).start()
 
         def back() -> bool:
-            compute.update_service_forced_down(service.id, forced=False)
+            try:
+                compute.update_service_forced_down(service.id, forced=False)
+            except BadRequestException:  # it has not looked yet what left it
+                return False
             return True
 
-        eventually(back, 30, 0.5)
+        eventually(back, every=0.5)
         site.lab.wait_compute(host)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from holdfast.client import Client, ClientError, Forbidden, NotFound, keystone
 from tests.e2e.deployment import host_lease, soon, wire_date
 from tests.lab.house import House, house
 from tests.processes import eventually
+from tests.servers import RabbitMQ
 
 if TYPE_CHECKING:
     from lab.cloud import Lab
@@ -62,7 +64,7 @@ class Town:
             project = {"project": {"id": self.projects[PEOPLE[f"{PREFIX}-{who}"][0]]}}
             scope = project if scope is None else scope
         auth = {"identity": identity, **({"scope": scope} if scope else {})}
-        answer = requests.post(f"{self.lab.auth_url}/auth/tokens", json={"auth": auth}, timeout=30)
+        answer = requests.post(f"{self.lab.auth_url}/auth/tokens", json={"auth": auth}, timeout=90)
         assert answer.status_code == 201, answer.text
         return answer.headers["X-Subject-Token"]
 
@@ -71,7 +73,7 @@ class Town:
         body = {"application_credential": {"name": f"{PREFIX}-{time.monotonic_ns()}", **more}}
         url = f"{self.lab.auth_url}/users/{self.users[f'{PREFIX}-{who}']}/application_credentials"
         headers = {"X-Auth-Token": self.token(who)}
-        answer = requests.post(url, json=body, headers=headers, timeout=30)
+        answer = requests.post(url, json=body, headers=headers, timeout=90)
         assert answer.status_code == 201, answer.text
         made: dict[str, Any] = answer.json()["application_credential"]
         return made
@@ -84,7 +86,7 @@ class Town:
         self, method: str, path: str, token: str | None, body: Any = None, **headers: str
     ) -> requests.Response:
         sent = {**({"X-Auth-Token": token} if token else {}), **headers}
-        return requests.request(method, self.home.url + path, json=body, headers=sent, timeout=30)
+        return requests.request(method, self.home.url + path, json=body, headers=sent, timeout=90)
 
     def trusts(self) -> int:
         """How many there are in all of Keystone."""
@@ -100,8 +102,10 @@ def lease_body(name: str = "mine") -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def town(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
-    with house(lab, tmp_path_factory.mktemp("house")) as home, lab.connect() as cloud:
+def town(lab: Lab, rabbitmq: RabbitMQ, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    """It stands beside the houses of other tests."""
+    own = {"transport_url": rabbitmq.url, "region": f"{PREFIX}-house"}
+    with house(lab, tmp_path_factory.mktemp("house"), **own) as home, lab.connect() as cloud:
         identity = cloud.identity
         clear(identity)
         roles = {each.name: each for each in identity.roles()}
@@ -162,7 +166,7 @@ def test_roles_decide_and_keystones_ids_own_a_lease(town: Town) -> None:
     assert admin.leases.update(lease["id"], name="renamed")["project_id"] == town.projects[BLUE]
     member.leases.delete(lease["id"])
     other.leases.delete(theirs["id"])
-    eventually(lambda: admin.leases.list() == [], 15)
+    eventually(lambda: admin.leases.list() == [])
 
 
 def test_the_role_service_reports_what_it_saw_and_is_enough_to_look_at_tokens(town: Town) -> None:
@@ -172,7 +176,7 @@ def test_the_role_service_reports_what_it_saw_and_is_enough_to_look_at_tokens(to
     answer = requests.get(
         f"{town.lab.auth_url}/auth/tokens",
         headers={"X-Auth-Token": mine, "X-Subject-Token": town.token("reader")},
-        timeout=30,
+        timeout=90,
     )
     assert answer.status_code == 200
 
@@ -204,7 +208,7 @@ def message(answer: requests.Response) -> str:
 def test_what_is_no_valid_token_is_a_401_that_says_where_keystone_is(town: Town) -> None:
     revoked = town.token("member")
     subject = {"X-Auth-Token": revoked, "X-Subject-Token": revoked}
-    done = requests.delete(f"{town.lab.auth_url}/auth/tokens", headers=subject, timeout=30)
+    done = requests.delete(f"{town.lab.auth_url}/auth/tokens", headers=subject, timeout=90)
     assert done.status_code == 204
     for token in (None, "garbage", "gAAAAABn" + "x" * 200, "\u00e9".encode(), revoked):
         for path in (LEASES, "/holdfast/v1/operations"):
@@ -216,11 +220,7 @@ def test_what_is_no_valid_token_is_a_401_that_says_where_keystone_is(town: Town)
 
 def test_a_token_ends_when_its_time_or_its_project_does(town: Town) -> None:
     identity = town.cloud.identity
-    # Keystone lets a token live no longer than the application credential it was made with
-    ends = datetime.now(UTC) + timedelta(seconds=4)
-    made = town.application_credential("member", expires_at=ends.strftime("%Y-%m-%dT%H:%M:%S.%f"))
-    short = town.credential_token(made)
-    assert town.call("GET", LEASES, short).status_code == 200
+    short = short_lived(town)
     other = town.token("other")
     identity.update_project(town.projects[RED], is_enabled=False)
     try:
@@ -228,7 +228,22 @@ def test_a_token_ends_when_its_time_or_its_project_does(town: Town) -> None:
     finally:
         identity.update_project(town.projects[RED], is_enabled=True)
     assert town.call("GET", LEASES, town.token("other")).status_code == 200
-    eventually(lambda: town.call("GET", LEASES, short).status_code == 401, 10)
+    eventually(lambda: town.call("GET", LEASES, short).status_code == 401)
+
+
+def short_lived(town: Town) -> str:
+    """A token that was good a moment ago. Keystone lets it live no longer than the application
+    credential it was made with; a machine that is busy needs one that lives longer."""
+    for seconds in (4, 16, 64):
+        ends = datetime.now(UTC) + timedelta(seconds=seconds)
+        with contextlib.suppress(AssertionError):
+            made = town.application_credential(
+                "member", expires_at=ends.strftime("%Y-%m-%dT%H:%M:%S.%f")
+            )
+            short = town.credential_token(made)
+            if town.call("GET", LEASES, short).status_code == 200:
+                return short
+    pytest.fail("a token that lives for a minute was never good")
 
 
 def test_identity_headers_of_a_client_are_worth_nothing(town: Town) -> None:
@@ -328,7 +343,7 @@ def test_openstack_reservation_by_the_catalog_makes_a_lease_active_and_no_trust(
     new = ("lease", "create", "now", "--reservation", ONE_HOST)
     lease = home.openstack("reservation", *new, credentials=town.credentials("member"))
     assert lease["project_id"] == town.projects[BLUE]
-    eventually(lambda: client.leases.show(lease["id"])["status"] == "ACTIVE", 15)
+    eventually(lambda: client.leases.show(lease["id"])["status"] == "ACTIVE")
     credential = town.application_credential("member")
     by_credential = {
         "OS_AUTH_URL": town.lab.auth_url,
@@ -342,7 +357,7 @@ def test_openstack_reservation_by_the_catalog_makes_a_lease_active_and_no_trust(
     )
     assert [each["name"] for each in leases] == ["now"]
     assert shown["status"] == "ACTIVE" and not shown["trust_id"]
-    eventually(lambda: client.leases.list() == [], 15)
+    eventually(lambda: client.leases.list() == [])
     assert town.trusts() == before
 
 
@@ -357,7 +372,7 @@ def test_people_log_in_to_the_console_with_their_password_until_keystone_forgets
     town: Town,
 ) -> None:
     def page(path: str, **how: Any) -> requests.Response:
-        return browser.get(town.home.url + path, allow_redirects=False, timeout=30, **how)
+        return browser.get(town.home.url + path, allow_redirects=False, timeout=90, **how)
 
     def send(path: str, **fields: str) -> requests.Response:
         found = re.search('name="form-token" content="([0-9a-f]+)"', page("/console/login").text)
@@ -366,7 +381,7 @@ def test_people_log_in_to_the_console_with_their_password_until_keystone_forgets
             town.home.url + path,
             data={"form_token": found[1], **fields},
             allow_redirects=False,
-            timeout=30,
+            timeout=90,
         )
 
     browser = requests.Session()
@@ -386,7 +401,7 @@ def test_people_log_in_to_the_console_with_their_password_until_keystone_forgets
     # at once, whatever is remembered of the token
     copied = {"holdfast_session": token}
     again = requests.get(
-        f"{town.home.url}/console/leases", cookies=copied, allow_redirects=False, timeout=30
+        f"{town.home.url}/console/leases", cookies=copied, allow_redirects=False, timeout=90
     )
     assert again.headers["Location"].startswith("/console/login")
     cloud: Connection = town.cloud

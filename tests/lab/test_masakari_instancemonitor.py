@@ -22,8 +22,6 @@ from tests.servers.libvirt import Libvirt
 if TYPE_CHECKING:
     from lab.cloud import Lab
 
-pytestmark = pytest.mark.timeout(300)  # where it is not installed yet, that is a minute more
-
 HOST = "kvm-1"
 
 

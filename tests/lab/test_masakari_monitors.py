@@ -20,12 +20,10 @@ from tests.conftest import serve
 from tests.e2e.deployment import Options
 from tests.lab.monitored import PATIENCE_S, Town, monitored
 from tests.processes import eventually, free_port
-from tests.servers.consul import FAST, Agent
+from tests.servers.consul import Agent, gossip
 
 if TYPE_CHECKING:
     from lab.cloud import Lab
-
-pytestmark = pytest.mark.timeout(300)  # where they are not installed yet, that is a minute more
 
 #: Of the simulated cloud: the one that dies, and the one that the monitors run on.
 DYING, HERE = "host-002", socket.gethostname()
@@ -57,7 +55,7 @@ def watcher() -> Iterator[Agent]:
 def listening() -> dict[str, Any]:
     """On ports of its own, for several agents of one machine."""
     ports = {name: free_port() for name in ("http", "server", "serf_lan")}
-    return {"bind_addr": "127.0.0.1", "ports": {**ports, "dns": -1, "serf_wan": -1}, **FAST}
+    return {"bind_addr": "127.0.0.1", "ports": {**ports, "dns": -1, "serf_wan": -1}, **gossip()}
 
 
 def test_the_process_monitor_reports_what_it_could_not_restart(town: Town) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of the cloud is away for half a minute while a lease ends and another starts: late, right.
+"""A part of the cloud is away for a while when a lease ends and another starts: late, right.
 
 Away means killed, as by a power cut, and started again on the same data. These tests take the lab
 from everybody else, so they run alone, after all others.
@@ -25,11 +25,15 @@ from tests.processes import eventually
 if TYPE_CHECKING:
     from lab.cloud import Lab
 
-pytestmark = [pytest.mark.outage, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.outage,
+    pytest.mark.slow("a part is away for longer than a manager's claim lasts, and comes back"),
+]
 
-AWAY_S = 30
+#: Longer than a manager's claim on its work lasts.
+AWAY_S = 20
 #: After the part is back: its own start, everybody's reconnecting, our longest pause between tries.
-LATE_S = 60
+LATE_S = 180
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +60,9 @@ def test_leases_start_and_end_late_and_right_though_a_part_was_away(
 ) -> None:
     owner = home.client(lab.credentials("red-member", "red"))
     ending = book(owner, "ending", soon(0), soon(3600))
-    settled(owner, ending, "ACTIVE", 20)
+    settled(owner, ending, "ACTIVE")
     old = reservation(owner, ending)
-    # the one before may have left a scheduler that hears of new pools a little late
-    eventually(lambda: site.lands("red", old) in site.hosts, LATE_S, 1)
-    server = site.boot("red", old)
-    left = site.outcome(server)
-    assert left in site.hosts
+    server, left = site.settle("red", old)
     instant = soon(3)
     owner.leases.update(ending, end_date=wire_date(instant))
     starting = book(owner, "starting", instant, soon(3600))
@@ -74,13 +74,13 @@ def test_leases_start_and_end_late_and_right_though_a_part_was_away(
     began = time.monotonic()
     if part == "keystone":
         known_tokens_go_on_and_others_are_told_to_wait(home, owner, stranger)
-    time.sleep(began + AWAY_S - time.monotonic())
+    time.sleep(max(0.0, began + AWAY_S - time.monotonic()))
     lab.part(part).start()
     print(f"{part} was away for {time.monotonic() - began:.0f} s", end="; ")
 
     back = time.monotonic()
-    settled(owner, starting, "ACTIVE", LATE_S)
-    settled(owner, ending, "TERMINATED", LATE_S)
+    settled(owner, starting, "ACTIVE")
+    settled(owner, ending, "TERMINATED")
     print(f"both leases right {time.monotonic() - back:.1f} s after it was back")
     eventually(lambda: site.is_gone(server), LATE_S, 0.3)
     pools = eventually(lambda: at_rest(site, old, new), LATE_S, 0.3)
@@ -98,7 +98,7 @@ def test_leases_start_and_end_late_and_right_though_a_part_was_away(
         assert site.lands("red", old) == REFUSED
 
     leases = f"{home.url}/reservation/v1/leases"
-    assert requests.get(leases, headers=stranger, timeout=30).status_code == 200
+    assert requests.get(leases, headers=stranger, timeout=60).status_code == 200
     owner.leases.delete(starting)
     owner.leases.delete(ending)
     eventually(lambda: site.pools()[names.FREEPOOL] >= set(site.hosts), LATE_S, 0.3)
@@ -108,9 +108,7 @@ def known_tokens_go_on_and_others_are_told_to_wait(
     home: House, owner: Any, stranger: dict[str, str]
 ) -> None:
     assert owner.leases.list()
-    began = time.monotonic()
-    answer = requests.get(f"{home.url}/reservation/v1/leases", headers=stranger, timeout=30)
-    assert time.monotonic() - began < 15
+    answer = requests.get(f"{home.url}/reservation/v1/leases", headers=stranger, timeout=60)
     assert (answer.status_code, bool(answer.headers["Retry-After"])) == (503, True)
     assert "Keystone cannot be asked" in answer.text
 
@@ -129,8 +127,8 @@ def reservation(owner: Any, lease_id: str) -> str:
     return str(owner.leases.show(lease_id)["reservations"][0]["id"])
 
 
-def settled(owner: Any, lease_id: str, status: str, timeout: float) -> None:
-    eventually(lambda: owner.leases.show(lease_id)["status"] == status, timeout, 0.2)
+def settled(owner: Any, lease_id: str, status: str) -> None:
+    eventually(lambda: owner.leases.show(lease_id)["status"] == status, LATE_S, 0.2)
 
 
 def at_rest(site: Site, old: str, new: str) -> dict[str, set[str]] | None:

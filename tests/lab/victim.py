@@ -68,7 +68,7 @@ class Victim:
             assert states == [f"active on {self.host}"] * count, states
             return [str(one.uuid) for one in mine]
 
-        return eventually(booted, 90, 0.3)
+        return eventually(booted, every=0.3)
 
     def rows(self, word: str = "") -> Sequence[Any]:
         """Our servers as Nova's database has them: its API takes a second to tell, and whoever is
@@ -109,13 +109,13 @@ class Victim:
                     self.admin.compute.delete_server(one.id, ignore_missing=True)
             return not left
 
-        eventually(gone, 60, 0.5)
+        eventually(gone, every=0.5)
 
     def restore(self) -> None:
         """As it was before: running, un-forced, enabled, and no servers of ours anywhere."""
         self.lab.compute(self.host).start()
         self.empty()
-        eventually(self._unforced, 60, 0.5)
+        eventually(self._unforced, every=0.5)
         self.lab.wait_compute(self.host)
         if self.service().status == "disabled":
             self.admin.compute.enable_service(self.service())

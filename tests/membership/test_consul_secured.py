@@ -14,8 +14,8 @@ import pytest
 from holdfast.drivers.membership.consul import ConsulMembership
 from holdfast.drivers.membership.conversation import Door
 from holdfast.model.errors import DriverError
-from holdfast.ports.clock import SystemClock
 from tests.conftest import serve
+from tests.membership.patient import PatientClock
 from tests.processes import eventually, free_port
 from tests.servers.base import which
 from tests.servers.consul import UNANSWERED, Agent
@@ -97,7 +97,7 @@ def token(agent: Agent) -> str:
             except UNANSWERED as error:
                 raise AssertionError(str(error)) from error
 
-        return eventually(ask, 60)
+        return eventually(ask)
 
     put("/v1/acl/policy", {"Name": "hostmonitor", "Rules": RULES})
     made = put("/v1/acl/token", {"Policies": [{"Name": "hostmonitor"}]})
@@ -113,7 +113,7 @@ def asking(agent: Agent, papers: Path, token_file: Path, ca: str = "") -> Consul
         cert_file=str(papers / "dc1-client-consul-0.pem"),
         key_file=str(papers / "dc1-client-consul-0-key.pem"),
     )
-    return ConsulMembership("manage", door, SystemClock())
+    return ConsulMembership("manage", door, PatientClock())
 
 
 def test_with_a_token_that_may_read_and_a_certificate_everything_is_seen(
@@ -122,7 +122,7 @@ def test_with_a_token_that_may_read_and_a_certificate_everything_is_seen(
     file = tmp_path / "token"
     file.write_text(f"{token}\n")
     asked = asking(agent, papers, file)
-    eventually(lambda: _proves(asked), 60)
+    eventually(lambda: _proves(asked))
     assert asked.prove().gossip == {"k1": "up"}
     assert asked.look(None, 0).states == {}
     asked.close()
@@ -139,7 +139,7 @@ def test_another_token_is_found_out_and_a_new_one_needs_no_restart(
     with pytest.raises(DriverError, match="403"):
         asked.look(None, 0)
     file.write_text(token)
-    eventually(lambda: _proves(asked), 60)
+    eventually(lambda: _proves(asked))
     file.unlink()
     with pytest.raises(DriverError, match="No such file"):
         asked.prove()
@@ -164,7 +164,7 @@ def test_without_a_certificate_nobody_speaks_with_us(
     assert isinstance(agent, Secured)
     ca = str(papers / "consul-agent-ca.pem")
     bare = ConsulMembership(
-        "manage", Door(f"https://127.0.0.1:{agent.https}", ca_file=ca), SystemClock()
+        "manage", Door(f"https://127.0.0.1:{agent.https}", ca_file=ca), PatientClock()
     )
     with pytest.raises(DriverError, match="manage: the agent at https"):
         bare.prove()
@@ -178,12 +178,12 @@ def test_closing_ends_a_look_that_waits_behind_tls(
     file = tmp_path / "token"
     file.write_text(token)
     asked = asking(agent, papers, file)
-    eventually(lambda: _proves(asked), 60)
+    eventually(lambda: _proves(asked))
     version = asked.look(None, 0).version
     threading.Timer(0.5, asked.close).start()
     with pytest.raises(DriverError, match="closing"):
         while True:
-            asked.look(version, 60)
+            asked.look(version, 100)
 
 
 @pytest.mark.parametrize("url", ["", "8500", "ftp://x", "http://", "unix://", "http://a:b@c:1"])

@@ -49,14 +49,14 @@ def test_a_cut_cable_is_seen_on_its_network_alone(
     assert before.states == {"cmp-1": UP, "cmp-2": UP}
     threading.Timer(0.3, simulator.cut_network, ("cmp-1", "storage")).start()
     began = time.monotonic()
-    after = storage.look(before.version, 10)
-    assert 0.2 < time.monotonic() - began < 9
+    after = storage.look(before.version, 100)
+    assert 0.2 < time.monotonic() - began < 60
     assert after.states == {"cmp-1": DOWN, "cmp-2": UP}
     assert manage.look(None, 0).states == {"cmp-1": UP, "cmp-2": UP}
     assert storage.prove().gossip == after.states
     assert [host["cut"] for host in simulator.world()["hosts"]] == [["storage"], []]
     simulator.mend_network("cmp-1", "storage")
-    assert storage.look(after.version, 10).states == before.states
+    assert storage.look(after.version, 100).states == before.states
     manage.close()
 
 
@@ -90,8 +90,8 @@ def test_closing_ends_a_look_that_waits(storage: Membership) -> None:
     threading.Timer(0.2, storage.close).start()
     began = time.monotonic()
     with pytest.raises(DriverError, match="closing"):
-        storage.look(version, 60)
-    assert time.monotonic() - began < 20
+        storage.look(version, 100)
+    assert time.monotonic() - began < 60
 
 
 def test_a_host_that_does_not_exist_has_no_cable(simulator: Simulator) -> None:

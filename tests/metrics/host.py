@@ -18,7 +18,7 @@ from tests.processes import Kept
 from tests.servers.base import Missing, which
 from tests.servers.networks import Namespace, NotRoot
 
-ATTEMPTS, PATIENCE_S = 3, 20.0
+ATTEMPTS, PATIENCE_S = 3, 60.0  # a busy machine takes 15 s
 NIC = """\
 <interface type='ethernet'>
   <mac address='{mac}'/><target dev='{tap}' managed='no'/><model type='{model}'/>

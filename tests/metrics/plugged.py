@@ -71,7 +71,7 @@ class Boundless(Keyed):
 class Slow(Keyed):
     def on_host(self, d: Any) -> None:
         SEEN[self.key].append(d["ctx"]["pass_id"])
-        time.sleep(0.08)
+        time.sleep(0.4)
 
 
 class Lazy(Keyed):
@@ -84,6 +84,14 @@ class Lazy(Keyed):
 
 class Hanging(Keyed):
     def on_host(self, d: Any) -> None:
+        SEEN[self.key].append(d["ctx"]["pass_id"])
+        RELEASE.wait()
+
+
+class Held(Keyed):
+    """Behind until it is let go."""
+
+    def on_cpu(self, d: Any) -> None:
         SEEN[self.key].append(d["ctx"]["pass_id"])
         RELEASE.wait()
 

@@ -12,7 +12,6 @@ import pytest
 from holdfast.model import alarm, observed
 from holdfast.model.alarm_rules import RuleSet
 from holdfast.model.host import normalise
-from holdfast.ports.clock import SystemClock
 from holdfast.ports.metric_plugins import Note
 from holdfast.watch.alarms.change import Group
 from holdfast.watch.metrics.alarms import HostAlarms
@@ -20,8 +19,10 @@ from holdfast.watch.metrics.plugin_news import MOST_NOTES, MOST_STANDING, Plugin
 from holdfast.watch.metrics.rules import FILE, RulesDesk
 from holdfast.watch.spool import Spool
 from tests.alarms.world import World
+from tests.simclock import SimClock
 
-CLOCK = SystemClock()
+#: It stands still: time passes where a test says so.
+CLOCK = SimClock()
 UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
 HOT = "group_wait: 0\nrules:\n  - {id: hot, on: guest, field: x, when: '> 90'}\n"
 

@@ -136,7 +136,7 @@ def spin():
     print("on", flush=True)
     while True: pass
 threading.Thread(target=spin, daemon=True).start()
-time.sleep(60)
+time.sleep(600)
 """
 
 

@@ -26,7 +26,10 @@ from holdfast.watch.metrics.plugin_limits import OFF, ON, Limits, Own
 from holdfast.watch.metrics.plugins import PluginRunner
 from holdfast.watch.metrics.shared import Shared
 from tests.metrics.plugged import BEGIN, HERE, RELEASE, SEEN, Host
-from tests.processes import eventually
+from tests.processes import PATIENCE_S, eventually
+
+#: So that nobody is blamed for a busy machine; a test says which limit it is about.
+PATIENT = {"slow_s": 30.0, "within_s": 600.0, "hang_s": 60.0, "change_s": 60.0}
 
 
 class Heard:
@@ -58,7 +61,12 @@ class Bench:
     def __init__(self, guests: int = 2, own: Own | None = None, **limits: Any) -> None:
         self.host = Host(guests)
         self.heard = Heard()
-        self.runner = PluginRunner(Limits(**limits), self.heard, own or OwnProcess())
+        self.limits = Limits(**{**PATIENT, **limits})
+        self.runner = PluginRunner(self.limits, self.heard, own or OwnProcess())
+
+    def limit(self, name: str, value: float) -> None:
+        """From now on."""
+        object.__setattr__(self.limits, name, value)
 
     def add(self, kind: str, key: str = "", **config: Any) -> str:
         name = key or kind.lower()
@@ -74,17 +82,17 @@ class Bench:
         """A pass. Where the machine is slow those that are quick get the time they need: a queue of
         two is nothing then."""
         self.runner.offer(next(self.host))
-        end = time.monotonic() + 20.0
-        while time.monotonic() < end and not all(
-            row["state"] != ON or row["last_pass"] >= self.host.passes - 1
-            for row in self.runner.rows()
-            if row["use"].endswith((":Counting", ":Everything", "mine.py"))
-        ):
-            time.sleep(0.002)
+        quick = (":Counting", ":Everything", "mine.py")
 
-    def until(self, true: Callable[[], object], seconds: float = 30.0) -> None:
+        def keep_up() -> bool:
+            lanes = [one.lane for one in self.runner._slots.values() if one.use.endswith(quick)]
+            return all(one.state != ON or len(one._waiting) < self.limits.waiting for one in lanes)
+
+        eventually(keep_up, every=0.002)
+
+    def until(self, true: Callable[[], object]) -> None:
         """Passes, until it is so."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE_S
         while not true():
             assert time.monotonic() < end, self.runner.rows()
             self.passes(1)
@@ -94,7 +102,7 @@ class Bench:
 
     def settle(self, *names: str) -> None:
         """Until these, or all, have seen the last pass."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE_S
         while any(
             row["state"] == ON and row["last_pass"] < self.host.passes
             for row in self.runner.rows()
@@ -120,7 +128,7 @@ def bench() -> Iterator[Callable[..., Bench]]:
         one.runner.close()
     for thread in threading.enumerate():
         if thread.name.startswith("plugin-"):
-            thread.join(30)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive(), thread.name
 
 
@@ -220,13 +228,13 @@ def test_dicts_are_made_once_for_all_plugins(bench: Callable[..., Bench]) -> Non
 def test_five_strikes_switch_a_plugin_off_and_nobody_else_notices(
     bench: Callable[..., Bench], kind: str, why: str
 ) -> None:
-    one = bench(50)
+    one = bench(50, slow_s=0.3 if kind == "Slow" else 30.0)
     bad, good = one.add(kind), one.add("Counting", "good")
-    one.until(lambda: one.state(bad) == OFF, 60.0)
+    one.until(lambda: one.state(bad) == OFF)
     one.passes(3)
     one.settle()
     assert why in one.heard.offs[bad]
-    assert "5 strikes within 60 s" in one.heard.offs[bad]
+    assert "5 strikes within 600 s" in one.heard.offs[bad]
     assert list(one.heard.offs) == [bad]
     assert one.runner.row(bad)["why"] == one.heard.offs[bad]
     assert SEEN["good"] == list(range(1, one.host.passes + 1))
@@ -280,14 +288,25 @@ def test_nobody_is_to_blame_for_the_time_that_others_take(bench: Callable[..., B
 
 
 def test_four_strikes_are_forgiven_after_a_while(bench: Callable[..., Bench]) -> None:
-    one = bench(within_s=3.0)
+    one = bench()
     bad = one.add("Raising")
-    for _ in range(2):
-        one.passes(4)
-        one.settle()
-        assert one.runner.row(bad)["strikes"]
-        eventually(lambda: one.runner.row(bad)["strikes"] == [])
+
+    def struck(times: int) -> int:
+        for _ in range(times):
+            one.passes(1)
+            one.settle()
+        return len(one.runner.row(bad)["strikes"])
+
+    assert struck(4) == 4
+    one.limit("within_s", 0.01)  # as if a while had passed
+    eventually(lambda: one.runner.row(bad)["strikes"] == [])
+    struck(1)
+    one.limit("within_s", 600.0)
+    assert struck(3) == 4
     assert one.state(bad) == ON
+    one.passes(1)
+    one.settle()
+    assert one.state(bad) == OFF
 
 
 def test_a_pass_in_which_all_guests_make_it_raise_is_one_strike(
@@ -320,7 +339,8 @@ def test_a_plugin_that_never_returns_is_cut_off_and_nobody_else_notices(
     one.settle()
     assert one.heard.offs == {bad: "on_host did not come back within 2 s"}
     assert SEEN["good"] == list(range(1, one.host.passes + 1))
-    assert sorted(took_s)[len(took_s) // 2] < 0.05  # under a millisecond where nobody else runs
+    # under a millisecond where nobody else runs; who waited for it would wait until it is cut off
+    assert sorted(took_s)[len(took_s) // 2] < 1.0
     assert len(SEEN[bad]) <= 1
 
 
@@ -332,10 +352,14 @@ def test_a_loop_that_never_ends_is_ended(bench: Callable[..., Bench]) -> None:
 
 
 def test_code_that_hangs_when_it_is_loaded_is_refused_in_time(bench: Callable[..., Bench]) -> None:
-    one = bench(change_s=3)
+    one = bench()
     one.add("Counting", "good")
-    with pytest.raises(InvalidInput, match=r"was not there after 3 s"):
-        one.add("HangingAtFirst")
+    one.limit("change_s", 0.5)
+    with pytest.raises(InvalidInput, match=r"was not there after 0.5 s"):
+        one.add("HangingAtFirst", "h")
+    one.limit("change_s", 60.0)
+    with pytest.raises(NotFound, match="there is no plugin h: there are good"):
+        one.runner.remove("h")
     one.passes(3)
     one.settle()
     assert one.runner.names == ["good"]
@@ -346,11 +370,11 @@ def test_code_that_hangs_when_it_is_loaded_is_refused_in_time(bench: Callable[..
 def test_a_plugin_that_leaks_is_the_one_that_is_switched_off(bench: Callable[..., Bench]) -> None:
     memory = OwnProcess()
     limit = memory.rss() + 40 * 2**20
-    one = bench(own=memory, rss_bytes=limit, slow_s=5.0)
+    one = bench(own=memory, rss_bytes=limit)
     one.add("Counting", "older")
     bad = one.add("Leaking")
     one.add("Counting", "newer")
-    one.until(lambda: one.state(bad) == OFF, 60.0)
+    one.until(lambda: one.state(bad) == OFF)
     one.passes(30)
     one.settle()
     assert list(one.heard.offs) == [bad]
@@ -373,17 +397,15 @@ def test_a_plugin_that_is_behind_misses_the_oldest_passes_which_is_counted(
     bench: Callable[..., Bench],
 ) -> None:
     one = bench(4)
-    lazy = one.add("Lazy")
-    one.passes(20, 0.02)
+    held = one.add("Held")
+    one.passes(1)
+    eventually(lambda: SEEN[held] == [1])
+    one.passes(19, 0.0)
+    RELEASE.set()
     one.settle()
-    row = one.runner.row(lazy)
-    seen = sorted(set(SEEN[lazy]))
-    assert row["dropped"] > 0
-    assert row["passes"] == len(seen)
-    assert row["passes"] + row["dropped"] == 20
-    assert seen[-1] == 20  # the latest is what it sees
-    assert all(SEEN[lazy].count(number) == 4 for number in seen)
-    assert row["state"] == ON
+    row = one.runner.row(held)
+    assert SEEN[held] == [1] * 4 + [19] * 4 + [20] * 4  # the latest are what it sees
+    assert (row["passes"], row["dropped"], row["state"]) == (3, 17, ON)
 
 
 def test_one_that_was_switched_off_can_be_enabled_again_and_begins_anew(
@@ -510,7 +532,7 @@ class Editor:
 def live(one: Bench) -> list[int]:
     """The passes that were seen, by old code or new, which may be at work on two of them at once;
     what is seen twice would be there twice."""
-    end = time.monotonic() + 20.0
+    end = time.monotonic() + PATIENCE_S
     while len(SEEN["live"]) < one.host.passes and time.monotonic() < end:
         time.sleep(0.01)
     return sorted(number for number, _ in SEEN["live"])
@@ -591,13 +613,14 @@ def test_old_code_can_be_rolled_back_to_and_has_kept_what_it_knew(
         ("raise RuntimeError('at import')\n", "at import"),
         ("class Other: pass\n", "name one"),
         (CODE.format(version=2, more="1 / 0"), "on_host raised ZeroDivisionError"),
-        (CODE.format(version=2, more="import time; time.sleep(0.1)"), "on_host took"),
+        (CODE.format(version=2, more="import time; time.sleep(0.4)"), "on_host took"),
     ],
 )
 def test_new_code_that_fails_leaves_the_old_in_force(
     bench: Callable[..., Bench], tmp_path: Path, code: str, why: str
 ) -> None:
-    one, editor = bench(), Editor(tmp_path / "mine.py")
+    one = bench(slow_s=0.3 if why == "on_host took" else 30.0)
+    editor = Editor(tmp_path / "mine.py")
     editor.write(1)
     one.runner.add("mine", str(editor.file), {})
     with Passing(one):
@@ -693,33 +716,26 @@ def test_nobody_loses_a_pass_while_others_change_a_hundred_times_a_second(
             time.sleep(max(0.0, began + number / 100 - time.monotonic()))
         over.set()
         reloading.join()
-    took_s = time.monotonic() - began
+        last = one.host.passes  # may have been seen by the code before the last reload
+        eventually(lambda: one.host.passes > last + 1)
     one.settle("good", "mine")
     assert SEEN["good"] == list(range(1, one.host.passes + 1))
     assert live(one) == list(range(1, one.host.passes + 1))
     assert min(done[what] for what in ("add", "configure", "configure good", "remove")) > 5, done
     assert done["reload"] > 5, done
-    assert took_s < 60.0
     assert set(one.heard.offs) <= set(names)
 
 
 def test_two_cannot_change_the_same_plugin_at_once(bench: Callable[..., Bench]) -> None:
-    one = bench(change_s=3.0)
-    refused: list[str] = []
-
-    def add() -> None:
-        try:
-            one.add("HangingAtFirst", "h")
-        except InvalidInput as error:
-            refused.append(error.message)
-
-    waiting = threading.Thread(target=add)
+    one = bench()
+    waiting = threading.Thread(target=lambda: one.add("HangingAtFirst", "h"))
     waiting.start()
     eventually(lambda: "h" in one.runner._changing)
     with pytest.raises(Conflict, match="being changed just now"):
         one.runner.remove("h")
     one.add("Counting", "good")  # others are not held up
+    RELEASE.set()
     waiting.join()
-    assert len(refused) == 1
+    one.runner.remove("h")
     with pytest.raises(NotFound, match="there is no plugin h: there are good"):
         one.runner.remove("h")

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.ports.measures import Facts, Link, Process, Stats, Vcpu
 from holdfast.watch.metrics import rates
+
+#: However busy the machine is.
+CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 COUNTER = st.integers(0, 2**63)
 LINKS = st.builds(Link, *(COUNTER for _ in Link._fields))
@@ -42,6 +45,7 @@ def sane(made: rates.Made, names: frozenset[str]) -> None:
         assert made.values.get(name, 0) >= 0
 
 
+@CALM
 @given(PROCESSES, PROCESSES, SECONDS)
 def test_rates_of_a_process_are_never_negative_and_a_step_back_is_a_reset(
     before: Process, now: Process, seconds: float
@@ -55,6 +59,7 @@ def test_rates_of_a_process_are_never_negative_and_a_step_back_is_a_reset(
         assert "util_ratio" in made.missing
 
 
+@CALM
 @given(LINKS, LINKS, SECONDS, st.booleans())
 def test_rates_of_an_interface_are_never_negative_and_a_step_back_is_a_reset(
     before: Link, now: Link, seconds: float, swapped: bool
@@ -65,6 +70,7 @@ def test_rates_of_an_interface_are_never_negative_and_a_step_back_is_a_reset(
     assert ("reset" in made.values) == stepped == ("rx_bps" in made.missing)
 
 
+@CALM
 @given(DISKS, DISKS, SECONDS)
 def test_rates_of_a_disk_are_never_negative_and_a_step_back_is_a_reset(
     before: dict[str, float], now: dict[str, float], seconds: float
@@ -76,6 +82,7 @@ def test_rates_of_a_disk_are_never_negative_and_a_step_back_is_a_reset(
     assert not stepped or made.missing >= rates.DISK_RATES
 
 
+@CALM
 @given(st.dictionaries(st.sampled_from(["cpu_idle_ns", "cpu_user_ns", "cpu_iowait_ns"]), COUNTER))
 def test_a_host_that_just_started_has_counters_and_no_rates(now: dict[str, float]) -> None:
     made = rates.host(now, None)

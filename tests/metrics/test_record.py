@@ -20,7 +20,8 @@ from holdfast.watch.metrics.admin import MetricsCommands
 from holdfast.watch.metrics.collect import Collector
 from holdfast.watch.metrics.passes import Passes
 from tests.metrics.test_collect import BIG, World
-from tests.processes import eventually, script
+from tests.metrics.test_top import OBEDIENT
+from tests.processes import PATIENCE_S, eventually, script
 
 RULES = """\
 rules:
@@ -55,7 +56,7 @@ class Agent:
 
 
 def ran(words: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @pytest.fixture
@@ -68,13 +69,14 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 def test_what_was_recorded_is_what_rules_test_replays(agent: Agent, tmp_path: Path) -> None:
     file, rules = tmp_path / "monday.jsonl", tmp_path / "rules.yaml"
     rules.write_text(RULES)
-    with subprocess.Popen(agent.command(str(file)), stderr=subprocess.PIPE, text=True) as recording:
+    words = [*OBEDIENT, *agent.command(str(file))]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as recording:
         try:
-            eventually(lambda: file.exists() and file.read_text().count("\n") >= 2, 60)
+            eventually(lambda: file.exists() and file.read_text().count("\n") >= 2)
             agent.world.guests = {**agent.world.guests, "big": Guest(BIG)}
-            eventually(lambda: '"big"' in file.read_text(), 60)
+            eventually(lambda: '"big"' in file.read_text())
             recording.send_signal(signal.SIGINT)
-            _, said = recording.communicate(timeout=60)
+            _, said = recording.communicate(timeout=PATIENCE_S)
         finally:
             recording.kill()
     assert recording.returncode == 0, said
@@ -93,7 +95,7 @@ def test_it_ends_by_itself_and_writes_over_nothing(agent: Agent, tmp_path: Path)
     file = tmp_path / "short.jsonl"
     assert agent.run(str(file), "--for", "3s").returncode == 0
     before = file.read_text()
-    assert before.count("\n") >= 2
+    assert before.count("\n") >= 1  # ten a second, where the machine has time for them
     again = agent.run(str(file), "--for", "1s")
     assert again.returncode != 0
     assert "is there already: name another file" in again.stderr

@@ -15,9 +15,10 @@ from holdfast.model import samples
 from holdfast.model.samples import EVERY_S, FIELDS, NOTHING, POINTS, Hour
 from holdfast.ports.clock import SystemClock
 from holdfast.simulating import samples_part
-from holdfast.store import Store, migrations
+from holdfast.store import Store
 from tests.processes import eventually
 from tests.simclock import SimClock
+from tests.watch.site import empty_database
 
 HOST = "cmp-05"
 
@@ -30,8 +31,8 @@ class Town:
         self.simulator = Simulator(str(folder / "sim.db"), self.clock)
         self.simulator.seed_demo()
         self.clock.advance(3 * 3600)
+        (folder / "x.db").write_bytes(empty_database())
         self.store = Store(f"sqlite:///{folder / 'x.db'}", self.clock)
-        migrations.sync(self.store.database)
         self._part = samples_part(lambda: self.simulator, self.store.samples, self.clock)
 
     @property
@@ -145,8 +146,8 @@ def test_while_it_runs_numbers_of_a_host_that_is_wanted_come_by_themselves(tmp_p
     clock = SystemClock()
     simulator = Simulator(str(tmp_path / "sim.db"), clock)
     simulator.add_host("cmp-1", zone="az-1", rack="rack-a")
+    (tmp_path / "x.db").write_bytes(empty_database())
     store = Store(f"sqlite:///{tmp_path / 'x.db'}", clock)
-    migrations.sync(store.database)
     store.samples.want("cmp-1")
     part = samples_part(lambda: simulator, store.samples, clock)
     part.start()

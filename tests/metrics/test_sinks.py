@@ -20,7 +20,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import conf as configuration
@@ -30,7 +30,7 @@ from holdfast.drivers.metric_sinks.ceilometer import Ceilometer
 from holdfast.drivers.metric_sinks.lines import Graphite, Statsd, number
 from holdfast.drivers.metric_sinks.log import LogLines
 from holdfast.drivers.metric_sinks.names import NAME, Names, host_part, part
-from holdfast.drivers.metric_sinks.prometheus import MOST, OLD_S, Prometheus
+from holdfast.drivers.metric_sinks.prometheus import MOST, OLD_S, Prometheus, _Handler
 from holdfast.drivers.metric_sinks.udp import MOST as DATAGRAM
 from holdfast.drivers.metric_sinks.udp import Udp, address, packed
 from holdfast.exporting import sinks
@@ -53,8 +53,11 @@ from tests.metrics.sinks_world import (
     nic,
     snapshot,
 )
-from tests.processes import eventually, free_port
+from tests.processes import PATIENCE_S, eventually, free_port
 from tests.simclock import SimClock
+
+#: However busy the machine is.
+CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 SECRET = "change this for valid signing"
 #: What tenants call their guests.
@@ -93,6 +96,12 @@ def lane(outlet: Outlet, *fields: str, band: Band | None = None, **pace: float) 
     return _LANES[-1]
 
 
+def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What sinks said; threads of other tests may still say something."""
+    names = ("holdfast.drivers.metric_sinks.", "holdfast.watch.metrics.sink_lane")
+    return [one for one in caplog.records if one.name.startswith(names)]
+
+
 def give(sink: SinkLane, shot: Snapshot, changes: Sequence[Any] = ()) -> None:
     sink.offer(shot, changes)
     sink.turn()
@@ -105,12 +114,14 @@ def sample(entity: Entity, field: str, value: float, **more: Any) -> Sample:
 # names
 
 
+@CALM
 @given(HOSTILE)
 def test_any_name_becomes_one_part_of_a_path(name: str) -> None:
     made = part(name)
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,97}", made)
 
 
+@CALM
 @given(HOSTILE, HOSTILE)
 def test_two_names_never_become_one(one: str, other: str) -> None:
     assert (part(one) == part(other)) == (one == other)
@@ -123,6 +134,7 @@ def test_nobody_can_choose_the_path_of_another() -> None:
     assert part(part(victim)) != part(victim)
 
 
+@CALM
 @given(HOSTILE, HOSTILE, st.sampled_from(["id", NAME]))
 def test_two_guests_of_any_names_have_paths_of_their_own(one: str, other: str, by: str) -> None:
     names = Names(by=by)
@@ -152,6 +164,7 @@ def test_dots_of_a_host_name_become_underscores_without_collapsing() -> None:
 # datagrams
 
 
+@CALM
 @given(st.lists(st.binary(min_size=1, max_size=300)))
 def test_datagrams_are_full_but_never_too_large(pieces: list[bytes]) -> None:
     between = b"\xff\x00\xff"
@@ -229,6 +242,7 @@ def test_graphite_gets_lines_with_a_time(ear: Ear) -> None:
     ]
 
 
+@CALM
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e18, max_value=1e18))
 def test_numbers_have_no_exponent_and_mean_the_same(value: float) -> None:
     text = number(value)
@@ -330,7 +344,7 @@ class Slow:
         return f"{sample.field} {sample.value} {sample.about.get('rule', '')}".encode()
 
     def send(self, samples: Sequence[bytes], now: float) -> None:
-        self.go.wait(30)
+        self.go.wait()
         self.sent += samples
 
     def close(self) -> None:
@@ -342,11 +356,9 @@ def test_a_sink_that_hangs_holds_nobody_up_and_loses_no_alarm() -> None:
     export = Export(Fields(["*"]), Band())
     sink = SinkLane(outlet, export, Pace(every_s=1.0), SystemClock())
     sink.start()
-    began = time.monotonic()
-    for second in range(50):
+    for second in range(50):  # who waits for it here waits for ever
         news = [change("firing", rule=f"r{second}")] if second < 5 else []
         sink.offer(snapshot([(guest(), {"util_ratio": second % 2})], second), news)
-    assert time.monotonic() - began < 10.0
     assert sink.tally.dropped >= 46
     outlet.go.set()
     eventually(lambda: sum(b"alarm" in one for one in outlet.sent) == 5)
@@ -364,7 +376,7 @@ def test_a_dead_address_is_said_once_and_all_is_sent_when_it_lives(
     for second in range(0, 300, 10):
         give(sink, snapshot(guests, second), news if second == 0 else [])
         time.sleep(0.002)  # the kernel tells us that nobody listens
-    said = [one.getMessage() for one in caplog.records]
+    said = [one.getMessage() for one in ours(caplog)]
     assert len(said) == 1
     assert "nobody listens there" in said[0]
     assert sink.tally.failed > 10
@@ -391,8 +403,8 @@ def test_a_sink_that_failed_says_when_it_is_well(caplog: pytest.LogCaptureFixtur
     for second in range(50, 200, 10):
         give(sink, snapshot([(guest(), {"util_ratio": second / 200})], second))
     back.close()
-    assert [one.levelname for one in caplog.records] == ["ERROR", "INFO"]
-    assert "well again" in caplog.records[1].getMessage()
+    assert [one.levelname for one in ours(caplog)] == ["ERROR", "INFO"]
+    assert "well again" in ours(caplog)[1].getMessage()
 
 
 class Choking:
@@ -633,7 +645,7 @@ def test_every_sink_that_is_asked_for_is_there(ear: Ear) -> None:
         for one in found:
             one.offer(shot, ())
         heard: list[bytes] = []
-        eventually(lambda: len(heard.__iadd__(ear.heard())) == 3)
+        eventually(lambda: len(heard.__iadd__(ear.heard())) >= 3)
     finally:
         for one in found:
             one.close()
@@ -662,6 +674,7 @@ def is_genuine(message: Mapping[str, Any], secret: str) -> bool:
     return hmac.compare_digest(wanted, message["message_signature"])
 
 
+@CALM
 @given(HOSTILE, st.floats(allow_nan=False, allow_infinity=False))
 def test_ceilometer_can_verify_what_it_gets_whatever_a_guest_is_called(
     name: str, value: float
@@ -748,7 +761,7 @@ def test_promtool_has_nothing_to_say_about_our_page(promtool: str) -> None:
     sink.offer(everything(*hostile), [change("firing", rule='bad"\\\n')])
     ran = subprocess.run(
         [promtool, "check", "metrics"],
-        input=sink.text().encode(), capture_output=True, timeout=30, check=False,
+        input=sink.text().encode(), capture_output=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, b"")
 
@@ -761,6 +774,7 @@ def test_promtool_would_have_something_to_say(promtool: str) -> None:
     assert ran.returncode != 0
 
 
+@CALM
 @given(st.lists(HOSTILE, min_size=1, max_size=4))
 def test_labels_come_back_as_they_were(names: list[str]) -> None:
     from prometheus_client.parser import text_string_to_metric_families
@@ -800,7 +814,7 @@ def now_of(shot: Snapshot) -> Snapshot:
     return Snapshot(shot.host, shot.pass_id, clock.now(), clock.monotonic(), 1.0, shot.tables)
 
 
-def scrape(sink: Prometheus, path: str = "/metrics", timeout: float = 30.0) -> str:
+def scrape(sink: Prometheus, path: str = "/metrics", timeout: float = PATIENCE_S) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}{path}", timeout=timeout) as answer:
         return str(answer.read().decode())
 
@@ -826,13 +840,15 @@ def test_a_snapshot_that_is_too_old_is_not_shown() -> None:
     assert 'holdfast_snapshot_age_seconds{host="cmp-7"} 61.0' in sink.text()
 
 
-def test_many_who_say_nothing_do_not_stop_a_scrape_for_long(prometheus: Prometheus) -> None:
+def test_many_who_say_nothing_do_not_stop_a_scrape_for_long(
+    prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Handler, "timeout", 600.0)  # they are not sent away before we ask
     prometheus.offer(now_of(everything("a")), ())
     idle = [socket.create_connection(("127.0.0.1", prometheus.port)) for _ in range(MOST)]
     try:
-        time.sleep(0.2)
         with pytest.raises(OSError):
-            scrape(prometheus, timeout=5.0)
+            scrape(prometheus)
     finally:
         for one in idle:
             one.close()
@@ -857,7 +873,7 @@ def test_a_port_that_is_taken_is_said_once_and_tried_again(
         clock.settle()
         clock.advance(6)
         clock.settle()
-    assert [one.levelname for one in caplog.records] == ["ERROR"]
+    assert [one.levelname for one in ours(caplog)] == ["ERROR"]
     clock.advance(6)
     eventually(lambda: sink.port == port)
     assert scrape(sink) == ""
@@ -872,7 +888,7 @@ def test_the_log_shows_numbers_and_alarms_and_no_escape(caplog: pytest.LogCaptur
     sink = lane(LogLines())
     hostile = guest(0, "a\x1b[2J\nb")
     give(sink, snapshot([(hostile, {"util_ratio": 0.5})]), [change("firing")])
-    alarm, number = [one.getMessage() for one in caplog.records]
+    alarm, number = [one.getMessage() for one in ours(caplog)]
     assert number == f"a\\x1b[2J\\nb (guest={UUIDS[0]}): util_ratio 0.5"
     assert alarm == f"web0 (guest={UUIDS[0]}): alarm hot is raised value=0.97 threshold=0.9"
 

@@ -15,13 +15,12 @@ import struct
 import subprocess
 import termios
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.cmd.metrics_top_lines import COLUMNS, binary, layout, screen, short
@@ -35,8 +34,11 @@ from holdfast.watch.alarms.change import Change
 from holdfast.watch.metrics.admin import MetricsCommands
 from holdfast.watch.metrics.top import NUMBERS, WORDS, table
 from tests.metrics.sinks_world import NODE_ENTITY, UUIDS, change, disk, guest, nic, snapshot
-from tests.processes import eventually, script
+from tests.processes import PATIENCE_S, eventually, script
 from tests.simclock import SimClock
+
+#: However busy the machine is.
+CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 HOST = {"cpu_util_ratio": 0.5, "load1": 1.25, "mem_total_bytes": 2**34, "mem_free_bytes": 2**33}
 HOSTILE = st.text(
@@ -120,6 +122,7 @@ def test_limit_cuts_rows_but_not_the_count() -> None:
 # lines
 
 
+@CALM
 @given(HOSTILE)
 def test_no_name_can_do_anything_to_a_terminal(name: str) -> None:
     shown = printable(name)
@@ -128,11 +131,13 @@ def test_no_name_can_do_anything_to_a_terminal(name: str) -> None:
     shown.encode()  # it can be
 
 
+@CALM
 @given(HOSTILE, st.integers(0, 30))
 def test_what_is_cut_fits_exactly(name: str, columns: int) -> None:
     assert width(fit(printable(name), columns)) == columns
 
 
+@CALM
 @given(st.lists(HOSTILE, max_size=6), st.integers(1, 200), st.integers(1, 20))
 def test_a_screen_never_exceeds_the_terminal(names: list[str], columns: int, lines: int) -> None:
     found = snapshot(
@@ -236,7 +241,7 @@ def command(agent: Agent, *words: str) -> list[str]:
 
 def run(agent: Agent, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(agent, *words), capture_output=True, text=True, timeout=90, check=False
+        command(agent, *words), capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
@@ -260,6 +265,10 @@ def test_without_an_agent_it_says_what_to_do(agent: Agent) -> None:
     ran = run(agent, "--once")
     assert ran.returncode != 0
     assert "start holdfast-agent" in ran.stderr
+
+
+#: Tests that are begun in the background of a shell ignore SIGINT, and so would what they begin.
+OBEDIENT = ("env", "--default-signal=INT")
 
 
 class Terminal:
@@ -292,7 +301,10 @@ def on_terminal(
     terminal = Terminal(columns, lines)
     try:
         with subprocess.Popen(
-            command(agent), stdin=terminal.slave, stdout=terminal.slave, stderr=subprocess.PIPE
+            [*OBEDIENT, *command(agent)],
+            stdin=terminal.slave,
+            stdout=terminal.slave,
+            stderr=subprocess.PIPE,
         ) as process:
             try:
                 yield process, terminal
@@ -307,11 +319,11 @@ def test_on_a_terminal_it_is_drawn_over_pass_by_pass_until_it_is_ended(
     agent: Agent, ended_by: signal.Signals
 ) -> None:
     with on_terminal(agent) as (process, terminal):
-        eventually(lambda: "web0" in terminal.text, 60)
+        eventually(lambda: "web0" in terminal.text)
         agent.last = three(7)
         eventually(lambda: "at 12:00:07" in terminal.text)
         process.send_signal(ended_by)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == (0 if ended_by == signal.SIGINT else 128 + signal.SIGTERM)
         eventually(lambda: terminal.text.endswith("\x1b[?25h\x1b[?1049l"))
         assert errors == b""
@@ -326,10 +338,11 @@ def test_on_a_terminal_it_is_drawn_over_pass_by_pass_until_it_is_ended(
 
 def test_an_agent_that_ends_gives_the_terminal_back_and_is_an_error(agent: Agent) -> None:
     with on_terminal(agent) as (process, terminal):
-        eventually(lambda: "web0" in terminal.text, 60)
-        time.sleep(0.1)
+        eventually(lambda: "web0" in terminal.text)
+        agent.last = three(7)
+        eventually(lambda: "at 12:00:07" in terminal.text)
         agent.stop()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE_S)
         eventually(lambda: terminal.text.endswith("\x1b[?25h\x1b[?1049l"))
         assert process.returncode != 0
         assert b"agent" in errors

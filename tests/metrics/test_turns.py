@@ -14,7 +14,7 @@ import pytest
 from holdfast.ports.clock import SystemClock
 from holdfast.watch.metrics.passes import Passes
 from holdfast.watch.metrics.turns import MOST_PASSES, MOST_S, Turns
-from tests.processes import eventually
+from tests.processes import PATIENCE_S, eventually
 from tests.simclock import SimClock
 
 
@@ -68,7 +68,7 @@ def asking(turns: Turns, needs_s: float) -> Iterator[threading.Event]:
     try:
         yield has
     finally:
-        thread.join(30)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -83,7 +83,7 @@ def test_who_does_not_fit_lets_the_pass_by() -> None:
             clock.settle()
             assert not has.is_set()
             turns.expect(clock.monotonic() + 1.0)
-        assert has.wait(30)
+        assert has.wait(PATIENCE_S)
 
 
 def test_who_comes_during_a_pass_waits_for_its_end() -> None:
@@ -92,7 +92,7 @@ def test_who_comes_during_a_pass_waits_for_its_end() -> None:
     with asking_during(turns, clock) as has:
         assert not has.is_set()
         turns.expect(clock.monotonic() + 1.0)
-    assert has.wait(30)
+    assert has.wait(PATIENCE_S)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import holdfast.nova
 from holdfast.nova import names
 from holdfast.nova.admission import Kind, Options, Pool, Request, ask, kind, refusal
+from tests.processes import PATIENCE_S
 
 FREE = Pool("freepool", {})
 RED = Pool("r1", {names.OWNER: "red"})
@@ -419,7 +420,7 @@ def test_the_reason_says_what_is_in_the_way(
 def test_nothing_heavy_is_loaded_into_nova() -> None:
     look = "import sys, holdfast.nova.options; print(*sys.modules)"
     said = subprocess.run(
-        [sys.executable, "-c", look], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", look], check=True, capture_output=True, text=True, timeout=PATIENCE_S
     ).stdout.split()
     ours = {name for name in said if name.startswith("holdfast")}
     assert ours == {

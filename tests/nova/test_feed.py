@@ -23,11 +23,11 @@ import pytest
 from holdfast.nova import install_monitor
 from holdfast.nova.feed import Feed
 from holdfast.nova.host_cpu import KERNEL, HostCpu
-from tests.processes import eventually
+from tests.processes import PATIENCE_S, eventually
 
 #: So much of a processor a guest uses between two looks.
 RUNS_S = 0.3
-SPIN = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() < until: pass"
+SPIN = "import time\nuntil = time.monotonic() + 600\nwhile time.monotonic() < until: pass"
 PLUGINS = """\
 import json, sys, time
 
@@ -106,6 +106,13 @@ def test_the_driver_is_believed_and_shares_are_of_the_time_since(tmp_path: Path)
     assert len(cpu.look()) == 10
 
 
+def user_time() -> int:
+    """Of all processors since the start, in nanoseconds, as Linux says."""
+    with open("/proc/stat") as file:
+        user, nice = file.readline().split()[1:3]
+    return (int(user) + int(nice)) * (10**9 // os.sysconf("SC_CLK_TCK"))
+
+
 @pytest.mark.parametrize("said", [NotImplementedError(), {"user": 1}, None])
 def test_where_the_driver_does_not_say_linux_does(said: Any) -> None:
     def ask() -> Any:
@@ -114,12 +121,10 @@ def test_where_the_driver_does_not_say_linux_does(said: Any) -> None:
         return said
 
     cpu = HostCpu(ask, "some.Driver")
+    before = user_time()
     found = cpu.look()
     assert cpu.source == KERNEL
-    with open("/proc/stat") as file:
-        user, nice = file.readline().split()[1:3]
-    now = (int(user) + int(nice)) * (10**9 // os.sysconf("SC_CLK_TCK"))
-    assert 0 <= now - found["cpu.user.time"] < 5 * 10**9
+    assert before <= found["cpu.user.time"] <= user_time()
     shares = [found[f"cpu.{one}.percent"] for one in ("user", "kernel", "idle", "iowait")]
     assert 96 <= sum(shares) <= 100
 
@@ -136,11 +141,11 @@ def test_plugins_get_the_host_and_its_guests_while_one_of_them_hangs(site: Site)
             promised = {"vcpus_promised": 4}
             assert site.give(guests=[running, stopped], cpu=cpu, promised=promised)
             took = time.monotonic() - given[-1]
-            assert number == 1 or took < 5.0  # the first starts a process
-            eventually(functools.partial(site.has, 2 * number), 60)
+            assert took < PATIENCE_S / 2  # the plugin that hangs does so for an hour
+            eventually(functools.partial(site.has, 2 * number))
             looked = time.monotonic()
             until = ran(guest.pid) + RUNS_S
-            eventually(lambda until=until: ran(guest.pid) >= until, 60)
+            eventually(lambda until=until: ran(guest.pid) >= until)
     finally:
         guest.kill()
         guest.wait()
@@ -159,20 +164,18 @@ def test_plugins_get_the_host_and_its_guests_while_one_of_them_hangs(site: Site)
 
 def test_a_process_that_does_not_answer_costs_nothing_and_is_replaced(site: Site) -> None:
     assert site.give()
-    eventually(lambda: site.lines("host"), 60)
+    eventually(lambda: site.lines("host"))
     frozen = site.feed.pid
     assert frozen is not None
     os.kill(frozen, signal.SIGSTOP)
     guests = [str(uuid.uuid4()) for _ in range(1000)]  # 40 kB, and a pipe takes 64
-    took = time.monotonic()
-    given = [site.give(guests=guests) for _ in range(20)]
-    assert time.monotonic() - took < 10.0
+    given = [site.give(guests=guests) for _ in range(20)]  # who waited for it would wait for ever
     assert (given.count(True), site.feed.dropped) == (2, 18)
     site.now = 61
     assert not site.give()  # it is killed, and nobody waits for that
-    eventually(lambda: site.give() and site.feed.pid != frozen, 60)
+    eventually(lambda: site.give() and site.feed.pid != frozen)
     assert not psutil.pid_exists(frozen)
-    eventually(lambda: len(site.lines("host")) > 1, 60)
+    eventually(lambda: len(site.lines("host")) > 1)
 
 
 def test_one_that_died_is_started_again_a_minute_later(site: Site) -> None:
@@ -186,7 +189,7 @@ def test_one_that_died_is_started_again_a_minute_later(site: Site) -> None:
     site.now = 61
     assert site.give()
     assert site.feed.pid not in (None, dead)
-    eventually(lambda: site.lines("host"), 60)
+    eventually(lambda: site.lines("host"))
 
 
 def test_it_ends_with_nova_compute(site: Site, tmp_path: Path) -> None:
@@ -201,7 +204,7 @@ def test_it_ends_with_nova_compute(site: Site, tmp_path: Path) -> None:
     nova.kill()
     nova.wait()
     nova.stdout.close()
-    ours.wait(60)
+    ours.wait(PATIENCE_S)
 
 
 def test_an_interpreter_that_is_not_there_is_said_and_tried_again(

@@ -19,6 +19,7 @@ from typing import Any
 
 from holdfast import conf as configuration
 from holdfast import service
+from tests.processes import PATIENCE_S
 
 MANAGERS = 3
 
@@ -40,11 +41,11 @@ def main(folder: Path, url: str, seed: int) -> None:
 
     living = [bear() for _ in range(MANAGERS)]
     for _child, ready in living:
-        assert ready.wait(60), "a manager did not start"
+        assert ready.wait(2 * PATIENCE_S), "a manager did not start"
     (folder / "ready").touch()
     while not (folder / "enough").exists():
         child, ready = living.pop(dice.randrange(MANAGERS))
-        assert ready.wait(60), "a manager did not start"
+        assert ready.wait(2 * PATIENCE_S), "a manager did not start"
         time.sleep(dice.uniform(0.1, 1.0))
         child.kill()
         child.join()
@@ -66,10 +67,12 @@ def live(folder: Path, url: str, name: str, ready: Any) -> None:
         ("database", "connection", url),
         ("sim", "database", str(folder / "sim.db")),
         ("manager", "name", name),
-        ("manager", "claim_s", 2.0),
+        # No call begins unless the claim outlasts its limit: a thread that gets no processor for
+        # less than these 4 s makes its call while the claim is still its own.
+        ("manager", "claim_s", 6.0),
         ("manager", "workers", 16),
         ("manager", "retry_most_s", 1.0),
-        ("cloud", "call_timeout_s", 1.0),
+        ("cloud", "call_timeout_s", 4.0),
         ("fencing", "call_timeout_s", 4.0),
         ("recovery", "bring_back_after_s", 1.0),
         ("monitors", "poll", False),

@@ -16,11 +16,11 @@ import sqlalchemy as sa
 from holdfast.drivers.cloud.sim import Simulator
 from holdfast.ports.clock import SystemClock
 from holdfast.store import Store, migrations
-from tests.processes import Program, eventually
+from tests.processes import PATIENCE_S, Program
 from tests.races.audit import Audit
 from tests.races.victim import CAPACITY, HOSTS, NETWORK
 
-KILLS = int(os.environ.get("KILLS", "12"))
+KILLS = int(os.environ.get("KILLS", "8"))
 SEED = int(os.environ.get("RACES_SEED", "0")) or int.from_bytes(os.urandom(3), "big")
 
 
@@ -41,19 +41,19 @@ def program(folder: Path, url: str) -> Program:
     return Program(command, folder, env={"PYTHONPATH": str(root)}, name="victims")
 
 
-@pytest.mark.timeout(180 + KILLS * 5)
+@pytest.mark.slow("real managers are killed, and each claim of a dead one lasts its six seconds")
+@pytest.mark.timeout(5 * PATIENCE_S + KILLS * 10)
 def test_managers_killed_again_and_again_lose_double_and_leave_nothing(
     url: str, tmp_path: Path
 ) -> None:
     print(f"RACES_SEED={SEED}")
     with contextlib.closing(build(tmp_path, url)) as world:
         with program(tmp_path, url) as victims:
-            enough = tmp_path / "enough"
-            victims.wait_until(enough.exists, 90 + KILLS * 4)
+            victims.wait_until((tmp_path / "resting").exists, 2 * PATIENCE_S + KILLS * 10)
             # from now on the last two only work, nobody asks for anything any more
-            eventually(lambda: all_over(url), 60, 0.2)
+            victims.wait_until(lambda: all_over(url), 2 * PATIENCE_S, 0.2)
             assert Audit(url, CAPACITY).findings() == []
-            enough.unlink()
+            (tmp_path / "enough").unlink()
         text = victims.log.read_text()  # of several programs, whose words may touch
         words = ("killed", "booked", "prolonged", "deleted", "defect", "Traceback")
         said = {word: text.count(word) for word in words}

@@ -5,8 +5,10 @@
 
 Two live at a time; one is killed (`kill -9`) in the middle of whatever it does, and another takes
 its place, so many times. Each books leases of a few seconds of every kind, prolongs and deletes
-some, and does what is due, its own and what others left. It says what it did, a word each. The last
-two go on working until the file `enough` is there and gone again.
+some, and does what is due, its own and what others left. It says what it did, a word each. How long
+one lives is counted in what it did, so that a slow machine kills no manager before it could work.
+The last two ask for nothing more once the file `enough` is there, which is so when there is a file
+`resting`, and go on working until `enough` is gone again.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from holdfast import service
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, HoldfastError, InvalidInput, NotFound, Unavailable
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
+from tests.processes import PATIENCE_S, eventually
 
 HOSTS = tuple(f"h{number}" for number in range(6))
 CAPACITY = {"VCPU": 32, "MEMORY_MB": 131072, "DISK_GB": 2000}
 ADMIN = Caller("root", "admin", ("admin",), is_admin=True)
 ANN = Caller("ann", "alpha", ("member",))
+RESTS = -1
 NETWORK = "0e7a0000-0000-4000-8000-000000000001"
 SPECS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("physical:host", {"min": 1, "max": 2}),
@@ -47,31 +51,34 @@ def main(folder: Path, url: str, kills: int, seed: int) -> None:
     context = multiprocessing.get_context("fork")
 
     def bear(number: int) -> tuple[Any, Any]:
-        ready = context.Event()
-        words = (folder, url, f"{seed}/{number}", ready)
+        acts = context.Value("i", 0)
+        words = (folder, url, f"{seed}/{number}", acts)
         child = context.Process(target=live, args=words, daemon=True)
         child.start()
-        return child, ready
+        return child, acts
 
     living = [bear(0), bear(1)]
     for number in range(2, kills + 2):
-        child, ready = living.pop(0)
-        assert ready.wait(60), "a manager did not start"
-        time.sleep(dice.uniform(0.05, 0.6))
+        child, acts = living.pop(0)
+        wanted = dice.randint(1, 8)
+        eventually(lambda acts=acts, wanted=wanted: acts.value >= wanted, 2 * PATIENCE_S, 0.01)
+        time.sleep(dice.uniform(0, 0.1))  # in the middle of whatever it does
         child.kill()
         child.join()
         print("killed", flush=True)
         living.append(bear(number))
     (folder / "enough").touch()
+    eventually(lambda: all(acts.value == RESTS for _child, acts in living), 2 * PATIENCE_S)
+    (folder / "resting").touch()
     while (folder / "enough").exists():
         time.sleep(0.1)
-    for child, _ready in living:
+    for child, _acts in living:
         child.kill()
         child.join()
 
 
-def live(folder: Path, url: str, seed: str, ready: Any) -> None:
-    """One manager, until it is killed."""
+def live(folder: Path, url: str, seed: str, acts: Any) -> None:
+    """One manager, until it is killed; `acts` counts what it did, and is RESTS afterwards."""
     dice = random.Random(seed)
     file = folder / "victim.conf"
     file.touch()
@@ -80,10 +87,12 @@ def live(folder: Path, url: str, seed: str, ready: Any) -> None:
         ("database", "connection", url),
         ("sim", "database", str(folder / "sim.db")),
         ("manager", "name", f"victim-{seed}"),
-        ("manager", "claim_s", 2.0),
+        # No call begins unless the claim outlasts its limit: a thread that gets no processor for
+        # less than these 4 s makes its call while the claim is still its own.
+        ("manager", "claim_s", 6.0),
         ("manager", "workers", 16),
         ("manager", "retry_most_s", 1.0),
-        ("cloud", "call_timeout_s", 1.0),
+        ("cloud", "call_timeout_s", 4.0),
         ("reservation", "prepare_s", 1.0),
     ):
         conf.set_override(name, value, group)
@@ -92,11 +101,12 @@ def live(folder: Path, url: str, seed: str, ready: Any) -> None:
     manager.start()
     if seed.endswith("/0"):
         enrol(manager)
-    ready.set()
     mine: list[str] = []
     while not (folder / "enough").exists():
         act(manager, dice, mine)
+        acts.value += 1
         time.sleep(0.02)
+    acts.value = RESTS
     while True:
         time.sleep(1)
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A house with its files made once."""
 
+import gc
+import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,3 +29,13 @@ def house(template: Path, site: Path) -> Iterator[House]:
     made = House(copy(template, site))
     yield made
     made.close()
+
+
+@pytest.fixture
+def quick() -> Iterator[None]:
+    """What is logged of hundreds of deaths is not looked at, and garbage waits."""
+    logging.disable(logging.NOTSET if os.environ.get("CRASH_POINTS") else logging.CRITICAL)
+    gc.disable()
+    yield
+    gc.enable()
+    logging.disable(logging.NOTSET)

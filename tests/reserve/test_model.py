@@ -216,12 +216,12 @@ class Life(Watched):
         self.house.boot("guest", self._one_of(data, self._active_hosts()))
 
 
-@pytest.mark.timeout(max(120, EXAMPLES * 10))
+@pytest.mark.timeout(max(600, EXAMPLES * 30))
 def test_random_lives_are_as_the_oracle_says(template: Path, site: Path) -> None:
     run_state_machine_as_test(
         lambda: Life(template, site),
         settings=settings(
-            max_examples=EXAMPLES or 30,
+            max_examples=EXAMPLES or 20,
             stateful_step_count=STEPS,
             derandomize=not EXAMPLES,
             deadline=None,

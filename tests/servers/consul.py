@@ -4,9 +4,11 @@ servers on controllers, its clients on computes, each host a network namespace."
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import socket
+import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,20 @@ FAST: Mapping[str, Any] = {
     },
     "performance": {"raft_multiplier": 1, "leave_drain_time": "200ms"},
 }
+#: Where agents get no priority: gossip as Consul has it, and suspicions that last six seconds.
+#: Tests that wait for a failure take longer then, and those that wait for nothing prove less.
+PATIENT: Mapping[str, Any] = {
+    "gossip_lan": {"probe_interval": "1s", "probe_timeout": "500ms", "suspicion_mult": 6},
+    "performance": {"raft_multiplier": 2, "leave_drain_time": "200ms"},
+}
+#: Ways to have the processor before others; a command that shows whether a way works, and what it
+#: says then. Where the kernel groups sessions (sched_autogroup), niceness counts within a session
+#: only, and each agent has one of its own. So real time comes first, then niceness of both.
+_NICE = 'echo -15 2>/dev/null >/proc/self/autogroup; exec nice -n -15 "$@"'
+_AHEAD = (
+    (("chrt", "--rr", "1"), ("chrt", "--pid", "0"), "SCHED_RR"),
+    (("sh", "-c", _NICE, "sh"), ("nice",), "-15"),
+)
 #: Of `Status` of a member.
 STATUS = {0: "none", 1: "alive", 2: "leaving", 3: "left", 4: "failed"}
 NETWORKS = ("manage", "tenant", "storage")
@@ -39,11 +55,35 @@ FIRST_PORT = 8500
 UNANSWERED = (OSError, RuntimeError, ValueError, http.client.HTTPException)
 
 
+@functools.cache
+def ahead() -> tuple[str, ...]:
+    """What a command begins with to have the processor before others; () where we may not."""
+    for words, look, wanted in _AHEAD:
+        try:
+            done = subprocess.run(
+                [which(words[0]) or words[0], *words[1:], *look],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            continue
+        if done.returncode == 0 and wanted in done.stdout:
+            return (which(words[0]) or words[0], *words[1:])
+    return ()
+
+
+def gossip() -> Mapping[str, Any]:
+    """As fast as the machine lets agents be."""
+    return FAST if ahead() else PATIENT
+
+
 class Agent(Server):
     """One agent. It never leaves when it is told to end, so ending it is a failure."""
 
     name = "Consul"
-    patience = 60.0
 
     def __init__(
         self, settings: Mapping[str, Any], inside: Namespace | None = None, token: str = ""
@@ -60,7 +100,7 @@ class Agent(Server):
         if program is None:
             raise Missing(self.name, "consul")
         # beside a busy test suite a starved agent would look dead to the others
-        self.program = [*([which("nice") or "nice", "-n", "-15"]), program]
+        self.program = [*ahead(), program]
 
     def prepare(self) -> None:
         """Its configuration."""
@@ -109,7 +149,7 @@ class Agent(Server):
             return False
 
     def ask(
-        self, path: str, method: str = "GET", timeout: float = 3.0, given: object = None
+        self, path: str, method: str = "GET", timeout: float = 10.0, given: object = None
     ) -> Any:
         """What it answers, None if that is nothing; RuntimeError if it refuses."""
         headers = {"X-Consul-Token": self.token} if self.token else {}
@@ -141,14 +181,14 @@ class Site:
         networks: Sequence[str] = NETWORKS,
         controllers: Sequence[str] = CONTROLLERS,
         computes: Sequence[str] = COMPUTES,
-        settings: Mapping[str, Any] = FAST,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Nothing is made yet."""
+        """Nothing is made yet. `settings`: of all agents, those of `gossip` unless given."""
         self.networks = tuple(networks)
         self.controllers = tuple(controllers)
         self.hosts = (*controllers, *computes)
         self.cables = Networks(self.hosts, networks)
-        self._settings = settings
+        self._settings = gossip() if settings is None else settings
         self.agents: dict[tuple[str, str], Agent] = {}
 
     # the life
@@ -162,7 +202,7 @@ class Site:
                     self.agents[host, network] = Agent(
                         self._of(host, network), self.cables.inside[host]
                     )
-            with ThreadPoolExecutor(6) as pool:
+            with ThreadPoolExecutor(len(self.agents)) as pool:
                 list(pool.map(Agent.start, self.agents.values()))
             self.whole()
         except BaseException:
@@ -191,9 +231,8 @@ class Site:
     def close(self) -> None:
         """Leave nothing."""
         try:
-            with ThreadPoolExecutor(6) as pool:
-                for agent in self.agents.values():
-                    agent.kill()
+            with ThreadPoolExecutor(len(self.agents) or 1) as pool:
+                list(pool.map(Agent.kill, self.agents.values()))
                 list(pool.map(Agent.close, self.agents.values()))
         finally:
             self.agents = {}
@@ -224,7 +263,7 @@ class Site:
         if not agent.running or agent.frozen:
             return ""
         try:
-            address = agent.ask("/v1/status/leader", timeout=1.0).rpartition(":")[0]
+            address = agent.ask("/v1/status/leader", timeout=5.0).rpartition(":")[0]
         except UNANSWERED:
             return ""
         found = [each for each in self.hosts if self.cables.address(each, network) == address]
@@ -235,6 +274,14 @@ class Site:
         path = "/v1/health/state/any?consistent"
         checks = self.agent(by or self.leader(network) or self.hosts[0], network).ask(path)
         return {each["Node"]: each["Status"] for each in checks if each["CheckID"] == "serfHealth"}
+
+    def lost(self, network: str, *hosts: str) -> bool:
+        """Whether the leader says that these are dead."""
+        try:
+            catalog = self.catalog(network)
+        except UNANSWERED:
+            return False
+        return all(catalog.get(host) == "critical" for host in hosts)
 
     def healthy(self, network: str) -> bool:
         """Whether the leader and all agents see all of them."""
@@ -261,7 +308,7 @@ class Site:
             agent = self.agent(other, network)
             if other != host and agent.running and not agent.frozen:
                 address = self.cables.address(other, network)
-                self.agent(host, network).ask(f"/v1/agent/join/{address}", "PUT", timeout=10.0)
+                self.agent(host, network).ask(f"/v1/agent/join/{address}", "PUT", timeout=30.0)
                 return
 
     def mend(self, host: str, *networks: str) -> None:
@@ -288,7 +335,7 @@ class Site:
                 time.sleep(0.1)
             return True
 
-        eventually(is_calm, 90.0)
+        eventually(is_calm)
 
     def _joined(self, network: str) -> bool:
         for host in self.hosts:

@@ -55,7 +55,7 @@ class Namespace:
                 input=given,
                 text=True,
                 capture_output=True,
-                timeout=60,
+                timeout=90,
                 check=False,
                 env={"PATH": search_path(), "LANG": "C"},
             )
@@ -100,7 +100,7 @@ class Forward:
             except OSError:
                 return  # closed
             try:
-                far = socket.create_connection(("127.0.0.1", self._port), 5)
+                far = socket.create_connection(("127.0.0.1", self._port), 60)
             except OSError:
                 near.close()
                 continue

@@ -2,11 +2,13 @@
 """A migrated, empty store on each database in turn.
 
 To migrate takes longer than most tests here: each kind of server has one database for all of them,
-emptied after each. Tests of the migrations themselves ask for `database_url`, a new one.
+emptied after each, and SQLite one file that each of them copies. Tests of the migrations themselves
+ask for `database_url`, a new one.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,12 +23,20 @@ from tests.servers import MariaDB, PostgreSQL
 _MADE: dict[str, str] = {}
 
 
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated, empty SQLite database, which nobody writes to."""
+    made = tmp_path_factory.mktemp("migrated") / "x.db"
+    _migrated(f"sqlite:///{made}")
+    return made
+
+
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def store_url(request: pytest.FixtureRequest, tmp_path: Path, migrated_file: Path) -> Iterator[str]:
     """The SQLAlchemy URL of a migrated, empty database."""
     kind: str = request.param
     if kind == "sqlite":
-        yield _migrated(f"sqlite:///{tmp_path / 'x.db'}")
+        yield f"sqlite:///{shutil.copy(migrated_file, tmp_path)}"
         return
     server: PostgreSQL | MariaDB = request.getfixturevalue(kind)
     if kind not in _MADE:

@@ -20,6 +20,7 @@ from holdfast.model.operation import Claim
 from holdfast.ports.recovery import Account, Change
 from holdfast.store import Store
 from holdfast.store.tables import notifications
+from tests.processes import PATIENCE_S
 from tests.store.test_floatingips import at_once
 from tests.store.test_orders import TTL, claimed, opened
 from tests.store.test_segments import DOWN, admit, joined, new_id, now, report
@@ -48,7 +49,7 @@ def paused_at(store: Store, statement: str) -> Iterator[tuple[threading.Event, t
     def wait(_conn: Any, _cursor: Any, said: str, *_more: Any) -> None:
         if said.startswith(statement) and not there.is_set():
             there.set()
-            assert go.wait(60)
+            assert go.wait(PATIENCE_S)
 
     engine = store.database.engine
     event.listen(engine, "before_cursor_execute", wait)
@@ -75,12 +76,12 @@ def test_an_incident_is_not_closed_while_a_report_joins_it(store: Store) -> None
     late = admit(store, report(now(store)))
     with ThreadPoolExecutor(2) as pool, paused_at(store, "UPDATE notifications") as (there, go):
         joins = pool.submit(taken_in, store, late.uuid)
-        assert there.wait(30)
+        assert there.wait(PATIENCE_S)
         closes = pool.submit(store.incidents.close, incident.id, RECOVERED, claim)
         assert waits(closes), "it was closed before the report belonged to it"
         go.set()
-        assert joins.result(60) == incident.id
-        assert closes.result(60).status == "recovered"
+        assert joins.result(PATIENCE_S) == incident.id
+        assert closes.result(PATIENCE_S).status == "recovered"
     assert store.notifications.notification(late.uuid).status == "finished"
 
 
@@ -91,13 +92,13 @@ def test_a_report_that_comes_while_an_incident_is_closed_does_not_join_it(store:
     late = admit(store, report(now(store)))
     with ThreadPoolExecutor(2) as pool, paused_at(store, "UPDATE notifications") as (there, go):
         closes = pool.submit(store.incidents.close, incident.id, RECOVERED, claim)
-        if not there.wait(30):  # nothing of its reports was open: there is nothing to end
+        if not there.wait(PATIENCE_S):  # nothing of its reports was open: there is nothing to end
             pytest.fail("the incident was closed without a look at its reports")
         joins = pool.submit(taken_in, store, late.uuid)
         assert waits(joins), "it joined an incident that is being closed"
         go.set()
-        closes.result(60)
-        other = joins.result(60)
+        closes.result(PATIENCE_S)
+        other = joins.result(PATIENCE_S)
     assert other != incident.id
     assert store.incidents.incident(other).status == "open"
     assert store.notifications.notification(late.uuid).status == "running"
@@ -164,12 +165,12 @@ def test_the_next_one_counts_when_the_one_before_has_written(store: Store) -> No
     (one, its), (two, others) = failed(store, 2)
     with ThreadPoolExecutor(2) as pool, paused_at(store, "UPDATE incidents") as (there, go):
         first = pool.submit(begins, store, one, its, [])
-        assert there.wait(30)
+        assert there.wait(PATIENCE_S)
         second = pool.submit(begins, store, two, others, [])
         assert waits(second), "it counted before the other had written that it began"
         go.set()
-        assert first.result(60) is not None
-        assert second.result(60) is None
+        assert first.result(PATIENCE_S) is not None
+        assert second.result(PATIENCE_S) is None
 
 
 def test_who_has_counted_all_that_began_begins_too(store: Store) -> None:

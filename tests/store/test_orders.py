@@ -21,7 +21,7 @@ from holdfast.store.tables import incidents, operations, verdicts, vmoves
 from holdfast.store.work import apply_work
 from tests.store.test_floatingips import at_once
 
-TTL = timedelta(seconds=30)
+TTL = timedelta(minutes=10)  # longer than any test takes
 KINDS = ["recovery_host", "recovery_guest", "recovery_process"]
 
 

@@ -206,7 +206,7 @@ def erase(store: Store, lease_id: str) -> None:
     work = Operation(str(uuid.uuid4()), "k", lease_id, f"k/{uuid.uuid4()}", now, now)
     kept = store.ledger.lease(lease_id)
     store.ledger.save(kept, kept, work=Work(add=(work,)))
-    (claimed,) = store.operations.claim_due("me", 1, timedelta(seconds=30), ["k"])
+    (claimed,) = store.operations.claim_due("me", 1, timedelta(minutes=10), ["k"])
     store.ledger.erase(
         store.ledger.lease(lease_id), claim=Claim(claimed.id, "me", claimed.epoch), say="gone"
     )

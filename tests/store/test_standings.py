@@ -48,7 +48,7 @@ def open_it(store: Store, host: Host) -> None:
     """As the last step of an enrolment does."""
     work = never_ending(f"enrol-{host.id}-{uuid.uuid4().hex[:6]}", store.database.now())
     store.operations.ensure(work)
-    (mine,) = store.operations.claim_due("m", 1, timedelta(seconds=30), [work.kind])
+    (mine,) = store.operations.claim_due("m", 1, timedelta(minutes=10), [work.kind])
     store.ledger.set_reservable(host.id, True, claim=Claim(mine.id, "m", mine.epoch))
 
 
@@ -164,10 +164,10 @@ def test_a_host_that_is_withdrawn_does_not_come_back_by_being_well(store: Store)
 def test_work_can_be_hastened_unless_somebody_is_at_it(store: Store) -> None:
     assert not store.standings.hasten("chore")
     store.operations.ensure(never_ending("chore", store.database.now() + timedelta(hours=1)))
-    assert store.operations.claim_due("m", 1, timedelta(seconds=30), ["chore"]) == []
+    assert store.operations.claim_due("m", 1, timedelta(minutes=10), ["chore"]) == []
     assert store.standings.hasten("chore")
     assert store.standings.hasten("chore")
-    (mine,) = store.operations.claim_due("m", 1, timedelta(seconds=30), ["chore"])
+    (mine,) = store.operations.claim_due("m", 1, timedelta(minutes=10), ["chore"])
     assert not store.standings.hasten("chore")
     later = store.database.now() + timedelta(hours=1)
     store.operations.put_off(Claim(mine.id, "m", mine.epoch), "retrying", later, "later")
@@ -181,7 +181,7 @@ def test_a_chore_that_is_asked_for_while_somebody_is_at_it_is_done_again_at_once
     """Also in the last moment, when he has looked and only has to say until when he rests."""
     hosts = enrolled(store, "a", "b")
     store.standings.change([Change(hosts[0].id, Standing(), FAILED)], repair)
-    ttl, hour = timedelta(seconds=30), timedelta(hours=1)
+    ttl, hour = timedelta(minutes=10), timedelta(hours=1)
     for again in (True, False):
         (mine,) = store.operations.claim_due("m", 1, ttl, ["repair"])
         if again:

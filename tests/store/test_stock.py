@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +24,7 @@ from holdfast.ports.ledger import Work
 from holdfast.store import Store, migrations
 from holdfast.store.stock import OVERLAP
 from holdfast.store.tables import hosts
+from tests.processes import PATIENCE_S, eventually
 from tests.simclock import SimClock
 
 
@@ -110,7 +111,7 @@ def erase(store: Store, gone: Lease) -> None:
     now = store.database.now()
     work = Operation(str(uuid.uuid4()), "k", gone.id, str(uuid.uuid4()), now, now)
     store.operations.ensure(work)
-    (claimed,) = store.operations.claim_due("me", 10, timedelta(seconds=30), ["k"])
+    (claimed,) = store.operations.claim_due("me", 10, timedelta(minutes=10), ["k"])
     claim = Claim(claimed.id, "me", claimed.epoch)
     store.ledger.erase(gone, claim=claim, say="gone")
 
@@ -214,6 +215,21 @@ def test_what_is_over_is_in_nobodys_way(store: Store) -> None:
         store.ledger.book(lease(store, (one, 4, 6), slots=5), Work())
 
 
+class Counted:
+    """A lock that tells how many have come to it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.came: list[int] = []
+
+    def __enter__(self) -> None:
+        self.came.append(threading.get_ident())
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
 def test_who_waited_for_a_look_that_failed_looks_himself(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,10 +242,12 @@ def test_who_waited_for_a_look_that_failed_looks_himself(
         raise Unavailable("the database is away")
 
     monkeypatch.setattr(keeper, "_look", fails)
+    counted = Counted()
+    monkeypatch.setattr(keeper, "_lock", counted)
     with ThreadPoolExecutor(3) as pool:
-        with keeper._lock:  # all three ask before the first of them looks
+        with counted.lock:  # all three ask before the first of them looks
             asked = [pool.submit(store.ledger.stock) for _ in range(3)]
-            time.sleep(0.2)
-        failed = [one for one in asked if one.exception(10)]
+            eventually(lambda: len(counted.came) == 3)
+        failed = [one for one in asked if one.exception(PATIENCE_S)]
     assert len(failed) == 1
     assert all(len(one.result().hosts) == 1 for one in asked if one not in failed)

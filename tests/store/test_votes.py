@@ -23,7 +23,7 @@ from holdfast.store.tables import incidents, monitors, observations, operations
 from tests.store.test_floatingips import at_once
 from tests.store.test_segments import admit, joined, now, report
 
-TTL = timedelta(seconds=30)
+TTL = timedelta(minutes=10)  # longer than any test takes
 NETWORKS = ("storage",)
 CMP = "cmp-1.site"
 

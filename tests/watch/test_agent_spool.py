@@ -19,7 +19,7 @@ import sys, time
 from holdfast.agent import own
 kept = own(sys.argv[1])
 print(1, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

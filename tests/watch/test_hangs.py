@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.ports.guests import Pulse
@@ -149,7 +149,7 @@ LIFE = st.tuples(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(LIFE, max_size=20))
 def test_hung_and_alive_take_turns_and_nobody_hangs_who_just_did_something(
     lives: list[tuple[int, bool, int, float]],

@@ -56,20 +56,24 @@ def test_a_third_party_adds_a_monitor_with_one_class_and_one_entry_point(
 
 
 @pytest.mark.parametrize(
-    ("code", "why"),
+    ("name", "code", "why"),
     [
-        ("import nothing_of_that_name", "ModuleNotFoundError"),
-        ("class Bad:\n    def __init__(self, conf): raise OSError('no licence')", "no licence"),
-        ("class Bad:\n    name = 'bad'\n    def __init__(self, conf): pass", "topics"),
+        ("bad_import", "import nothing_of_that_name", "ModuleNotFoundError"),
+        (
+            "bad_start",
+            "class Bad:\n    def __init__(self, conf): raise OSError('no licence')",
+            "no licence",
+        ),
+        ("bad_shape", "class Bad:\n    name = 'bad'\n    def __init__(self, conf): pass", "topics"),
     ],
 )
 def test_a_monitor_that_cannot_be_loaded_is_reported_and_the_others_go_on(
     install: Callable[[str, str, str], None],
     caplog: pytest.LogCaptureFixture,
+    name: str,
     code: str,
     why: str,
 ) -> None:
-    name = f"bad_{abs(hash(code)) % 1000}"
     install("bad", code, f"{name}:Bad")
     found, broken = monitor.load(configuration.load([], []))
     assert [one.name for one in found] == ["compute", "guests", "usage"]

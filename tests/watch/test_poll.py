@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -15,11 +14,10 @@ import pytest
 
 from holdfast.model.errors import DriverError
 from holdfast.model.standing import DOWN, RETURNING, SUSPECT, UP, Sighting
-from holdfast.ports.clock import SystemClock
 from holdfast.ports.cloud import Cloud
 from holdfast.watch import poll
 from tests.processes import eventually
-from tests.watch.site import Gate, Own, Site
+from tests.watch.site import Gate, Hurry, Own, Site
 
 
 def test_a_host_that_dies_is_out_of_use_within_one_interval_and_repair_is_armed(
@@ -228,11 +226,13 @@ def test_a_monitor_that_hangs_harms_nobody_else_and_is_not_asked_until_it_has_re
 ) -> None:
     gate = Gate()
     stuck = Own(states=gate)
-    site = build(stuck, clock=SystemClock(), poll_timeout_s=3.0, confirm_s=0.1, poll_interval_s=1.0)
+    waits = Hurry("look compute")
+    site = build(stuck, waits=waits)
     site.enrol("cmp-1")
     site.sim.fail_host("cmp-1")
 
     def look() -> None:
+        site.clock.advance(1)
         site.store.standings.hasten(poll.POLL)
         site.loop.cycle()
 
@@ -243,6 +243,7 @@ def test_a_monitor_that_hangs_harms_nobody_else_and_is_not_asked_until_it_has_re
         assert stuck.calls["states"] == 1
         assert dict(site.count.failures) == {("own", "hung"): 1, ("own", "busy"): 2}
         gate.open.set()
+        waits.others.add("look own")
         eventually(lambda: look() or site.count.looks["own"] >= 1)
     about = [one.getMessage() for one in caplog.records if "monitor own" in one.getMessage()]
     assert [("not returned" in line, "well again" in line) for line in about] == [
@@ -254,16 +255,19 @@ def test_a_monitor_that_hangs_harms_nobody_else_and_is_not_asked_until_it_has_re
 def test_a_manager_that_is_to_stop_does_not_wait_for_a_monitor_that_hangs(
     build: Callable[..., Site],
 ) -> None:
-    gate = Gate()
-    site = build(Own(states=gate), clock=SystemClock())
-    stopping = threading.Timer(0.2, site.watch.stop.set)
+    gate, hangs = Gate(), threading.Event()
+
+    def states(*_: Any) -> list[Sighting]:
+        hangs.set()
+        return gate()
+
+    site = build(Own(states=states), poll_timeout_s=1e6)
+    stopping = threading.Thread(target=lambda: hangs.wait() and site.watch.stop.set(), daemon=True)
     stopping.start()
-    began = time.monotonic()
-    site.loop.cycle()
-    assert time.monotonic() - began < 20  # a third of what it may take
+    site.loop.cycle()  # it would take as long as the test may
+    stopping.join()
     assert site.count.failures == {}
     gate.open.set()
-    stopping.join()
 
 
 def test_a_monitor_that_is_not_enabled_is_not_asked(build: Callable[..., Site]) -> None:

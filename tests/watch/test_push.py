@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import subprocess
-import time
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from holdfast import conf as configuration
+from holdfast.drivers.notices import broker as brokers
+from holdfast.drivers.notices import nova as nova_driver
 from holdfast.drivers.notices.nova import NovaNotices
 from holdfast.model.errors import DriverError, Unavailable
 from holdfast.model.notice import Notice
-from holdfast.model.operation import Operation
 from holdfast.model.standing import DOWN, RETURNING, UP, Sighting
 from holdfast.ports.clock import SystemClock
 from holdfast.watch import poll
@@ -29,7 +30,7 @@ from tests.drivers.test_notices import Cable, World, service
 from tests.e2e.deployment import write_config
 from tests.processes import eventually, script
 from tests.servers import RabbitMQ
-from tests.watch.site import Gate, Own, Site
+from tests.watch.site import Gate, Hurry, Own, Site
 from tests.watch.test_compute import notice
 
 
@@ -146,19 +147,17 @@ def test_a_monitor_that_hangs_over_a_message_keeps_nobody_waiting_and_a_look_fol
 ) -> None:
     gate = Gate()
     own = Own(heard=gate)
-    site = build(own, clock=SystemClock(), push_timeout_s=3)
+    site = build(own, waits=Hurry("hear compute"))
     site.enrol("cmp-1", "cmp-2")
     ear = Ear(site)
-    began = time.monotonic()
     ear.hear(host="cmp-1", forced_down=True)
-    assert time.monotonic() - began < 20
     ear.hear(host="cmp-2", forced_down=True)
     assert site.states() == {"cmp-1": DOWN, "cmp-2": DOWN}
     assert own.calls["heard"] == 1
     assert ear.looks == 2
     assert dict(site.count.failures) == {("own", "hung"): 1, ("own", "busy"): 1}
     gate.open.set()
-    eventually(lambda: ear.hear(host="cmp-3") or own.calls["heard"] == 2)
+    eventually(lambda: ear.hear(host="cmp-3") or own.calls["heard"] >= 2)
 
 
 def test_what_cannot_be_written_now_comes_again(site: Site, monkeypatch: Any) -> None:
@@ -183,19 +182,54 @@ def test_where_it_can_never_listen_it_says_so_once_and_has_looks_done_all_the_sa
     def connect(_tally: Any) -> Any:
         raise DriverError("notices", "py-amqp is not installed", retryable=False)
 
-    part = Monitors(site.watch, site.store.standings, site.settings, connect, lambda: None)
+    rung: list[bool] = []
+    part = Monitors(
+        site.watch, site.store.standings, site.settings, connect, lambda: rung.append(True)
+    )
+    put_off(site)
     with caplog.at_level(logging.WARNING, "holdfast.watch"):
+        for _ in range(3):
+            with contextlib.suppress(DriverError):
+                part.turn()
+        assert (rung, is_due(site)) == ([], False)
         part.start()
         part.look_soon()
-        eventually(lambda: site.clock.monotonic() > 20)
+        eventually(lambda: rung and site.clock.monotonic() > 20)
         part.stop()
-    assert [one.getMessage() for one in caplog.records] == [
-        "monitors: notices: py-amqp is not installed"
-    ]
-    assert site.store.operations.by_key(poll.POLL).next_try_at <= site.clock.now()
+    said = [one.getMessage() for one in caplog.records if one.name == "holdfast.watch.part"]
+    assert said == ["monitors: notices: py-amqp is not installed"]
+    assert (rung, is_due(site)) == ([True], True)
+
+
+def is_due(site: Site) -> bool:
+    """Whether somebody is to look now."""
+    return site.store.operations.by_key(poll.POLL).next_try_at <= site.clock.now()
+
+
+def put_off(site: Site) -> None:
+    """As if a look had just been done."""
+    with site.store.database.write() as conn:
+        later = (site.clock.now() + timedelta(hours=1)).replace(tzinfo=None)
+        conn.exec_driver_sql("UPDATE operations SET next_try_at = ?", (str(later),))
 
 
 # with a broker
+
+
+class Rounds(SystemClock):
+    """Waits are short, and counted: one for each turn of the monitors' part."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def wait(self, bell: threading.Event, seconds: float) -> bool:
+        self.turns += 1
+        return super().wait(bell, seconds / 20)
+
+    def come_round(self) -> None:
+        """Until a turn has ended that began after this was called."""
+        before = self.turns
+        eventually(lambda: self.turns >= before + 2, every=0.01)
 
 
 class Office:
@@ -209,7 +243,8 @@ class Office:
         self.write()
         self.conf = configuration.load([], [str(self.file)])
         monitors: Any = self.conf.monitors
-        self.site = site = build(clock=SystemClock(), given=monitors)
+        self.clock = Rounds()
+        self.site = site = build(clock=SystemClock(), waits=self.clock, given=monitors)
         self.looks = 0  # that were had done early
         self.part = Monitors(site.watch, site.store.standings, monitors, self._connect, self._ring)
 
@@ -223,8 +258,8 @@ class Office:
             "topics": self.world.topic,
             "pool": self.world.pool,
         }
-        # what a busy machine brings late is no old news
-        given = {"push_fresh_s": 600, **monitors}
+        # what a busy machine brings late is no old news, and who is slow on it does not hang
+        given = {"push_fresh_s": 600, "push_timeout_s": 60, **monitors}
         write_config(self.file, {"notifications": notifications, "monitors": given})
 
     def set(self, **monitors: object) -> None:
@@ -239,20 +274,31 @@ class Office:
         return self.site.count.there[-1:] == [True]
 
     def due(self) -> bool:
-        return self.row().next_try_at <= self.site.clock.now()
+        return is_due(self.site)
 
-    def put_off(self) -> None:
-        """As if a look had just been done."""
-        with self.site.store.database.write() as conn:
-            later = (self.site.clock.now() + timedelta(hours=1)).replace(tzinfo=None)
-            conn.exec_driver_sql("UPDATE operations SET next_try_at = ?", (str(later),))
+    def rests(self) -> None:
+        """The looks it was begun with are done, and it has no reason for another."""
+        eventually(lambda: self.looks >= 1)  # connected for the first time
+        put_off(self.site)
+        self.clock.come_round()
+        assert not self.due()
 
-    def row(self) -> Operation:
-        return self.site.store.operations.by_key(poll.POLL)
+    def readers(self) -> int:
+        with self.world.channel() as channel:
+            return int(channel.queue_declare(self.world.pool, passive=True).consumer_count)
 
 
 @pytest.fixture
-def office(rabbitmq: RabbitMQ, tmp_path: Path, build: Callable[..., Site]) -> Iterator[Office]:
+def office(
+    rabbitmq: RabbitMQ,
+    tmp_path: Path,
+    build: Callable[..., Site],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Office]:
+    # a broker on a busy machine is slow and not away
+    monkeypatch.setattr(brokers, "ANSWER_S", 60.0)
+    monkeypatch.setattr(nova_driver, "STOP_S", 60.0)
+    monkeypatch.setattr(nova_driver, "FIRST_PAUSE_S", 0.1)
     with (
         contextlib.closing(World(rabbitmq.start(), tmp_path)) as world,
         contextlib.closing(Cable(rabbitmq.port)) as cable,
@@ -276,29 +322,45 @@ def forced(host: str = "cmp1") -> dict[str, Any]:
 def test_push_is_switched_off_and_on_by_configuration_while_running(office: Office) -> None:
     site, nova = office.site, office.world.nova()
     office.set(push=False)
+    office.clock.come_round()
     eventually(lambda: not office.there())
+    eventually(lambda: office.readers() == 0)
     nova.info({}, "service.update", forced())
-    time.sleep(0.5)
+    eventually(lambda: office.world.waiting() == 1)
+    office.clock.come_round()
+    assert office.world.waiting() == 1  # nobody took it
     assert site.states() == {"cmp1": UP}
     office.set(push=True)
     eventually(lambda: site.states() == {"cmp1": DOWN})
-    eventually(lambda: site.count.messages["heard"] == 1)
+    eventually(lambda: site.count.messages["heard"] >= 1)
+
+
+def test_what_another_thread_read_during_a_reload_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_config(tmp_path / "x.conf", {"monitors": {"push": True}})
+    conf = configuration.load([], [str(file)])
+    read_files = conf._reload_config_files
+
+    def busy() -> Any:
+        found = read_files()
+        assert conf.monitors.push is True  # as a thread that looks just now
+        return found
+
+    monkeypatch.setattr(conf, "_reload_config_files", busy)
+    write_config(file, {"monitors": {"push": False}})
+    configuration.reload(conf)
+    assert conf.monitors.push is False
 
 
 def test_when_the_broker_is_back_somebody_looks_at_once(office: Office) -> None:
-    eventually(lambda: office.looks == 1)  # connected for the first time
-    office.put_off()
-    time.sleep(1.2)
-    assert not office.due()
+    office.rests()
     office.cable.cut()
-    eventually(lambda: office.site.count.there == [True, False, True])
+    eventually(lambda: False in office.site.count.there and office.there())
     eventually(office.due)
 
 
 def test_a_new_interval_is_obeyed_at_once(office: Office) -> None:
-    eventually(lambda: office.looks == 1)
-    office.put_off()
-    time.sleep(1.2)
-    assert not office.due()
+    office.rests()
     office.set(poll_interval_s=5)
     eventually(office.due)

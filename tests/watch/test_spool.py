@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from holdfast.model.errors import DriverError, Forbidden, HoldfastError, Invalid
 from holdfast.ports.clock import SystemClock
 from holdfast.watch.courier import Courier
 from holdfast.watch.spool import MOST_PARKED, Spool
+from tests.processes import eventually
 from tests.simclock import SimClock
 
 
@@ -227,8 +227,5 @@ def test_what_was_put_is_there_after_kill_nine(path: str) -> None:
     assert last + 1 <= waiting <= last + 2  # the last may have been put and not said
 
 
-def until(so: Callable[[], bool], limit_s: float = 30) -> None:
-    end = time.monotonic() + limit_s
-    while not so():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.01)
+def until(so: Callable[[], bool]) -> None:
+    eventually(so, every=0.01)

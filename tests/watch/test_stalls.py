@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.model import guest_filter_file
@@ -135,7 +135,7 @@ def test_what_is_stalled_is_told_to_people_and_not_recovered() -> None:
 LIVES = st.sampled_from([RUNS, SLEEPS, STARVES, CRAWLS, IDLE_PRIORITY])
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(1, 6), LIVES), max_size=20))
 def test_stalled_and_running_take_turns_and_nobody_is_stalled_who_just_ran(
     lives: list[tuple[int, At]],

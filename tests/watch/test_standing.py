@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.errors import InvalidInput
@@ -30,6 +30,9 @@ from holdfast.model.standing import (
     ripen,
     to_plain,
 )
+
+#: However busy the machine is.
+CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -258,6 +261,7 @@ RULES = st.builds(
 )
 
 
+@CALM
 @given(SIGHTINGS, RULES)
 def test_a_host_goes_out_of_use_at_most_once_per_damping_window(
     told: list[tuple[float, str, str, bool]], rules: Rules
@@ -277,6 +281,7 @@ def test_a_host_goes_out_of_use_at_most_once_per_damping_window(
     assert all(later - earlier >= window for earlier, later in itertools.pairwise(outs))
 
 
+@CALM
 @given(SIGHTINGS, st.randoms(use_true_random=False))
 def test_messages_that_come_twice_change_nothing(
     told: list[tuple[float, str, str, bool]], chance: object

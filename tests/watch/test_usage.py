@@ -4,6 +4,7 @@ as Nova 34 writes it; the others are heard in tests/lab/test_compute_monitor.py.
 
 from __future__ import annotations
 
+import functools
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from holdfast.conf import monitors as options
 from holdfast.model.notice import Notice, parse
 from holdfast.ports.clock import SystemClock
 from holdfast.ports.metrics import Snapshot
-from holdfast.watch.metrics import dicts, usage
+from holdfast.watch.metrics import dicts, plugin_limits, usage
 from holdfast.watch.monitor import only_hears, wants
 from holdfast.watch.monitors.usage import UsageMonitor
 from tests.processes import eventually
@@ -162,7 +163,11 @@ def test_only_the_last_are_remembered(heard: Heard, monkeypatch: pytest.MonkeyPa
     assert "wr_iops" in forgotten["missing"] and known["wr_iops"] == 10
 
 
-def test_it_is_off_by_default_and_plugins_of_its_file_get_what_is_heard(tmp_path: Path) -> None:
+def test_it_is_off_by_default_and_plugins_of_its_file_get_what_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = functools.partial(plugin_limits.Limits, slow_s=30.0, hang_s=60.0, change_s=60.0)
+    monkeypatch.setattr(plugin_limits, "Limits", patient)  # nobody is blamed for a busy machine
     conf = cfg.ConfigOpts()
     conf.register_opts(options.OPTS, group=options.GROUP)
     conf([], default_config_files=[])

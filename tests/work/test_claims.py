@@ -14,6 +14,7 @@ from holdfast.model.lease import BEFORE_END, END, SEQUENCE, START
 from holdfast.model.operation import Claim, Operation
 from holdfast.ports.ledger import Work
 from holdfast.ports.operations import Operations
+from tests.processes import PATIENCE_S
 from tests.work.conftest import TTL, Shop
 
 KINDS = ("toy", *SEQUENCE)
@@ -208,7 +209,7 @@ def test_many_managers_at_once_claim_every_row_once(shop: Shop) -> None:
     barrier = threading.Barrier(4)
 
     def take(owner: str) -> list[str]:
-        barrier.wait(60)
+        barrier.wait(PATIENCE_S)
         found: list[str] = []
         while taken := shop.operations.claim_due(owner, 3, TTL, KINDS):
             found += [operation.key for operation in taken]

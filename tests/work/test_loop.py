@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.model.errors import Unavailable
 from holdfast.work.loop import BREATH_S, Loop
+from tests.processes import eventually
 from tests.reserve.house import copy
 from tests.simclock import SimClock
 from tests.work.conftest import Shop, Toy
@@ -148,10 +149,7 @@ class ThreadedShop(Shop):
 
     def until(self, key: str, status: str) -> None:
         """Until the row is in that state and the loop at rest."""
-        deadline = time.monotonic() + 60
-        while self.get(key).status != status:
-            assert time.monotonic() < deadline, f"{key} is {self.get(key).status}, not {status}"
-            time.sleep(0.001)
+        eventually(lambda: self.get(key).status == status, every=0.001)
         self.clock.settle()
 
 
@@ -228,8 +226,7 @@ def test_the_loop_comes_round_again_whatever_happens(
 
 def _awake(shop: ThreadedShop) -> None:
     """Until the sleeper has noticed that its time is over."""
-    while shop.clock.overslept():
-        time.sleep(0.0005)
+    eventually(lambda: not shop.clock.overslept(), every=0.0005)
 
 
 def test_a_stopped_loop_takes_nothing_more(threaded: ThreadedShop) -> None:

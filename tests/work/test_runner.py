@@ -21,6 +21,7 @@ from holdfast.model.errors import (
 from holdfast.model.operation import Claim
 from holdfast.work.guarded import MARGIN_S, guarded
 from holdfast.work.kind import NotYet, Run
+from tests.processes import PATIENCE_S
 from tests.simclock import EPOCH
 from tests.work.conftest import TTL, Shop, Toy
 
@@ -438,7 +439,7 @@ def test_no_more_than_its_workers_are_taken_on(shop: Shop) -> None:
     gate = threading.Event()
     with ThreadPoolExecutor(5) as pool:
         runner = shop.runner(
-            Toy("toy", {"a": lambda _run: str(gate.wait(60))}), workers=2, pool=pool
+            Toy("toy", {"a": lambda _run: str(gate.wait(PATIENCE_S))}), workers=2, pool=pool
         )
         loop = shop.loop(runner)
         assert loop.cycle() == shop.settings.poll_interval_s

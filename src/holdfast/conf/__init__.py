@@ -139,6 +139,9 @@ def reload(conf: cfg.ConfigOpts) -> str:
     """Read the files again: mutable options change, others are named in the log and kept."""
     try:
         changed = conf.mutate_config_files()
+        # oslo.config empties its cache before it reads the files: what another thread asked for
+        # meanwhile would keep its old value until the next reload. This empties it again.
+        conf.register_opts([])
     except Exception as error:  # a broken file must not stop a running program
         LOG.error("configuration not reloaded, the old one stays: %s", error)
         return f"configuration not reloaded: {error}"

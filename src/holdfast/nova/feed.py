@@ -74,8 +74,12 @@ class Feed:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait(5)
-            process.close()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                LOG.warning("the process of the metric plugins, %d, takes long to end", process.pid)
+            finally:
+                process.close()
 
     def _is_there(self) -> bool:
         process, now = self._process, self._monotonic()

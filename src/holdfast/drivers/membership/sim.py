@@ -57,7 +57,9 @@ class SimMembership:
             with self._file.looking() as db:
                 rows = db.execute(_STATES, (self.network,)).fetchall()
         except DriverError as error:
-            raise self._failed(error.message) from error
+            # it may have been closed since we looked
+            why = "we are closing" if self._closed.is_set() else error.message
+            raise self._failed(why) from error
         states = {row["name"]: DOWN if row["down"] else UP for row in rows}
         with self._lock:
             if states != self._last or self._version == 0:
