@@ -125,7 +125,9 @@ class Client:
             {"min": amount, "max": amount} if lease.kind == "physical:host" else {"amount": amount}
         )
         change = LeaseChange(reservations={reservation: wish})
-        self._update(lease, change, Mine(lease.id, lease.start, lease.end, lease.kind, amount))
+        # A resize sends no dates, so its yes says nothing of them: they may have been meddled with.
+        after = Mine(lease.id, lease.start, lease.end, lease.kind, amount)
+        self._update(lease, change, after, window=False)
 
     def delete(self) -> None:
         lease = self.mine.pop(self.dice.randrange(len(self.mine)))
@@ -173,10 +175,11 @@ class Client:
             return None
         return found if found.reservations else None
 
-    def _update(self, lease: Mine, change: LeaseChange, after: Mine) -> None:
-        if self._tell(
-            "update", after, lambda: self.commands.update_lease(self.caller, lease.id, change)
-        ):
+    def _update(self, lease: Mine, change: LeaseChange, after: Mine, window: bool = True) -> None:
+        def action() -> object:
+            return self.commands.update_lease(self.caller, lease.id, change)
+
+        if self._tell("update", after, action, window):
             self.mine[self.mine.index(lease)] = after
 
     def _tell(
