@@ -39,6 +39,6 @@ def test_sixty_servers_leave_a_dead_host_side_by_side_and_share_their_looks(
         eventually(all_away, 2 * PATIENCE_S)
         calls, took = fleet.sim.calls(), time.monotonic() - began
     assert calls["moves.evacuate"] == SERVERS
-    # Shared, an answer serves for FRESH_S, and a wave of moves that begin asks once more. Not shared,
+    # Shared, an answer serves for FRESH_S, and a wave of moves that begin asks once more. Else
     # each of the sixty asks at least once when it has begun and once when it has arrived.
     assert calls["moves.migrations"] <= took / looks.FRESH_S + SERVERS / 2, "each looks for itself"
