@@ -344,8 +344,8 @@ class Program:
             self._kept.signal(signal.SIGKILL)
             self._kept.close()
 
-    def terminate(self, timeout: float = PATIENCE_S) -> int:
-        """Ask it to end (SIGTERM), see that it does, and return the exit code."""
+    def terminate(self, timeout: float = PATIENCE_S, children_s: float = 30.0) -> int:
+        """Ask it to end (SIGTERM), see that it and its children do, and return the exit code."""
         self.kept.signal(signal.SIGTERM)
         try:
             code = self.kept.wait(timeout)
@@ -353,7 +353,7 @@ class Program:
             self.kill()
             raise AssertionError(f"{error}\n{self.tail()}") from None
         with contextlib.suppress(AssertionError):
-            eventually(lambda: not self.kept.tree(), 30, 0.01)
+            eventually(lambda: not self.kept.tree(), children_s, 0.01)
         left = self.kept.close()
         assert not left, f"{self.name} left behind {left}\n{self.tail()}"
         return code

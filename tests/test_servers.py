@@ -201,7 +201,7 @@ def test_program_that_leaves_a_child(tmp_path: Path) -> None:
     program.wait_until(lambda: program.log.exists() and program.log.read_text())
     child = psutil.Process(int(program.log.read_text()))
     with pytest.raises(AssertionError, match=r"left behind \['\d+ sleep 61'\]"):
-        program.terminate()
+        program.terminate(children_s=0.5)
     assert not child.is_running()
 
 
