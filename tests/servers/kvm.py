@@ -17,7 +17,7 @@ import tempfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import psutil
 
@@ -173,10 +173,12 @@ class Kvm:
 
         with self.machines[host].connected() as connection:
             try:
-                domain: Any = connection.lookupByUUIDString(guest)
-            except libvirt.libvirtError:
+                is_on = connection.lookupByUUIDString(guest).isActive()
+            except libvirt.libvirtError as error:  # it may go between the two calls
+                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                    raise
                 return "missing"
-            return "running" if domain.isActive() else "off"
+            return "running" if is_on else "off"
 
     def start(self, host: str = "", guest: str = "") -> Self:
         """The machines; or a guest, by hand."""
