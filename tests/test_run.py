@@ -18,6 +18,7 @@ import pytest
 from tests.processes import PATIENCE_S, eventually
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow("each of these runs pytest")
 
 MIXED = """
 import pytest

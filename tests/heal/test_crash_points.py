@@ -34,6 +34,7 @@ from tests.reserve.house import CLAIM_S, Killed, Points, copy
 from tests.simclock import EPOCH, SimClock
 
 CHOSEN = os.environ.get("CRASH_POINTS", "")
+pytestmark = pytest.mark.slow("a recovery is told once for each point at which a manager dies")
 DEAD, HOSTS = "cmp-1", ("cmp-1", "cmp-2", "cmp-3", "cmp-4")
 WORK = (
     desk.INTAKE,

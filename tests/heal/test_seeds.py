@@ -30,6 +30,7 @@ from tests.simclock import SimClock
 SEED = os.environ.get("SEED", "")
 SEEDS = int(os.environ.get("SEEDS", "250"))
 PARTS = 10  # so that several workers share them
+pytestmark = pytest.mark.slow("25 recoveries, each with another misfortune")
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from tests.reserve.stories import LEASE, STORIES, Story, twice, world
 from tests.simclock import EPOCH, SimClock
 
 CHOSEN = os.environ.get("CRASH_POINTS", "")
+pytestmark = pytest.mark.slow("a story is told once for each point at which a manager dies")
 
 
 @dataclass(frozen=True)
