@@ -7,6 +7,7 @@ from everybody else, so they run alone, after all others.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ pytestmark = [
 ]
 
 #: Longer than a manager's claim on its work lasts.
-AWAY_S = 20
+AWAY_S = float(os.environ.get("OUTAGE_S", "20"))
 #: After the part is back: its own start, everybody's reconnecting, our longest pause between tries.
 LATE_S = 180
 
