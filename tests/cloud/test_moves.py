@@ -16,6 +16,7 @@ def moves_of(world: World, server: Server, kind: str = "evacuation") -> list[Mig
     return [move for move in found if move.server_id == server.id]
 
 
+@pytest.mark.slow("nova-compute starts again, and Nova evacuates by its own clock")
 def test_an_evacuation_ends_stopped_elsewhere_and_keeps_the_host_down_until_it_restarts(
     world: World,
 ) -> None:
@@ -97,6 +98,7 @@ def test_what_is_not_there_cannot_be_evacuated(world: World) -> None:
         world.cloud.moves.migrations(source_host="nobody")
 
 
+@pytest.mark.slow("nova-compute starts again, and Nova evacuates by its own clock")
 def test_a_stuck_evacuation_is_reset_and_done_again(world: World) -> None:
     moves, servers, (source, target) = world.cloud.moves, world.cloud.servers, world.hosts
     server = world.boot(host=source)

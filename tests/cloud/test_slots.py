@@ -142,6 +142,7 @@ def test_servers_take_slots_where_they_are_and_no_more_than_there_are(
     assert put(world, host, classes[0], 1).used == 1
 
 
+@pytest.mark.slow("nova-compute starts again")
 def test_slots_outlive_a_restart_of_their_host(
     world: World, classes: tuple[str, str], slot: Flavor
 ) -> None:

@@ -252,6 +252,7 @@ def test_programs_say_what_is_missing(tmp_path: Path) -> None:
         assert "transport_url is not set" in done.stderr
 
 
+@pytest.mark.slow("commands of which each loads for a second")
 def test_db_and_status_and_config_commands(tmp_path: Path) -> None:
     config = write_config(
         tmp_path / "x.conf",

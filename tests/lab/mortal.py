@@ -23,6 +23,7 @@ from lab.parts import environment
 from lab.servers import LabRabbitMQ
 
 from tests.e2e.deployment import write_config
+from tests.lab.site import delete_server
 from tests.processes import Program, eventually
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class MortalHost:
         if self.compute.poll() is not None:
             self.start()
         for server in self.servers:
-            self.admin.compute.delete_server(server, ignore_missing=True)
+            delete_server(self.admin.compute, server)
         left = f"^{PREFIX}"
         eventually(
             lambda: (

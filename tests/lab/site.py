@@ -8,12 +8,11 @@ site.outcome(server)        # "cmp3", or REFUSED
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from openstack.exceptions import NotFoundException
+from openstack.exceptions import HttpException, NotFoundException
 
 from holdfast.nova import names
 from tests.processes import eventually
@@ -25,6 +24,22 @@ if TYPE_CHECKING:
 
 REFUSED = "No valid host"
 PROJECTS = ("red", "blue")
+
+
+def delete_server(compute: Any, server: Any) -> None:
+    """Ask Nova until it accepts: it answers 500 if the scheduler gives the server a host in the
+    same moment ("Object action destroy failed because: host changed")."""
+
+    def accepted() -> bool:
+        try:
+            compute.delete_server(server, ignore_missing=True)
+        except HttpException as error:
+            if error.status_code != 500:
+                raise
+            return False
+        return True
+
+    eventually(accepted, every=0.3)
 
 
 @dataclass
@@ -95,7 +110,7 @@ class Site:
             host = self.outcome(server_id)
             if host in self.hosts:
                 return server_id, host
-            self.admin.compute.delete_server(server_id)
+            delete_server(self.admin.compute, server_id)
             assert host == REFUSED, host
             return None
 
@@ -109,7 +124,7 @@ class Site:
         try:
             return self.outcome(server_id)
         finally:
-            self.admin.compute.delete_server(server_id)
+            delete_server(self.admin.compute, server_id)
 
     def is_gone(self, server_id: str) -> bool:
         try:
@@ -125,8 +140,7 @@ class Site:
             name = f"^{self.prefix}-server"
             left = list(self.admin.compute.servers(all_projects=True, name=name))
             for server in left:
-                with contextlib.suppress(NotFoundException):  # gone meanwhile, as wished
-                    self.admin.compute.delete_server(server.id)
+                delete_server(self.admin.compute, server.id)
             return not left
 
         eventually(gone, every=0.3)

@@ -104,6 +104,7 @@ def town(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
         yield Town(lab, home, host, client.wire, owner)
 
 
+@pytest.mark.slow("Nova takes its time to find a guest switched off")
 def test_a_guest_that_nova_finds_switched_off_runs_again_with_one_incident(town: Town) -> None:
     server = town.host.boot(town.owner, "off")
     pauses = Pauses(town.wire)
@@ -140,6 +141,7 @@ def test_a_guest_that_nova_itself_puts_into_error_runs_again(town: Town) -> None
     assert word["evidence"]["old_state"] == "active"
 
 
+@pytest.mark.slow("Nova does one action after the other")
 def test_what_people_ask_for_makes_no_traffic(town: Town) -> None:
     host, owner = town.host, town.owner.compute
     server = host.boot(town.owner, "asked")

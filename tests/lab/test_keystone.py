@@ -132,6 +132,7 @@ def clear(identity: Any) -> None:
         identity.delete_project(project)
 
 
+@pytest.mark.slow("API and manager start, and commands of which each loads for seconds")
 def test_roles_decide_and_keystones_ids_own_a_lease(town: Town) -> None:
     member, reader, other = town.client("member"), town.client("reader"), town.client("other")
     body = lease_body()
@@ -332,6 +333,7 @@ def test_a_region_or_interface_without_holdfast_says_how_to_get_it(town: Town) -
         Client(session=keystone.connect(wrong)).leases.list()
 
 
+@pytest.mark.slow("commands of which each loads for seconds")
 def test_openstack_reservation_by_the_catalog_makes_a_lease_active_and_no_trust(
     town: Town,
 ) -> None:

@@ -19,6 +19,7 @@ from lab.part import Part, PartFailed, Recipe
 from lab.place import Place
 from lab.steps import Progress, Stamps, Step, do_all
 
+from tests.lab.site import delete_server
 from tests.processes import PATIENCE_S, eventually
 
 
@@ -36,7 +37,7 @@ def server_on(lab: Lab, host: str) -> Iterator[Any]:
     try:
         yield compute.wait_for_server(server, interval=0.2, wait=PATIENCE_S)
     finally:
-        compute.delete_server(server)
+        delete_server(compute, server)
         compute.wait_for_delete(server, interval=0.2, wait=PATIENCE_S)
 
 

@@ -40,6 +40,7 @@ def town(lab: Lab, libvirt: Libvirt, tmp_path_factory: pytest.TempPathFactory) -
         yield made
 
 
+@pytest.mark.slow("libvirtd, an instance monitor and Holdfast start")
 def test_a_guest_whose_death_it_reports_runs_again(
     town: Town, libvirt: Libvirt, tmp_path: Path
 ) -> None:

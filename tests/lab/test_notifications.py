@@ -25,6 +25,7 @@ from holdfast.drivers.notices.nova import NovaNotices
 from holdfast.model.notice import AggregateNotice, Notice, ServerNotice, ServiceNotice
 from holdfast.ports.clock import SystemClock
 from tests.e2e.deployment import write_config
+from tests.lab.site import delete_server
 from tests.processes import PATIENCE_S, eventually, script
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def a_server(lab: Lab, compute: Any) -> Iterator[Any]:
     try:
         yield server
     finally:
-        compute.delete_server(server, ignore_missing=True)
+        delete_server(compute, server)
         compute.wait_for_delete(server, interval=0.2, wait=PATIENCE_S)
 
 

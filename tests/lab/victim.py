@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from openstack.exceptions import BadRequestException
 
+from tests.lab.site import delete_server
 from tests.processes import eventually
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Victim:
             left = self.servers()
             for one in left:
                 if one.task_state != "deleting":
-                    self.admin.compute.delete_server(one.id, ignore_missing=True)
+                    delete_server(self.admin.compute, one.id)
             return not left
 
         eventually(gone, every=0.5)
