@@ -8,7 +8,8 @@ Nova itself takes. Servers count when they are ACTIVE on another host with nothi
 Masakari runs by its defaults; `--wait` makes its `wait_period_after_service_update` another one,
 and the figure says which it was. Holdfast runs as shipped: `holdfast-api` and one
 `holdfast-manager`. Both are told that the host is off, and Holdfast to believe it
-(`trust_host_status`).
+(`trust_host_status`). Once more without that trust: Holdfast waits until Nova's next report of the
+host is overdue; the host has the fence `none`, for the lab has no BMC.
 
     make lab; python bench/beside_masakari.py [--wait SECONDS] [masakari | nova | holdfast]
 """
@@ -37,7 +38,7 @@ SERVERS = 20
 WAIT_S = 180
 #: What Nova and Masakari need beside that wait, ten times over.
 PATIENCE_S = 900
-WANTED = 0.1
+WANTED, WANTED_OF_NOVA = 0.1, 1.4
 #: The last one at which evacuated servers end as they were.
 ENDS_AS_IT_WAS = "2.94"
 ENDED = ("finished", "failed", "error", "ignored")
@@ -175,13 +176,24 @@ def masakari(lab: Lab, wait_s: int) -> Iterator[Side]:
 
 
 @contextlib.contextmanager
-def holdfast(lab: Lab) -> Iterator[Side]:
+def holdfast(lab: Lab, *, trusts: bool) -> Iterator[Side]:
     with (
         tempfile.TemporaryDirectory() as folder,
-        house(lab, Path(folder), cloud="nova") as made,
+        house(lab, Path(folder), cloud="nova", extra=fences(Path(folder), not trusts)) as made,
         contextlib.closing(lab.connect()) as cloud,
     ):
         yield Side("Holdfast", f"{made.url}/instance-ha/v1", cloud.session, "latest")
+
+
+def fences(folder: Path, wanted: bool) -> dict[str, dict[str, object]]:
+    """Options by which every host has the fence `none`, if wanted."""
+    if not wanted:
+        return {}
+    file = folder / "fences.yaml"
+    file.write_text(
+        'hosts:\n  "*":\n    driver: none\n    i_accept_that_servers_may_run_twice: true\n'
+    )
+    return {"fencing": {"devices_file": str(file)}}
 
 
 def load() -> str:
@@ -208,10 +220,11 @@ def with_masakari(lab: Lab, wait_s: int) -> Took:
         return measure(lab, name, lambda victim: reported(side, victim))
 
 
-def with_holdfast(lab: Lab) -> Took:
-    with holdfast(lab) as side:
-        side.furnish(lab.computes, trust_host_status=True)
-        return measure(lab, "Holdfast", lambda victim: reported(side, victim))
+def with_holdfast(lab: Lab, *, trusts: bool = True) -> Took:
+    name = "Holdfast" if trusts else "Holdfast without trust_host_status"
+    with holdfast(lab, trusts=trusts) as side:
+        side.furnish(lab.computes, trust_host_status=trusts)
+        return measure(lab, name, lambda victim: reported(side, victim))
 
 
 def main() -> None:
@@ -225,13 +238,17 @@ def main() -> None:
         print(f"  left out: {error}")
         return
     print(f"a host with {SERVERS} servers is reported dead")
-    theirs = own = None
+    theirs = own = alone = None
     if options.only in (None, "holdfast"):
         own = with_holdfast(lab)
+        with_holdfast(lab, trusts=False)
     if options.only in (None, "nova"):
-        measure(lab, "Nova alone, forced down and evacuated one by one", by_hand)
+        alone = measure(lab, "Nova alone, forced down and evacuated one by one", by_hand)
     if options.only in (None, "masakari"):
         theirs = with_masakari(lab, options.wait)
+    if own and alone:
+        ratio = own.all / alone.all
+        print(f"  Holdfast / Nova alone: {ratio:.2f} (wanted: at most {WANTED_OF_NOVA})")
     if own and theirs:
         ratio = own.all / theirs.all
         print(f"  Holdfast / Masakari: {ratio:.3f} (wanted: at most {WANTED}, by its defaults)")

@@ -158,6 +158,7 @@ def look(store: Store, count: int) -> None:
         "strategy": matrix.default(NETWORKS).to_plain(),
         "rows": [{"health": dict.fromkeys(NETWORKS, "up"), "opinion": "none", "hosts": names}],
     }
+    store.monitors.register("ctl-1", "bench")
     store.monitors.put("ctl-1", at, body)
 
 

@@ -102,7 +102,14 @@ class AgentPart:
         second = SecondOpinion(
             agent.host, expected(settings), guests, settings, clock, agent.looked
         )
-        return Rounds("expectation", settings.expectation_every_s, second.round, clock)
+        rounds = Rounds("expectation", second.pause_s, second.round, clock)
+
+        def removed() -> None:
+            if second.hurry():
+                rounds.ring()
+
+        agent.removed = removed
+        return rounds
 
     def start(self) -> None:
         for part in self._parts:

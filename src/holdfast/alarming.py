@@ -3,7 +3,9 @@
 the heartbeat by which Holdfast knows of both."""
 
 import sys
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
@@ -24,6 +26,11 @@ from holdfast.watch.spool import Spool
 
 SWITCH_S = 0.0005
 ALIVE = (RUNNING, PAUSED)
+#: The kernel makes it at each boot.
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+#: For so long after its boot a host's heartbeats say which guests run there.
+BOOTED_LATELY_S = 1800.0
+MOST_RUNNING = 4096
 
 
 class Alarming:
@@ -68,12 +75,23 @@ class Alarming:
     def _about(self) -> dict[str, Any]:
         waiting, parked = self._spool.counts()
         view = self._agent.view()
+        alive = sorted(uuid for uuid, one in view.tracks.items() if one.life in ALIVE)
         return {
+            **_boot(alive if view.was_read and not view.deaf else None),
             "started_at": self._started_at,
             "program": __version__,
             "groups": self._groups,
             "deaf": view.deaf[:2000],
-            "guests": sum(one.life in ALIVE for one in view.tracks.values()),
+            "guests": len(alive),
             "waiting": waiting,
             "parked": parked,
         }
+
+
+def _boot(running: list[str] | None) -> dict[str, Any]:
+    """Which boot of the host this is, and, if that was lately, which guests run there."""
+    said: dict[str, Any] = {"boot_id": BOOT_ID.read_text().strip()}
+    is_late = time.clock_gettime(time.CLOCK_BOOTTIME) > BOOTED_LATELY_S
+    if running is None or is_late or len(running) > MOST_RUNNING:
+        return said
+    return {**said, "running": running}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts a host monitor together: what `service.py` is to a manager."""
 
+import logging
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -30,13 +31,22 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 
+LOG = logging.getLogger(__name__)
+
+
+def observer(conf: cfg.ConfigOpts) -> str:
+    """The name under which the monitor of this machine votes."""
+    name: str = conf.hostmonitor.name or socket.gethostname()
+    return name
+
+
 class HostMonitorPart:
     """All of it: the monitor, what carries its reports, and what says how it is."""
 
     def __init__(self, conf: cfg.ConfigOpts, reports: Reports, clock: Clock | None = None) -> None:
         settings = conf.hostmonitor
         clock = clock or SystemClock()
-        observer = settings.name or socket.gethostname()
+        name = observer(conf)
         try:
             strategy = StrategyFile(settings.strategy_file, settings.networks)
             watches = [_watch(conf, name, clock) for name in settings.networks]
@@ -45,9 +55,9 @@ class HostMonitorPart:
             raise BadSetup(f"{error.message}; `holdfast matrix check` tells more") from error
         except HoldfastError as error:
             raise BadSetup(error.message) from error
-        self._courier = Courier(self._spool, reports, clock)
+        self._courier = Courier(self._spool, reports, clock, observer=name)
         self._monitor = HostMonitor(
-            observer,
+            name,
             watches,
             strategy,
             self._spool,
@@ -56,9 +66,7 @@ class HostMonitorPart:
             spooled=self._courier.ring,
             changed=self._say,
         )
-        self._heartbeat = Heartbeat(
-            reports, observer, self._monitor.view, settings.heartbeat_s, clock
-        )
+        self._heartbeat = Heartbeat(reports, name, self._monitor.view, settings.heartbeat_s, clock)
         self._parts: Sequence[Part] = (self._courier, self._monitor, self._heartbeat)
 
     def _say(self) -> None:
@@ -81,6 +89,20 @@ def _watch(
     return lambda changed: NetworkWatch(membership, conf.hostmonitor, clock, changed)
 
 
+#: In whose name `holdfast up` registers its own monitor.
+UP = "holdfast up"
+
+
+def register_own(store: "Store", name: str) -> None:
+    """Register the monitor in the process of the API; the one that an earlier process registered
+    under another name, when the machine was called so, votes no more."""
+    _now, listed = store.monitors.listed(registered=True)
+    for one in listed:
+        if one.registration and one.registration.by == UP and one.observer != name:
+            store.monitors.unregister(one.observer)
+    store.monitors.register(name, UP)
+
+
 class InHouse:
     """`ports.reports.Reports` for a monitor in the process of the API and the manager."""
 
@@ -101,8 +123,16 @@ class InHouse:
 def reports(conf: cfg.ConfigOpts) -> Reports:
     """To whom it reports, by the configuration."""
     settings = conf.hostmonitor
+    by_token = settings.report_to != INSTANCE_HA and settings.token_file
 
     def client() -> Client:
+        if by_token:
+            return Client(
+                settings.api_url,
+                agent=read_password(settings.token_file),
+                timeout_s=settings.api_timeout_s,
+                retries=0,
+            )
         user, file = settings.api_user, settings.api_password_file
         return Client(
             settings.api_url,
@@ -118,4 +148,11 @@ def reports(conf: cfg.ConfigOpts) -> Reports:
         raise BadSetup(f"[hostmonitor] {error}") from error
     if settings.report_to == INSTANCE_HA:
         return InstanceHaReports(client)
+    if not by_token:
+        name = observer(conf)
+        LOG.warning(
+            "[hostmonitor] token_file is not set: this monitor does not vote; `holdfast monitor"
+            " register %s` prints its token",
+            name,
+        )
     return HoldfastReports(client)

@@ -37,9 +37,10 @@ from holdfast.model.operation import Operation
 from holdfast.monitors import Watching
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.cloud import Cloud
+from holdfast.ports.fence import UNKNOWN, Fence
 from holdfast.ports.manager import Manager
 from holdfast.ports.sinks import Sink
-from holdfast.recovery import Recovering
+from holdfast.recovery import Recovering, fence
 from holdfast.reserve import due, enforce, hosts, reconcile, refresh, repair, servers, tell
 from holdfast.reserve.announce import Announcer
 from holdfast.reserve.commands import Commands
@@ -331,9 +332,19 @@ def api_services(
         new_id=new_id,
         loop_age_s=loop_age_s,
         ring=ring,
+        read_power=functools.partial(_read_power, core, functools.cache(lambda: fence(core))),
         sim=functools.cache(lambda: _simulator(core)) if core.conf.cloud.driver == "sim" else None,
         feed=Feed(core.store.changes.look, core.clock, core.conf.console.streams),
     )
+
+
+def _read_power(core: Core, fences: Callable[[], Fence], host: str) -> str:
+    """Unknown where the fence cannot be read from here, for whatever reason."""
+    try:
+        return fences().power(host)
+    except (HoldfastError, BadSetup) as error:
+        LOG.warning("the power of %s cannot be read: %s", host, error)
+        return UNKNOWN
 
 
 def _simulator(core: Core) -> Any:

@@ -37,6 +37,8 @@ NETWORK = "public"
 #: What asks for the contents of 1.1.
 LATER = {"OpenStack-API-Version": "reservation 1.1"}
 OWN = "/holdfast/v1"
+#: Of which the tokens of agents and host monitors are made, where a test names no other file.
+SECRET = b"s" * 40
 ADMIN = Caller("admin", "demo", ("admin",), is_admin=True)
 #: Durable work that never ends.
 CHORES = (REFRESH, SWEEP, TIDY, POLL, REPAIR, RECONCILE, TELL)
@@ -80,6 +82,9 @@ class House:
         self.conf.set_override("connection", f"sqlite:///{state / 'holdfast.db'}", "database")
         self.conf.set_override("database", str(state / "sim.db"), "sim")
         self.conf.set_override("prepare_s", 0.0, "reservation")
+        if not self.conf.auth.agent_secret_file:
+            (state / "agent-secret").write_bytes(SECRET)
+            self.conf.set_override("agent_secret_file", str(state / "agent-secret"), "auth")
         self.core = service.Core(self.conf, self.clock)
         self.manager = service.ManagerPart(
             self.core, service.connect_cloud(self.conf, self.core.clock)

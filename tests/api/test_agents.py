@@ -10,12 +10,17 @@ from typing import Any
 
 import bcrypt
 import pytest
+import sqlalchemy as sa
 
 from holdfast.api import agents
 from holdfast.model.errors import InvalidInput, Unauthorized, Unavailable
 from holdfast.model.observed import AGENT_HEADER
+from holdfast.store.alarms import Wanted
+from holdfast.store.tables import operations
 from tests.api.conftest import Build
 from tests.api.house import OWN, House, basic_config, when
+from tests.api.rules import alarm_body
+from tests.processes import eventually
 
 SECRET, OLD = b"s" * 40, b"o" * 40
 
@@ -129,6 +134,48 @@ def test_what_an_agent_reports_is_of_the_host_that_its_token_names(
     assert says("cmp-6.dc2").status_code == 403
     asked = house.call("GET", f"{OWN}/hosts/cmp-6/expected", headers=mine)
     assert asked.json["expected"]["host"] == "cmp-6.dc1"
+
+
+def test_an_alarm_by_an_agents_token_is_kept_once_the_cloud_has_its_server_there(
+    build: Build, tmp_path: Path
+) -> None:
+    house = site(build, tmp_path)
+    (web,) = house.services.sim().world()["servers"]  # on cmp-6
+
+    def raised(host: str) -> None:
+        mine = {AGENT_HEADER: agents.token(host, SECRET)}
+        about = {"project": web["project_id"], "host": host, "key": host}
+        body = {**alarm_body(entity=web["id"], **about), "observer": f"agent@{host}"}
+        answer = house.call("POST", f"{OWN}/observations", headers=mine, json=body)
+        assert answer.status_code == 202, answer.text
+
+    raised("cmp-5")
+    raised("cmp-6")
+    alarms = house.core.store.alarms
+    eventually(lambda: len(alarms.list_all(Wanted())) == 1)
+    store = house.core.store.database
+
+    def asked() -> bool:
+        open_ = sa.select(operations.c.id).where(
+            operations.c.kind == "observation", operations.c.is_open.is_(True)
+        )
+        with store.read() as conn:
+            return conn.execute(open_).first() is None
+
+    eventually(asked)
+    assert [row["host"] for row in alarms.list_all(Wanted())] == ["cmp-6"]
+
+
+def test_an_alarm_about_a_host_is_shown_to_no_project_whatever_its_agent_says(
+    build: Build, tmp_path: Path
+) -> None:
+    house = site(build, tmp_path)
+    mine = {AGENT_HEADER: agents.token("cmp-1", SECRET)}
+    body = alarm_body(kind="host", entity="cmp-1", project="blue")
+    answer = house.call("POST", f"{OWN}/observations", headers=mine, json=body)
+    assert answer.status_code == 202, answer.text
+    assert [row["project_id"] for row in house.core.store.alarms.list_all(Wanted())] == [""]
+    assert house.call("GET", f"{OWN}/alarms", "member").json["alarms"] == []
 
 
 @pytest.mark.parametrize("wrong_s", [-600.0, 0.0, 600.0])

@@ -95,13 +95,13 @@ def test_a_document_has_versions_and_goes_back_to_any(house: House) -> None:
     assert house.call("GET", f"{RULES}/base", query_string="version=2").status_code == 200
 
 
-def test_the_narrower_rule_counts_and_a_project_adds_its_own(house: House) -> None:
+def test_the_narrower_rule_counts_and_a_project_adds_its_own(build: Build) -> None:
+    house = build("[auth]\nagent_groups = gpu: cmp-1\n")
     assert held(house, "cmp-1")["version"] == "none"
     put(house, "base", BUSY)
     put(house, "gpus", BUSY.replace("95", "80"), scope="group:gpu")
     put(house, "one", BUSY.replace("95", "50"), scope="host:cmp-2")
     put(house, "shop", BUSY.replace("95", "70"), scope="project:p-1")
-    house.call("PUT", f"{OWN}/agents/cmp-1", json=beat_body(groups=["gpu"]))
     levels = {}
     for host in ("cmp-1", "cmp-2", "cmp-3"):
         found = alarm_rules_file.parse(held(house, host)["text"], host)
@@ -113,6 +113,37 @@ def test_the_narrower_rule_counts_and_a_project_adds_its_own(house: House) -> No
         "cmp-3": {"busy": 0.95, "shop.busy": 0.7},
     }
     assert held(house, "cmp-2")["origins"] == {"busy": "one", "shop.busy": "shop"}
+
+
+def test_an_agent_does_not_get_the_rules_of_a_group_that_it_names_itself(
+    build: Build, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_bytes(SECRET)
+    groups = "agent_groups = gpu: cmp-1, x-*\nagent_groups = ssd: cmp-?\n"
+    secret = f"agent_secret_file = {tmp_path / 'secret'}\n"
+    house = build(basic_config(tmp_path) + secret + groups)
+    rules = {"gpus": "group:gpu", "ssds": "group:ssd", "vault": "group:vault"}
+    for name, scope in rules.items():
+        body = {"text": BUSY.replace("busy", name), "scope": scope}
+        assert house.call("PUT", f"{RULES}/{name}", "admin", json=body).status_code == 200
+    found, versions = {}, {}
+    for host in ("cmp-1", "cmp-2", "cmp-33"):
+        shown = {AGENT_HEADER: agents.token(host, SECRET)}
+        beat = beat_body(groups=["vault", "gpu"])
+        said = house.call("PUT", f"{OWN}/agents/{host}", headers=shown, json=beat)
+        answer = house.call("GET", f"{OWN}/agents/{host}/alarm-rules", headers=shown)
+        found[host] = sorted(answer.json["alarm_rules"]["origins"])
+        versions[host] = said.json["agent"]["rules"]["version"]
+        assert versions[host] == answer.json["alarm_rules"]["version"]
+    assert found == {"cmp-1": ["gpus", "ssds"], "cmp-2": ["ssds"], "cmp-33": []}
+    listed = house.call("GET", f"{OWN}/agents", "admin").json["agents"]
+    assert [one["groups"] for one in listed] == [["gpu", "ssd"], ["ssd"], []]
+    assert {one["host"]: one["rules"]["wanted"] for one in listed} == versions
+
+
+def test_groups_of_agents_that_cannot_be_read_are_refused_at_the_start(build: Build) -> None:
+    with pytest.raises(ValueError, match="cmp-1"):
+        build("[auth]\nagent_groups = cmp-1\n").conf.auth.agent_groups  # noqa: B018
 
 
 def test_a_field_that_no_agent_measures_is_refused_with_what_may_be_meant(house: House) -> None:

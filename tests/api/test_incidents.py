@@ -147,7 +147,7 @@ def test_from_report_to_recovered_with_a_pause_in_between(live: House) -> None:
     for part in (
         "a COMPUTE_HOST report (cluster_status OFFLINE, event STOPPED, host_status NORMAL)",
         "about host cmp-6 of segment north",
-        "proof that it is off: cmp-6 was fenced: its power reads off.",
+        "proof that it is off: cmp-6 was not fenced: its power reads off already.",
         "recovery is paused by",
         "All guards said yes:",
         f"web-1 ({server['server']}): cmp-6 -> {server['to']}, moved in",
@@ -230,7 +230,7 @@ def test_every_order_is_answered_as_the_document_says(build: Build) -> None:
         (PAUSES, why),
         (SILENCES, {"matcher": {"kind": "guest"}, **HOUR}),
         (APPROVALS, why),
-        (f"{INCIDENTS}/{{incident_id}}/confirm-off", why),
+        (f"{INCIDENTS}/{{incident_id}}/confirm-off", {**why, "despite_power_on": True}),
         (f"{INCIDENTS}/{{incident_id}}/abort", why),
         (f"{INCIDENTS}/{{incident_id}}/retry", {}),
     ):
@@ -360,6 +360,7 @@ def test_an_order_needs_a_reason(
 def test_the_word_that_a_host_is_off_is_kept_with_author_and_reason(build: Build) -> None:
     house = build(CONFIG)
     own = write_incident(house)
+    house.services.sim().fail_host("cmp-3")
     answer = order(house, own, "confirm-off", reason="plug pulled")
     assert answer.status_code == 202
     word = show(house, own)["details"]["confirmed_off"]
@@ -374,6 +375,33 @@ def test_the_word_that_a_host_is_off_is_kept_with_author_and_reason(build: Build
     over = write_incident(house, status="recovered", host="cmp-4")
     code, detail = fault(order(house, over, "confirm-off", reason="plug pulled"))
     assert (code, "nothing waits" in detail) == (409, True)
+
+
+def test_the_word_that_a_host_is_off_is_refused_while_its_fence_reads_on(build: Build) -> None:
+    house = build(CONFIG)
+    own = write_incident(house)
+    code, detail = fault(order(house, own, "confirm-off", reason="plug pulled"))
+    assert (code, "the fence of cmp-3 reads on" in detail) == (409, True), detail
+    assert "--despite-power-on" in detail
+    assert not show(house, own)["details"].get("confirmed_off")
+    answer = order(house, own, "confirm-off", reason="its BMC is wrong", despite_power_on=True)
+    assert answer.status_code == 202, answer.text
+    text = house.call("GET", f"{INCIDENTS}/{own}/explanation").json["explanation"]["text"]
+    assert "said that cmp-3 is off although its fence reads on: its BMC is wrong." in text
+    said = [line["sentence"] for line in show(house, own)["timeline"]]
+    assert "admin says that cmp-3 is off although its fence reads on: its BMC is wrong" in said
+
+
+def test_the_word_that_a_host_is_off_counts_where_its_fence_cannot_be_read(build: Build) -> None:
+    house = build(CONFIG)
+    own = write_incident(house)
+    house.services.sim().change(only_calls=["fence.power"], failure_rate=1.0)
+    answer = order(house, own, "confirm-off", reason="plug pulled")
+    assert answer.status_code == 202, answer.text
+    word = show(house, own)["details"]["confirmed_off"]
+    assert (word["reads_on"], word["despite_power_on"]) == (False, False)
+    odd = order(house, own, "confirm-off", reason="so", despite_power_on="perhaps")
+    assert odd.status_code == 400
 
 
 def test_pauses_are_of_everything_or_of_a_segment(furnished_house: House) -> None:

@@ -39,7 +39,7 @@ HOST_KEYS = {
     "id", "uuid", "name", "failover_segment_id", "failover_segment", "type", "reserved",
     "control_attributes", "on_maintenance", "created_at", "updated_at", "deleted_at", "deleted",
 }  # fmt: skip
-OURS = {"spare_hosts", "trust_host_status"}
+OURS = {"spare_hosts", "trust_host_status", "trust_notifications"}
 
 
 @pytest.fixture
@@ -183,12 +183,13 @@ def test_a_segment_has_the_contracts_keys_and_ours_from_1_4_on(house: House) -> 
     assert isinstance(made["id"], int) and STAMP.fullmatch(made["created_at"])
     assert (made["enabled"], made["updated_at"], made["deleted_at"]) == (True, None, None)
     assert made["deleted"] is False
-    body = {"segment": {"spare_hosts": 2, "trust_host_status": "yes"}}
+    ours = {"spare_hosts": 2, "trust_host_status": "yes", "trust_notifications": "on"}
+    body = {"segment": ours}
     old = house.call("PUT", f"{SEGMENTS}/{made['uuid']}", json=body)
     assert old.json["segment"].keys() == SEGMENT_KEYS
     new = house.call("GET", f"{SEGMENTS}/{made['uuid']}", headers=at("1.4")).json["segment"]
     assert new.keys() == SEGMENT_KEYS | OURS
-    assert (new["spare_hosts"], new["trust_host_status"]) == (2, True)
+    assert {name: new[name] for name in ours} == {**ours, **dict.fromkeys(list(ours)[1:], True)}
     host = add_host(house, made["uuid"], "cmp-1")
     assert host["failover_segment"].keys() == SEGMENT_KEYS
     path = f"{SEGMENTS}/{made['uuid']}/hosts/{host['uuid']}"

@@ -8,14 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import jsonschema
 import pytest
 
+from holdfast.api import agents
 from holdfast.model import matrix
+from holdfast.model.observed import AGENT_HEADER
 from tests.api.conftest import Build
 from tests.api.ha import add_host, make_segment
-from tests.api.house import OWN, House, basic_config
-from tests.api.views import BLIND, NETWORKS, NO_STORAGE, UP, stamp
+from tests.api.house import OWN, SECRET, House, basic_config
+from tests.api.views import BLIND, NETWORKS, NO_STORAGE, UP, registered, stamp
 from tests.api.views import view_body as body
 from tests.processes import eventually
 
@@ -23,7 +26,8 @@ MONITORS, MATRIX, HEALTH = f"{OWN}/monitors", f"{OWN}/matrix", f"{OWN}/hosts/hea
 
 
 def put(house: House, observer: str, sent: dict[str, Any], code: int = 204) -> Any:
-    answer = house.call("PUT", f"{MONITORS}/{observer}", json=sent)
+    mine = registered(house, observer)
+    answer = house.call("PUT", f"{MONITORS}/{observer}", json=sent, headers=mine)
     assert answer.status_code == code, answer.text
     return answer
 
@@ -51,7 +55,8 @@ def vote(house: House, observer: str, host: str, state: str, at: float = 0) -> d
         "observed_at": stamp(at),
         "evidence": evidence,
     }
-    answer = house.call("POST", f"{OWN}/observations", json=sent)
+    mine = registered(house, observer)
+    answer = house.call("POST", f"{OWN}/observations", json=sent, headers=mine)
     assert answer.status_code == 202, answer.text
     found: dict[str, Any] = answer.json["observation"]
     return found
@@ -75,6 +80,28 @@ def test_a_monitor_is_listed_with_what_it_sees_and_whether_it_does(house: House)
     assert one["strategy_source"] == "default"
     assert one["networks"]["storage"] == dark
     assert one["networks"]["manage"]["sighted"] is True
+
+
+def test_what_is_to_be_changed_about_a_cluster_is_shown(house: House) -> None:
+    sent = body((UP, "none", ["cmp-1"]))
+    sight = {**sent["networks"]["storage"], "warning": "the cluster has 1 server"}
+    put(house, "ctl-1", {**sent, "networks": {**sent["networks"], "storage": sight}})
+    (one,) = get(house, MONITORS)
+    assert one["networks"]["storage"]["warning"] == "the cluster has 1 server"
+    assert "warning" not in one["networks"]["manage"]
+
+
+def test_a_host_lost_on_all_networks_is_shown_as_an_alert_while_one_network_is_blind(
+    house: House,
+) -> None:
+    dark = {"sighted": False, "leader": "", "since": stamp(), "why": "no leader"}
+    sent = body((("down", "down", "unknown"), "undecided", ["cmp-1"]))
+    put(house, "ctl-1", {**sent, "networks": {**sent["networks"], "storage": dark}})
+    (one,) = get(house, HEALTH)
+    assert one["action"] == "alert"
+    shown = house.call("GET", f"{OWN}/hosts/cmp-1/health").json["health"]
+    assert (shown["action"], shown["for_s"]) == ("alert", 3.0)
+    assert get(house, MATRIX)["blind"] == ["storage"]
 
 
 def test_what_is_older_than_what_is_kept_changes_nothing(house: House) -> None:
@@ -158,7 +185,7 @@ def test_one_host_tells_who_sees_what_and_how_they_vote(house: House) -> None:
     found = get(house, f"{OWN}/hosts/cmp-1.example.org/health")
     assert found["host"] == "cmp-1"
     assert found["votes"] == {
-        "for": ["ctl-1"], "against": ["ctl-2"], "abstain": ["ctl-3", "ctl-4"], "needed": 1,
+        "for": ["ctl-1"], "against": ["ctl-2"], "abstain": ["ctl-3", "ctl-4"], "needed": 2,
     }  # fmt: skip
     storage = found["networks"]["storage"]
     assert storage["state"] == "down"
@@ -172,7 +199,7 @@ def test_one_host_tells_who_sees_what_and_how_they_vote(house: House) -> None:
     assert found["incident_id"] is None
     lost = house.call("GET", f"{OWN}/hosts/cmp-7/health")
     assert lost.status_code == 404
-    assert "no monitor knows a host 'cmp-7'" in lost.text
+    assert "no registered monitor knows a host 'cmp-7'" in lost.text
 
 
 def test_monitors_that_fell_silent_are_neither_shown_nor_counted(house: House) -> None:
@@ -217,7 +244,7 @@ def test_nonsense_is_refused_by_name_and_not_kept(
 ) -> None:
     answer = put(shared, "ctl-1", sent, code=400)
     assert named in answer.json["errors"][0]["detail"]
-    assert get(shared, MONITORS) == []
+    assert [one["seen_at"] for one in get(shared, MONITORS)] == [None]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +254,7 @@ def test_a_vote_that_nobody_could_count_is_refused(
     shared: House, change: dict[str, str], said: str
 ) -> None:
     sent = {
-        "observer": "ctl-1",
+        "observer": "ctl-8",
         "subject": "host:cmp-1",
         "kind": "host_health",
         "state": "failed",
@@ -247,12 +274,162 @@ def test_twenty_thousand_hosts_with_long_names_are_taken_within_a_second(house: 
     assert one["hosts"] == 20_000
 
 
+def said(observer: str, kind: str = "host_health") -> dict[str, Any]:
+    body = {"observer": observer, "subject": "host:cmp-6", "kind": kind, "state": "failed"}
+    return {**body, "since": stamp(-3), "observed_at": stamp(), "evidence": {"host": "ctl-1"}}
+
+
+@pytest.fixture
+def basic(build: Build, tmp_path: Path) -> House:
+    """With http_basic: a user `service` that reports, a user `admin`."""
+    return build(basic_config(tmp_path))
+
+
+def register(house: House, observer: str, code: int = 201) -> Any:
+    answer = house.call("POST", MONITORS, "admin", json={"observer": observer})
+    assert answer.status_code == code, answer.text
+    return answer.json
+
+
+def test_a_monitor_is_registered_by_an_admin_and_votes_by_its_token(basic: House) -> None:
+    made = register(basic, "ctl-1")["monitor"]
+    assert made["token"].startswith("monitor@ctl-1:")
+    assert made["registered_by"] == "admin"
+    assert register(basic, "ctl-1")["monitor"] == made
+    listed = basic.call("GET", MONITORS, "admin").json["monitors"]
+    assert [(one["registered"], one["fresh"], one["seen_at"]) for one in listed] == [
+        (True, False, None)
+    ]
+    assert "token_file" in listed[0]["hint"]
+    mine = {AGENT_HEADER: made["token"]}
+    seen = body((NO_STORAGE, "recovery", ["cmp-6"]), at=-1)
+    assert basic.call("PUT", f"{MONITORS}/ctl-1", headers=mine, json=seen).status_code == 204
+    answer = basic.call("POST", f"{OWN}/observations", headers=mine, json=said("ctl-1"))
+    assert answer.status_code == 202
+    health = basic.call("GET", f"{OWN}/hosts/cmp-6/health", "admin").json["health"]
+    assert health["votes"] == {"for": ["ctl-1"], "against": [], "abstain": [], "needed": 1}
+    (one,) = basic.call("GET", MONITORS, "admin").json["monitors"]
+    assert (one["registered"], one["fresh"], one["hint"]) == (True, True, "")
+
+
+def test_a_monitors_token_is_good_for_its_name_and_for_reports_of_hosts_alone(
+    basic: House,
+) -> None:
+    mine = {AGENT_HEADER: register(basic, "ctl-1")["monitor"]["token"]}
+    register(basic, "ctl-2")
+    seen, path = body((UP, "none", ["cmp-1"])), f"{OWN}/observations"
+    for name in ("ctl-2", "ctl-3"):
+        assert basic.call("PUT", f"{MONITORS}/{name}", headers=mine, json=seen).status_code == 403
+        assert basic.call("POST", path, headers=mine, json=said(name)).status_code == 403
+    assert basic.call("POST", path, headers=mine, json=said("ctl-1", "guest")).status_code == 403
+    for other in (MONITORS, MATRIX, HEALTH, path, f"{OWN}/agents/cmp-1/alarm-rules"):
+        assert basic.call("GET", other, headers=mine).status_code == 403, other
+    body_ = {"observer": "ctl-9"}
+    assert basic.call("POST", MONITORS, headers=mine, json=body_).status_code == 403
+    assert basic.call("DELETE", f"{MONITORS}/ctl-2", headers=mine).status_code == 403
+
+
+def test_nobody_else_speaks_under_the_name_of_a_registered_monitor(basic: House) -> None:
+    register(basic, "ctl-1")
+    seen = body((UP, "none", ["cmp-1"]))
+    agent = {AGENT_HEADER: agents.token("ctl-1", SECRET)}
+    for user, shown in (("service", {}), ("admin", {}), ("", agent)):
+        answer = basic.call("PUT", f"{MONITORS}/ctl-1", user, headers=shown, json=seen)
+        assert answer.status_code == 403, user
+        for kind in ("host_health", "guest"):
+            sent = said("ctl-1", kind)
+            answer = basic.call("POST", f"{OWN}/observations", user, headers=shown, json=sent)
+            assert answer.status_code == 403, (user, kind)
+    (one,) = basic.call("GET", MONITORS, "admin").json["monitors"]
+    assert one["seen_at"] is None
+
+
+def test_observers_that_a_service_makes_up_are_listed_and_have_no_vote(basic: House) -> None:
+    mine = {AGENT_HEADER: register(basic, "ctl-1")["monitor"]["token"]}
+    well = body((UP, "none", ["cmp-6"]))
+    assert basic.call("PUT", f"{MONITORS}/ctl-1", headers=mine, json=well).status_code == 204
+    dead = body((NO_STORAGE, "recovery", ["cmp-6"]), at=-1)
+    for name in ("evil-1", "evil-2"):
+        assert basic.call("PUT", f"{MONITORS}/{name}", "service", json=dead).status_code == 204
+        answer = basic.call("POST", f"{OWN}/observations", "service", json=said(name))
+        assert answer.status_code == 202
+    listed = basic.call("GET", MONITORS, "admin").json["monitors"]
+    assert {one["observer"]: one["registered"] for one in listed} == {
+        "ctl-1": True, "evil-1": False, "evil-2": False,
+    }  # fmt: skip
+    assert "`holdfast monitor register evil-1`" in listed[1]["hint"]
+    health = basic.call("GET", f"{OWN}/hosts/cmp-6/health", "admin").json["health"]
+    assert health["votes"] == {"for": [], "against": ["ctl-1"], "abstain": [], "needed": 1}
+    assert health["networks"]["storage"]["state"] == "up"
+    (shown,) = basic.call("GET", HEALTH, "admin").json["hosts"]
+    assert (shown["health"]["storage"], shown["since"]) == ("up", None)
+
+
+def test_an_unregistered_monitor_has_no_vote_and_its_token_is_refused(basic: House) -> None:
+    mine = {AGENT_HEADER: register(basic, "ctl-1")["monitor"]["token"]}
+    seen, path = body((UP, "none", ["cmp-1"])), f"{MONITORS}/ctl-1"
+    assert basic.call("PUT", path, headers=mine, json=seen).status_code == 204
+    assert basic.call("DELETE", path, "service").status_code == 403
+    assert basic.call("DELETE", path, "admin").status_code == 204
+    refused = basic.call("PUT", path, headers=mine, json=seen)
+    assert (refused.status_code, "is not registered" in refused.text) == (403, True)
+    sent = said("ctl-1")
+    assert basic.call("POST", f"{OWN}/observations", headers=mine, json=sent).status_code == 403
+    assert basic.call("GET", MONITORS, "admin").json["monitors"] == []
+    assert basic.call("DELETE", path, "admin").status_code == 404
+
+
+def test_what_is_no_token_of_a_monitor_lets_nobody_in(basic: House) -> None:
+    token = register(basic, "ctl-1")["monitor"]["token"]
+    sealed = token.partition(":")[2]
+    as_agent = agents.token("ctl-1", SECRET).partition(":")[2]
+    for shown in (
+        "monitor@", "monitor@ctl-1", "monitor@ctl-1:", f"monitor@ctl-2:{sealed}",
+        f"monitor@ctl-1:{as_agent}", f"ctl-1:{sealed}", agents.token("monitor@ctl-1", SECRET),
+    ):  # fmt: skip
+        seen = body((UP, "none", ["cmp-1"]))
+        answer = basic.call("PUT", f"{MONITORS}/ctl-1", headers={AGENT_HEADER: shown}, json=seen)
+        assert answer.status_code == 401, shown
+
+
+def test_a_role_or_user_that_is_called_monitor_makes_nobody_one(
+    build: Build, tmp_path: Path
+) -> None:
+    config = basic_config(tmp_path)
+    hashed = bcrypt.hashpw(b"monitor@ctl-1", bcrypt.gensalt(4)).decode()
+    with (tmp_path / "htpasswd").open("a") as passwords:
+        passwords.write(f"monitor@ctl-1:{hashed}\n")
+    with (tmp_path / "users.yaml").open("a") as users:
+        users.write("monitor@ctl-1: {project: blue, roles: [Monitor]}\n")
+    house = build(config)
+    register(house, "ctl-1")
+    seen = body((UP, "none", ["cmp-1"]))
+    answer = house.call("PUT", f"{MONITORS}/ctl-1", "monitor@ctl-1", json=seen)
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("name", ["", " ctl-1", "ctl-1 ", "a:b", "a/b", "agent@cmp-1", "x" * 129])
+def test_a_name_that_cannot_be_registered_is_refused(basic: House, name: str) -> None:
+    register(basic, name, 400)
+
+
+def test_without_a_secret_no_monitor_can_be_registered_and_it_is_said_what_to_do(
+    basic: House,
+) -> None:
+    basic.conf.set_override("agent_secret_file", None, "auth")
+    answer = basic.call("POST", MONITORS, "admin", json={"observer": "ctl-1"})
+    assert answer.status_code == 409
+    assert "openssl rand" in answer.text
+    assert basic.call("GET", MONITORS, "admin").json["monitors"] == []
+
+
 def test_a_service_reports_and_an_admin_looks(build: Build, tmp_path: Path) -> None:
     house = build(basic_config(tmp_path))
     sent = body((UP, "none", ["cmp-1"]))
     for user, code in (("member", 403), ("service", 204), ("admin", 204)):
         path = f"{MONITORS}/ctl-1"
         assert house.call("PUT", path, user, json=sent).status_code == code, user
+    put(house, "ctl-1", sent)
     for path in (MONITORS, MATRIX, HEALTH, f"{OWN}/hosts/cmp-1/health"):
         for user, code in (("member", 403), ("admin", 200)):
             assert house.call("GET", path, user).status_code == code, (user, path)

@@ -123,7 +123,7 @@ def test_the_same_report_twice_is_one_row(house: House) -> None:
 def test_a_report_that_lost_every_race_is_asked_for_again_never_taken_for_done(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lose(*_args: object) -> None:
+    def lose(*_args: object, **_named: object) -> None:
         raise StaleWrite("lost a race")
 
     monkeypatch.setattr(house.core.store.observations, "add", lose)

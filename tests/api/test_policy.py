@@ -82,8 +82,10 @@ MAY = {
     "instance_ha:vmove:list": ADMINS,
     "instance_ha:vmove:show": ADMINS,
     "holdfast:availability:show": READERS,
-    "holdfast:observation:create": {*SERVICES, "agent"},
-    "holdfast:monitor:report": SERVICES,
+    "holdfast:observation:create": {*SERVICES, "agent", "monitor"},
+    "holdfast:monitor:report": {*SERVICES, "monitor"},
+    "holdfast:monitor:register": ADMINS,
+    "holdfast:monitor:unregister": ADMINS,
     "holdfast:observation:list": SERVICES,
     "holdfast:reservation:replace": ADMINS,
     "holdfast:lease:acknowledge": MEMBERS,
@@ -146,6 +148,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", ADDRESSES): {"floating_network_id": NETWORK, "floating_ip_address": "203.0.113.8"},
     ("POST", f"{OWN}/observations"): SEEN,
     ("PUT", f"{OWN}/monitors/{{observer}}"): view_body(),
+    ("POST", f"{OWN}/monitors"): {"observer": "ctl-9"},
     ("PUT", f"{OWN}/agents/{{host}}"): beat_body(),
     ("PUT", f"{OWN}/agents/{{host}}/samples"): {"begin": 1, "points": 0, "lines": []},
     ("POST", f"{OWN}/hosts/{{host}}/samples"): {},
@@ -157,7 +160,10 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PUT", f"{OWN}/sim/settings"): {"latency_s": 0},
     ("POST", f"{OWN}/incidents/{{incident_id}}/retry"): {},
     ("POST", f"{OWN}/incidents/{{incident_id}}/abort"): {"reason": "a drill"},
-    ("POST", f"{OWN}/incidents/{{incident_id}}/confirm-off"): {"reason": "plug pulled"},
+    ("POST", f"{OWN}/incidents/{{incident_id}}/confirm-off"): {
+        "reason": "plug pulled",
+        "despite_power_on": True,
+    },
     ("POST", f"{OWN}/approvals"): {"reason": "it is so"},
     ("POST", f"{OWN}/pauses"): {"reason": "a storm"},
     ("POST", f"{OWN}/silences"): {
@@ -279,6 +285,8 @@ def test_each_persona_may_do_what_its_roles_allow_and_nothing_else(
         furnish_case(guarded, path)
     if "{rules_name}" in route.path:
         furnish_rules(guarded)
+    if route.rule == "holdfast:monitor:unregister":
+        furnish_view(guarded)
     if "{alarm_id}" in route.path:
         path = path.replace("{alarm_id}", furnish_alarm(guarded))
     judge(guarded, route, path, json=body, params=QUERIES.get(route.path))

@@ -6,8 +6,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from holdfast.api import monitors
 from holdfast.model import matrix
-from tests.api.house import House
+from holdfast.model.observed import AGENT_HEADER
+from holdfast.store import Store
+from tests.api.house import SECRET, House
 
 NETWORKS = ("manage", "tenant", "storage")
 UP, NO_STORAGE = ("up", "up", "up"), ("up", "up", "down")
@@ -37,7 +40,19 @@ def view_body(
     }
 
 
+def registered(house: House, observer: str) -> dict[str, str]:
+    """A monitor that votes; the header that shows its token."""
+    house.core.store.monitors.register(observer, "ann")
+    return {AGENT_HEADER: monitors.token(observer, SECRET)}
+
+
+def see(store: Store, sent: dict[str, Any], observer: str = "ctl-1") -> None:
+    """A registered monitor says what it sees."""
+    store.monitors.register(observer, "ann")
+    said = dict(sent)
+    store.monitors.put(observer, datetime.fromisoformat(said.pop("at")), said)
+
+
 def furnish_view(house: House) -> None:
     """A monitor that sees cmp-1."""
-    sent = view_body((UP, "none", ["cmp-1"]))
-    house.core.store.monitors.put("ctl-1", datetime.fromisoformat(sent.pop("at")), sent)
+    see(house.core.store, view_body((UP, "none", ["cmp-1"])))

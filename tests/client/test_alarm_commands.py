@@ -29,7 +29,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an API to which an agent spoke, that had an alarm."""
     number = free_port()
     furnished = template(tmp_path_factory.mktemp("template"))
-    with House(copy(furnished, tmp_path_factory.mktemp("site"))) as house:
+    config = "[auth]\nagent_groups = gpu: cmp-1\n"
+    with House(copy(furnished, tmp_path_factory.mktemp("site")), config) as house:
         server = service.Server("127.0.0.1", number, house.app, threads=2)
         server.start()
         try:

@@ -286,7 +286,7 @@ def test_the_password_comes_from_a_file(fake: Fake, holdfast: Run, tmp_path: Any
 def test_every_command_of_ours_teaches_by_example(holdfast: Run) -> None:
     entries = importlib.metadata.entry_points(group="holdfast.commands")
     ours = [e.name for e in entries if e.value.startswith("holdfast.client.")]
-    assert len(ours) == 63
+    assert len(ours) == 65
     for name in ours:
         ran = holdfast(*name.split(), "--help")
         assert ran.code == 0

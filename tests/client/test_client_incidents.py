@@ -355,6 +355,16 @@ def test_an_order_says_how_the_incident_stands_then(fake: Fake, holdfast: Run, o
     assert ran.err == f"incident {UUID} is aborted: aborted by ann: a drill\n"
 
 
+def test_confirm_off_says_that_the_fence_is_wrong_only_if_told_to(
+    fake: Fake, holdfast: Run
+) -> None:
+    fake.says(SHOW, (200, {"incident": case()}))
+    fake.says(f"POST {PATH}/{UUID}/confirm-off", (202, {"incident": listed(status="running")}))
+    ran = holdfast("incident", "confirm-off", UUID, "--despite-power-on", "--reason", "so")
+    assert ran.code == 0
+    assert fake.asked[-1]["body"] == {"reason": "so", "despite_power_on": True}
+
+
 def test_an_order_goes_on_after_one_that_is_refused(fake: Fake, holdfast: Run) -> None:
     fake.says(SHOW, (200, {"incident": case()}))
     fake.says(f"GET {PATH}/{OTHER}", (200, {"incident": case(id=OTHER)}))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_client_fake import Fake, Run, clean_environment
 from tests.api.house import House, copy, template
-from tests.api.views import BLIND, NETWORKS, NO_STORAGE, UP, stamp, view_body
+from tests.api.views import BLIND, NETWORKS, NO_STORAGE, UP, registered, stamp, view_body
 from tests.processes import free_port
 
 from holdfast import service
@@ -57,7 +57,8 @@ def _speak(house: House) -> None:
         ("ctl-2", view_body(*whole, heartbeat_s=300)),
         ("ctl-3", third),
     ):
-        answer = house.call("PUT", f"/holdfast/v1/monitors/{name}", json=sent)
+        mine = registered(house, name)
+        answer = house.call("PUT", f"/holdfast/v1/monitors/{name}", json=sent, headers=mine)
         assert answer.status_code == 204, answer.text
 
 
@@ -155,7 +156,7 @@ def test_matrix_explain_tells_all_of_one_host(real: Run) -> None:
     assert lines[0] == "host cmp-08: ●●○ storage down"
     assert lines[3] == "  storage  ○ down, say ctl-1 and ctl-2; unknown, says ctl-3"
     assert lines[4] == "row: [up, up, down]: storage down -> recovery after 3 s"
-    assert lines[5].startswith("votes: 3 without an opinion (ctl-1, ctl-2, ctl-3); it takes 1")
+    assert lines[5].startswith("votes: 3 without an opinion (ctl-1, ctl-2, ctl-3); it takes 2")
     assert lines[-1] == "so: it is recovered if this lasts: after 3 s monitors vote for it"
 
 
@@ -163,7 +164,7 @@ def test_a_host_that_no_monitor_knows_is_an_error_that_says_so(real: Run, site: 
     for command in ("matrix explain nowhere", "host health nowhere"):
         ran = real(*command.split())
         assert (ran.code, ran.out) == (1, "")
-        assert "no monitor knows a host 'nowhere'" in ran.err
+        assert "no registered monitor knows a host 'nowhere'" in ran.err
     client = Client(site)
     with pytest.raises(NotFound):
         client.monitors.host("a/b?c")
@@ -174,14 +175,14 @@ def test_monitor_list_says_who_was_heard_of_and_who_is_blind(real: Run) -> None:
     ran = real("monitor", "list")
     assert (ran.code, ran.err) == (0, "")
     head, *table = cells(ran.out)
-    assert head[:4] == ["observer", "kind", "fresh", "seen_at"]
-    assert head[4:] == ["networks", "hosts", "strategy", "trouble"]
+    assert head[:5] == ["observer", "registered", "kind", "fresh", "seen_at"]
+    assert head[5:] == ["networks", "hosts", "strategy", "trouble"]
     shown = {row[0]: row for row in table}
-    assert shown["ctl-1"][1:3] == ["host", "True"]
-    assert shown["ctl-1"][4:] == ["●●● sees all", "10", "default", ""]
-    assert shown["ctl-3"][4].startswith("●●○ storage blind since 20")
-    assert shown["ctl-3"][4].endswith(": no leader")
-    assert shown["ctl-3"][6] == "/etc/odd.yaml"
+    assert shown["ctl-1"][1:4] == ["True", "host", "True"]
+    assert shown["ctl-1"][5:] == ["●●● sees all", "10", "default", ""]
+    assert shown["ctl-3"][5].startswith("●●○ storage blind since 20")
+    assert shown["ctl-3"][5].endswith(": no leader")
+    assert shown["ctl-3"][7] == "/etc/odd.yaml"
 
 
 def test_monitor_list_names_what_somebody_has_to_look_after() -> None:
@@ -190,7 +191,34 @@ def test_monitor_list_names_what_somebody_has_to_look_after() -> None:
     assert row["trouble"] == "strategy.yaml has a problem; 2 reports wait to be delivered"
 
 
+def test_monitor_list_names_a_cluster_with_too_few_servers() -> None:
+    sight = {"sighted": True, "leader": "", "since": stamp(), "why": ""}
+    networks = {"manage": sight, "storage": {**sight, "warning": "the cluster has 1 server"}}
+    row = monitor._row({"networks": networks, "strategy_source": "default"})
+    assert row["trouble"] == "storage: the cluster has 1 server"
+
+
 # what a scripted one says
+
+
+def test_a_monitor_is_registered_and_its_token_printed_alone(fake: Fake, holdfast: Run) -> None:
+    made = {"observer": "ctl-1", "token": "monitor@ctl-1:abc"}
+    fake.says("POST /holdfast/v1/monitors", (201, {"monitor": made}))
+    ran = holdfast("monitor", "register", "ctl-1")
+    assert (ran.code, ran.out) == (0, "monitor@ctl-1:abc\n")
+    assert fake.asked[0]["body"] == {"observer": "ctl-1"}
+
+
+def test_monitors_are_unregistered_by_name(fake: Fake, holdfast: Run) -> None:
+    fake.says("DELETE /holdfast/v1/monitors/ctl-1", (204, None))
+    fake.says("DELETE /holdfast/v1/monitors/ctl-2", (404, {}))
+    ran = holdfast("monitor", "unregister", "ctl-1", "ctl-2")
+    assert (ran.code, "monitor ctl-1 unregistered" in ran.err) == (1, True)
+
+
+def test_monitor_list_says_what_makes_a_monitor_vote() -> None:
+    row = monitor._row({"networks": {}, "strategy_source": "", "hint": "not registered"})
+    assert (row["networks"], row["trouble"]) == ("", "not registered")
 
 
 def test_where_no_monitor_was_heard_of_that_is_said(fake: Fake, holdfast: Run) -> None:
@@ -261,6 +289,19 @@ def test_check_lists_every_problem_with_its_line_and_ends_with_1(check: Callable
     )
     assert "larger than" in check("#" * 100_000).err
     assert "not UTF-8" in check(b"\xff").err
+
+
+def test_check_names_the_rows_that_a_file_leaves_out_and_ends_with_0(
+    check: Callable[..., Any],
+) -> None:
+    text = "sequence: [a, b]\nmatrix: [{health: [up, down], action: [recovery]}]\n"
+    ran = check(text, "--networks", "a,b")
+    assert ran.code == 0
+    assert ran.err == (
+        "strategy.yaml: 2 rows are left out and count as none, in the order a, b:"
+        " [down, up], [down, down]\n"
+    )
+    assert [row[2] for row in cells(ran.out)[1:]] == ["none", "recovery", "none", "none"]
 
 
 def test_check_says_what_cannot_be_read(check: Callable[..., Any], holdfast: Run) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Servers port, in every world."""
 
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -38,6 +39,14 @@ def test_a_server_tells_who_made_it_and_when(world: World) -> None:
     world.cloud.servers.stop(made.id)
     stopped = settled(world, made, "SHUTOFF")
     assert (stopped.user_id, stopped.created_at) == (made.user_id, made.created_at)
+
+
+def test_properties_are_told_of_images_that_are_there(world: World) -> None:
+    server = world.boot(host=world.hosts[0])
+    images = [server.image_id] if server.image_id else []
+    found = world.cloud.servers.image_properties([*images, str(uuid.uuid4())])
+    assert list(found) == images
+    assert all(isinstance(value, str) for said in found.values() for value in said.values())
 
 
 def test_an_action_needs_the_right_state_and_says_so(world: World) -> None:

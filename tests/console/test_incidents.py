@@ -133,7 +133,10 @@ def test_a_host_dies_and_its_page_follows_until_it_is_recovered(
         expect(timeline).to_contain_text("recovered: cmp-6: 1 of 1")
         expect(timeline).to_contain_text("web-1: leaves cmp-6")
         expect(timeline.locator("li").first).to_contain_text("it happened, says a COMPUTE_HOST")
-        names = ["noticed", "judged", "fenced", "told and repaired", "moved", "verified", "closed"]
+        names = [
+            *("noticed", "judged", "proven off", "told and repaired", "moved", "verified"),
+            "closed",
+        ]
         expect(page.locator(".phases b")).to_have_text(names)
         expect(page.locator("svg.bar rect")).to_have_count(len(names))
         story = page.locator("#incident-story")
@@ -233,7 +236,11 @@ def test_an_order_that_comes_too_late_is_refused_on_the_page_with_what_was_typed
     empty = send(person, f"{LIST}/{held}/abort", {"reason": ""})
     assert (empty.status_code, "say why: it is kept" in empty.text) == (400, True)
     assert site.call("GET", f"{OWN}/incidents/{held}").json["incident"]["status"] == "held"
+    on = send(person, f"{LIST}/{held}/confirm-off", {"reason": "plug pulled"})
+    assert (on.status_code, "the fence of cmp-3 reads on" in on.text) == (409, True)
+    site.services.sim().fail_host("cmp-3")
     done = send(person, f"{LIST}/{held}/confirm-off", {"reason": "plug pulled"})
+    site.services.sim().recover_host("cmp-3")
     assert (done.status_code, done.headers["Location"].split("?")[0]) == (303, f"{LIST}/{held}")
     assert "said that cmp-3 is off: plug pulled." in person.get(f"{LIST}/{held}").text
     yes = send(person, f"{LIST}/{held}/approve", {"reason": "it is so"})

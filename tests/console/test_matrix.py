@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from holdfast.console.matrix_trial import compare
 from holdfast.model import matrix
+from tests.api import views
 from tests.api.house import basic_config
 from tests.api.views import BLIND, NETWORKS, NO_STORAGE, UP, view_body
 from tests.console.browser import SCREENS, check_for_everybody, opened, picture
@@ -32,8 +32,7 @@ def see(site: Site, *down: str, observer: str = "ctl-1", **more: Any) -> None:
     well = [name for name in ("cmp-1", "cmp-2", "cmp-3") if name not in down]
     rows = [(UP, "none", well), (BLIND, "undecided", ["cmp-9"])]
     rows += [(NO_STORAGE, "recovery", list(down))] if down else []
-    sent = view_body(*rows, heartbeat_s=300, **more)
-    site.core.store.monitors.put(observer, datetime.fromisoformat(sent.pop("at")), sent)
+    views.see(site.core.store, view_body(*rows, heartbeat_s=300, **more), observer)
 
 
 def kept(site: Site) -> list[str]:
@@ -113,6 +112,15 @@ def test_who_changes_the_theme_on_what_was_tried_sees_the_strategy(
     assert '<input type="hidden" name="next" value="/console/matrix">' in shown.text
 
 
+def test_rows_that_a_tried_strategy_leaves_out_are_named(site: Site) -> None:
+    person = Person(site)
+    word = person.word("/console/audit")
+    shown = person.post("/console/matrix/try", {"text": ALERT}, word)
+    assert "3 rows are left out and count as none" in shown.text
+    shown = person.post("/console/matrix/try", {"text": ALERT + "otherwise: none\n"}, word)
+    assert "left out" not in shown.text
+
+
 @pytest.mark.parametrize(("theme", "width"), SCREENS)
 def test_everybody_can_use_it_on_any_screen(
     browser: Browser, site: Site, theme: Any, width: int
@@ -181,12 +189,12 @@ def test_it_is_for_administrators_and_says_so_where_there_is_none(
 def test_the_same_strategy_changes_nothing() -> None:
     now = matrix.default(NETWORKS)
     shown = {"rows": [{"health": dict(zip(NETWORKS, NO_STORAGE, strict=True)), "hosts": ["a"]}]}
-    trial = compare(now, now, {**shown, "undecided": []})
+    trial = compare(now, now, {**shown, "undecided": [], "blind": []})
     assert trial.sentence == "It says the same of every combination as the strategy in force."
     slow = matrix.parse(
         "for: 1m\nrules:\n  - {when: {storage: down}, do: recovery}\notherwise: none\n", NETWORKS
     )
-    trial = compare(now, slow, {**shown, "undecided": []})
+    trial = compare(now, slow, {**shown, "undecided": [], "blind": []})
     assert trial.sentence == (
         "1 row differs; of the hosts as they are now, 1 would wait for another time."
     )

@@ -67,7 +67,7 @@ def watch_it(page: Page, victim: str) -> None:
     expect(page.locator("#counts")).to_contain_text("1 down")
     expect(page.locator(".tile.edge-bad")).to_contain_text(victim)
     # the wall is drawn by itself, a little after the story at times
-    expect(tile(page, victim)).to_contain_text("fenced")
+    expect(tile(page, victim)).to_contain_text("power off")
     expect(tile(page, victim)).not_to_contain_text("nightly-tests")
     assert page.evaluate("window.stayed")
     check_for_everybody(page)

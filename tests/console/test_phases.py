@@ -68,7 +68,8 @@ def drawn(found: dict[str, Any], now: float = 60) -> list[tuple[str, str, float]
 
 
 def test_every_second_from_the_first_missed_sample_to_closed_is_somewhere() -> None:
-    assert drawn(case()) == [
+    known = {"seen": seen(after(0)), "evidence": {"kind": "fenced"}}
+    assert drawn(case(details=known)) == [
         ("noticed", "done", 3),
         ("judged", "done", 1),
         ("fenced", "done", 2),
@@ -79,13 +80,19 @@ def test_every_second_from_the_first_missed_sample_to_closed_is_somewhere() -> N
     ]
 
 
+def test_a_host_that_was_off_already_was_proven_off_and_not_fenced() -> None:
+    names = [name for name, _state, _seconds in drawn(case())]
+    assert names[2] == "proven off"
+    assert "fenced" not in names
+
+
 def test_what_is_under_way_lasts_until_now_and_the_rest_is_to_come() -> None:
     steps = [step("guards", 4), step("fence", None, "under way")]
     steps += [step(name, None, "to come") for name in STEPS[2:]]
     assert drawn(case(status="running", closed_at=None, steps=steps), now=20) == [
         ("noticed", "done", 3),
         ("judged", "done", 1),
-        ("fenced", "under way", 16),
+        ("proven off", "under way", 16),
         ("told and repaired", "to come", 0),
         ("moved", "to come", 0),
         ("verified", "to come", 0),
@@ -235,7 +242,15 @@ def test_a_move_has_its_begin_and_the_tries_that_came_to_nothing() -> None:
     [
         ({}, []),
         ({"status": "failed"}, ["retry"]),
-        ({"status": "failed", "details": {"back_at": after(9)}}, []),
+        ({"status": "failed", "details": {"back_at": after(9)}, "servers": []}, []),
+        (
+            {
+                "status": "failed",
+                "details": {"back_at": after(9)},
+                "servers": [{"status": "failed"}],
+            },
+            ["retry"],
+        ),
         ({"status": "aborted", "kind": "guest"}, ["retry"]),
         ({"status": "aborted", "kind": "alarm"}, []),
         ({"status": "running"}, ["confirm-off", "abort"]),

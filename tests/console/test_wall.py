@@ -22,6 +22,7 @@ from holdfast.model.standing import Standing
 from holdfast.ports.standings import Change
 from holdfast.store.tables import hosts, monitors
 from holdfast.store.wall import WallStore
+from tests.api import views
 from tests.api.cases import write_incident
 from tests.api.ha import add_host, make_segment
 from tests.api.house import basic_config, host_reservation, when
@@ -65,8 +66,7 @@ def stand(site: Site, name: str, state: str, why: str = "") -> None:
 def see(site: Site, *rows: tuple[tuple[str, ...], str, list[str]]) -> None:
     """A monitor says what it sees. That counts for three heartbeats: as slow as they may be, so
     that it counts for as long as the test takes."""
-    sent = view_body(*rows, heartbeat_s=300)
-    site.core.store.monitors.put("ctl-1", datetime.fromisoformat(sent.pop("at")), sent)
+    views.see(site.core.store, view_body(*rows, heartbeat_s=300))
 
 
 def fresh(site: Site, version: str, query: str = "") -> dict[str, dict[str, str]]:
@@ -79,6 +79,17 @@ def version_of(text: str) -> str:
     found = re.search(r'data-version="(\w+)"', text)
     assert found
     return found[1]
+
+
+def test_a_host_that_read_off_already_is_not_called_fenced(build: Build) -> None:
+    site = build(QUIET)
+    stand(site, "cmp-4", "down", "it died")
+    evidence = {"kind": "power_off", "sentence": "it was not cut: its power reads off already"}
+    write_incident(site, host="cmp-4", details={"evidence": evidence})
+    text = site.call("GET", "/").text
+    tiles = dict(re.findall(r'<li id="t-[^"]*-(\d+)" class="tile(.*?)</li>', text, re.DOTALL))
+    assert "power off" in tiles["4"]
+    assert "fenced" not in tiles["4"]
 
 
 def test_a_tile_says_all_that_is_known_of_a_host(build: Build) -> None:

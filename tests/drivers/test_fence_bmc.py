@@ -264,6 +264,19 @@ def test_an_answer_without_sense_is_an_error_like_any_other(
                 call("a")
 
 
+@pytest.mark.parametrize("shown", [{"PowerState": None}, {"PowerState": "Sleeping"}, {}])
+def test_a_power_state_that_says_nothing_is_unreadable(
+    shown: dict[str, object], password_file: str
+) -> None:
+    answer = {"Id": "1", "Name": "a", "RedfishVersion": "1.5.0", **shown}
+    with saying(200, {}, answer) as port:
+        device = Device("a", 1, "redfish", 30.0, "off", f"http://127.0.0.1:{port}", USER)
+        null = dataclasses.replace(
+            device, password_file=password_file, allow_http=True, system="/redfish/v1/Systems/1"
+        )
+        assert driver(null).power("a") == "unknown"
+
+
 # secrets
 
 

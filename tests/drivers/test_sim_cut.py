@@ -151,3 +151,33 @@ def test_a_reset_leaves_one_trace_however_often_it_is_asked_for(
         cloud.servers.reset(server.id)
     assert len(sim.effects("servers.reset", server.id)) == 1
     assert cloud.servers.show(server.id).task_state is None
+
+
+def test_a_host_whose_kernel_hangs_has_power_and_its_servers_are_found_stopped_after_the_reboot(
+    cloud: SimCloud, sim: Simulator
+) -> None:
+    server = small(sim)
+    sim.hang_host("cmp-1")
+    assert sim.running(server.id) == []
+    assert sim.world()["hosts"][0]["powered"] is True
+    assert cloud.services.list()[0].state == "down"
+    assert cloud.servers.show(server.id).status == "ACTIVE"
+    sim.recover_host("cmp-1")
+    assert cloud.services.list()[0].state == "up"
+    assert cloud.servers.show(server.id).status == "SHUTOFF"
+
+
+def test_a_nova_compute_reports_once_per_interval_until_its_host_is_cut_off(
+    cloud: SimCloud, sim: Simulator, clock: HandClock
+) -> None:
+    sim.change(report_s=10)
+    heard = []
+    for second in range(40):
+        if second == 25:
+            sim.cut_host("cmp-1")
+        heard.append(cloud.services.list()[0].updated_at)
+        clock.turn(1)
+    assert len(set(heard)) == 3
+    assert len(set(heard[25:])) == 1
+    sim.mend_host("cmp-1")
+    assert cloud.services.list()[0].updated_at not in heard

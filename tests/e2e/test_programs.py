@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,12 @@ import psutil
 import pytest
 import requests
 
+from holdfast import conf as configuration
+from holdfast import service
 from holdfast.client import Client
+from holdfast.cmd.status import findings
+from holdfast.store import migrations
+from tests.api.views import UP, view_body
 from tests.e2e.deployment import (
     Deployment,
     all_in_one,
@@ -284,6 +291,45 @@ def test_db_and_status_and_config_commands(tmp_path: Path) -> None:
     assert sample.returncode == 0
     for expected in ("[manager]", "#workers = 256", "#auth_strategy = noauth", "#debug = false"):
         assert expected in sample.stdout
+
+
+def test_status_warns_of_monitors_without_a_vote_and_of_consul_clusters_too_small_to_prove(
+    tmp_path: Path,
+) -> None:
+    config = write_config(
+        tmp_path / "x.conf",
+        {
+            "database": {"connection": f"sqlite:///{tmp_path / 'x.db'}"},
+            "sim": {"database": tmp_path / "sim.db"},
+        },
+    )
+
+    def found() -> tuple[str, str]:
+        rows = {check: (result, what) for check, result, what in findings([str(config)], None)}
+        return rows["host monitors"]
+
+    assert found() == ("warning", "the database cannot be asked for them")
+    assert not (tmp_path / "x.db").exists()
+    with contextlib.closing(service.Core(configuration.load([], [str(config)]))) as core:
+        migrations.sync(core.store.database)
+        assert found() == ("ok", "heard of lately: none")
+        sent = view_body((UP, "none", ["cmp-1"]))
+        core.store.monitors.put("ctl-1", datetime.fromisoformat(sent.pop("at")), sent)
+        not_registered = "not registered, so without a vote (`holdfast monitor register`): ctl-1"
+        assert found() == ("warning", not_registered)
+        core.store.monitors.register("ctl-1", "ann")
+        core.store.monitors.put("ctl-1", datetime.now(UTC), sent)
+        assert found() == ("ok", "heard of lately: ctl-1")
+        core.store.monitors.register("ctl-2", "ann")
+        assert found() == (
+            "warning",
+            "2 monitors are registered: if they differ no host fails; register 3",
+        )
+        core.store.monitors.unregister("ctl-2")
+        sight = {**sent["networks"]["storage"], "warning": "the cluster has 1 server"}
+        sent["networks"] = {**sent["networks"], "storage": sight}
+        core.store.monitors.put("ctl-1", datetime.now(UTC), sent)
+        assert found() == ("warning", "ctl-1: storage: the cluster has 1 server")
 
 
 def test_systemd_is_told_when_the_manager_is_ready(tmp_path: Path) -> None:

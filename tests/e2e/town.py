@@ -63,7 +63,8 @@ def a_town(folder: Path) -> Iterator[Town]:
     """All of Holdfast on a simulated cloud, and the configuration of one host's agent."""
     secret = folder / "secret"
     secret.write_text("a secret of at least 32 characters\n")
-    options = {"auth": {"agent_secret_file": secret}, "recovery": {"restart_all": True}}
+    agents = {"agent_secret_file": secret, "agent_groups": f"gpu: {HOST}"}
+    options = {"auth": agents, "recovery": {"restart_all": True}}
     with all_in_one(folder, options) as (_program, client), contextlib.ExitStack() as stack:
         eventually((folder / "state" / "populated").exists)
         file = folder / "state" / "sim.db"

@@ -8,7 +8,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,32 @@ def test_a_domain_that_was_removed_behind_everybodys_back_is_recovered(place: Pl
         time.sleep(MANY_LOOKS_S)
         place.recovered(made["removed"])
     assert place.observed(made["removed"]) == ["failed expectation missing"]
+    assert place.observed(made["stays"]) == []
+
+
+@pytest.mark.slow("the cloud is asked 0, 6 and 12 s after a removal")
+def test_a_domain_that_is_removed_while_the_agent_listens_is_recovered(place: Place) -> None:
+    """Without waiting for the next look that would come by itself, an hour later."""
+    clear(place.town)
+    made = place.boot("removed", "deleted", "stays")
+    seldom = place.town.folder / "seldom.conf"
+    often = f"expectation_every_s = {EVERY_S}"
+    seldom.write_text(place.town.config.read_text().replace(often, "expectation_every_s = 3600"))
+    town = replace(place.town, config=seldom)
+    file = str(town.folder / "state" / "sim.db")
+    with town.agent():
+        town.knows(made["removed"])
+        town.knows(made["stays"])
+        with contextlib.closing(SimCloud(file, SystemClock(), seed=1)) as cloud:
+            cloud.servers.delete(made["deleted"])
+        with place.host.connected() as way:
+            for name in ("deleted", "removed"):
+                domain = way.lookupByName(name)
+                domain.destroy()
+                domain.undefine()
+        place.recovered(made["removed"])
+    assert place.observed(made["removed"]) == ["failed expectation missing"]
+    assert place.observed(made["deleted"]) == []
     assert place.observed(made["stays"]) == []
 
 

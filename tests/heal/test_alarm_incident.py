@@ -22,7 +22,15 @@ NINE = datetime(2030, 1, 1, 9, 0, tzinfo=UTC)  # an hour before the house begins
 ASKED = ["notify", "incident"]
 
 
-def say(house: HealHouse, event: str, minute: int = 0, server: str = "4f2c", **more: Any) -> str:
+def say(
+    house: HealHouse,
+    event: str,
+    minute: int = 0,
+    server: str = "4f2c",
+    *,
+    ask_cloud: bool = False,
+    **more: Any,
+) -> str:
     """What the agent of cmp-1 says of a server; the id of the observation."""
     at = NINE + timedelta(minutes=minute)
     key = f"{server}/pipe/{NINE.isoformat()}"
@@ -41,7 +49,7 @@ def say(house: HealHouse, event: str, minute: int = 0, server: str = "4f2c", **m
         "key": f"{key}/{event}/{minute}",
         "evidence": said,
     }
-    row, _ = house.m.store.observations.add(house.new_id(), values)
+    row, _ = house.m.store.observations.add(house.new_id(), values, ask_cloud=ask_cloud)
     return str(row["id"])
 
 
@@ -206,3 +214,59 @@ def test_a_threshold_that_is_no_number_is_shown_as_unknown(house: HealHouse, odd
 
 def test_each_kind_but_that_of_alarms_has_work() -> None:
     assert set(KINDS) - set(WORK) == {"alarm"}
+
+
+# by its token, an agent speaks for its host only
+
+
+@pytest.mark.parametrize("where", ["cmp-1", "cmp-2", "nowhere", "another project"])
+def test_an_agent_raises_alarms_about_servers_of_its_host_only(
+    house: HealHouse, where: str
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = house.boot("web", "cmp-2" if where == "cmp-2" else "cmp-1")
+    project = "p" if where == "another project" else house.m.cloud.servers.show(server).project_id
+    if where == "nowhere":
+        server = "00000000-0000-4000-8000-000000000000"
+    for event, minute in (("raised", 0), ("again", 1)):
+        say(house, event, minute, server, ask_cloud=True, project=project)
+        assert heard(house) == []
+    house.run(seconds=10)
+    assert [one.status for one in found(house)] == (["open"] if where == "cmp-1" else [])
+    assert ("alarm.raised" in heard(house)) == (where == "cmp-1")
+    say(house, "cleared", 2, server, ask_cloud=True, project=project)
+    house.run(seconds=10)
+    assert [one.status for one in found(house)] == (["recovered"] if where == "cmp-1" else [])
+    assert ("alarm.cleared" in heard(house)) == (where == "cmp-1")
+
+
+def test_an_alarm_that_stands_ends_by_its_agent_also_after_its_server_moved_away(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = house.boot("web", "cmp-1")
+    project = house.m.cloud.servers.show(server).project_id
+    say(house, "raised", 0, server, ask_cloud=True, project=project)
+    house.run(seconds=5)
+    house.m.cloud.moves.live_migrate(server, "cmp-2")
+    house.run(seconds=5)
+    assert house.sim.running(server) == ["cmp-2"]
+    say(house, "cleared", 1, server, ask_cloud=True, project=project)
+    assert [one.status for one in found(house)] == ["recovered"]
+
+
+def test_an_alarm_about_a_server_waits_while_the_cloud_cannot_be_asked_and_keeps_its_order(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = house.boot("web", "cmp-1")
+    project = house.m.cloud.servers.show(server).project_id
+    house.sim.change(only_calls=["servers.show"], failure_rate=1.0)
+    for event, minute in (("raised", 0), ("cleared", 1), ("raised", 2)):
+        say(house, event, minute, server, ask_cloud=True, project=project)
+    house.run(minutes=1)
+    assert heard(house) == []
+    house.sim.change(failure_rate=0.0)
+    house.run(minutes=3)
+    told = [one for one in heard(house) if one.startswith("alarm.")]
+    assert told == ["alarm.raised", "alarm.cleared", "alarm.raised"]

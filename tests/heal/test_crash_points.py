@@ -87,6 +87,19 @@ def servers(house: HealHouse) -> None:
     house.sim.change(action_s=0.2)
 
 
+def servers_without_room(house: HealHouse) -> None:
+    servers(house)
+    for host in HOSTS[1:]:
+        house.sim.boot(f"in the way on {host}", "alpha", host, 32, 1024, 1)
+
+
+def no_room_was_found(house: HealHouse) -> None:
+    power_is_lost(house)
+    report(house)
+    house.run(seconds=40)
+    assert named(house, "runs")["status"] == "ERROR"
+
+
 def reserved(house: HealHouse) -> None:
     """Whose host is a reservation's: its servers go to the host that repair finds for it."""
     house.enrol(*HOSTS)
@@ -252,6 +265,13 @@ STORIES = (
         [once(cable_is_back), until_back],
         status={"stopped": "SHUTOFF"},
         through="fence.on",
+    ),
+    Story(
+        "host-in-place",
+        [segment(), servers_without_room, no_room_was_found],
+        [power_is_back, until_over],
+        status={"stopped": "SHUTOFF"},
+        through="servers.start",
     ),
     Story("guest-here", [segment(), a_guest, guest_dies], [once(report_guest), until_over]),
     Story(

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest dies: restarted in place, elsewhere when that fails, not for ever."""
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
 from holdfast.model.errors import Conflict
@@ -75,6 +78,54 @@ def test_one_that_keeps_dying_is_left_to_people(house: HealHouse) -> None:
     report = house.report_guest("cmp-1", server)
     house.run(seconds=20)
     assert house.incident(report).status == "recovered"
+
+
+def test_the_budget_refills_one_by_one_and_refusals_do_not_use_it(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2")
+    house.recovery.guest_budget, house.recovery.guest_window_s = 3, 3600.0
+    server = ha(house)
+
+    def dies(refused: bool) -> None:
+        house.clock.advance(5)
+        house.sim.crash_server(server)
+        report = house.report_guest("cmp-1", server)
+        house.run(seconds=20)
+        assert house.incident(report).status == ("failed" if refused else "recovered")
+        if refused:
+            house.m.cloud.servers.start(server)  # by hand
+            house.run(seconds=5)
+
+    for refused in (False, False, False, True, True, True):
+        dies(refused)
+    house.run(minutes=20)  # a third of the window: one recovery more, whatever was refused
+    for refused in (False, True):
+        dies(refused)
+    house.run(minutes=40)
+    for refused in (False, False, True):
+        dies(refused)
+
+
+def test_a_report_whose_recovery_failed_does_not_hide_a_new_crash(house: HealHouse) -> None:
+    """Nor is it delivered again as new."""
+    house.segment("cmp-1")
+    server, crash = ha(house), house.clock.now()
+    house.recovery.start_timeout_s = house.recovery.move_timeout_s = 5.0
+    house.sim.change(only_calls=["servers.start", "servers.shelve"], failure_rate=1.0)
+    house.sim.crash_server(server)
+    report = house.report_guest("cmp-1", server, at=crash)
+    house.run(seconds=60)
+    assert house.reported(report) == "error"
+    house.sim.change(failure_rate=0.0)
+    for at in (crash, crash + timedelta(seconds=1)):
+        with pytest.raises(Conflict):
+            house.report_guest("cmp-1", server, at=at)
+    house.m.cloud.servers.start(server)
+    house.run(seconds=5)
+    house.sim.crash_server(server)
+    again = house.report_guest("cmp-1", server)
+    house.run(seconds=30)
+    assert house.incident(again).status == "recovered"
+    assert house.incident(again).id != house.incident(report).id
 
 
 def test_one_that_keeps_dying_here_is_started_elsewhere(house: HealHouse) -> None:
@@ -163,3 +214,124 @@ def test_a_resized_guest_counts_as_active_before_it_is_restarted(house: HealHous
     assert house.server(server)["status"] == "ACTIVE"
     assert house.effects("servers.reset") == [server]
     assert house.effects("servers.shelve") == []
+
+
+# who says so, from where and when
+
+
+def test_a_notification_from_a_host_where_the_cloud_does_not_have_the_server_leads_to_nothing(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house, host="cmp-2")
+    report = house.report_guest("cmp-1", server)
+    house.run(minutes=1)
+    assert house.reported(report) == "ignored"
+    assert "is on cmp-2" in house.m.store.notifications.notification(report).message
+    assert not house.effects("servers.stop")
+
+
+def test_a_notification_of_a_server_that_its_people_suspended_leads_to_nothing(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house)
+    house.m.cloud.servers.suspend(server)
+    house.run(seconds=5)
+    report = house.report_guest("cmp-1", server)
+    house.run(minutes=6)
+    assert house.reported(report) == "ignored"
+    for call in ("stop", "start", "shelve"):
+        assert not house.effects(f"servers.{call}")
+
+
+@pytest.mark.parametrize("source", ["cmp-1", "cmp-2"])
+def test_while_a_server_migrates_a_report_waits_and_counts_where_the_server_ends_up(
+    house: HealHouse, source: str
+) -> None:
+    """Of a migration that fails the target sees a guest die that runs on its source."""
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house)
+    house.sim.change(action_s=30.0)
+    house.m.cloud.moves.live_migrate(server, "cmp-2")
+    report = house.report_guest(source, server)
+    house.run(seconds=20)
+    assert house.reported(report) == "new"
+    house.sim.change(action_s=0.2)
+    house.run(minutes=2)
+    if source == "cmp-1":
+        assert house.reported(report) == "ignored"
+        assert not house.effects("servers.stop")
+    else:
+        assert house.incident(report).status == "recovered"
+    assert house.sim.running(server) == ["cmp-2"]
+
+
+def test_a_server_that_moves_away_after_the_guards_said_yes_is_not_stopped(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house)
+    step_done = house.m.store.operations.step_done
+
+    def step(claim: Any, position: int, name: str, *more: Any) -> Any:
+        done = step_done(claim, position, name, *more)
+        if name == "guards":
+            house.sim.change(action_s=10.0)
+            house.m.cloud.moves.live_migrate(server, "cmp-2")
+        return done
+
+    house.m.store.operations.step_done = step  # type: ignore[method-assign]
+    report = house.report_guest("cmp-1", server)
+    house.run(minutes=2)
+    assert house.incident(report).status == "ignored"
+    assert "moved to cmp-2" in house.incident(report).sentence
+    assert not house.effects("servers.stop")
+
+
+@pytest.mark.parametrize("after_s", [0, 20])
+def test_a_crash_reported_again_by_a_monitor_whose_clock_is_ahead_leads_to_nothing(
+    house: HealHouse, after_s: float
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server, crash = ha(house), house.clock.now()
+    house.sim.crash_server(server)
+    house.report_guest("cmp-1", server, at=crash)
+    house.run(seconds=after_s)
+    payload = {"instance_uuid": server, "event": "LIFECYCLE"}
+    said = {**payload, "vir_domain_event": "STOPPED_FAILED", "monitor": "second"}
+    report = house.notify("VM", "cmp-1", said, crash + timedelta(seconds=60 + after_s))
+    house.run(minutes=2)
+    assert house.reported(report) == "finished"
+    assert len(house.effects("servers.start")) == 1
+    assert not house.effects("servers.stop")
+
+
+def test_a_new_crash_reported_by_a_monitor_whose_clock_is_ahead_is_recovered(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server, ahead = ha(house), timedelta(seconds=60)
+    house.sim.change(action_s=10.0)  # as long the cloud says ACTIVE of a guest that died
+    for _ in range(2):
+        house.sim.crash_server(server)
+        report = house.report_guest("cmp-1", server, at=house.clock.now() + ahead)
+        house.run(minutes=1)
+        assert house.incident(report).status == "recovered"
+    assert house.sim.running(server) == ["cmp-1"]
+    assert len(house.effects("servers.start")) == 2
+
+
+def test_a_report_dated_in_the_far_future_hides_no_later_one(house: HealHouse) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server = ha(house)
+    house.sim.crash_server(server)
+    house.report_guest("cmp-1", server, at=house.clock.now() + timedelta(days=365))
+    with pytest.raises(Conflict):  # the same crash, by a clock that is right
+        house.report_guest("cmp-1", server)
+    house.run(seconds=20)
+    house.sim.crash_server(server)
+    report = house.report_guest("cmp-1", server)
+    house.run(seconds=20)
+    assert house.incident(report).status == "recovered"
+    assert len(house.effects("servers.start")) == 2

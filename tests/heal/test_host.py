@@ -34,7 +34,8 @@ def test_servers_of_a_dead_host_run_elsewhere(house: HealHouse) -> None:
 def test_a_host_that_was_only_cut_off_is_fenced_before_anything_leaves_it(house: HealHouse) -> None:
     house.segment(*HOSTS)
     server = house.boot("web", "cmp-1")
-    report = house.report("cmp-1")  # it has power, and its server runs
+    house.sim.cut_host("cmp-1")  # it has power, and its server runs
+    report = house.report("cmp-1")
     house.run(seconds=30)
     assert house.incident(report).status == "recovered"
     order = [effect.call for effect in house.sim.effects()]
@@ -47,6 +48,7 @@ def test_a_fence_that_lies_stops_the_recovery_and_calls_people(house: HealHouse)
     house.segment(*HOSTS)
     house.boot("web", "cmp-1")
     house.sim.change(fence_lies=True)
+    house.sim.cut_host("cmp-1")
     report = house.report("cmp-1")
     house.run(minutes=1)
     incident = house.incident(report)
@@ -63,6 +65,7 @@ def test_a_fence_that_fails_is_tried_again_with_pauses(house: HealHouse) -> None
     house.segment(*HOSTS)
     house.boot("web", "cmp-1")
     house.sim.change(only_calls=["fence.off"], failure_rate=1.0)
+    house.sim.cut_host("cmp-1")
     report = house.report("cmp-1")
     house.run(minutes=2)
     assert not house.effects("moves.evacuate")

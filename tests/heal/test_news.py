@@ -19,6 +19,7 @@ def test_opened_held_escalated_and_recovered_are_told_once_each(house: HealHouse
     house.boot("web", "cmp-1")
     house.m.store.switches.pause("", "ann", "wait", None)
     house.sim.change(fence_lies=True)
+    house.sim.cut_host("cmp-1")
     report = house.report("cmp-1")
     house.run(seconds=30)
     house.m.store.switches.resume("", "ann")
@@ -38,7 +39,8 @@ def test_opened_held_escalated_and_recovered_are_told_once_each(house: HealHouse
 
 
 def opened(house: HealHouse) -> str:
-    """cmp-1 is reported; the incident that comes of it."""
+    """cmp-1 is cut off and reported; the incident that comes of it."""
+    house.sim.cut_host("cmp-1")
     report = house.report("cmp-1")
     house.run(seconds=3)
     return house.incident(report).id
@@ -118,6 +120,7 @@ def test_a_report_is_told_on_the_bus_from_its_arrival_to_its_end(house: HealHous
     house.segment("cmp-1", "cmp-2", "cmp-3")
     bus = house.listen()
     house.boot("web", "cmp-1")
+    house.sim.cut_host("cmp-1")
     report = house.report("cmp-1", at=EPOCH)
     house.run(minutes=1)
     of_it = [one for one in bus.heard if one.event_type.startswith("notification.")]
@@ -147,6 +150,7 @@ def test_a_report_is_told_on_the_bus_from_its_arrival_to_its_end(house: HealHous
 def test_a_host_that_recovery_takes_out_of_use_is_told_on_the_bus(house: HealHouse) -> None:
     house.segment("cmp-1", "cmp-2", "cmp-3")
     bus = house.listen()
+    house.sim.cut_host("cmp-1")
     house.report("cmp-1")
     house.run(minutes=1)
     started, ended = [one for one in bus.heard if one.event_type.startswith("host.update.")][:2]

@@ -202,6 +202,26 @@ def test_reports_by_a_clock_that_is_ahead_are_about_one_death_all_the_same(
     assert len(house.effects("servers.start")) == 1
 
 
+def test_a_crash_that_a_second_observer_dates_in_the_future_is_not_recovered_twice(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server, agent, nova = ha(house), Agent(house, "cmp-1"), Agent(house, "cmp-1")
+    nova.name = "nova"
+    house.sim.crash_server(server)
+    agent.lost(server)
+    house.run(seconds=20)
+    nova.lost(server, ago_s=-60)
+    house.run(minutes=2)
+    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert len(house.effects("servers.start")) == 1
+    house.sim.change(action_s=10.0)
+    house.sim.crash_server(server)
+    nova.lost(server, ago_s=-60)  # which is a new one: the cloud sees it, a little later
+    house.run(minutes=2)
+    assert [one.status for one in incidents(house)] == ["recovered"] * 2
+
+
 def test_what_an_agent_says_again_is_a_new_failure_only_if_it_was_brought_back_since(
     house: HealHouse,
 ) -> None:

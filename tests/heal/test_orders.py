@@ -200,8 +200,10 @@ def test_a_host_that_is_in_use_again_is_not_taken_down_by_a_retry(house: HealHou
     house.run(minutes=3)
     incident = house.incident(report)
     assert incident.details.get("back_at"), incident.details
-    with pytest.raises(Conflict, match="in use again"):
+    assert incident.sentence.startswith("recovered in place"), incident
+    with pytest.raises(Conflict, match="only what failed or was aborted"):
         house.m.store.orders.retry(incident.id, "ann")
+    assert not house.effects("fence.off")
 
 
 def test_a_guest_that_could_not_be_restarted_is_tried_again_from_the_start(

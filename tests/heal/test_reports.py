@@ -121,6 +121,7 @@ def test_a_host_that_recovery_works_on_can_be_reported_again_without_harm(house:
     house.segment(*HOSTS)
     house.sim.change(fence_lies=True)
     house.boot("web", "cmp-1")
+    house.sim.cut_host("cmp-1")
     first = house.report("cmp-1")
     house.run(seconds=3)
     again = house.report("cmp-1", cluster_status="ONLINE")

@@ -138,6 +138,44 @@ def test_of_several_who_speak_of_a_guest_the_latest_word_counts(house: HealHouse
     assert [one.status for one in incidents(house)] == ["ignored"]
 
 
+@pytest.mark.parametrize("lie", ["well", "failed and well"])
+def test_the_agent_of_another_host_does_not_stop_the_recovery_of_a_guest(
+    house: HealHouse, lie: str
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server, stranger = ha(house), Agent(house, "cmp-2")
+    house.m.store.switches.pause("", "ann", "storm", None)
+    house.sim.crash_server(server)
+    Agent(house, "cmp-1").lost(server)
+    house.run(seconds=10)
+    if lie != "well":
+        stranger.lost(server)
+        house.run(seconds=10)
+    stranger.runs(server)
+    house.m.store.switches.resume("", "ann")
+    house.run(seconds=30)
+    assert [one.status for one in incidents(house)] == ["recovered"]
+    assert house.sim.running(server) == ["cmp-1"]
+
+
+def test_the_agent_of_another_host_does_not_have_a_guest_stopped_that_runs_again(
+    house: HealHouse,
+) -> None:
+    house.segment("cmp-1", "cmp-2")
+    server, agent = ha(house), Agent(house, "cmp-1")
+    house.m.store.switches.pause("", "ann", "storm", None)
+    house.sim.crash_server(server)
+    agent.lost(server)
+    house.run(seconds=5)
+    by_hand(house, agent, server)
+    house.clock.advance(5)
+    Agent(house, "cmp-2").lost(server)
+    house.m.store.switches.resume("", "ann")
+    house.run(seconds=30)
+    assert [one.status for one in incidents(house)] == ["ignored"]
+    assert not house.effects("servers.stop")
+
+
 def test_a_notification_of_a_guest_that_runs_again_since_is_answered_and_nothing_is_done(
     house: HealHouse,
 ) -> None:

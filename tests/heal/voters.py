@@ -22,8 +22,17 @@ FOR_EVER_S = 1e6
 
 
 class Voter:
-    def __init__(self, house: HealHouse, name: str, heartbeat_s: float = FOR_EVER_S) -> None:
+    def __init__(
+        self,
+        house: HealHouse,
+        name: str,
+        heartbeat_s: float = FOR_EVER_S,
+        *,
+        registered: bool = True,
+    ) -> None:
         self.house, self.name, self.heartbeat_s = house, name, heartbeat_s
+        if registered:
+            house.m.store.monitors.register(name, "ann")
         self.hosts: dict[str, tuple[tuple[str, ...], str]] = {}
         self._since: dict[str, datetime] = {}
 
@@ -67,7 +76,9 @@ class Voter:
         del self.hosts[host]
         self.beat()
 
-    def says(self, state: str, host: str, since: datetime | None = None) -> str:
+    def says(
+        self, state: str, host: str, since: datetime | None = None, *, undecided: bool = False
+    ) -> str:
         """Report it; the id of the report."""
         now = self.house.clock.now()
         since = since or now
@@ -87,6 +98,8 @@ class Voter:
             "key": key,
             "evidence": {"networks": {"storage": network}, "rule": rule, "strategy": "default"},
         }
+        if undecided:
+            values["evidence"] |= {"undecided": True}
         row, _new = self.house.m.store.observations.add(self.house.new_id(), values)
         return str(row["id"])
 

@@ -51,12 +51,14 @@ class Monitor:
         self.host = host
         self._house = house
         folder = house.folder
+        (folder / f"{host}.token").write_text(f"{house.client.monitors.register(host)}\n")
         own = {
             **SETTINGS,
             "name": host,
             "networks": ", ".join(networks),
             "spool": folder / f"{host}.spool",
             "api_url": house.url,
+            "token_file": folder / f"{host}.token",
             **settings,
         }
         if strategy is not None:
@@ -140,6 +142,7 @@ class House:
                 list(pool.map(lambda each: each.program.kill(), monitors))
             for monitor in monitors:
                 monitor.forget()
+                self.client.monitors.unregister(monitor.host)
 
     @contextlib.contextmanager
     def three(self) -> Iterator[tuple[Monitor, Monitor, Monitor]]:
@@ -206,9 +209,11 @@ def built(
         "database": {"connection": database_url.replace("%", "%%")},
         "sim": {"database": folder / "sim.db"},
         "api": {"port": port},
+        "auth": {"agent_secret_file": folder / "secret"},
         "monitors": {"poll": False, "healthy_for_s": 0, "damping_s": 0},
         "recovery": {"repair_wait_s": 1, "bring_back": False},
     }
+    (folder / "secret").write_text("s" * 40)
     config = write_config(folder / "holdfast.conf", merged(own, options or {}))
     simulator = Simulator(str(folder / "sim.db"), SystemClock())
     for host in ("h1", "h2", "h3", "spare-3"):

@@ -103,7 +103,7 @@ class Centre:
 
 def about(spool: Spool, clock: SimClock) -> Callable[[], dict[str, Any]]:
     """What a real agent says of itself with each sign of life."""
-    view = SimpleNamespace(deaf="", tracks={})
+    view = SimpleNamespace(deaf="", tracks={}, was_read=True)
     agent: Any = SimpleNamespace(
         _spool=spool,
         _agent=SimpleNamespace(view=lambda: view),

@@ -165,6 +165,33 @@ def test_an_answer_says_by_which_rule_and_why_not() -> None:
     )
 
 
+def test_undecided_between_alert_and_recovery_is_an_alert() -> None:
+    strategy = parse(OURS, NETWORKS)
+    answer = strategy.answer(health(DOWN, DOWN, UNKNOWN))
+    assert (answer.action, answer.for_s, answer.is_decided) == (ALERT, 4.0, False)
+    assert answer.sentence == (
+        "undecided: storage is unknown; up would mean alert, down would mean recovery"
+        " -> alert after 4 s"
+    )
+    assert strategy.answer(health(DOWN, UP, UNKNOWN)).action == UNDECIDED  # it could be none
+
+
+def test_a_host_lost_wherever_it_can_be_seen_is_an_alert_while_a_network_is_blind() -> None:
+    strategy = default(NETWORKS)
+    lost = health(DOWN, DOWN, UNKNOWN)
+    answer = strategy.answer(lost, ["storage"])
+    assert (answer.action, answer.for_s, answer.is_decided) == (ALERT, DEFAULT_FOR_S, False)
+    assert answer.sentence == (
+        "down on every network that can be seen, storage cannot be seen -> alert after 3 s"
+    )
+    assert strategy.answer(lost).action == UNDECIDED  # it left, or never was there
+    assert strategy.answer(lost, ["tenant"]).action == UNDECIDED
+    assert strategy.answer(health(DOWN, UP, UNKNOWN), ["storage"]).action == UNDECIDED
+    assert strategy.answer({}, NETWORKS).action == UNDECIDED  # nothing can be seen at all
+    assert strategy.answer(health(UNKNOWN, UNKNOWN, DOWN), NETWORKS[:2]).action == RECOVERY
+    assert strategy.answer(health(UNKNOWN, UNKNOWN, UP), NETWORKS[:2]).action == NONE
+
+
 def test_where_different_rules_agree_the_longest_time_counts() -> None:
     strategy = parse(OURS, NETWORKS)
     answer = strategy.answer(health(UNKNOWN, DOWN, UP))
@@ -357,8 +384,6 @@ rules: []
     assert problems(text) == [
         "line 1: network 'tenat' is not configured: there are manage, tenant, storage",
         "line 1: network tenant is left out: name each of manage, tenant, storage",
-        "line 2: nothing is said of [down, up, up], [down, down, up], [down, down, down]:"
-        " add a row for each",
         "line 3: it asks for something on hosts that are up on every network: they are left alone,"
         " so write none",
         "line 5: 'dwn' is no state: write up or down",
@@ -374,33 +399,57 @@ rules: []
 
 
 @pytest.mark.parametrize("left", range(1, 8))
-def test_each_combination_that_masakaris_format_leaves_out_is_named(left: int) -> None:
+def test_a_row_that_masakaris_format_leaves_out_is_none_and_named_in_a_warning(left: int) -> None:
     rows = MASAKARI.splitlines()
     states = rows[3 + 2 * left].partition(": ")[2].replace("'", "")
     del rows[3 + 2 * left : 5 + 2 * left]
-    assert problems("\n".join(rows)) == [f"line 3: nothing is said of {states}: add a row for each"]
+    strategy = parse("\n".join(rows), NETWORKS)
+    assert strategy.warning == (
+        f"1 row is left out and counts as none, in the order manage, tenant, storage: {states}"
+    )
+    seen = health(*states.strip("[]").split(", "))
+    assert strategy.answer(seen).action == NONE
+    assert "no rule for" in strategy.answer(seen).sentence
+
+
+def test_the_four_rows_of_the_consul_specification_are_the_default() -> None:
+    text = """sequence: [manage, tenant, storage]
+matrix:
+  - {health: [up, up, down], action: [recovery]}
+  - {health: [up, down, down], action: [recovery]}
+  - {health: [down, up, down], action: [recovery]}
+  - {health: [down, down, down], action: [recovery]}
+"""
+    strategy = parse(text, NETWORKS)
+    assert strategy.agrees(default(NETWORKS))
+    assert strategy.warning == (
+        "3 rows are left out and count as none, in the order manage, tenant, storage:"
+        " [up, down, up], [down, up, up], [down, down, up]"
+    )
+    one = parse("sequence: [manage]\nmatrix: [{health: [down], action: [recovery]}]", ["manage"])
+    assert (one.warning, actions(one)) == ("", {"u": NONE, "d": RECOVERY})
 
 
 def test_that_well_hosts_are_left_alone_need_not_be_said() -> None:
     rows = MASAKARI.splitlines()
     del rows[3:5]
-    assert parse("\n".join(rows), NETWORKS).agrees(default(NETWORKS))
+    strategy = parse("\n".join(rows), NETWORKS)
+    assert strategy.agrees(default(NETWORKS))
+    assert strategy.warning == default(NETWORKS).warning == ""
 
 
-def test_ours_must_say_what_happens_otherwise_unless_all_is_said() -> None:
+def test_what_our_rules_leave_out_is_none_too() -> None:
     rule = "rules: [{when: {storage: down}, do: recovery}]"
-    (said,) = problems(rule)
-    assert said == (
-        "line 1: nothing is said of [up, down, up], [down, up, up], [down, down, up]:"
-        " add rules, or `otherwise: none`"
-    )
+    assert parse(rule, NETWORKS).agrees(default(NETWORKS))
+    assert "[up, down, up], [down, up, up], [down, down, up]" in parse(rule, NETWORKS).warning
     assert parse(rule, ["storage"]).answer({"storage": DOWN}).action == RECOVERY
-    assert parse(rule + "\notherwise: none", ["storage"])
+    assert parse(rule, ["storage"]).warning == ""
+    assert parse(rule + "\notherwise: none", NETWORKS).warning == ""
     assert problems("rules: [{when: {a: down}, do: alert}]\notherwise: recovery", ["a"]) == [
         "line 2: it never has its turn: line 1 matched before; move it up or take it away"
     ]
-    many = problems("rules: []", [f"n{number}" for number in range(5)])
-    assert many[0].endswith("and 15 more: add rules, or `otherwise: none`")
+    many = parse("rules: []", [f"n{number}" for number in range(5)]).warning
+    assert many.startswith("31 rows are left out") and many.endswith("and 15 more")
 
 
 def test_a_row_of_the_wrong_length_is_one_problem_not_many() -> None:
@@ -573,7 +622,11 @@ def test_an_answer_agrees_with_all_that_the_unknown_could_be(
     absent = {name: state for name, state in seen.items() if state != UNKNOWN}
     answer = strategy.answer(seen)
     assert answer == strategy.answer(absent) == Strategy(*_parts(strategy)).answer(seen)
-    if len({action for action, _ in expected}) > 1:
+    could_be = {action for action, _ in expected}
+    assert answer.is_decided == (len(could_be) == 1)
+    if could_be == {RECOVERY, ALERT}:
+        assert (answer.action, answer.for_s) == (ALERT, max(for_s for _, for_s in expected))
+    elif len(could_be) > 1:
         assert (answer.action, answer.for_s) == (UNDECIDED, 0.0)
     else:
         assert (answer.action, answer.for_s) == max(expected, key=lambda one: one[1])

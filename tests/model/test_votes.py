@@ -2,6 +2,7 @@
 """What several monitors say together: counted by the rules alone, with neither clock nor table."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -66,9 +67,14 @@ def word(name: str, state: str, at: float = 2.0, since: float = 7.0) -> Word:
 
 
 def counted(
-    views: Sequence[View], words: Sequence[Word] = (), needed: int = 1, host: str = HOST
+    views: Sequence[View],
+    words: Sequence[Word] = (),
+    needed: int = 1,
+    host: str = HOST,
+    registered: int | None = None,
 ) -> Count:
-    return count(Ballot(host, NOW, views, {one.observer: one for one in words}), needed)
+    known = len(views) if registered is None else registered
+    return count(Ballot(host, NOW, known, views, {one.observer: one for one in words}), needed)
 
 
 def cast(result: Count) -> list[str]:
@@ -125,7 +131,11 @@ def test_who_never_said_what_it_sees_has_no_vote() -> None:
         ([FAILED], 1, True, False),
         ([FAILED], 2, False, False),
         ([FAILED, WELL], 1, False, False),
-        ([FAILED, BLIND, BLIND], 1, True, False),
+        ([FAILED, BLIND], 1, True, False),
+        ([FAILED, BLIND, BLIND], 1, False, False),
+        ([FAILED, FAILED, BLIND], 1, True, False),
+        ([FAILED, FAILED, WELL, WELL], 1, False, False),
+        ([FAILED, FAILED, FAILED, WELL, WELL], 1, True, False),
         ([FAILED, FAILED, WELL], 2, True, False),
         ([FAILED, WELL, WELL], 1, False, True),
         ([FAILED, ALERTED], 1, False, False),
@@ -143,6 +153,44 @@ def test_more_must_say_so_than_do_not_and_as_many_as_are_needed(
     words = [word(f"m{i}", states[one]) for i, one in enumerate(seen) if one in states]
     result = counted(views, words, needed)
     assert (result.is_enough, result.is_over) == (enough, over)
+
+
+@pytest.mark.parametrize(("registered", "enough"), [(1, True), (2, True), (3, False), (9, False)])
+def test_one_alone_is_enough_only_where_fewer_than_three_are_registered(
+    registered: int, enough: bool
+) -> None:
+    found = counted([view("a", FAILED)], [word("a", "failed")], registered=registered)
+    assert (found.is_enough, found.is_alert) == (enough, not enough)
+    assert found.needed == (1 if enough else 2)
+
+
+def test_people_are_not_alerted_of_a_vote_that_another_monitor_may_yet_join() -> None:
+    said = [word("a", "failed")]
+    waiting = counted([view("a", FAILED), view("b", WAITING)], said, registered=3)
+    assert (waiting.is_enough, waiting.is_alert) == (False, False)
+    blind = counted([view("a", FAILED), view("b", BLIND)], said, registered=3)
+    assert (blind.is_enough, blind.is_alert) == (False, True)
+
+
+def doubt(name: str, at: float = 2.0) -> Word:
+    said = word(name, "alert", at)
+    return replace(said, evidence={**said.evidence, "undecided": True})
+
+
+@pytest.mark.parametrize("at", [0.5, 3.0], ids=["view after report", "report after view"])
+def test_an_alert_for_what_cannot_be_seen_is_no_vote_against_recovery(at: float) -> None:
+    lost = (("down", "unknown"), "undecided")
+    alone = counted([view("a", lost, at)], [doubt("a")])
+    assert (cast(alone), alone.is_alert, alone.is_enough) == (["abstain"], True, False)
+    both = counted([view("a", lost, at), view("b", FAILED)], [doubt("a"), word("b", "failed")])
+    assert both.is_enough
+    against = counted([view("a", lost, at), view("b", WELL)], [doubt("a")])
+    assert (against.is_alert, against.is_over) == (False, True)
+    assert not counted([view("a", lost, at)], [doubt("a")], needed=2).is_alert
+    decided = counted(
+        [view("a", ALERTED, 0.5), view("b", FAILED)], [doubt("a"), word("b", "failed")]
+    )
+    assert not decided.is_enough  # it sees again, and that it is an alert
 
 
 def test_those_who_call_for_an_alert_and_those_who_saw_it_fail_alert_together() -> None:

@@ -89,8 +89,9 @@ class Race:
             self._soon(dice.uniform(0.5, 3), lambda: self._return(host))
 
     def _return(self, host: str) -> None:
-        """Not before a manager has looked at what ran there: nobody could know afterwards."""
-        begun = f"SELECT 1 FROM incidents WHERE subject = 'host:{host}' AND status != 'open'"
+        """Not before it is proven off: a host that returns before it was cut is left alone."""
+        proven = "CAST(details AS TEXT) LIKE '%\"evidence\"%' AND status != 'open'"
+        begun = f"SELECT 1 FROM incidents WHERE subject = 'host:{host}' AND {proven}"
         if self.rows(begun):
             self.sim.recover_host(host)
         else:

@@ -146,7 +146,7 @@ def test_it_counts_in_which_groups_a_host_is(store: Store) -> None:
     rules.put(document(many(400), "one", Scope("group", "gpu")), "ann")
     rules.put(document(many(400, "s"), "two", Scope("group", "ssd")), "ann")  # nobody is in both
     values = {"heartbeat_s": 10.0, "rules_version": "", "central_version": "none"}
-    about = {"started_at": NOON, "details": {"groups": ["gpu", "ssd"]}}
+    about = {"started_at": NOON, "details": {"rule_groups": ["gpu", "ssd"]}}
     store.agents.beat("cmp-7", {**values, **about})
     with pytest.raises(InvalidInput, match="on cmp-7"):
         rules.put(document(many(401, "s"), "two", Scope("group", "ssd")), "ann")

@@ -68,6 +68,15 @@ def test_an_alarm_is_kept_from_its_beginning_to_its_end(store: Store) -> None:
     assert standing(store, state="ok", host="cmp-1", rule="hot") == [over]
 
 
+def test_a_date_in_the_future_hides_nothing_that_is_said_later(store: Store) -> None:
+    far = 60 * 24 * 365 * 100
+    say(store, "raised", far)
+    (row,) = standing(store)
+    assert row["told_at"] < NOON + timedelta(minutes=far)
+    say(store, "no_data", far, value=None)
+    assert standing(store)[0]["state"] == "no_data"
+
+
 def test_what_is_asked_for_is_asked_for_once(store: Store) -> None:
     actions = ["notify", "migrate_away", "repair_ahead"]
     say(store, "raised", actions=actions)

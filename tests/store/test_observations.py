@@ -29,8 +29,8 @@ def say(store: Store, state: str, ago_s: float = 0.0, **more: Any) -> None:
     store.observations.add(str(uuid.uuid4()), values)
 
 
-def risen(store: Store) -> str:
-    return store.incidents.risen(GUEST)
+def risen(store: Store, host: str = "cmp-1", observer: str = "") -> str:
+    return store.incidents.risen(GUEST, host, observer=observer)
 
 
 def test_a_guest_runs_again_if_that_is_the_last_that_is_known_of_it(store: Store) -> None:
@@ -48,6 +48,25 @@ def test_a_guest_runs_again_if_that_is_the_last_that_is_known_of_it(store: Store
     assert risen(store)
     say(store, "failed", 6)  # of one observer what it says later counts, whatever its clock does
     assert risen(store) == ""
+
+
+def test_that_a_guest_runs_again_is_believed_of_its_host_and_of_who_said_that_it_failed(
+    store: Store,
+) -> None:
+    say(store, "failed", 60)
+    other = {"observer": "agent@cmp-2", "evidence": {"host": "cmp-2"}}
+    say(store, "well", 30, **other)
+    assert risen(store) == ""
+    assert risen(store, observer="agent@cmp-1") == ""
+    assert risen(store, "cmp-2")  # where the cloud has it by now
+    assert risen(store, "CMP-2.example.org")
+    assert risen(store, observer="agent@cmp-2")
+    say(store, "well", 20, evidence={"host": "Cmp-1.example.org"})
+    assert risen(store) and risen(store, "cmp-1.example.org")
+    assert risen(store, "cmp-1.elsewhere.org") == ""
+    for _ in range(60):
+        say(store, "failed", 5, **other)  # another host's reports neither contradict nor hide it
+    assert risen(store)
 
 
 def test_what_was_seen_is_found_by_its_host_kind_and_state(store: Store) -> None:

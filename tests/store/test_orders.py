@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -14,10 +15,10 @@ from holdfast.model.errors import ClaimLost, Conflict, NotFound
 from holdfast.model.incident import Incident, recovery_of
 from holdfast.model.operation import Claim
 from holdfast.ports.ledger import Work
-from holdfast.ports.recovery import Change, Limits, ServerMove
+from holdfast.ports.recovery import ANSWERED, STARTED, Change, Limits, ServerMove
 from holdfast.store import Store
 from holdfast.store.cases import Wanted
-from holdfast.store.tables import incidents, operations, verdicts, vmoves
+from holdfast.store.tables import incidents, operations, steps, verdicts, vmoves
 from holdfast.store.work import apply_work
 from tests.store.test_floatingips import at_once
 
@@ -204,3 +205,102 @@ def test_a_case_has_all_that_was_written_down(store: Store) -> None:
     with store.database.write() as conn:
         conn.execute(sa.delete(operations))
     assert store.cases.case(incident.id).work is None
+
+
+# power that returns
+
+
+def leaving(store: Store, incident: Incident, count: int = 1) -> tuple[Claim, list[ServerMove]]:
+    """Servers of the incident that are under way and were not asked to leave yet."""
+    claim = claimed(store, incident)
+    proof = {"evidence": {"kind": "fenced", "sentence": "its power reads off"}}
+    store.incidents.change(incident.id, Change(details=proof), claim)
+    planned = [
+        ServerMove("", incident.id, f"server-{n}", f"web-{n}", incident.host, was="ACTIVE")
+        for n in range(count)
+    ]
+    store.vmoves.plan(incident.id, planned, claim)
+    return claim, list(store.vmoves.leaving(incident.host))
+
+
+KEEP = Change(None, "its power returned", {"power_returned": {"at": "2027-01-31T12:00:00+00:00"}})
+
+
+def test_no_server_is_evacuated_from_a_host_that_keeps_its_servers(store: Store) -> None:
+    incident = opened(store)
+    claim, moves = leaving(store, incident)
+    assert store.incidents.keep_in_place(incident.id, KEEP, moves, claim) is not None
+    assert not store.vmoves.aim(moves[0].uuid, None, 0, Limits(9, 9), claim)
+    assert not store.vmoves.aim(moves[0].uuid, "cmp-2", 0, Limits(9, 9), claim)
+    (kept,) = store.vmoves.leaving("cmp-1.example.org")
+    assert (kept.attempts, kept.after_migration) == (0, ANSWERED)
+    again = store.incidents.leave_again(incident.id, "off again", {}, claim)
+    assert not again.details["power_returned"]
+    assert store.vmoves.aim(moves[0].uuid, None, 0, Limits(9, 9), claim)
+
+
+def test_no_server_is_evacuated_before_its_host_is_proven_to_be_off(store: Store) -> None:
+    incident = opened(store)
+    claim, moves = leaving(store, incident)
+    store.incidents.change(incident.id, Change(details={"evidence": None}), claim)
+    assert not store.vmoves.aim(moves[0].uuid, None, 0, Limits(9, 9), claim)
+
+
+def test_a_recovery_that_starts_over_asks_its_guards_again(store: Store) -> None:
+    incident = opened(store)
+    claim, moves = leaving(store, incident)
+    store.incidents.change(incident.id, Change("running", "guards said yes"), claim)
+    store.operations.step_done(claim, 0, "guards", "yes", TTL)
+    assert store.incidents.keep_in_place(incident.id, KEEP, moves, claim)
+    again = store.incidents.start_over(incident.id, "silent again", claim)
+    assert (again.status, again.details["power_returned"]) == ("open", None)
+    with store.database.read() as conn:
+        assert not conn.execute(sa.select(steps)).all()
+
+
+def test_a_host_does_not_keep_its_servers_once_one_was_asked_to_leave(store: Store) -> None:
+    incident = opened(store)
+    claim, moves = leaving(store, incident)
+    assert store.vmoves.aim(moves[0].uuid, None, 0, Limits(9, 9), claim)
+    assert store.incidents.keep_in_place(incident.id, KEEP, moves, claim) is None
+    assert not store.incidents.incident(incident.id).details.get("power_returned")
+
+
+def test_of_an_evacuation_and_the_decision_against_it_one_happens(store: Store) -> None:
+    other = claimed(store, opened(store, "cmp-9"))  # of the move: another row of work
+    for number in range(5):
+        incident = opened(store, f"cmp-1{number}")
+        claim, moves = leaving(store, incident)
+        uuid_, limits = moves[0].uuid, Limits(9, 9)
+        evacuate = functools.partial(store.vmoves.aim, uuid_, None, 0, limits, other)
+        keep = functools.partial(store.incidents.keep_in_place, incident.id, KEEP, moves, claim)
+        assert sorted(map(bool, at_once([evacuate, keep]))) == [False, True]
+
+
+def test_a_server_that_was_started_in_place_leaves_with_the_others(store: Store) -> None:
+    incident = opened(store)
+    claim, moves = leaving(store, incident, count=2)
+    assert store.incidents.keep_in_place(incident.id, KEEP, moves, claim)
+    with store.database.write() as conn:
+        started = {"status": "ignored", "after_migration": STARTED}
+        mine = vmoves.c.uuid == moves[0].uuid
+        conn.execute(sa.update(vmoves).where(mine).values(**started))
+    store.incidents.leave_again(incident.id, "off again", {}, claim)
+    found = store.vmoves.of(incident.id)
+    assert [(one.status, one.after_migration) for one in found] == [("pending", ANSWERED)] * 2
+
+
+def test_only_a_failed_recovery_with_servers_left_is_opened_again(store: Store) -> None:
+    incident = opened(store)
+    claim, moves = leaving(store, incident, count=2)
+    assert store.incidents.reopen_in_place(incident.id, "back", claim) is None  # it is open
+    with store.database.write() as conn:
+        rows = vmoves.c.uuid.in_([one.uuid for one in moves[:1]])
+        conn.execute(sa.update(vmoves).where(rows).values(status="failed"))
+    store.incidents.close(incident.id, Change("failed", "no room"), claim)
+    again = store.incidents.reopen_in_place(incident.id, "it is back", claim)
+    assert again is not None
+    assert (again.status, again.details["power_returned"]["in_use"]) == ("open", True)
+    found = {one.uuid: one.status for one in store.vmoves.of(incident.id)}
+    assert found == {moves[0].uuid: "pending", moves[1].uuid: "ignored"}
+    assert store.incidents.open_about(incident.subject) == again

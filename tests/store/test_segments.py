@@ -310,7 +310,7 @@ def test_a_report_like_an_open_one_is_a_duplicate_for_a_while(
     store: Store, status: str, after_s: float, kept: bool
 ) -> None:
     joined(store)
-    at = now(store)
+    at = now(store) - timedelta(minutes=10)  # a date in the future would count as now
     _stands(store, admit(store, report(at)), status)
     later = report(at + timedelta(seconds=after_s))
     if kept:
@@ -353,7 +353,7 @@ def test_what_was_recovered_since_explains_a_late_report(
     store: Store, subject: str, new: dict[str, Any]
 ) -> None:
     joined(store)
-    at = now(store)
+    at = now(store) - timedelta(minutes=10)  # a date in the future would count as now
     incident = _incident(store, subject, at + timedelta(seconds=30))
     with pytest.raises(Conflict, match=f"incident {incident} has recovered it since"):
         admit(store, report(at, **new))

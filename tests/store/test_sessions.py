@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import sqlalchemy as sa
 
@@ -22,7 +22,7 @@ from holdfast.store.changes import (
 )
 from holdfast.store.sessions import Session
 from holdfast.store.tables import agents, monitors
-from tests.api.views import view_body
+from tests.api.views import see, view_body
 
 HOUR = timedelta(hours=1)
 
@@ -111,7 +111,7 @@ def test_who_falls_silent_and_who_goes_by_other_rules_is_in_a_mark(store: Store)
 
     assert changed(other) == {HOSTS}  # as many as before, but not the same
     seen = view_body((("up", "up", "up"), "none", ["cmp-1"]))
-    store.monitors.put("ctl-1", datetime.fromisoformat(seen.pop("at")), seen)
+    see(store, seen)
     assert changed(lambda: hush(store, monitors)) == {NETWORKS}
     assert changed(lambda: hush(store, monitors)) == set()
 

@@ -11,15 +11,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from holdfast.hostmonitor import register_own
 from holdfast.model import matrix
-from holdfast.model.errors import ClaimLost, StaleWrite
+from holdfast.model.errors import ClaimLost, NotFound, StaleWrite
 from holdfast.model.incident import HOST, RECOVER, Meaning, recovery_of
 from holdfast.model.operation import DONE, Claim, Operation
 from holdfast.model.segment import SegmentHost
 from holdfast.model.votes import HOST_VOTES
 from holdfast.ports.recovery import Account
 from holdfast.store import Store
-from holdfast.store.tables import incidents, monitors, observations, operations
+from holdfast.store.tables import (
+    incidents,
+    monitors,
+    observations,
+    operations,
+    registered_monitors,
+)
 from tests.store.test_floatingips import at_once
 from tests.store.test_segments import admit, joined, now, report
 
@@ -45,6 +52,7 @@ def body(**hosts: str) -> dict[str, Any]:
 
 
 def say(store: Store, observer: str, state: str = "failed", **more: Any) -> Mapping[str, Any]:
+    store.monitors.register(observer, "ann")
     at = now(store)
     values = {
         "observer": observer,
@@ -57,6 +65,11 @@ def say(store: Store, observer: str, state: str = "failed", **more: Any) -> Mapp
         "evidence": {},
     }
     return store.observations.add(str(uuid.uuid4()), values | more)[0]
+
+
+def register(store: Store, *observers: str) -> None:
+    for observer in observers:
+        store.monitors.register(observer, "ann")
 
 
 def claimed(store: Store, kind: str = HOST_VOTES, owner: str = "m") -> tuple[Operation, Claim]:
@@ -76,6 +89,7 @@ def count(store: Store, table: sa.Table) -> int:
 
 def test_many_votes_at_once_are_all_kept_and_counted_by_one_row(store: Store) -> None:
     joined(store, CMP)
+    register(store, "ctl-0", "ctl-1", "ctl-2")
     jobs: list[Callable[[], object]] = [lambda i=i: say(store, f"ctl-{i % 3}") for i in range(12)]
     at_once(jobs)
     assert count(store, observations) == 12
@@ -110,6 +124,7 @@ def test_the_same_report_again_is_one_row_and_is_counted_again(store: Store) -> 
 
 def test_the_ballot_has_the_last_word_of_each_whatever_it_calls_the_host(store: Store) -> None:
     joined(store, CMP)
+    register(store, "ctl-1", "ctl-2")
     at = now(store)
     store.monitors.put("ctl-1", at, body(failed="cmp-1"))
     store.monitors.put("ctl-2", at, body(well=CMP))
@@ -128,6 +143,7 @@ def test_the_ballot_has_the_last_word_of_each_whatever_it_calls_the_host(store: 
 
 
 def test_what_a_monitor_sees_is_written_when_it_changes_and_read_by_all(store: Store) -> None:
+    register(store, "ctl-1")
     at = now(store)
     other = type(store.monitors)(store.database)
     store.monitors.put("ctl-1", at, body(well=CMP))
@@ -143,6 +159,52 @@ def test_what_a_monitor_sees_is_written_when_it_changes_and_read_by_all(store: S
     assert other.views()[1][0].picture is view.picture  # not read again
     at_once([lambda i=i: store.monitors.put(f"m-{i % 2}", at, body(well=CMP)) for i in range(8)])
     assert count(store, monitors) == 3
+
+
+def test_a_monitor_is_registered_once_however_many_do_so_at_once(store: Store) -> None:
+    names = ["ctl-1", "CTL-1", "ctl-2"] * 4
+    made = at_once([lambda name=name: store.monitors.register(name, "ann") for name in names])
+    assert len({one.at for one in made if one.observer == "ctl-1"}) == 1  # type: ignore[attr-defined]
+    assert count(store, registered_monitors) == 3
+    store.monitors.unregister("CTL-1")
+    assert store.monitors.is_registered("ctl-1")
+    assert not store.monitors.is_registered("CTL-1")
+    assert not store.monitors.is_registered("ctl-1 ")
+    with pytest.raises(NotFound):
+        store.monitors.unregister("CTL-1")
+
+
+def test_a_machine_that_was_renamed_has_one_monitor_of_its_own_and_leaves_others_alone(
+    store: Store,
+) -> None:
+    register(store, "ctl-9")
+    for name in ("old", "old", "new", "ctl-9"):
+        register_own(store, name)
+        assert store.monitors.is_registered(name)
+    assert [one.observer for one in store.monitors.listed(registered=True)[1]] == ["ctl-9"]
+
+
+def test_only_what_registered_monitors_say_since_they_are_is_read_and_counted(
+    store: Store,
+) -> None:
+    joined(store, CMP)
+    at = now(store)
+    values = {"subject": f"host:{CMP}", "kind": "host_health", "state": "failed", "since": at}
+    for name in ("ctl-1", "ctl-2"):
+        store.monitors.put(name, at, body(failed=CMP))
+        own = {**values, "observer": name, "key": name, "evidence": {}}
+        store.observations.add(str(uuid.uuid4()), own)
+    assert store.operations.claim_due("m", 9, TTL, [HOST_VOTES]) == []
+    assert store.monitors.views()[1] == []
+    assert [one.observer for one in store.monitors.listed()[1]] == ["ctl-1", "ctl-2"]
+    register(store, "ctl-1", "ctl-3")
+    ballot = store.votes.ballot(CMP)
+    assert (ballot.registered, ballot.views, ballot.words) == (2, [], {})
+    store.monitors.put("ctl-1", now(store), body(failed=CMP))
+    claimed(store)
+    assert [view.observer for view in store.votes.ballot(CMP).views] == ["ctl-1"]
+    say(store, "ctl-1")
+    assert list(store.votes.ballot(CMP).words) == ["ctl-1"]
 
 
 def test_votes_and_a_notification_at_once_open_one_incident(store: Store) -> None:

@@ -270,18 +270,65 @@ def test_one_that_ran_again_since_is_not_excused_by_how_it_ended_before() -> Non
     assert here.said == ["failed expectation stopped unknown"]
 
 
-@pytest.mark.parametrize("forget", [False, True])
-def test_a_removal_that_was_heard_is_orderly_until_it_is_forgotten(forget: bool) -> None:
+REMOVED = {
+    "at once": ("undefined removed",),
+    "after an order": ("shutdown host", "stopped destroyed", "undefined removed"),
+    "while it ran": ("undefined removed", "stopped destroyed"),
+    "by a migration": ("stopped migrated", "undefined removed"),
+}
+
+
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("how", REMOVED)
+def test_a_guest_that_is_removed_though_the_cloud_expects_it_is_missed_after_two_looks(
+    how: str, anew: bool
+) -> None:
+    here = side("shutoff unknown" if how == "at once" else RUNNING, RUNS, grace_s=600.0)
+    here.look()
+    here.hear("a", *REMOVED[how])
+    del here.guests["a"]
+    if anew:
+        here.begin_again()
+    here.look()
+    assert here.said == []
+    here.look()
+    assert here.said == ["failed expectation missing"]
+    for _ in range(4):
+        here.look()
+    assert len(here.said) == 1
+
+
+@pytest.mark.parametrize("now", [BUSY, OFF, ELSEWHERE, UNKNOWN])
+def test_a_removal_that_the_cloud_knows_of_or_is_at_is_orderly(now: str) -> None:
     here = side(RUNNING, RUNS)
     here.look()
     here.hear("a", "shutdown host", "stopped destroyed", "undefined removed")
     del here.guests["a"]
+    here.look()  # which is asked before the cloud has begun to say so
+    for _ in range(4):
+        here.cloud["a"] = now
+        here.look()
+    assert here.said == []
+
+
+def test_a_guest_that_ended_by_its_own_will_is_not_missed_when_it_is_removed() -> None:
+    here = side(RUNNING, RUNS)
+    here.look()
+    here.hear("a", "shutdown guest", "stopped shutdown", "undefined removed")
+    del here.guests["a"]
     for _ in range(4):
         here.look()
-    here.begin_again(forget=forget)
+    assert here.said == []
+
+
+def test_a_word_of_the_cloud_from_before_the_removal_does_not_count() -> None:
+    here = side(RUNNING, RUNS)
+    here.look()
+    old = replace(here.seen(), guests=here.seen().guests[:1])
+    here.hear("a", "stopped destroyed", "undefined removed")
     for _ in range(4):
-        here.look()
-    assert here.said == (["failed expectation missing"] if forget else [])
+        here.look(replace(old, read_at=here.at, began=here.now))
+    assert here.said == []
 
 
 def test_removed_guests_are_forgotten_once_the_cloud_misses_them_no_more() -> None:
@@ -447,7 +494,9 @@ def test_orderly_ends_make_no_traffic_whatever_happens_between(steps: list[str])
             heard, found = ENDS[step]
             runs = False
             here.guests.pop("a")
-            if found is not None:
+            if found is None:
+                here.cloud["a"] = BUSY  # whoever removes it does so for the cloud
+            else:
                 here.guests["a"] = found
             if not deaf or found in (None, CRASHED):  # nobody could know better
                 here.hear("a", *heard)
@@ -511,6 +560,42 @@ def test_what_nobody_ended_is_told_within_so_many_looks_and_once(
     assert len(here.told) == told + 1
 
 
+# after a removal
+
+
+@pytest.mark.parametrize("how", REMOVED)
+def test_a_removal_behind_the_clouds_back_is_told_within_half_a_minute(how: str) -> None:
+    here = side("shutoff unknown" if how == "at once" else RUNNING, RUNS, grace_s=30.0)
+    here.look()
+    removed_at = here.now
+    opinion, _told = rounds(Cloud(), Hypervisor())
+    assert opinion.pause_s() == EVERY_S
+    assert opinion.hurry() and not opinion.hurry()
+    first, *rest = REMOVED[how]
+    here.hear("a", first)
+    if how == "while it ran":
+        here.think(here.seen())
+    here.hear("a", *rest)
+    del here.guests["a"]
+    while not here.said and here.now < removed_at + EVERY_S:
+        here.now += opinion.pause_s()
+        here.think(here.seen())
+    assert here.said == ["failed expectation missing"]
+    assert here.now - removed_at <= 30.0
+
+
+def test_after_a_removal_the_cloud_is_asked_often_for_a_while_only() -> None:
+    clock = SimClock()
+    opinion, _told = rounds(Cloud(), Hypervisor(), clock)
+    opinion.hurry()
+    pauses = []
+    while (pause_s := opinion.pause_s()) < EVERY_S:
+        pauses.append(pause_s)
+        clock.advance(pause_s)
+    assert sum(pauses) == 30.0
+    assert opinion.hurry()
+
+
 # the round
 
 
@@ -543,10 +628,14 @@ class Hypervisor:
         return self.deaf
 
 
-def rounds(cloud: Cloud, hypervisor: Hypervisor) -> tuple[SecondOpinion, list[Comparison]]:
+def rounds(
+    cloud: Cloud, hypervisor: Hypervisor, clock: SimClock | None = None
+) -> tuple[SecondOpinion, list[Comparison]]:
     told: list[Comparison] = []
-    limits = SimpleNamespace(expectation_looks=2, expectation_grace_s=0.0)
-    clock = SimClock()
+    limits = SimpleNamespace(
+        expectation_every_s=EVERY_S, expectation_looks=2, expectation_grace_s=0.0
+    )
+    clock = clock or SimClock()
     opinion = SecondOpinion("cmp-1", cloud, hypervisor, limits, clock, told.append)  # type: ignore[arg-type]
     return opinion, told
 

@@ -147,6 +147,47 @@ def test_what_waits_on_disk_is_counted_with_its_age(house: House) -> None:
     assert 0.05 <= spool["oldest_s"] < 60
 
 
+def test_status_counts_reports_that_wait_and_those_put_aside(house: House) -> None:
+    well = {**house.ask.status({}), "deaf": ""}
+    assert guests_lines.well(well).endswith("knows 2 guests; all is delivered")
+    assert list(guests_lines.undelivered(well)) == []
+    house.hear("web-1", DIED)
+    house.hear("db-1", DIED)
+    (first, _second) = house.spool.heads()
+    waiting = house.ask.status({})
+    assert (waiting["spool"]["waits"], waiting["spool"]["put_aside"]) == (2, 0)
+    assert "2 reports wait, the oldest for 0 s" in guests_lines.well(waiting)
+    old = {**waiting, "spool": {"waits": 2, "oldest_s": 90.0, "put_aside": 0}}
+    assert list(guests_lines.undelivered(old)) == [
+        "the agent of cmp-1: 2 reports wait, the oldest for 90 s"
+    ]
+    house.spool.park(first, "no such server")
+    assert list(guests_lines.undelivered(house.ask.status({}))) == [
+        "the agent of cmp-1: 1 reports wait, the oldest for 0 s; 1 were not taken and put aside"
+    ]
+
+
+def test_status_does_not_wait_for_a_disk_that_hangs(house: House) -> None:
+    house.hear("web-1", DIED)
+    with house.spool._lock:  # whoever writes to the disk holds it
+        assert house.ask.status({})["spool"]["waits"] == 1
+
+
+def test_the_backlog_outlives_the_agent_and_shrinks_with_each_delivery(
+    house: House, tmp_path: Path
+) -> None:
+    house.hear("web-1", DIED)
+    again = House(tmp_path, Tap())
+    try:
+        assert again.spool.backlog.waits == 1
+        assert again.spool.backlog.oldest_at == again.bodies()[0]["observed_at"]
+        again.spool.done(again.spool.heads()[0])
+        assert (again.spool.backlog.waits, again.spool.backlog.oldest_at) == (0, None)
+    finally:
+        again.agent.stop()
+        again.spool.close()
+
+
 def test_how_a_guest_lives_and_since_when_outlives_the_agent(house: House, tmp_path: Path) -> None:
     before = house.rows()
     again = House(tmp_path, Tap())

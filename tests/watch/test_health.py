@@ -209,6 +209,59 @@ otherwise: none
     assert watcher.opinion() == "recovery"
 
 
+def test_a_host_that_answers_a_probe_is_not_lost_and_one_that_does_not_says_who_confirmed_it() -> (
+    None
+):
+    down = {"cmp-1": DOWN, "cmp-2": DOWN}
+    probed = {"unanswered": frozenset({"cmp-2"}), "probe": "1 of 2 answer"}
+    watcher = Watcher().see("storage", down, **probed)
+    watcher.judge()
+    assert watcher.pass_time(matrix.DEFAULT_FOR_S) == ["cmp-2 failed"]
+    assert watcher.book.tracks["cmp-1"].health[2] == UNKNOWN
+    assert watcher.said[0].evidence["networks"]["storage"]["confirmed_by"][-1] == "1 of 2 answer"
+
+
+ALERTS = """
+for: 1s
+rules:
+  - {when: {storage: down}, do: recovery, for: 2s}
+  - {when: {manage: down}, do: alert}
+otherwise: none
+"""
+
+
+def test_undecided_between_alert_and_recovery_is_reported_as_an_alert_and_no_opinion() -> None:
+    watcher = Watcher(matrix.parse(ALERTS, NETWORKS))
+    watcher.see("storage", {"cmp-1": UP, "cmp-2": UP}, why="no leader")
+    assert watcher.cut("manage").judge() == []
+    assert watcher.book.due == watcher.at + 2.0
+    assert watcher.pass_time(1.9) == []
+    assert watcher.pass_time(0.1) == ["cmp-1 alert"]
+    assert watcher.opinion() == "undecided"
+    assert watcher.said[0].evidence["undecided"] is True
+    assert "storage is unknown" in watcher.said[0].evidence["rule"]
+    assert watcher.pass_time(60) == []
+    watcher.see("storage", {"cmp-1": DOWN, "cmp-2": UP}).judge()  # its quorum is back
+    assert watcher.pass_time(2.0) == ["cmp-1 failed"]
+    assert "undecided" not in watcher.said[1].evidence
+    watcher.see("storage", {"cmp-1": DOWN, "cmp-2": UP}, why="no leader").judge()
+    assert watcher.pass_time(60) == []  # worse was reported
+    assert watcher.opinion() == "undecided"
+
+
+def test_a_host_lost_on_all_networks_is_announced_while_the_quorum_of_one_is_lost() -> None:
+    """By the default, in which up on storage would mean that nothing is done."""
+    watcher = Watcher().see("storage", {"cmp-1": UP, "cmp-2": UP}, why="no leader")
+    watcher.cut("manage").judge()
+    assert watcher.pass_time(60) == []  # it lives on tenant
+    watcher.cut("tenant").judge()
+    assert watcher.pass_time(matrix.DEFAULT_FOR_S - 0.1) == []
+    assert watcher.pass_time(0.1) == ["cmp-1 alert"]
+    watcher.see("storage", {"cmp-1": UP, "cmp-2": UP})
+    watcher.mend("manage", "tenant").judge()
+    assert watcher.pass_time(WELL_FOR_S) == ["cmp-1 well"]
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(

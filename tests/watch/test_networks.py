@@ -30,6 +30,8 @@ class Cluster:
         self.blind = ""
         self.news: queue.Queue[Members] = queue.Queue()
         self.proofs = self.failed = 0
+        self.unanswered: frozenset[str] | None = None
+        self.warning = ""
         self.gate = threading.Lock()
         self.closed = threading.Event()
 
@@ -55,7 +57,8 @@ class Cluster:
         with self.gate:
             self._believe()
             self.proofs += 1
-            return Proof("leader", "ctl-1", 3, 3, self.gossip)
+            probe = ("", "") if self.unanswered is None else ("1 of 2 answer", self.warning)
+            return Proof("leader", "ctl-1", 3, 3, self.gossip, self.unanswered, *probe)
 
     def close(self) -> None:
         self.closed.set()
@@ -160,3 +163,21 @@ def test_after_a_nap_what_was_asked_before_it_counts_for_nothing(
     cluster.news.put(Members({"cmp-1": DOWN}, 99, "leader"))
     until(lambda: watch.sight().health("cmp-2") == UP)
     never(lambda: watch.sight().health("cmp-1") != UP)
+
+
+def test_where_a_probe_is_needed_only_who_did_not_answer_is_lost(
+    cluster: Cluster, patient: NetworkWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where a proof was made after the loss without a probe."""
+    watch = patient
+    cluster.unanswered, cluster.warning = frozenset(), "the cluster has 1 server"
+    cluster.tell({"cmp-1": DOWN, "cmp-2": DOWN})
+    before = cluster.proofs
+    until(lambda: cluster.proofs - before >= 5)
+    assert watch.sight().is_proven
+    assert watch.sight().health("cmp-1") == UNKNOWN
+    cluster.unanswered = frozenset({"cmp-1"})
+    until(lambda: watch.sight().health("cmp-1") == DOWN)
+    assert watch.sight().health("cmp-2") == UNKNOWN
+    assert watch.state()["warning"] == "the cluster has 1 server"
+    assert caplog.text.count("network storage: the cluster has 1 server") == 1

@@ -43,6 +43,22 @@ def test_a_new_file_is_in_force_at_once_and_a_bad_one_is_named_and_changes_nothi
     assert followed.problem == ""
 
 
+def test_rows_that_the_file_leaves_out_are_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(
+        "sequence: [manage, storage]\nmatrix: [{health: [up, down], action: [recovery]}]"
+    )
+    followed = StrategyFile(str(path), NETWORKS)
+    assert followed.strategy.answer(DOWN).action == "recovery"
+    assert "[down, up], [down, down]" in caplog.text
+    caplog.clear()
+    path.write_text(FIRST)
+    assert followed.follow()
+    assert "left out" not in caplog.text
+
+
 def test_without_an_old_one_a_bad_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="No such file"):
         StrategyFile(str(tmp_path / "none.yaml"), NETWORKS)

@@ -57,6 +57,19 @@ def test_a_simulated_host_that_dies_is_out_of_use_and_comes_back(tmp_path: Path)
         assert program.terminate() == 0
 
 
+def test_a_simulated_host_that_is_cut_off_is_seen_by_a_monitor_that_votes(tmp_path: Path) -> None:
+    with all_in_one(tmp_path, {"monitors": {**MONITORS, "poll": False}}) as (_program, client):
+        eventually((tmp_path / "state" / "populated").exists)
+        (own,) = client.monitors.list()
+        assert (own["registered"], own["registered_by"]) == (True, "holdfast up")
+        name = client.hosts.list()[0]["hypervisor_hostname"]
+        eventually(lambda: client.monitors.host(name)["votes"]["against"] == [own["observer"]])
+        client.sim.cut_host(name, "storage")
+        eventually(lambda: client.monitors.host(name)["votes"]["for"] == [own["observer"]])
+        (incident,) = eventually(lambda: client.incidents.list(host=name))
+        assert f"saw {name} down on storage" in incident["cause"]
+
+
 def poll_says(folder: Path) -> str:
     with contextlib.closing(sqlite3.connect(folder / "state" / "holdfast.db", timeout=60)) as db:
         rows = db.execute("SELECT sentence FROM operations WHERE key = ?", (poll.POLL,))

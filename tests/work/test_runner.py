@@ -492,7 +492,7 @@ def test_what_waits_for_a_worker_stays_ours(shop: Shop) -> None:
     assert sorted(shop.get(key).status for key in keys) == ["done", "done", "running"]
 
 
-def test_that_it_failed_for_good_is_said_once_and_again_when_it_is_for_another_reason(
+def test_that_it_failed_is_said_once_per_reason_and_for_good_only_when_it_is_written_down(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What cannot be written down yet is tried again; people have heard of it."""
@@ -510,7 +510,8 @@ def test_that_it_failed_for_good_is_said_once_and_again_when_it_is_for_another_r
         shop.turn(toy)
         shop.clock.advance(20)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{key} failed for good: no",
+        f"{key} failed, which is not written down yet: no",
+        f"{key} failed, which is not written down yet: never",
         f"{key} failed for good: never",
     ]
     assert (shop.get(key).status, shop.get(key).sentence) == ("error", "never")

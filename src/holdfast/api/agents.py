@@ -10,6 +10,7 @@ Stolen from one host, a token says nothing about another.
 import base64
 import hmac
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,21 @@ def host_of(shown: str, path: str | None) -> str:
     if not good:
         raise Unauthorized("this is not the token of an agent: `holdfast agent token` makes one")
     return normalise(host)
+
+
+def groups_of(host: str, entries: Sequence[str]) -> list[str]:
+    """The groups into which `[auth] agent_groups` puts a host, whatever its agent says.
+
+    >>> groups_of("CMP-7.example.org", ["gpu: cmp-7, x-*", "ssd: cmp-*", "web: cmp-8"])
+    ['gpu', 'ssd']
+    """
+    name, found = normalise(host), []
+    for entry in entries:
+        group, _, members = entry.partition(":")
+        wanted = [one for one in map(normalise, members.split(",")) if one]
+        if any(same(one, name) or fnmatchcase(name, one) for one in wanted):
+            found.append(group.strip())
+    return found
 
 
 def without_role(credentials: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from holdfast.api.shared import Shared
 from holdfast.api.turns import Turns
 from holdfast.model.caller import Caller
 from holdfast.ports.clock import Clock
+from holdfast.ports.fence import UNKNOWN
 from holdfast.ports.manager import Manager
 from holdfast.store import Store
 
@@ -32,6 +33,7 @@ class Services:
     loop_age_s: Callable[[], float] | None = None  # None: no loop in this process
     ring: Callable[[], None] = lambda: None  # there is work; who has no loop is found by its look
     sim: Callable[[], Any] | None = None  # the drivers.cloud.sim.Simulator, where the cloud is one
+    read_power: Callable[[str], str] = lambda _host: UNKNOWN  # of a host, by its fence
     login: Any = None  # the api.login.Login of this process: people come in by a form
     feed: Any = None  # the console.live.Feed: what changed, for pages that are open
     lease_texts: Rendered = field(default_factory=Rendered)  # of the reservation contract, 1.0

@@ -28,7 +28,7 @@ from keystoneauth1.exceptions import ClientException
 from oslo_config import cfg
 from oslo_middleware import basic_auth
 
-from holdfast.api import agents
+from holdfast.api import agents, monitors
 from holdfast.api.guesses import Guesses
 from holdfast.api.policies import Policy
 from holdfast.api.remembered import Memory
@@ -96,10 +96,14 @@ class Middleware:
         self._policy.check(route.rule, credentials)
 
     def _who(self, req: falcon.Request) -> Identity:
-        """Agents of hosts come by their own token, whatever the strategy is for all others."""
+        """Agents of hosts and host monitors come by their own tokens, whatever the strategy is for
+        all others."""
         shown = req.get_header(AGENT_HEADER)
         if shown is None:
             return self._identify(req)
+        if monitors.is_token(shown):
+            name = monitors.observer_of(shown, self._conf.auth.agent_secret_file)
+            return f"{monitors.PREFIX}{name}", monitors.PROJECT, (monitors.ROLE,)
         host = agents.host_of(shown, self._conf.auth.agent_secret_file)
         return f"{agents.PREFIX}{host}", agents.PROJECT, (agents.ROLE,)
 

@@ -12,7 +12,7 @@ from typing import Any
 from oslo_config import cfg
 from oslo_policy import policy
 
-from holdfast.api import agents
+from holdfast.api import agents, monitors
 from holdfast.model.errors import Forbidden, Unavailable
 from holdfast.ports.clock import Clock
 
@@ -22,6 +22,8 @@ ADMIN = "role:admin"
 SERVICE = "role:service or role:admin"
 #: Of a host, by its own token and no other way: handlers let it speak for that host only.
 AGENT = f"role:agent or {SERVICE}"
+#: A host monitor, by its own token and no other way: handlers let it speak under its name only.
+MONITOR = f"role:monitor or {SERVICE}"
 MEMBER = "role:member or role:manager or role:admin"
 READER = "role:reader or role:member or role:manager or role:admin"
 
@@ -144,15 +146,27 @@ RULES = [
     ),
     _rule(
         "holdfast:observation:create",
-        AGENT,
+        f"role:monitor or {AGENT}",
         "Report what a monitor or an agent saw",
         "POST /holdfast/v1/observations",
     ),
     _rule(
         "holdfast:monitor:report",
-        SERVICE,
+        MONITOR,
         "Tell all that a monitor sees",
         "PUT /holdfast/v1/monitors/{observer}",
+    ),
+    _rule(
+        "holdfast:monitor:register",
+        ADMIN,
+        "Register a host monitor, so that it votes, and get its token",
+        "POST /holdfast/v1/monitors",
+    ),
+    _rule(
+        "holdfast:monitor:unregister",
+        ADMIN,
+        "Unregister a host monitor: it votes no more, its token is refused",
+        "DELETE /holdfast/v1/monitors/{observer}",
     ),
     _rule(
         "holdfast:observation:list",
@@ -384,13 +398,14 @@ class Policy:
             raise Forbidden(f"Policy doesn't allow {rule} to be performed by your roles")
 
     def _allows(self, rule: str, target: dict[str, Any], credentials: dict[str, Any]) -> bool:
+        whole = monitors.without_role(agents.without_role(credentials))
         with self._lock:  # a reload takes the rules away before it brings the new ones
             if self._clock.monotonic() >= self._look_again:
                 try:
                     self._load()
                 except _BROKEN as error:
                     LOG.error("[oslo_policy] policy_file: %s; the old rules stay", error)
-            return bool(self._enforcer.authorize(rule, target, agents.without_role(credentials)))
+            return bool(self._enforcer.authorize(rule, target, whole))
 
     def _load(self) -> None:
         self._look_again = self._clock.monotonic() + _LOOK_AGAIN_S

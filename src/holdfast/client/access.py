@@ -27,13 +27,15 @@ class Access:
     session: Session | None = None
     basic: tuple[str, str] | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
-    agent: str | None = field(default=None, repr=False)  # the token of a host's agent
+    agent: str | None = field(default=None, repr=False)  # the token of an agent or a host monitor
 
     @property
     def advice(self) -> str:
         """What to do when the server does not accept it; "" if there is nothing to accept."""
         if self.session:
             return BY_KEYSTONE
+        if self.agent and self.agent.startswith("monitor@"):
+            return "check the token of this monitor (`holdfast monitor register NAME` prints it)"
         if self.agent:
             return "check the token of this host (`holdfast agent token HOST`, on a controller)"
         if self.token:

@@ -45,8 +45,8 @@ class Client:
         timeout_s: float = 30,
         retries: int = 2,
     ) -> None:
-        """`agent`: the token of a host's agent. `retries`: how often a GET is repeated after a lost
-        connection or a 503."""
+        """`agent`: the token of a host's agent or of a host monitor. `retries`: how often a GET is
+        repeated after a lost connection or a 503."""
         user = user or (os.environ.get("HOLDFAST_USER") if password else None)
         if password and not user:
             raise Unauthorized("there is a password but no user")

@@ -55,9 +55,15 @@ class Incidents:
     def abort(self, incident_id: str, reason: str) -> Incident:
         return self._ask("POST", incident_id, "abort", body={"reason": reason})
 
-    def confirm_off(self, incident_id: str, reason: str) -> Incident:
-        """You know that its host is off; servers are started elsewhere on your word."""
-        return self._ask("POST", incident_id, "confirm-off", body={"reason": reason})
+    def confirm_off(
+        self, incident_id: str, reason: str, *, despite_power_on: bool = False
+    ) -> Incident:
+        """You know that its host is off; servers are started elsewhere on your word. Conflict if
+        its fence reads on, unless `despite_power_on`."""
+        body: dict[str, Any] = {"reason": reason}
+        if despite_power_on:
+            body["despite_power_on"] = True
+        return self._ask("POST", incident_id, "confirm-off", body=body)
 
     def report(
         self, host: str, *, server: str | None = None, process: str | None = None

@@ -11,7 +11,7 @@ _MONITORS = "/holdfast/v1/monitors"
 _MATRIX = "/holdfast/v1/matrix"
 _HOSTS = "/holdfast/v1/hosts"
 
-#: observer, kind, seen_at, fresh, networks, strategy_source, hosts
+#: observer, registered, hint, kind, seen_at, fresh, networks, strategy_source, hosts
 Monitor = dict[str, Any]
 #: networks, source, strategy, rows, undecided, differing
 Matrix = dict[str, Any]
@@ -26,9 +26,18 @@ class Monitors:
         self._wire = wire
 
     def list(self) -> builtins.list[Monitor]:
-        """Those that ever said what they see; `fresh` ones did so lately."""
+        """Those that are `registered` or say what they see; `fresh` ones did so lately."""
         found: list[Monitor] = self._wire.call("GET", _MONITORS, key="monitors")
         return found
+
+    def register(self, observer: str) -> str:
+        """Let the host monitor of that name vote; its token, the same one however often."""
+        made = self._wire.call("POST", _MONITORS, body={"observer": observer}, key="monitor")
+        return str(made["token"])
+
+    def unregister(self, observer: str) -> None:
+        """It votes no more, and its token is refused."""
+        self._wire.call("DELETE", _MONITORS + path(observer))
 
     def matrix(self) -> Matrix:
         """The strategy that they go by, with the hosts that are in each of its rows now."""

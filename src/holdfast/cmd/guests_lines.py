@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 Said = Mapping[str, Any]
+#: A report that waits for longer is a matter for people.
+LATE_S = 60.0
 
 
 def trouble(said: Said) -> str:
@@ -39,6 +41,13 @@ def losses(said: Said) -> Iterator[str]:
         yield f"{said['alarms_lost']} alarms could not be written down and are lost"
 
 
+def undelivered(said: Said) -> Iterator[str]:
+    """Reports that wait for longer than a delivery takes, and those that were put aside."""
+    backlog = said["spool"]
+    if backlog["put_aside"] or (backlog["oldest_s"] or 0) > LATE_S:
+        yield f"the agent of {said['host']}: {spool(backlog)}"
+
+
 def spool(said: Said) -> str:
     aside = f"; {said['put_aside']} were not taken and put aside" if said["put_aside"] else ""
     if not said["waits"]:
@@ -47,7 +56,8 @@ def spool(said: Said) -> str:
 
 
 def well(said: Said) -> str:
-    return f"the agent of {said['host']} hears the hypervisor and knows {said['guests']} guests"
+    knows = f"the agent of {said['host']} hears the hypervisor and knows {said['guests']} guests"
+    return f"{knows}; {spool(said['spool'])}"
 
 
 def why_nothing(said: Said) -> Iterator[str]:

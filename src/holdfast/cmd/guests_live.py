@@ -197,6 +197,9 @@ class Simulate(Asking, ListCommand):
 class Status(Asking, Command):
     """Say whether the agent of this host runs and hears the hypervisor, within 5 seconds.
 
+    Reports that wait to be delivered are counted, with the age of the oldest, and so are those that
+    Holdfast did not take and the agent put aside; they do not change the exit code.
+
     Exit code: 0 it does, 10 it runs but hears nothing or cannot go on, 2 it cannot be reached. With
     --quiet only the exit code and what is wrong.
     """
@@ -211,6 +214,8 @@ class Status(Asking, Command):
             self.exit_code = AWAY
             self.app.LOG.error("%s", error)
             return
+        for line in guests_lines.undelivered(said):
+            self.app.LOG.warning("%s", line)
         if said["deaf"] or said["stuck"]:
             self.exit_code = DEAF
             for line in guests_lines.warnings(said):

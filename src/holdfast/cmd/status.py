@@ -61,6 +61,7 @@ def findings(files: list[str] | None, state: str | None) -> Iterator[tuple[str, 
         ("cloud", _cloud),
         ("broker", _broker),
         ("fencing", _fencing),
+        ("host monitors", _host_monitors),
     ]
     for name, check in checks:
         try:
@@ -146,3 +147,33 @@ def _fencing(conf: cfg.ConfigOpts) -> Finding:
     if unsafe:
         return WARNING, f"driver none, so that servers may run twice: {', '.join(unsafe)}"
     return OK, f"{len(devices)} devices; `holdfast fence check` asks them"
+
+
+def _host_monitors(conf: cfg.ConfigOpts) -> Finding:
+    """Whether the monitors that were heard of lately vote, and can prove what they see."""
+    from holdfast import service
+
+    if _database(conf)[0] != OK:
+        return WARNING, "the database cannot be asked for them"
+    core = service.Core(conf)
+    try:
+        now, listed = core.store.monitors.listed()
+    finally:
+        core.close()
+    fresh = [one.view for one in listed if one.view is not None and one.view.is_fresh(now)]
+    known = {one.observer for one in listed if one.registration is not None}
+    strangers = [view.observer for view in fresh if view.observer not in known]
+    warnings = [
+        f"{view.observer}: {network}: {sight.warning}"
+        for view in fresh
+        for network, sight in view.picture.networks.items()
+        if sight.warning
+    ]
+    if strangers:
+        names = ", ".join(strangers)
+        warnings.append(f"not registered, so without a vote (`holdfast monitor register`): {names}")
+    if len(known) == 2:
+        warnings.append("2 monitors are registered: if they differ no host fails; register 3")
+    if warnings:
+        return WARNING, "; ".join(warnings)
+    return OK, f"heard of lately: {', '.join(one.observer for one in fresh) or 'none'}"

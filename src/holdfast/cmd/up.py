@@ -146,7 +146,7 @@ def _serve(
 ) -> int:
     from holdfast import demo
     from holdfast.daemon import Daemon, Part, Stopping
-    from holdfast.hostmonitor import HostMonitorPart, InHouse
+    from holdfast.hostmonitor import HostMonitorPart, InHouse, observer, register_own
     from holdfast.simulating import samples_part
     from holdfast.store import migrations
 
@@ -166,6 +166,7 @@ def _serve(
 
     parts: list[Part] = [Stopping(core.close), Manager(), server, Stopping(services.feed.stop)]
     if services.sim is not None:  # its hosts have networks that can be cut
+        register_own(core.store, observer(conf))
         parts.append(HostMonitorPart(conf, InHouse(core.store, manager.loop.ring), core.clock))
         parts.append(samples_part(services.sim, core.store.samples, core.clock))
     daemon = Daemon(conf, parts)

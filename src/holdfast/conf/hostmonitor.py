@@ -22,7 +22,8 @@ OPTS = [
     ),
     cfg.StrOpt(
         "name",
-        help="Under which this monitor votes; one name per monitor. Default: the machine's.",
+        help="Under which this monitor is registered and votes; one name per monitor. Default: the "
+        "machine's.",
     ),
     cfg.StrOpt(
         "spool",
@@ -73,9 +74,15 @@ OPTS = [
         "says.",
     ),
     cfg.StrOpt(
+        "token_file",
+        help="File whose first line is the token of this monitor, which `holdfast monitor register "
+        "NAME` prints. It is good for this monitor's name alone. Without it the monitor is not "
+        "registered: what it sees is listed, and does not count as a vote.",
+    ),
+    cfg.StrOpt(
         "api_user",
-        help="User for http_basic. Without it: HOLDFAST_USER, or OS_CLOUD or OS_AUTH_URL and "
-        "companions for Keystone, from the environment.",
+        help="Where there is no token: user for http_basic. Without it: HOLDFAST_USER, or OS_CLOUD "
+        "or OS_AUTH_URL and companions for Keystone, from the environment.",
     ),
     cfg.StrOpt("api_password_file", help="File whose first line is that user's password."),
     cfg.FloatOpt(

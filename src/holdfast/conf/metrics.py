@@ -34,7 +34,8 @@ OPTS = [
     cfg.ListOpt(
         "groups",
         default=[],
-        help="Groups that this host is in, for alarm rules that are for some hosts only.",
+        help="Groups that this host is in, for alarm rules whose `group` names some only. Which "
+        "central rules of scope `group:NAME` it gets is for [auth] agent_groups of the API to say.",
     ),
     cfg.StrOpt(
         "plugins_file",

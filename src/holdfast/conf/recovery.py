@@ -2,7 +2,7 @@
 """[recovery]: what is done about dead hosts and guests, and when it is not. All of it changes while
 running: edit the file, send SIGHUP."""
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 GROUP = "recovery"
 
@@ -36,13 +36,23 @@ OPTS = [
     _s("duplicate_interval_s", 180.0, "A report like one that is being worked on is a duplicate."),
     _s("give_up_s", 86_400.0, "A recovery that has not ended by then has failed.", 60.0),
     # whom
-    _b("evacuate_all", True, "Move all servers of a dead host, not only those with ha_key."),
-    _b("restart_all", False, "Restart every guest that dies, not only those with ha_key."),
+    _b(
+        "evacuate_all",
+        True,
+        "Move all servers of a dead host but those with ha_key false; off: those with ha_key true.",
+    ),
+    _b(
+        "restart_all",
+        False,
+        "Restart every guest that dies but those with ha_key false; off: those with ha_key true.",
+    ),
     cfg.StrOpt(
         "ha_key",
         default="HA_Enabled",
         mutable=True,
-        help="Servers whose metadata say so come first, or alone.",
+        help="Whether a server is kept running, in the metadata of the server, its image, its "
+        "flavor or an aggregate of its host, in this order: true comes first, or alone; false is "
+        "left alone, whatever evacuate_all and restart_all say.",
     ),
     cfg.StrOpt(
         "priority_key",
@@ -82,12 +92,37 @@ OPTS = [
     _n(
         "host_votes",
         1,
-        "So many host monitors must say that a host has failed; and more of them than say that it"
-        " has not.",
+        "So many registered host monitors at least must say that a host has failed. In any case a"
+        " majority of those that see must, and 2 where 3 or more are registered.",
         1,
     ),
+    cfg.StrOpt(
+        "heartbeat_network",
+        default="management",
+        mutable=True,
+        help="The network of the HA matrix over which agents' heartbeats and Nova's reports come: a"
+        " heartbeat contradicts the failure of a host only where the failure includes it.",
+    ),
+    _s(
+        "nova_report_interval_s",
+        10.0,
+        "report_interval of nova-compute: without an agent, a report that nobody else confirms"
+        " waits for so long, and 2 s, whether Nova hears of the host.",
+        0.1,
+    ),
+    _s(
+        "report_max_age_s",
+        600.0,
+        "A notification that was generated earlier than so long before it came in opens no incident"
+        " by itself: the host's agent, Nova, the monitors and its power are asked first.",
+        1.0,
+    ),
     # guards
-    _n("guest_budget", 3, "A guest is restarted so often per guest_window_s."),
+    _n(
+        "guest_budget",
+        3,
+        "A guest is restarted so often at once, then once per guest_window_s / guest_budget.",
+    ),
     _s("guest_window_s", 3600.0, "See guest_budget.", 1.0),
     _n(
         "guest_restarts_here",
@@ -118,6 +153,17 @@ OPTS = [
     _b("bring_back", True, "Put a host that came back into use again."),
     _s("bring_back_after_s", 60.0, "It must have been well for so long."),
     _b("move_back", False, "And move its servers back, by live migration."),
+    cfg.Opt(
+        "power_on_after",
+        type=types.Dict(types.String(regex=r"^(never|empty|[1-9][0-9]{0,5})$")),
+        default={},
+        mutable=True,
+        help="When a host that Holdfast fenced is switched on again, by the name or id of its"
+        " segment: `never`; `empty`, once no server is left on it; or a number of minutes after its"
+        " power read off, also while servers of it wait for room elsewhere: they start in place."
+        " `*` stands for all other segments; never where none is named. Example:"
+        " `north:empty,south:30,*:never`.",
+    ),
     _b("add_spare_to_aggregates", False, "A spare host joins the aggregates of the failed one."),
     _steps("steps_before", "before"),
     _steps("steps_after", "after"),

@@ -7,11 +7,14 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.console.words import read_time
+from holdfast.model.incident_history import LEFT_OUT
 
 
 def votes(said: Any) -> Sequence[Mapping[str, Any]]:
-    """Each a map, with a map of evidence; what is none is left out."""
-    found = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+    """Each a map, with a map of evidence; what is none is left out, and so is the count of votes
+    that are not kept."""
+    maps = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+    found = [one for one in maps if LEFT_OUT not in one]
     return [{**one, "evidence": known(one.get("evidence"))} for one in found]
 
 

@@ -11,6 +11,8 @@ from typing import Any, Final
 from holdfast.console import hearsay
 from holdfast.console.phases import LONGEST
 from holdfast.console.words import read_time
+from holdfast.model.incident import GUEST
+from holdfast.model.incident_history import entries
 from holdfast.model.observed import Observed
 
 SEEN, DECIDED, DONE, MOVED, REPAIRED, HOST, PERSON = (
@@ -43,29 +45,30 @@ class Event:
 
 @dataclass(frozen=True)
 class Sight:
-    """What one monitor saw on one network, since when, and who confirms it."""
+    """What one monitor saw on one network, since when, who confirms it, and when it said so."""
 
     observer: str
     network: str
     health: str
     since: datetime | None
     confirmed: str
+    said: datetime | None = None
 
 
 def sights(votes: Any) -> Sequence[Sight]:
     """Of those who voted that it is down."""
     return [
-        _sight(str(vote.get("observer", "")), name, said)
+        _sight(str(vote.get("observer", "")), name, said, hearsay.time(vote.get("said_at")))
         for vote in hearsay.votes(votes)
         for name, said in hearsay.networks(vote).items()
     ]
 
 
-def _sight(observer: str, network: str, said: Mapping[str, Any]) -> Sight:
+def _sight(observer: str, network: str, said: Mapping[str, Any], at: datetime | None) -> Sight:
     confirmed = said.get("confirmed_by")
     by = ", ".join(map(str, confirmed)) if isinstance(confirmed, list) else ""
     since = hearsay.time(said.get("since"))
-    return Sight(observer, network, str(said.get("health", "")), since, by)
+    return Sight(observer, network, str(said.get("health", "")), since, by, at)
 
 
 def events(
@@ -80,6 +83,8 @@ def events(
         *(_observed(one) for one in observed),
         *_written(case),
         *_steps(case),
+        *_attempts(case),
+        *_guest(case),
         *_moves(case),
         *_back(case),
         *(_line(one) for one in lines),
@@ -136,6 +141,35 @@ def _steps(case: Mapping[str, Any]) -> Iterator[Event]:
     for one in case["steps"]:
         if one["finished_at"]:
             yield Event(read_time(one["finished_at"]), DONE, f"{one['name']}: {one['sentence']}")
+
+
+def _attempts(case: Mapping[str, Any]) -> Iterator[Event]:
+    """What was asked of the fence, now and in attempts before a retry, and the steps of those."""
+    details = case["details"]
+    before = entries(details.get("attempts"))
+    for one in (*before, details):
+        for entry in entries(one.get("fence_requests")):
+            said = (
+                "the fence was asked to switch it off" if entry.get("asked") else "fencing failed"
+            )
+            answer = entry.get("refused") or entry.get("failed")
+            joined = " and answered: " if entry.get("asked") else ": "
+            yield Event(read_time(entry["at"]), DONE, f"{said}{joined}{answer}" if answer else said)
+    for number, one in enumerate(before, 1):
+        for step in one["steps"]:
+            if step["at"]:
+                said = f"attempt {number}: {step['name']}: {step['sentence']}"
+                yield Event(read_time(step["at"]), DONE, said)
+
+
+def _guest(case: Mapping[str, Any]) -> Iterator[Event]:
+    """When a guest died and when it ran again."""
+    if case.get("kind") != GUEST:
+        return
+    name = case.get("server_name") or case.get("server") or "it"
+    for key, kind, said in (("reported_at", SEEN, "failed"), ("ran_again_at", DONE, "ran again")):
+        if (at := hearsay.time(case["details"].get(key))) is not None:
+            yield Event(at, kind, f"{name} {said}")
 
 
 def _moves(case: Mapping[str, Any]) -> Iterator[Event]:

@@ -44,8 +44,11 @@ _ALL: Final = ("retry", "approve", "confirm-off", "abort")
 def _possible(case: Mapping[str, Any], domain: str) -> Iterator[Order]:
     own, details = case["id"], case["details"]
     tried = case["status"] in (FAILED, ABORTED) and case["kind"] in WORK
-    if tried and not details.get("back_at"):
+    left = any(one["status"] == FAILED for one in case.get("servers", ()))
+    if tried and (left or not details.get("back_at")):
         said = "The guards are asked again, and that the host is off must be proven anew."
+        if details.get("back_at"):
+            said = "The host is in use again: servers that did not leave it start there."
         yield Order("retry", "Try again", said, _command("retry", own), "main", needs_reason=False)
     if waits_for_approval(case):
         yield _approval(domain)

@@ -42,7 +42,7 @@ def row(ask: Ask) -> Reply:
         raise NotFound("there is no such row in the strategy in force")
     rows = (*found["rows"], *found["undecided"])
     hosts: list[str] = next((one["hosts"] for one in rows if one["health"] == health), [])
-    said = matrix.from_plain(found["strategy"]).answer(health)
+    said = matrix.from_plain(found["strategy"]).answer(health, found["blind"])
     title = "Hosts of a row"
     return page(ask, "matrix_row.html", title=title, health=health, hosts=hosts, said=said)
 
@@ -91,8 +91,10 @@ def _found(ask: Ask) -> dict[str, Any]:
     found: dict[str, Any] = inside.call(ask, monitors.show_matrix)["matrix"]
     if found["strategy"]:
         strategy = matrix.from_plain(found["strategy"])
-        unsure = [{**one, "said": strategy.answer(one["health"])} for one in found["undecided"]]
-        found["undecided"] = unsure
+        found["undecided"] = [
+            {**one, "said": strategy.answer(one["health"], found["blind"])}
+            for one in found["undecided"]
+        ]
     return found
 
 

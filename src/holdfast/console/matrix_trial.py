@@ -27,6 +27,7 @@ class Row:
 class Trial:
     networks: Sequence[str]
     rows: Sequence[Row]
+    warning: str = ""  # names the rows that the new strategy leaves out
 
     @property
     def changed(self) -> Sequence[Row]:
@@ -67,8 +68,14 @@ _WORDS = (
 
 def compare(now: Strategy, then: Strategy, shown: Mapping[str, Any]) -> Trial:
     """`shown`: the matrix as the API shows it, with the hosts of each row."""
+    blind = shown["blind"]
     rows = [
-        Row(one["health"], one["hosts"], now.answer(one["health"]), then.answer(one["health"]))
+        Row(
+            one["health"],
+            one["hosts"],
+            now.answer(one["health"], blind),
+            then.answer(one["health"], blind),
+        )
         for one in (*shown["rows"], *shown["undecided"])
     ]
-    return Trial(now.networks, rows)
+    return Trial(now.networks, rows, then.warning)

@@ -136,7 +136,7 @@ def _marks(ask: Ask, looked: Looked) -> tuple[Marks, bool]:
     """Where alarms stood. A simulated host has no agent that could have raised one: what its rules
     would have said is worked out."""
     store = ask.services.store
-    groups = tuple(store.agents.groups(looked.host))
+    groups = tuple(agents.groups_of(ask, looked.host))
     text, rules = _rules(tuple(store.alarm_rules.documents()), looked.host, groups)
     wanted = Wanted(host=looked.host, standing=False, limit=MOST_ALARMS)
     told = store.alarms.list_all(wanted)

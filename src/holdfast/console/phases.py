@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from holdfast.console import hearsay
 from holdfast.console.words import read_time
+from holdfast.model.incident_history import entries
 
 DONE, BUSY, TO_COME = "done", "under way", "to come"
 #: The phase of each step, by kind; a step that a site put between them is a phase by itself.
@@ -96,10 +97,14 @@ def phases(case: Mapping[str, Any], begin: datetime, now: datetime) -> Sequence[
     seen = str(case["seen"] or case["cause"])
     found = [Phase("noticed", DONE, begin, opened, seen)]
     if retried := hearsay.time(case["details"].get("retried_at")):
-        found.append(Phase("tried before", DONE, opened, retried, "and then waited for a person"))
+        tried = entries(case["details"].get("attempts"))
+        said = "; ".join(f"{one['status']}: {one['sentence']}" for one in tried)
+        found.append(Phase("tried before", DONE, opened, retried, said))
     for name, steps in _grouped(case):
         found.append(_phase(name, list(steps), found[-1].end, now))
     found = [_with_holds(one, case) if one.name == "judged" else one for one in found]
+    if hearsay.known(case["details"].get("evidence")).get("kind") != "fenced":
+        found = [replace(one, name="proven off") if one.name == "fenced" else one for one in found]
     return _drawn([*found, *_rest(case, found, now)])
 
 

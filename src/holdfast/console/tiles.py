@@ -24,6 +24,8 @@ STATES: Final = (DOWN, SUSPECT, RETURNING, UP)
 RACK, SEGMENT, LEASE = "rack", "segment", "lease"
 RESERVED, FREE, CLOSED = "reserved", "free", "closed"
 MAINTENANCE, FENCED, ALARMS, INCIDENT = "maintenance", "fenced", "alarms", "incident"
+#: Evidence of a host whose power read off though Holdfast did not cut it.
+POWER_OFF = "power_off"
 IS: Final = (RESERVED, FREE, MAINTENANCE, FENCED, ALARMS, INCIDENT)
 #: With more than that, groups are lines and only what is bad is shown by itself.
 MOST_TILES: Final = 400
@@ -54,6 +56,7 @@ class Tile:
     incidents: Sequence[Incident] = ()
     enrolled: bool = False
     silent_until: datetime | None = None  # left alone by a silence: that is maintenance too
+    off: str = ""  # the sentence that says that its power read off and that it was not fenced
 
     @property
     def is_bad(self) -> bool:
@@ -134,12 +137,13 @@ def _tile(
         why,
         bool(row.on_maintenance),
         bool(row.spare),
-        _fenced(last) if last is not None else "",
+        _proof(last, FENCED) if last is not None else "",
         _of(guests, row.name),
         look.alarms.get(row.name, 0),
         hit.get(short(row.name), ()) if hit else (),
         row.enrolled,
         _silent(row, left),
+        _proof(last, POWER_OFF) if last is not None else "",
     )
 
 
@@ -149,9 +153,10 @@ def _of(known: Mapping[str, Any], name: str) -> Any:
     return known.get(short(name)) if found is None and known else found
 
 
-def _fenced(last: Incident) -> str:
+def _proof(last: Incident, kind: str) -> str:
+    """The sentence of evidence of that kind that a host is off, until the host is back."""
     evidence = last.details.get("evidence") or {}
-    is_so = evidence.get("kind") == FENCED and not last.details.get("back_at")
+    is_so = evidence.get("kind") == kind and not last.details.get("back_at")
     return str(evidence.get("sentence", "")) if is_so else ""
 
 

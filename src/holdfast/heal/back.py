@@ -10,11 +10,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
+from holdfast.heal import in_place
 from holdfast.heal.desk import BACK, SOURCE, Desk, IncidentWork
-from holdfast.heal.evidence import FENCED
+from holdfast.heal.evidence import READ_OFF
 from holdfast.model.errors import Conflict, DriverError, NotFound
 from holdfast.model.host import normalise, same
-from holdfast.model.incident import Incident
+from holdfast.model.incident import FAILED, HOST, Incident
 from holdfast.model.operation import Operation
 from holdfast.model.standing import UP, Sighting
 from holdfast.model.votes import count
@@ -54,6 +55,7 @@ class HostBack(IncidentWork):
         return (
             Step("alive", self.alive, kept=False),
             Step("well", self.well, kept=False),
+            Step("in_place", self.in_place, kept=False),
             Step("enable", self.enable),
             Step("servers", self.servers),
         )
@@ -64,6 +66,7 @@ class HostBack(IncidentWork):
         service = self._service(cloud, incident)
         if service.enabled and not service.forced_down:
             return f"{service.host} was enabled by somebody"
+        in_place.power_on(self, run)
         if not self.desk.settings.bring_back:
             raise NotYet(f"{service.host}: somebody enables it when it is well", RARELY_S)
         if incident.details.get("cut_off") and not incident.details.get("fenced_back"):
@@ -83,7 +86,7 @@ class HostBack(IncidentWork):
     def _cut_off(self, run: Run, incident: Incident, refused: Conflict) -> None:
         """It speaks and has not restarted: what ran on it may run still."""
         evidence = (incident.details.get("evidence") or {}).get("kind")
-        if evidence == FENCED or incident.details.get("fenced_back"):
+        if evidence in READ_OFF or incident.details.get("fenced_back"):
             raise NotYet(f"{incident.host}: {refused.message}", 5.0)
         self._switch_off_and_on(run, self.note(run, None, cut_off=True))
 
@@ -124,6 +127,19 @@ class HostBack(IncidentWork):
             left = (ready - now).total_seconds()
             raise NotYet(f"{service.host} is well since {since[11:19]} UTC", min(left, LOOK_S))
         return f"{service.host} has been well since {since[11:19]} UTC"
+
+    def in_place(self, run: Run) -> str:
+        """Servers that found no room elsewhere before recovery gave up start here, now that the
+        host is back. Once: what does not start waits for `incident retry`."""
+        incident = self.incident(run)
+        before = incident.details.get("reopened_at")
+        if incident.kind != HOST or incident.status != FAILED or before:
+            return "no server waits here"
+        said = f"{incident.host} is back: the servers that found no room elsewhere start in place"
+        if self.desk.incidents.reopen_in_place(incident.id, said, run.claim) is None:
+            return "no server waits here"
+        self.desk.ring()
+        return said
 
     def enable(self, run: Run) -> str:
         incident, desk = self.incident(run), self.desk

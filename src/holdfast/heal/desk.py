@@ -30,6 +30,8 @@ INTAKE, RECOVER_HOST, RECOVER_GUEST, RECOVER_PROCESS, MOVE, BACK = (
     "server_move",
     "host_back",
 )
+#: Our locks of servers are known by how their reason begins.
+LOCK = "Holdfast moves it: incident"
 #: Which source says so, where recovery knows that a host is dead or back.
 SOURCE = "recovery"
 
@@ -39,6 +41,7 @@ class Settings(Protocol):
 
     dry_run: bool
     give_up_s: float
+    duplicate_interval_s: float
     evacuate_all: bool
     restart_all: bool
     ha_key: str
@@ -56,6 +59,9 @@ class Settings(Protocol):
     start_timeout_s: float
     repair_wait_s: float
     host_votes: int
+    heartbeat_network: str
+    nova_report_interval_s: float
+    report_max_age_s: float
     guest_budget: int
     guest_window_s: float
     guest_restarts_here: int
@@ -70,6 +76,7 @@ class Settings(Protocol):
     bring_back: bool
     bring_back_after_s: float
     move_back: bool
+    power_on_after: Mapping[str, str]
     add_spare_to_aggregates: bool
     steps_before: Mapping[str, str]
     steps_after: Mapping[str, str]

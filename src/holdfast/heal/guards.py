@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from holdfast.heal.desk import Settings
-from holdfast.model import ladder, mass_failure
+from holdfast.heal.ha_enabled import HaSettings
+from holdfast.model import ladder, liveness, mass_failure
 from holdfast.model.host import same
 from holdfast.model.incident import GUEST, HELD, HOST, PROCESS, Incident, Verdict
+from holdfast.model.liveness import Judgement
 from holdfast.ports.cloud import Server
 from holdfast.ports.recovery import Situation
 
 #: Of what runs again before anything was done.
 LEAVE_IT = "nobody needs to do anything"
-#: Words in a server's metadata that mean yes.
-YES = frozenset({"true", "yes", "on", "1", "t", "y"})
+#: The guard that asks whether what failed shows signs of life.
+STILL_DOWN = "still_down"
+#: How often the sources are asked about a host that is in doubt, in seconds: what Nova says counts
+#: from when it was read.
+ASK_AGAIN_S = 2.0
+#: How long the extent of an outage is waited for: at most, and after the last report of its domain.
+SETTLING_S, SETTLING_ALONE_S = 15.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,9 @@ class View:
     evidence: str = ""  # by what the host is, or will be, known to be off; empty: by nothing
     server: Server | None = None  # the guest
     gone: bool = False  # the guest exists no more
-    well: str = ""  # who sees it well again: the host if nobody else said that it died, the guest
+    ha_settings: HaSettings | None = None  # whether the guest is to be kept running
+    well: str = ""  # who sees the guest run again
+    liveness: Judgement | None = None  # of a host or a process: what its reports amount to
 
     @property
     def now(self) -> datetime:
@@ -44,22 +53,48 @@ Guard = Callable[[Incident, View], Verdict]
 
 
 def judge(incident: Incident, view: View) -> Sequence[Verdict]:
-    return [guard(incident, view) for guard in LADDERS[incident.kind]]
+    rebooted = view.liveness is not None and view.liveness.state == liveness.REBOOTED
+    return [guard(incident, view) for guard in (IN_PLACE if rebooted else LADDERS[incident.kind])]
 
 
 def still_down(incident: Incident, view: View) -> Verdict:
-    """What was held while a switch was away must not begin when all see again."""
-    if view.well:
-        said = f"{incident.host} is well again before anything was done: {view.well}"
-        return Verdict("still_down", False, said, final=True)
-    return Verdict("still_down", True, "most monitors do not say that it is well again")
+    """A host that shows signs of life is left alone until they end or every report is withdrawn."""
+    found = view.liveness
+    if found is None or found.state in (liveness.STANDS, liveness.REBOOTED):
+        said = found.sentence if found is not None else "nobody says that it is well again"
+        return Verdict(STILL_DOWN, True, said)
+    if found.state == liveness.WITHDRAWN:
+        said = f"{incident.host} is well again before anything was done: {found.sentence}"
+        return Verdict(STILL_DOWN, False, said, final=True)
+    said = f"{incident.host}: {found.sentence}"
+    waits = found.state == liveness.WAITS
+    again_s = min(found.again_s or ASK_AGAIN_S, ASK_AGAIN_S)
+    return Verdict(STILL_DOWN, False, said, again_s=again_s, brief=waits)
+
+
+def settling(incident: Incident, view: View) -> Verdict:
+    """The first host of a rack outage waits until the extent of the outage is known."""
+    situation = view.situation
+    if situation.domain_alive or not situation.domain_opened:
+        said = "every other host of its failure domain has shown life since"
+        return Verdict("settling", True, said)
+    first, last = situation.domain_opened[0], situation.domain_opened[-1]
+    known_at = min(
+        first + timedelta(seconds=SETTLING_S), last + timedelta(seconds=SETTLING_ALONE_S)
+    )
+    wait_s = (known_at - view.now).total_seconds()
+    count = len(situation.domain_opened)
+    if wait_s > 0:
+        said = f"{count} hosts of its failure domain were reported: more may follow"
+        return Verdict("settling", False, said, again_s=wait_s, brief=True)
+    return Verdict("settling", True, f"{count} hosts of its failure domain were reported")
 
 
 def runs_again(incident: Incident, view: View) -> Verdict:
     """What was started by hand while nothing was done about it must not be stopped."""
     if view.well:
-        return Verdict("still_down", False, f"{view.well}: {LEAVE_IT}", final=True)
-    return Verdict("still_down", True, "nobody says that it runs again")
+        return Verdict(STILL_DOWN, False, f"{view.well}: {LEAVE_IT}", final=True)
+    return Verdict(STILL_DOWN, True, "nobody says that it runs again")
 
 
 def paused(incident: Incident, view: View) -> Verdict:
@@ -147,6 +182,8 @@ def bucket(starts: Sequence[datetime], now: datetime, every_s: float, burst: int
 
 
 def budget(incident: Incident, view: View) -> Verdict:
+    """Recoveries are counted, refusals are not. A guest's budget refills by one recovery per
+    window / budget."""
     settings, now = view.settings, view.now
     guest = incident.kind == GUEST
     most = settings.guest_budget if guest else settings.host_budget
@@ -155,8 +192,11 @@ def budget(incident: Incident, view: View) -> Verdict:
     times = sum(when > since for when in view.situation.before)
     what = f"server {incident.server_id}" if guest else incident.host
     said = f"{what} was recovered {times} times within {window:g} s"
-    if times >= most:
+    wait_s = bucket(view.situation.before, now, window / most, most) if guest and most else 0.0
+    if wait_s > 0 or (times >= most and not (guest and most)):
         said += f", {most} are allowed: it keeps dying, somebody has to look"
+        if wait_s > 0:
+            said += f"; one more recovery is allowed in {wait_s:.0f} s"
         return Verdict("budget", False, said, final=True)
     return Verdict("budget", True, said)
 
@@ -182,24 +222,28 @@ def wanted(incident: Incident, view: View) -> Verdict:
     server, settings = view.server, view.settings
     if view.gone or server is None:
         return Verdict("wanted", False, "the server does not exist any more", final=True)
-    if incident.status == HELD and server.host and not same(server.host, incident.host):
+    moved = bool(server.host) and not same(server.host or "", incident.host)
+    if moved and (incident.status == HELD or server.status == "ACTIVE"):
         said = f"the server is on {server.host} by now"  # moved while nothing was done about it
         return Verdict("wanted", False, said, final=True)
     if server.status in ("PAUSED", "RESCUE", "RESCUED"):
         return Verdict("wanted", False, f"the server is {server.status}", final=True)
-    if settings.restart_all or is_ha(server, settings):
+    ha_setting = (
+        view.ha_settings.of(server) if view.ha_settings else HaSettings(settings.ha_key).of(server)
+    )
+    if ha_setting.enabled is False:
+        said = f"the server is not to be kept running: {ha_setting.sentence(settings.ha_key)}"
+        return Verdict("wanted", False, said, final=True)
+    if settings.restart_all or ha_setting.enabled:
         return Verdict("wanted", True, "the server is to be kept running")
     said = f"the server's metadata do not say {settings.ha_key}, and [recovery] restart_all is off"
     return Verdict("wanted", False, said, final=True)
 
 
-def is_ha(server: Server, settings: Settings) -> bool:
-    return str(server.metadata.get(settings.ha_key, "")).strip().lower() in YES
-
-
 LADDERS: dict[str, Sequence[Guard]] = {
     HOST: (
         still_down,
+        settling,
         paused,
         silenced,
         segment,
@@ -211,5 +255,7 @@ LADDERS: dict[str, Sequence[Guard]] = {
         evidence,
     ),
     GUEST: (runs_again, paused, silenced, segment, maintenance, inhibited, wanted, budget),
-    PROCESS: (paused, silenced, segment, maintenance, inhibited),
+    PROCESS: (still_down, paused, silenced, segment, maintenance, inhibited),
 }
+#: Of a host that rebooted: it is not cut, and nothing leaves it.
+IN_PLACE: Sequence[Guard] = (still_down, paused, silenced, segment, maintenance, budget)

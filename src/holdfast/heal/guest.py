@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.heal import plan
+from holdfast.heal import ha_enabled, plan
 from holdfast.heal.desk import RECOVER_GUEST, Desk
 from holdfast.heal.guards import LEAVE_IT, View
 from holdfast.heal.recovery import Recovery
@@ -42,10 +42,18 @@ class GuestRecovery(Recovery):
         )
 
     def view(self, run: Run, incident: Incident) -> View:
-        self.look_back_s = self.desk.settings.guest_window_s
+        self.look_back_s = 2 * self.desk.settings.guest_window_s  # the budget refills for so long
         server = self._server(run)
-        well = self._well(incident, server)
-        return replace(super().view(run, incident), server=server, gone=server is None, well=well)
+        if server is not None:
+            incident = self.note(run, None, server_name=server.name)
+        cloud, key = self.desk.hands(run), self.desk.settings.ha_key
+        return replace(
+            super().view(run, incident),
+            server=server,
+            gone=server is None,
+            well=self._well(incident, server),
+            ha_settings=ha_enabled.read(cloud, [server], key) if server is not None else None,
+        )
 
     def would(self, run: Run) -> str:
         return f"{self.incident(run).subject} would be restarted"
@@ -72,6 +80,9 @@ class GuestRecovery(Recovery):
         if not incident.details.get("stop_by") and (well := self._well(incident, server)):
             # the cloud may have been away since the guards were asked
             return self.close(run, Change(IGNORED, f"{well}: {LEAVE_IT}"))
+        if server.status == "ACTIVE" and not same(server.host or incident.host, incident.host):
+            moved = f"the server was moved to {server.host} meanwhile, and runs there"
+            return self.close(run, Change(IGNORED, f"{moved}: {LEAVE_IT}"))
         if server.status == "SHUTOFF" and not server.task_state:
             return "it is stopped"
         if self._late(run, "stop_by", self.desk.settings.stop_timeout_s):
@@ -92,7 +103,7 @@ class GuestRecovery(Recovery):
         if server is None:
             return "it was deleted meanwhile"
         if server.status == "ACTIVE":
-            self.note(run, None, verified_at=self._runs_since(run))
+            self.note(run, None, verified_at=self._runs_since(run), ran_again_at=self._ran(run))
             return "it was started"
         if self._late(run, "start_by", self.desk.settings.start_timeout_s):
             return self._gave_up(run, f"it could not be started: {_state(server)}")
@@ -108,7 +119,7 @@ class GuestRecovery(Recovery):
         if server is None:
             return "it was deleted meanwhile"
         if server.status == "ACTIVE":
-            self.note(run, None, verified_at=self._runs_since(run))
+            self.note(run, None, verified_at=self._runs_since(run), ran_again_at=self._ran(run))
             self.note(run, None, ended_again=None)
             return f"it runs on {server.host}"
         self.note(run, None, ended_again=_state(server))
@@ -134,7 +145,8 @@ class GuestRecovery(Recovery):
         if server.task_state:
             raise NotYet(f"{server.name} is {server.task_state}", LOOK_S)
         if server.status == "ACTIVE" and incident.details.get("tried_hosts"):
-            self.note(run, None, elsewhere=server.host, verified_at=self._runs_since(run))
+            since, ran = self._runs_since(run), self._ran(run)
+            self.note(run, None, elsewhere=server.host, verified_at=since, ran_again_at=ran)
             return f"it runs on {server.host}"
         if server.status not in SHELVED:
             self._try(lambda: cloud.servers.shelve(server.id))
@@ -197,7 +209,8 @@ class GuestRecovery(Recovery):
         """Who says that it runs again, before we have done anything about it."""
         if server is not None and _lives(server) and _died(incident):
             return f"the cloud sees it run on {server.host}"
-        return self.desk.incidents.risen(incident.subject, incident.id)
+        where = (server.host if server is not None else "") or ""
+        return self.desk.incidents.risen(incident.subject, where, incident_id=incident.id)
 
     def _runs_since(self, run: Run) -> str:
         """Some moment after the last one at which it is known not to have run: that one."""
@@ -205,6 +218,11 @@ class GuestRecovery(Recovery):
         known = [details[name] for name in ("started_at", "down_at") if details.get(name)]
         before = max(map(datetime.fromisoformat, known), default=self.desk.incidents.now())
         return str(details.get("verified_at") or before.isoformat())
+
+    def _ran(self, run: Run) -> str:
+        """When it was first seen to run again, for people; see `verified_at` for what counts."""
+        known = self.incident(run).details.get("ran_again_at")
+        return str(known or self.desk.incidents.now().isoformat())
 
     def _gave_up(self, run: Run, why: str) -> str:
         self.note(run, why, in_place=why)

@@ -3,22 +3,23 @@
 whether all is well, report."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from holdfast.heal import back, plan
+from holdfast.heal import back, ha_enabled, host_liveness, in_place, plan, room
 from holdfast.heal.desk import RECOVER_HOST, SOURCE, Desk
-from holdfast.heal.evidence import Fencing, foreseen
-from holdfast.heal.guards import View
+from holdfast.heal.evidence import Fencing, StillOff, foreseen
+from holdfast.heal.guards import ASK_AGAIN_S, View
 from holdfast.heal.moves import work_of
 from holdfast.heal.recovery import Recovery
+from holdfast.model import liveness
 from holdfast.model.errors import NotFound
 from holdfast.model.host import same
-from holdfast.model.incident import FAILED, RECOVERED, RUNNING, Incident, Verdict
-from holdfast.model.segment import AUTO
+from holdfast.model.incident import FAILED, IGNORED, RECOVERED, RUNNING, Incident, Verdict
+from holdfast.model.liveness import Judgement
+from holdfast.model.segment import AUTO, RESERVED_HOST
 from holdfast.model.standing import DOWN, Sighting
-from holdfast.model.votes import count
 from holdfast.ports.cloud import Service
 from holdfast.ports.recovery import FAILED as MOVE_FAILED
 from holdfast.ports.recovery import IGNORED as STAYED
@@ -27,6 +28,8 @@ from holdfast.work.kind import Kind, NotYet, Run, Step
 
 #: How often it is looked whether moves have ended, or repair has been at the reservations.
 LOOK_S, IDLE_S, REPAIR_LOOK_S = 0.5, 2.0, 0.1
+#: How often the power of a host is read whose servers all wait for room elsewhere.
+POWER_S = 5.0
 
 
 class HostRecovery(Recovery):
@@ -34,7 +37,8 @@ class HostRecovery(Recovery):
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
-        self._fencing = Fencing(desk, self)
+        self._fencing = Fencing(desk, self, self._before_cut)
+        self._still_off = StillOff(desk, POWER_S)
 
     def own(self) -> Sequence[Step]:
         return (
@@ -67,22 +71,59 @@ class HostRecovery(Recovery):
             services_up=sum(one.state == "up" for one in services),
             targets=_targets(services, incident.host, spares),
             evidence=foreseen(desk, incident, member, seen.now),
-            well=self._well_again(incident),
+            liveness=self.judged(run, services),
         )
 
-    def _well_again(self, incident: Incident) -> str:
-        """Who says so, where only monitors said that it died, and most of them do not any more."""
-        details, desk = incident.details, self.desk
-        others = ("report", "retried_at", "confirmed_off")
-        if not details.get("seen") or any(details.get(name) for name in others):
-            return ""
-        votes = count(desk.votes.ballot(incident.host), desk.settings.host_votes)
-        if not votes.is_over or desk.incidents.is_reported(incident.id):
-            return ""
-        return votes.sentence()
+    def judged(self, run: Run, services: Sequence[Service]) -> Judgement:
+        """Whether the host failed, by all that is known now; kept on the incident."""
+        desk, incident = self.desk, self.incident(run)
+        service = host_liveness.service_of(services, incident.host)
+        now = desk.incidents.now()
+        known = host_liveness.NovaReads.of(incident.details.get("nova"))
+        retried = incident.details.get("retried_at")
+        if known is not None and retried and known.first_at < datetime.fromisoformat(retried):
+            known = None  # that we forced the host down since has changed Nova's row as well
+        reads = host_liveness.read_nova(known, service, now)
+        if reads is not None and reads != known:
+            incident = self.note(run, None, nova=reads.plain())
+        found = host_liveness.judge(run, desk, incident, service)
+        sources = [one.plain() for one in found.counted]
+        if _ways(sources) != _ways(incident.details.get("sources", ())):
+            self.note(run, None, sources=sources)
+        return found
+
+    def _before_cut(self, run: Run) -> None:
+        """The guards may have been asked some time ago: NotYet if the host shows signs of life by
+        now. If every report was withdrawn the incident ends."""
+        found = self.judged(run, self.desk.hands(run).services.list())
+        if found.state == liveness.STANDS:
+            return
+        host = self.incident(run).host
+        if found.state == liveness.REBOOTED:
+            raise NotYet(in_place.begin_after_reboot(self, run, found.sentence), 0.0)
+        if found.state == liveness.WITHDRAWN:
+            said = f"{host} is well again before its power was cut: {found.sentence}"
+            self.close(run, Change(IGNORED, said))
+            raise NotYet(said, 0.0)
+        said = f"{host} is not cut off: {found.sentence}"
+        self.note(run, said)
+        raise NotYet(said, found.again_s or ASK_AGAIN_S)
+
+    def guards(self, run: Run) -> str:
+        """A host that is back is neither cut nor emptied: nothing is to be guarded."""
+        if self.is_over(run) or not in_place.resume(self, run):
+            return super().guards(run)
+        incident = self.incident(run)
+        if incident.status != RUNNING:
+            at = self.desk.incidents.now().isoformat()
+            change = Change(RUNNING, None, {"started_at": at})
+            run.memo["incident"] = self.desk.incidents.change(incident.id, change, run.claim)
+        return f"{incident.host} is back: its servers start in place"
 
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
         """One at a time of all hosts, so that the guards of each count the others."""
+        if view.liveness is not None and view.liveness.state == liveness.REBOOTED:
+            return in_place.begin_after_reboot(self, run, view.liveness.sentence, verdicts)
         said = f"all guards say yes: {view.evidence}"
         details = {"started_at": view.now.isoformat(), "domain": view.situation.domain}
         change = Change(RUNNING, said, details, verdicts)
@@ -102,8 +143,10 @@ class HostRecovery(Recovery):
             servers = self.desk.hands(run).servers.list(host=incident.host)
         except NotFound:
             servers = []
-        died = self.desk.incidents.dead_guests(incident.id)
-        self.note(run, None, ran=plan.ran(servers, died, self.desk.settings))
+        died, settings = self.desk.incidents.dead_guests(incident.id), self.desk.settings
+        reported = [one for one in servers if one.id in died]
+        said = ha_enabled.read(self.desk.hands(run), reported, settings.ha_key)
+        self.note(run, None, ran=plan.ran(servers, died, settings, said))
 
     def would(self, run: Run) -> str:
         incident = self.incident(run)
@@ -119,8 +162,8 @@ class HostRecovery(Recovery):
 
     def tell(self, run: Run) -> str:
         """Nova, and all who go by how the host stands; from here on it is on maintenance."""
-        if self.is_over(run):
-            return "over"
+        if (said := self._skipped(run)) is not None:
+            return said
         incident, desk = self.incident(run), self.desk
         cloud, host = desk.hands(run), incident.host
         try:
@@ -148,8 +191,8 @@ class HostRecovery(Recovery):
     def repair(self, run: Run) -> str:
         """Reservations that have the host get another one; its servers go there. Not for ever: a
         server waits by itself if there is none."""
-        if self.is_over(run):
-            return "over"
+        if (said := self._skipped(run)) is not None:
+            return said
         incident, desk = self.incident(run), self.desk
         if not desk.repairs():
             return "reservations are not repaired here"
@@ -162,10 +205,17 @@ class HostRecovery(Recovery):
             raise NotYet("its reservations are being given other hosts", REPAIR_LOOK_S)
         return "reservations wait for another host still; their servers wait with them"
 
+    def _skipped(self, run: Run) -> str | None:
+        if self.is_over(run):
+            return "over"
+        return "its servers start in place" if in_place.is_in_place(self.incident(run)) else None
+
     def prepare(self, run: Run) -> str:
         if self.is_over(run):
             return "over"
         incident, desk = self.incident(run), self.desk
+        if (incident.details.get("power_returned") or {}).get("in_use"):
+            return "only the servers that are left are started; others on the host are well"
         if "last_migration" not in incident.details:
             made = desk.hands(run).moves.migrations(source_host=incident.host)
             latest = max((int(one.id) for one in made if one.id.isdigit()), default=0)
@@ -183,22 +233,59 @@ class HostRecovery(Recovery):
         except NotFound:
             return []
         known = plan.Known(incident.host, frozenset(incident.details.get("ran", ())))
-        return plan.moves(servers, cloud.pools.list(), known, self.desk.settings)
+        settings, pools = self.desk.settings, cloud.pools.list()
+        said = ha_enabled.read(cloud, servers, settings.ha_key, pools)
+        return plan.moves(servers, pools, known, settings, said)
 
     def move(self, run: Run) -> str:
         if self.is_over(run):
             return "over"
-        incident, desk = self.incident(run), self.desk
+        desk = self.desk
+        if in_place.is_in_place(self.incident(run)) and (why := in_place.bring_up(self, run)):
+            said = f"{self.incident(run).host}: its servers could not start in place: {why}"
+            again = back.work_of(self.incident(run), desk.incidents.now())
+            return self.close(run, Change(FAILED, said), again)
+        incident = self.incident(run)
         if desk.moves.begin(desk.limits(), work_of):
             desk.ring()
         all_ = desk.moves.of(incident.id)
         said = _counted(all_)
         if any(one.status in (PENDING, ONGOING) for one in all_):
+            here = in_place.is_in_place(incident)
+            if here:
+                said = f"{incident.host} has power again, servers start in place: {said}"
+            else:
+                said = self._with_reason(run, all_, said)
             if said != incident.sentence:
                 self.note(run, said)
             busy = any(one.status == ONGOING for one in all_)
-            raise NotYet(said, LOOK_S if busy else IDLE_S)
+            if not busy and not here:
+                in_place.power_on(self, run)
+                self._still_off.check(run, incident)
+            raise NotYet(said, LOOK_S if busy and not here else IDLE_S)
         return said
+
+    def _with_reason(self, run: Run, all_: Sequence[ServerMove], counted: str) -> str:
+        """How many servers moved, and why the others wait and until when. The cloud is asked once
+        per try, when nothing is on its way; while they are tried again the last reason stands."""
+        incident, desk = self.incident(run), self.desk
+        waiting = [one for one in all_ if one.status == PENDING]
+        known = incident.details.get("no_room") or {}
+        if any(one.status == ONGOING for one in all_):
+            return str(known["sentence"]) if known.get("counted") == counted else counted
+        if not waiting or any(one.not_before is None for one in waiting):
+            return counted
+        tried = room.tried(waiting)
+        if known.get("tried") != tried:
+            member = desk.incidents.member(incident.host)
+            any_host = member is None or member.segment.recovery_method != RESERVED_HOST
+            cloud = desk.hands(run)
+            why = room.why_waiting(cloud, waiting, desk.freepool, any_host=any_host)
+            ended = "" if len(waiting) == len(all_) else f"{counted}; "
+            said = f"{ended}{why}; {room.next_try(waiting)}"
+            known = {"tried": tried, "counted": counted, "sentence": said}
+            self.note(run, said, no_room=known)
+        return str(known["sentence"])
 
     def verify(self, run: Run) -> str:
         """Look at the cloud once more: nobody is left behind, and each arrival is proven."""
@@ -207,8 +294,9 @@ class HostRecovery(Recovery):
         incident, desk = self.incident(run), self.desk
         at = desk.incidents.now()
         cloud = desk.hands(run)
-        planned = self._planned(run, incident)
-        desk.moves.plan(incident.id, planned, run.claim)  # who came between is found now
+        if not in_place.is_in_place(incident):
+            planned = self._planned(run, incident)
+            desk.moves.plan(incident.id, planned, run.claim)  # who came between is found now
         self.move(run)
         known = {one.server_id: one for one in desk.moves.of(incident.id)}
         done = {
@@ -229,12 +317,20 @@ class HostRecovery(Recovery):
         all_ = desk.moves.of(incident.id)
         left = [one for one in all_ if one.status == MOVE_FAILED]
         said = f"{incident.host}: {_counted(all_)}"
+        if in_place.is_in_place(incident) and not left:
+            said = f"recovered in place: {said}"
         if left:
             names = ", ".join(f"{one.server_name} ({one.message})" for one in left[:5])
-            said += f"; not moved: {names}; holdfast incident retry {incident.id}"
+            what = "not started" if in_place.is_in_place(incident) else "not moved"
+            said += f"; {what}: {names}; holdfast incident retry {incident.id}"
         status = FAILED if left else RECOVERED
         then = back.work_of(incident, desk.incidents.now())
         return self.close(run, Change(status, said), then)
+
+
+def _ways(sources: Sequence[Mapping[str, str]]) -> list[tuple[str, str, str]]:
+    """How each source counts, without when it last spoke: that changes with every heartbeat."""
+    return [(one["source"], one["says"], one["counted"]) for one in sources]
 
 
 def _targets(services: Sequence[Service], host: str, spares: Sequence[str]) -> int:
@@ -250,8 +346,11 @@ def _targets(services: Sequence[Service], host: str, spares: Sequence[str]) -> i
 def _counted(all_: Sequence[ServerMove]) -> str:
     counts = Counter(one.status for one in all_)
     said = f"{counts[SUCCEEDED]} of {len(all_)} servers moved"
-    if counts[STAYED]:
-        said += f", {counts[STAYED]} stay"
+    here = sum(map(in_place.is_started, all_))
+    if here:
+        said += f", {here} started in place"
+    if counts[STAYED] - here:
+        said += f", {counts[STAYED] - here} stay"
     if counts[MOVE_FAILED]:
         said += f", {counts[MOVE_FAILED]} failed"
     return said

@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from holdfast.heal import plan
-from holdfast.heal.desk import MOVE, Desk
+from holdfast.heal import in_place, plan
+from holdfast.heal.desk import LOCK, MOVE, Desk
 from holdfast.heal.evidence import StillOff
 from holdfast.heal.looks import UNDER_WAY, Looks, number
 from holdfast.model.errors import Conflict, NotFound
@@ -19,7 +19,7 @@ from holdfast.model.incident import Incident
 from holdfast.model.operation import Operation
 from holdfast.model.segment import AUTO
 from holdfast.ports.cloud import Cloud, Migration, Server
-from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, SUCCEEDED, ServerMove
+from holdfast.ports.recovery import ANSWERED, FAILED, IGNORED, ONGOING, SUCCEEDED, ServerMove
 from holdfast.work.kind import Kind, NotYet, Run, Step
 
 LOG = logging.getLogger(__name__)
@@ -27,8 +27,6 @@ LOG = logging.getLogger(__name__)
 #: How often a move that is under way is looked at; the longer it takes, the rarer.
 LOOK_S, LONGEST_LOOK_S = 0.4, 3.0
 LONGEST_PAUSE_S = 60.0
-#: Our locks are known by how their reason begins.
-LOCK = "Holdfast moves it: incident"
 _NAMES = uuid.UUID("5b0c8d8e-0d0e-4a53-8c5c-6a3a1b1f9c42")
 
 
@@ -87,7 +85,7 @@ class Move:
         last = self._looks.last(cloud, move.source_host, move.server_id, known)
         if last is not None and last.status in UNDER_WAY:
             self._under_way(run, cloud, move, last)
-        server = self._server(cloud, move, last)
+        server = self._server(run, cloud, move, last)
         run.memo["server"] = server
         if server.task_state == "deleting":
             raise Over(IGNORED, "it is being deleted")
@@ -95,16 +93,18 @@ class Move:
             return self._settle(run, cloud, server, move, last)
         if not same(server.host or "", move.source_host):
             return self._elsewhere(cloud, server, last)
-        if last is not None and last.status == "failed" and number(last.id) > move.after_migration:
-            ended = number(last.id)
-            self._desk.moves.note(move.uuid, run.claim, after_migration=ended, dest_host=None)
+        if in_place.is_in_place(self._incident(run)):
+            raise Over(IGNORED, self._start_in_place(run, server, move, last))
+        failed = last is not None and last.status == "failed"
+        if last is not None and failed and number(last.id) > move.after_migration >= 0:
+            self._desk.moves.note(move.uuid, run.claim, after_migration=ANSWERED, dest_host=None)
             raise Conflict(f"the cloud could not move it to {move.dest_host or 'any host'}")
         self._evacuate(run, cloud, server, move, last)
         raise NotYet(f"{move.server_name} leaves {move.source_host}", LOOK_S)
 
-    def _server(self, cloud: Cloud, move: ServerMove, last: Migration | None) -> Server:
+    def _server(self, run: Run, cloud: Cloud, move: ServerMove, last: Migration | None) -> Server:
         """Before anything was begun one list does for all of its host's."""
-        if last is None and not move.attempts:
+        if last is None and not move.attempts and not in_place.is_in_place(self._incident(run)):
             seen = self._looks.server(cloud, move.source_host, move.server_id)
             if seen is not None:
                 return seen
@@ -146,6 +146,17 @@ class Move:
             raise Over(IGNORED, f"somebody moved it to {server.host}")
         raise Over(IGNORED, f"it reached {server.host}, which died too: it leaves from there")
 
+    def _start_in_place(
+        self, run: Run, server: Server, move: ServerMove, last: Migration | None
+    ) -> str:
+        """The power of its host returned before any evacuation of it took effect."""
+        incident = self._incident(run)
+        if not incident.is_open:
+            raise Over(IGNORED, f"its incident is {incident.status}: {incident.sentence}")
+        if in_place.is_unanswered(move, [last] if last else []):
+            raise NotYet(f"a migration of {move.server_name} may still take effect", LOOK_S)
+        return in_place.start(self._desk, run, server, move, incident)
+
     # on its way
 
     def _under_way(self, run: Run, cloud: Cloud, move: ServerMove, last: Migration) -> None:
@@ -184,8 +195,13 @@ class Move:
         if not again and not desk.moves.aim(
             move.uuid, target.host, after, desk.limits(), run.claim
         ):
-            raise NotYet(f"{target.host} takes no more at once", LOOK_S)
-        cloud.moves.evacuate(server.id, target.host, as_it_was=move.was in plan.RAN)
+            raise NotYet(f"{target.host or 'the cloud'} takes no more now", LOOK_S)
+        try:
+            cloud.moves.evacuate(server.id, target.host, as_it_was=move.was in plan.RAN)
+        except Conflict:
+            if not in_place.is_unanswered(move, [last] if last else []):  # nor was one before
+                desk.moves.note(move.uuid, run.claim, after_migration=ANSWERED)
+            raise
 
     def _aim(self, run: Run, cloud: Cloud, move: ServerMove, incident: Incident) -> plan.Aim:
         incidents = self._desk.incidents
@@ -250,21 +266,37 @@ class Move:
     def give_up_at(self, operation: Operation) -> datetime | None:
         return operation.due_at + timedelta(seconds=self._desk.settings.move_timeout_s)
 
-    def failed(self, run: Run, why: str) -> None:
-        """This attempt: another follows, unless it is too late."""
+    def failed(self, run: Run, why: str) -> bool:
+        """This attempt: another follows (True), unless it is too late."""
         desk, settings = self._desk, self._desk.settings
         move = desk.moves.move(run.operation.payload["move"])
         if move.status != ONGOING:
-            return
+            return False
         incident = self._incident(run)
         began = incident.details.get("moving_at") or incident.opened_at.isoformat()
         until = datetime.fromisoformat(began) + timedelta(seconds=settings.move_give_up_s)
+        late = desk.incidents.now() >= until or not incident.is_open
+        if late:
+            self._restore(run, move)
         self._unlock(run, move)  # also of what waits: nobody would, were its incident ended
-        if desk.incidents.now() >= until or not incident.is_open:
+        if late:
             self._end(run, move, FAILED, why)
-            return
+            return False
         pause = min(settings.move_pause_s * 2.0 ** min(move.attempts, 16), LONGEST_PAUSE_S)
         desk.moves.put_back(move.uuid, run.claim, why, pause)
+        return True
+
+    def _restore(self, run: Run, move: ServerMove) -> None:
+        """A server that is given up keeps the status that it had before Holdfast acted."""
+        cloud = self._desk.hands(run)
+        try:
+            migrations = cloud.moves.migrations(source_host=move.source_host)
+            mine = [one for one in migrations if one.server_id == move.server_id]
+            pending = any(one.status in UNDER_WAY for one in mine)
+            if not pending and not in_place.is_unanswered(move, mine):
+                in_place.restore_status(cloud, cloud.servers.show(move.server_id), move)
+        except NotFound:
+            return
 
     def _incident(self, run: Run) -> Incident:
         if "incident" not in run.memo:

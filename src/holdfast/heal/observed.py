@@ -10,23 +10,28 @@ agent says (state well).
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from holdfast.heal.desk import Desk
 from holdfast.heal.guards import LEAVE_IT
 from holdfast.heal.intake import take_in, wait_for_the_last
+from holdfast.heal.server_location import (
+    BUSY_S,
+    crashed_at,
+    server_of,
+    why_elsewhere,
+    why_not_there,
+)
 from holdfast.model.errors import Conflict, NotFound
-from holdfast.model.host import same
 from holdfast.model.incident import GUEST, NOVA_COMPUTE, PROCESS, RECOVER, Meaning
-from holdfast.model.observed import FAILED, OBSERVATION, Observed
+from holdfast.model.observed import ALARM, FAILED, OBSERVATION, Observed
 from holdfast.model.operation import Operation
+from holdfast.ports.cloud import Server
 from holdfast.ports.recovery import Account
-from holdfast.work.kind import Kind, Run, Step
+from holdfast.work.kind import Kind, NotYet, Run, Step
 
 LOG = logging.getLogger(__name__)
-#: Nobody but its people makes a server so: whatever was found of its guest, it shall be off.
-#: SHUTOFF is not among them, for so the cloud calls what died as well.
-OFF_BY_WISH = ("SUSPENDED", "SHELVED", "SHELVED_OFFLOADED", "SOFT_DELETED", "DELETED")
 
 
 class Sort:
@@ -47,6 +52,8 @@ class Sort:
             seen = desk.incidents.observed(run.operation.payload["observation"])
         except NotFound:
             return "the report was tidied away"
+        if seen.kind == ALARM:
+            return self._alarm(run, seen)
         if seen.state != FAILED:
             return "it is only told"
         meaning = _meaning(seen)
@@ -62,35 +69,49 @@ class Sort:
             return why
         details = {"observed": dict(seen.evidence), "payload": seen.payload()}
         # by a clock that is ahead everything would be later than what was done about it
-        at = min(seen.since, run.operation.due_at)
+        received_at = run.operation.due_at
+        at = min(seen.since, received_at)
         account = Account(
             *(meaning, member, at, details),
             observations=[seen.id],
-            told_before=seen.told_before,
+            told_before=min(seen.told_before or at, at) if seen.told_before else None,
         )
         wait_for_the_last(desk, account)
+        if meaning.kind == GUEST:
+            crashed = crashed_at(desk, run, meaning.subject, seen.since, received_at)
+            account = replace(account, at=crashed)
         taken = take_in(desk, account, run.claim, desk.incidents.now())
         LOG.info("%s: %s", seen.subject, taken.sentence)
         return taken.sentence
+
+    def _alarm(self, run: Run, seen: Observed) -> str:
+        """An agent's token speaks for its host only: an alarm about a server that the cloud has
+        elsewhere leads to nothing."""
+        server = server_of(self._desk, run, seen.name)
+        why = _why_not_its(seen, server)
+        if self._desk.incidents.ingest_alarm(seen.id, run.claim, is_there=not why):
+            self._desk.ring()
+            return "the alarm is taken in"
+        if server is not None and server.task_state:
+            raise NotYet(f"{why}, and it is {server.task_state}", BUSY_S)
+        LOG.warning("%s: alarm of %s leads to nothing: %s", seen.observer, seen.subject, why)
+        return why
 
     def _over(self, seen: Observed) -> str:
         """That it runs again by now, if somebody says so: what was held up on its way, or waited
         for a manager, is old."""
         if seen.over_since:
             return f"it runs again since {seen.over_since}, says {seen.observer}: {LEAVE_IT}"
-        said = self._desk.incidents.risen(seen.subject)
+        incidents = self._desk.incidents
+        said = incidents.risen(seen.subject, seen.host, observer=seen.observer)
         return f"{said}: {LEAVE_IT}" if said else ""
 
     def _not_there(self, run: Run, seen: Observed) -> str:
         """Why the cloud does not think that it is that host's guest; empty if it does."""
-        try:
-            server = self._desk.hands(run).servers.show(seen.name)
-        except NotFound:
-            return f"the cloud knows no server {seen.name}"
-        if server.status in OFF_BY_WISH:
-            return f"the cloud says that server {seen.name} shall be off: it is {server.status}"
-        if not same(server.host or "", seen.host):
-            return f"the cloud says that server {seen.name} is on {server.host or 'no host'}"
+        server = server_of(self._desk, run, seen.name)
+        why = why_not_there(seen.name, server, seen.host)
+        if server is None or why:
+            return why
         if seen.still and not seen.still & {server.status, server.task_state}:
             return f"the cloud says that server {seen.name} is {server.status} now"
         return ""
@@ -100,6 +121,16 @@ class Sort:
 
     def failed(self, run: Run, why: str) -> None:
         LOG.error("%s leads to nothing: %s", run.operation.subject, why)
+
+
+def _why_not_its(seen: Observed, server: Server | None) -> str:
+    """Why an alarm about a server is not for the agent of that host to raise; empty if it is."""
+    if server is None:
+        return f"the cloud knows no server {seen.name}"
+    project = str(seen.evidence.get("project", ""))
+    if project and project != server.project_id:
+        return f"the cloud says that server {seen.name} is of another project than {project[:80]}"
+    return why_elsewhere(server, seen.host)
 
 
 def _meaning(seen: Observed) -> Meaning | None:

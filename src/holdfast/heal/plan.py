@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.heal.desk import Settings
-from holdfast.heal.guards import is_ha
+from holdfast.heal.ha_enabled import HaSetting, HaSettings
 from holdfast.model.host import same
 from holdfast.model.segment import (
     AUTO,
@@ -34,28 +34,45 @@ class Known:
     ran: Collection[str] = ()
 
 
-def ran(servers: Sequence[Server], died: Collection[str], settings: Settings) -> list[str]:
+def ran(
+    servers: Sequence[Server],
+    died: Collection[str],
+    settings: Settings,
+    said: HaSettings | None = None,
+) -> list[str]:
     """Those that run, also resized ones whose users have not confirmed it, and those that `died`
     just before and are to be kept running."""
+    ha_settings = said or HaSettings(settings.ha_key)
+
+    def is_kept(server: Server) -> bool:
+        enabled = ha_settings.of(server).enabled
+        return settings.restart_all if enabled is None else enabled
+
     return [
         one.id
         for one in servers
         if one.status in RAN
         or (one.status == RESIZED and one.powered)
-        or (one.id in died and (settings.restart_all or is_ha(one, settings)))
+        or (one.id in died and is_kept(one))
     ]
 
 
 def moves(
-    servers: Sequence[Server], pools: Sequence[Pool], known: Known, settings: Settings
+    servers: Sequence[Server],
+    pools: Sequence[Pool],
+    known: Known,
+    settings: Settings,
+    said: HaSettings | None = None,
 ) -> list[ServerMove]:
     """A move for each server, also for those that stay; who goes first comes first."""
     source = known.host
     owners = owning(pools, source)
-    ordered = sorted(servers, key=lambda server: _rank(server, settings))
+    ha_settings = said or HaSettings(settings.ha_key)
+    ha_setting = {server.id: ha_settings.of(server) for server in servers}
+    ordered = sorted(servers, key=lambda one: _rank(one, settings, ha_setting[one.id]))
     found = []
     for position, server in enumerate(ordered):
-        why = _stays(server, settings)
+        why = _stays(server, settings, ha_setting[server.id])
         found.append(
             ServerMove(
                 uuid="",
@@ -91,14 +108,16 @@ def is_ours(pool: Pool, freepool: str) -> bool:
     return pool.name == freepool or bool(pool.metadata.keys() & {OWNER, KEPT})
 
 
-def _rank(server: Server, settings: Settings) -> tuple[bool, int, str, str, str]:
+def _rank(
+    server: Server, settings: Settings, ha_setting: HaSetting
+) -> tuple[bool, int, str, str, str]:
     priority = str(server.metadata.get(settings.priority_key, "0")).strip()
     number = int(priority) if priority.lstrip("-").isdigit() and len(priority) < 10 else 0
     group = str(server.metadata.get(settings.group_key, ""))
-    return not is_ha(server, settings), -number, group, server.name, server.id
+    return not ha_setting.enabled, -number, group, server.name, server.id
 
 
-def _stays(server: Server, settings: Settings) -> str:
+def _stays(server: Server, settings: Settings, ha_setting: HaSetting) -> str:
     if server.task_state == "deleting":
         return "it is being deleted"
     if any(fnmatch.fnmatchcase(server.name, one) for one in settings.leave_names):
@@ -107,7 +126,9 @@ def _stays(server: Server, settings: Settings) -> str:
         return "it was being built; its owner makes another one"
     if server.status == "ERROR" and settings.ignore_error_state:
         return "it is in ERROR, and [recovery] ignore_error_state is on"
-    if not settings.evacuate_all and not is_ha(server, settings):
+    if ha_setting.enabled is False:
+        return f"it is not to be kept running: {ha_setting.sentence(settings.ha_key)}"
+    if not settings.evacuate_all and not ha_setting.enabled:
         return f"its metadata do not say {settings.ha_key}, and [recovery] evacuate_all is off"
     return ""
 

@@ -2,13 +2,16 @@
 """nova-compute died and its host did not: the host takes no new servers until it is back."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.heal import back
 from holdfast.heal.desk import RECOVER_PROCESS, Desk
+from holdfast.heal.guards import View
 from holdfast.heal.recovery import Recovery
 from holdfast.model.errors import NotFound
 from holdfast.model.host import same
-from holdfast.model.incident import RECOVERED
+from holdfast.model.incident import RECOVERED, Incident
+from holdfast.model.liveness import Judgement, judge
 from holdfast.ports.recovery import Change
 from holdfast.work.kind import Kind, NotYet, Run, Step
 
@@ -23,6 +26,14 @@ class ProcessRecovery(Recovery):
             Step("confirm", self.confirm),
             Step("report", self.report),
         )
+
+    def view(self, run: Run, incident: Incident) -> View:
+        return replace(super().view(run, incident), liveness=self._withdrawn(incident))
+
+    def _withdrawn(self, incident: Incident) -> Judgement | None:
+        """That everybody who reported it says that it runs again."""
+        told = self.desk.incidents.failure_reports(incident)
+        return judge(told, (), self.desk.incidents.now()) if told else None
 
     def would(self, run: Run) -> str:
         return f"{self.incident(run).host} would be disabled"

@@ -4,10 +4,10 @@ cannot be ended is closed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from holdfast.heal.desk import IncidentWork
-from holdfast.heal.guards import View, judge
+from holdfast.heal.guards import STILL_DOWN, View, judge
 from holdfast.model import mass_failure
 from holdfast.model.incident import FAILED, HELD, IGNORED, RUNNING, Incident, Verdict
 from holdfast.model.ladder import blocked
@@ -15,6 +15,8 @@ from holdfast.model.operation import Operation
 from holdfast.ports.recovery import Change
 from holdfast.work.kind import NotYet, Run
 
+#: Operators hear of a contradicted failure after so many seconds.
+TOLD_AFTER_S = 60.0
 #: Who is held is asked again so much later for each host that is down.
 CROWD_S = 0.05
 
@@ -30,9 +32,11 @@ class Recovery(IncidentWork):
             return "asked before"
         view = self.view(run, incident)
         verdicts = judge(incident, view)
-        no = blocked(verdicts)
+        no = blocked([one for one in verdicts if not one.brief]) or blocked(verdicts)
+        if no is not None and no.brief and incident.status != HELD:
+            raise NotYet(no.sentence, no.again_s)
         if no is not None and not no.final:
-            self._hold(run, incident, Change(HELD, no.sentence, verdicts=verdicts))
+            self._hold(run, incident, Change(HELD, no.sentence, verdicts=verdicts), no)
             down = sum(one.down for one in view.situation.fleet)
             # Hundreds that wait must not keep manager and cloud busy with asking.
             raise NotYet(no.sentence, max(no.again_s, down * CROWD_S))
@@ -44,13 +48,21 @@ class Recovery(IncidentWork):
             return self.close(run, Change(IGNORED, said, {"dry_run": True}, verdicts))
         return self.begin(run, incident, view, verdicts)
 
-    def _hold(self, run: Run, incident: Incident, change: Change) -> None:
-        """Told once: not each time a guard says so again."""
-        desk, told = self.desk, tuple[Operation, ...]()
+    def _hold(self, run: Run, incident: Incident, change: Change, no: Verdict) -> None:
+        """People are told once, not each time a guard says so again; of a contradiction only when
+        it has lasted for a while, for most end by themselves."""
+        desk, now, told = self.desk, self.desk.incidents.now(), tuple[Operation, ...]()
         held = replace(incident, status=HELD, sentence=change.sentence or "")
-        if incident.status != HELD:
-            told = tuple(desk.announce("incident.held", held, desk.incidents.now()))
-        run.memo["incident"] = desk.incidents.change(incident.id, change, run.claim, told)
+        since = incident.details.get("held_since") if incident.status == HELD else None
+        held_since = datetime.fromisoformat(since) if since else now
+        details: dict[str, object] = {"held_since": held_since.isoformat()}
+        waits = no.guard == STILL_DOWN and now < held_since + timedelta(seconds=TOLD_AFTER_S)
+        was_told = incident.status == HELD and incident.details.get("held_told", True)
+        if not waits and not was_told:
+            told = tuple(desk.announce("incident.held", held, now))
+        details["held_told"] = bool(was_told or told or not waits)
+        changed = replace(change, details={**change.details, **details})
+        run.memo["incident"] = desk.incidents.change(incident.id, changed, run.claim, told)
 
     def view(self, run: Run, incident: Incident) -> View:
         desk = self.desk

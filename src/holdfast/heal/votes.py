@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.heal import guards
 from holdfast.heal.desk import Desk
+from holdfast.heal.host_liveness import lost_networks
 from holdfast.heal.intake import take_in
 from holdfast.model import ladder, mass_failure, standing
 from holdfast.model.errors import Conflict, NotFound
@@ -170,7 +171,9 @@ class HostVotes:
         mine = [one.word for one in votes.votes if one.vote == FOR and one.word is not None]
         said = votes.sentence()
         meaning = Meaning(HOST, f"{HOST}:{member.key}", RECOVER, said)
-        details = {"seen": votes.plain(), "payload": {"event": "STOPPED", **_status(ballot)}}
+        monitors = {"received_at": ballot.now.isoformat(), "networks": lost_networks(ballot)}
+        payload = {"event": "STOPPED", **_status(ballot)}
+        details = {"seen": votes.plain(), "monitors": monitors, "payload": payload}
         return Account(
             meaning,
             member,
@@ -244,6 +247,8 @@ def _status(ballot: Ballot) -> Mapping[str, str]:
 
 
 def _concern(votes: Count) -> str:
+    if failed := len(votes.observers(FOR)):
+        return f"{votes.sentence()}: {failed} of the {votes.needed} votes that it takes"
     words = [one.word for one in votes.votes if one.word is not None and one.word.is_concern]
     rules = sorted({str(word.evidence.get("rule", "")) for word in words} - {""})
     return f"{listed([word.observer for word in words])} alert{f' ({rules[0]})' if rules else ''}"

@@ -48,6 +48,8 @@ STEPS: Mapping[str, Sequence[str]] = {
     GUEST: ("guards", "stop", "start", "confirm", "elsewhere", "report"),
     PROCESS: ("guards", "disable", "confirm", "report"),
 }
+#: What the story adds to an operator's `confirm-off` where the host's fence said the contrary.
+DESPITE_POWER_ON = " although its fence reads on"
 #: What is to be done about a report.
 RECOVER, NOTE, IGNORE = "recover", "note", "ignore"
 
@@ -101,13 +103,15 @@ class Incident:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one guard says: yes, or why not. `final`: waiting does not help."""
+    """What one guard says: yes, or why not. `final`: waiting does not help. `brief`: it waits for
+    seconds only, so people are not told."""
 
     guard: str
     passed: bool
     sentence: str
     final: bool = False
     again_s: float = 5.0
+    brief: bool = False
 
 
 @dataclass(frozen=True)

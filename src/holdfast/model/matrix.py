@@ -2,8 +2,9 @@
 """The strategy: what is done about a host, by what is seen of it on each network.
 
 Rules are asked in order and the first that matches counts. A network of which nothing is known may
-be up or down: both are tried, and only where all possibilities lead to the same is it done. A host
-that is up on every network is always left alone.
+be up or down: both are tried, and only where all possibilities lead to the same is it done. Where
+all of them are recovery or alert, it is an alert. A host that is up on every network is always left
+alone.
 
 >>> strategy = default(("manage", "tenant", "storage"))
 >>> strategy.answer({"manage": UP, "tenant": DOWN, "storage": DOWN}).sentence
@@ -20,7 +21,7 @@ Files are read by `parse`, in Masakari's format or ours (see matrix_file).
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -44,6 +45,8 @@ MOST_RULES = 1_100  # each that has its turn needs a combination of its own
 LONGEST_SOURCE = 1_000
 #: How many problems one sentence tells; BadStrategy.problems has them all.
 MOST_SAID = 20
+#: How many combinations that no rule names one sentence lists.
+MOST_NAMED = 16
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 #: up, down or any (of a host: unknown), in the order of the strategy's networks.
@@ -98,12 +101,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the strategy says of a host, why, and by which rule, if by any."""
+    """What the strategy says of a host, why, and by which rule, if by any. `is_decided` is false
+    where a network that is unknown decides what is done: nothing, or an alert in its place."""
 
     action: str
     for_s: float
     sentence: str
     rule: Rule | None = None
+    is_decided: bool = True
 
 
 @dataclass(frozen=True)
@@ -122,11 +127,51 @@ class Strategy:
     rules: tuple[Rule, ...]
     source: str
 
-    def answer(self, health: Mapping[str, str]) -> Answer:
+    def answer(self, health: Mapping[str, str], blind: Collection[str] = ()) -> Answer:
         """What is done about a host of which this is seen; what is neither up nor down there, or
-        not there at all, is unknown."""
-        seen = tuple(health.get(name, UNKNOWN) for name in self.networks)
-        return self._look(tuple(state if state in (UP, DOWN) else UNKNOWN for state in seen))
+        not there at all, is unknown. `blind` are networks on which no host can be seen, because
+        their cluster has no quorum or the monitor is cut off: a host that is down on all others
+        is an alert, if it would be recovered or alerted were it down on these too."""
+        states = (health.get(name, UNKNOWN) for name in self.networks)
+        seen = tuple(state if state in (UP, DOWN) else UNKNOWN for state in states)
+        found = self._look(seen)
+        if found.action == UNDECIDED and blind and self._is_lost(seen, blind):
+            return self._alert(seen, blind)
+        return found
+
+    def _is_lost(self, seen: Health, blind: Collection[str]) -> bool:
+        """Whether the host is down on every network that can be seen, and on one at least."""
+        rest = [state for n, state in zip(self.networks, seen, strict=True) if n not in blind]
+        down_too = self._look(tuple(DOWN if state == UNKNOWN else state for state in seen))
+        return set(rest) == {DOWN} and down_too.action in (RECOVERY, ALERT)
+
+    def _alert(self, seen: Health, blind: Collection[str]) -> Answer:
+        for_s = max(self._look(one).for_s for one in completions(seen))
+        dark = " and ".join(name for name in self.networks if name in blind)
+        sentence = f"down on every network that can be seen, {dark} cannot be seen -> alert"
+        return Answer(ALERT, for_s, f"{sentence} {after(for_s)}", is_decided=False)
+
+    def left_out(self) -> Sequence[Health]:
+        """The combinations of up and down that no rule names: nothing is done about them."""
+        return [
+            row.health
+            for row in self.table()
+            if row.answer.rule is None and set(row.health) != {UP}
+        ]
+
+    @property
+    def warning(self) -> str:
+        """Names the combinations that no rule names; "" where there are none."""
+        found = self.left_out()
+        if not found:
+            return ""
+        shown = ", ".join(f"[{', '.join(one)}]" for one in found[:MOST_NAMED])
+        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        one = len(found) == 1
+        many = (
+            "1 row is left out and counts" if one else f"{len(found)} rows are left out and count"
+        )
+        return f"{many} as none, in the order {', '.join(self.networks)}: {shown}{more}"
 
     def table(self) -> Sequence[Row]:
         """Every combination of up and down, all up first, the last network changing fastest."""
@@ -171,9 +216,13 @@ class Strategy:
         """The one answer of all that an unknown network can be, or that there is none."""
         found = [self._look(one) for one in completions(seen)]
         unknown = [n for n, state in zip(self.networks, seen, strict=True) if state == UNKNOWN]
-        if len({one.action for one in found}) > 1:
-            return Answer(UNDECIDED, 0.0, _undecided(unknown, found))
         last = max(found, key=lambda one: one.for_s)
+        actions = {one.action for one in found}
+        if actions == {RECOVERY, ALERT}:
+            sentence = f"{_undecided(unknown, found)} -> alert {after(last.for_s)}"
+            return Answer(ALERT, last.for_s, sentence, is_decided=False)
+        if len(actions) > 1:
+            return Answer(UNDECIDED, 0.0, _undecided(unknown, found), is_decided=False)
         if all(one.rule is last.rule for one in found):
             return last
         sentence = f"{last.action}, whatever {' and '.join(unknown)} would be"

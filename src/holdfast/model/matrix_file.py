@@ -5,16 +5,16 @@
     matrix:                                    for: 3s
       - health: [up, up, down]                 rules:
         action: [recovery]                       - {when: {storage: down}, do: recovery, for: 5s}
-      - …every combination                       - {when: {manage: down}, do: alert}
+      - …                                        - {when: {manage: down}, do: alert}
                                                otherwise: none
 
-Masakari's rows name every combination; only all up may be left out. Of our rules the first that
-matches counts, and a network that a rule does not name may be anything. A combination that no rule
-speaks of, a rule that never has its turn and two that contradict each other are mistakes.
+Of our rules the first that matches counts, and a network that a rule does not name may be anything.
+A rule that never has its turn and two that contradict each other are mistakes. Combinations that no
+row or rule names count as none (`Strategy.warning` names them), as in Masakari.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.model.matrix import (
@@ -23,6 +23,7 @@ from holdfast.model.matrix import (
     ANY,
     DEFAULT_FOR_S,
     DOWN,
+    MOST_NAMED,
     NONE,
     RECOVERY,
     UP,
@@ -40,8 +41,6 @@ MASAKARI_KEYS = ("sequence", "matrix", "for")
 MASAKARI_ROW = ("health", "action")
 OUR_KEYS = ("networks", "for", "rules", "otherwise")
 OUR_RULE = ("when", "do", "for")
-#: Of how many combinations that are left out each is named.
-MOST_NAMED = 16
 
 
 def read(data: str | bytes, networks: Sequence[str], source: str) -> Strategy:
@@ -91,8 +90,6 @@ class _Reading(Reading):
         rows = self.items(table, "matrix")
         claims = [claim for row in rows if (claim := self._row(row, lasts_s))]
         self._check(claims)
-        if isinstance(table, List) and len(claims) == len(rows):  # or it is in what was not read
-            self._check_complete(claims, _line(tree, "matrix"), "add a row for each")
         return Strategy(names, tuple(claim.rule for claim in claims), source)
 
     def _row(self, row: Node, lasts_s: float) -> _Claim | None:
@@ -132,9 +129,6 @@ class _Reading(Reading):
         self._check(claims)
         if "otherwise" in fields:
             claims.append(self._otherwise(fields["otherwise"], claims, lasts_s))
-        elif isinstance(fields.get("rules"), List) and len(claims) == len(rows):
-            advice = "add rules, or `otherwise: none`"
-            self._check_complete(claims, _line(tree, "rules"), advice)
         return Strategy(names, tuple(claim.rule for claim in claims), source)
 
     def _rule(self, node: Node, names: tuple[str, ...], lasts_s: float) -> _Claim | None:
@@ -213,14 +207,6 @@ class _Reading(Reading):
                 self.say(rule.line, _too_late(rule, sure[:place], sets))
             covered |= matched
 
-    def _check_complete(self, claims: Sequence[_Claim], line: int, advice: str) -> None:
-        sets = _Sets(len(self.networks))
-        left = sets.everything & ~sets.all_up
-        for claim in claims:
-            left &= ~sets.of(claim.rule.health)
-        if left:
-            self.say(line, f"nothing is said of {_listed(sets.named(left))}: {advice}")
-
 
 class _Sets:
     """Sets of combinations as numbers, a bit for each in drawing order: all up is the lowest."""
@@ -243,9 +229,6 @@ class _Sets:
                 found &= down if state == DOWN else ~down
         return found
 
-    def named(self, members: int) -> Iterator[Health]:
-        return (one for bit, one in enumerate(self.combinations) if members >> bit & 1)
-
 
 def _too_late(rule: Rule, earlier: Sequence[Rule], sets: _Sets) -> str:
     same = next((one for one in earlier if one.health == rule.health), None)
@@ -262,14 +245,3 @@ def _too_late(rule: Rule, earlier: Sequence[Rule], sets: _Sets) -> str:
             left &= ~sets.of(one.health)
     where = f"line{'s' * (len(lines) > 1)} {', '.join(lines[:MOST_NAMED])}"
     return f"it never has its turn: {where} matched before; move it up or take it away"
-
-
-def _line(tree: Map, name: str) -> int:
-    """Where a key stands."""
-    return next(key.line for key, _ in tree.pairs if key.text == name)
-
-
-def _listed(healths: Iterator[Health]) -> str:
-    shown = [f"[{', '.join(one)}]" for one in healths]
-    more = f" and {len(shown) - MOST_NAMED} more" if len(shown) > MOST_NAMED else ""
-    return ", ".join(shown[:MOST_NAMED]) + more

@@ -49,7 +49,7 @@ OPERATION: Table = table(
 INCIDENT: Table = table(
     open="held running recovered failed ignored aborted explained",
     held="open running ignored failed aborted explained",
-    running="recovered failed ignored aborted explained",
+    running="open recovered failed ignored aborted explained",  # open: it rebooted and died again
     recovered="",
     failed="open",
     ignored="",
@@ -101,7 +101,7 @@ OPERATION_SAYS: Mapping[str, str] = {
     "running": "A manager has claimed it; when the claim expires, another one goes on.",
     "retrying": "It failed, or the world needs more time: it is tried again later.",
     "done": "It did what it was for.",
-    "error": "It failed for good; its sentence says why.",
+    "error": "This run failed; its sentence says why. Only other work or a person runs it again.",
     "cancelled": "It is no longer wanted.",
 }
 INCIDENT_SAYS: Mapping[str, str] = {

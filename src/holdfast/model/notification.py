@@ -50,6 +50,7 @@ class Notification:
     status: str
     message: str | None = None
     incident_id: str | None = None
+    reporter: str | None = None  # who posted it; never shown to a client of the contract
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
@@ -62,6 +63,7 @@ class NewNotification:
     hostname: str
     generated_time: datetime
     payload: Mapping[str, Any]
+    reporter: str = ""  # the user who posted it
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ Traceback (most recent call last):
 holdfast.model.errors.InvalidInput: subject: what a guest is called is server:UUID
 """
 
+import hashlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ STATES: Mapping[str, tuple[str, ...]] = {
 }
 #: In the evidence of what had to wait to be told, and was over by then.
 OVER_SINCE = "over_since"
-#: In which an agent shows its token.
+#: In which an agent or a host monitor shows its token.
 AGENT_HEADER = "X-Holdfast-Agent"
 #: The durable work that looks at one report.
 OBSERVATION = "observation"
@@ -125,6 +126,11 @@ def subject(kind: str, said: str, host: str) -> str:
     if len(parts) != 3 or parts[0] != PROCESS or not parts[2] or not same(parts[1], host):
         raise InvalidInput(f"subject: a process of {host or 'a host'} is called process:HOST:NAME")
     return f"{PROCESS}:{normalise(host)}:{parts[2]}"
+
+
+def alarm_queue(key: str) -> str:
+    """The subject of the work that asks the cloud about reports of that alarm."""
+    return f"{OBSERVATION}:{ALARM}:{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
 
 def work_of(id_: str, now: datetime) -> Operation:

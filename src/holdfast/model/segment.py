@@ -32,7 +32,9 @@ _FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
 @dataclass(frozen=True)
 class Segment:
     """`spare_hosts`: so many hosts of it may fail, and room for that is kept free.
-    `trust_host_status`: a monitor's word that a host is off counts like a fence's."""
+    `trust_host_status`: a monitor's word that a host is off counts like a fence's.
+    `trust_notifications`: a notification that a host failed is acted on at once, whatever signs of
+    life the host gives; as Masakari does."""
 
     id: int
     uuid: str
@@ -42,6 +44,7 @@ class Segment:
     description: str | None = None
     enabled: bool = True
     trust_host_status: bool = False
+    trust_notifications: bool = False
     spare_hosts: int = 0
     created_at: datetime | None = None
     updated_at: datetime | None = None

@@ -3,9 +3,9 @@
 
 A monitor's `View` is all that it sees now; a `Word` is what it last reported of one host. From both
 follows its `Vote`: for, against, or none at all, where it cannot see, does not know the host, was
-not heard of lately or is still waiting whether it lasts.
+not heard of lately or is still waiting whether it lasts. Only registered monitors have a vote.
 
-    if count(Ballot("cmp-1", now, views, words), needed=1).is_enough: …
+    if count(Ballot("cmp-1", now, 3, views, words), minimum=1).is_enough: …
 """
 
 import uuid
@@ -29,6 +29,8 @@ HOST_VOTES, SOURCE = "host_votes", "hostmonitor"
 FOR, AGAINST, ABSTAIN = "for", "against", "abstain"
 #: Who was not heard of for so many of its heartbeats does not count.
 FRESH_BEATS = 3
+#: Where so many monitors are registered, one alone says of no host that it failed.
+MANY, OF_MANY = 3, 2
 #: A view that was drawn so soon after a report may not have it yet.
 DRAWN = timedelta(seconds=1)
 _NAMES = uuid.UUID("b7f4a1de-63c5-4f0b-8a55-0c8c5f0f5d37")
@@ -42,6 +44,7 @@ class Sight:
     leader: str = ""
     since: str = ""
     why: str = ""
+    warning: str = ""  # of the cluster: it has fewer than 3 servers
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ def picture(body: Mapping[str, Any]) -> Picture:
     """Of what a monitor sent; BadStrategy if its strategy is none."""
     strategy = matrix.from_plain(body["strategy"])
     networks = {name: Sight(**said) for name, said in body["networks"].items()}
+    blind = [name for name, sight in networks.items() if not sight.sighted]
     rows: list[Row] = []
     places: dict[str, int] = {}
     for place, one in enumerate(body["rows"]):
@@ -105,7 +109,7 @@ def picture(body: Mapping[str, Any]) -> Picture:
             name: state if name not in networks or networks[name].sighted else UNKNOWN
             for name, state in one["health"].items()
         }
-        wants = strategy.answer(health).action
+        wants = strategy.answer(health, blind).action
         waiting = one["opinion"] == NONE and wants in (RECOVERY, ALERT)
         rows.append(Row(health, one["opinion"], waiting))
         places.update((normalise(host), place) for host in one["hosts"])
@@ -129,6 +133,24 @@ class View:
 
 
 @dataclass(frozen=True)
+class Registration:
+    """An administrator made a monitor known: who, and when. From then on it votes."""
+
+    observer: str
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A monitor that is registered, or says what it sees, or both."""
+
+    observer: str
+    registration: Registration | None
+    view: View | None
+
+
+@dataclass(frozen=True)
 class Word:
     """What a monitor last reported of a host, by the same clock as its view."""
 
@@ -144,6 +166,15 @@ class Word:
     def is_concern(self) -> bool:
         return self.state in (FAILED, ALERTED)
 
+    @property
+    def says(self) -> str:
+        return UNDECIDED if self.is_doubt else _SAYS.get(self.state, UNDECIDED)
+
+    @property
+    def is_doubt(self) -> bool:
+        """It is an alert because what the monitor cannot see decides: no vote on recovery."""
+        return self.state == ALERTED and self.evidence.get("undecided") is True
+
     def network(self, name: str) -> Mapping[str, Any]:
         """What it says of the host on that network."""
         said = self.evidence.get("networks")
@@ -155,9 +186,10 @@ class Word:
 class Vote:
     observer: str
     vote: str
-    says: str  # recovery | alert | none | undecided
+    says: str  # recovery | alert | none | undecided; alert of one that abstains: a doubt
     why: str
     word: Word | None = None
+    is_waiting: bool = False  # it sees the host down, and has not reported it yet
 
     def to_plain(self) -> dict[str, Any]:
         """As an incident keeps it."""
@@ -170,10 +202,12 @@ class Vote:
 
 @dataclass(frozen=True)
 class Ballot:
-    """All that there is to count about a host: what each monitor sees, and reported last."""
+    """All that there is to count about a host: what each registered monitor sees, and reported
+    last."""
 
     host: str
     now: datetime
+    registered: int  # monitors, also those that were never heard of
     views: Sequence[View] = ()
     words: Mapping[str, Word] = field(default_factory=dict)
 
@@ -197,9 +231,13 @@ class Ballot:
 
 @dataclass(frozen=True)
 class Count:
+    """`needed`: so many monitors must say that the host failed. `minimum`: as many as the site
+    wants at least."""
+
     host: str
     needed: int
     votes: Sequence[Vote]
+    minimum: int = 1
 
     def observers(self, vote: str) -> list[str]:
         return [one.observer for one in self.votes if one.vote == vote]
@@ -210,14 +248,18 @@ class Count:
     @property
     def is_enough(self) -> bool:
         """The host has failed."""
-        mine = self._saying(RECOVERY)
-        return mine >= self.needed and mine > self._saying(NONE) + self._saying(ALERT)
+        return self._saying(RECOVERY) >= self.needed
 
     @property
     def is_alert(self) -> bool:
-        """Not that, but people should know."""
-        mine = self._saying(RECOVERY) + self._saying(ALERT)
-        return not self.is_enough and mine >= self.needed and mine > self._saying(NONE)
+        """Not that, but people should know; an alert of a monitor that abstains counts too. So does
+        a vote for recovery where too few vote, once no other monitor may yet join it."""
+        failed = self._saying(RECOVERY)
+        if self.is_enough or (failed and any(one.is_waiting for one in self.votes)):
+            return False
+        doubts = sum(one.vote == ABSTAIN and one.says == ALERT for one in self.votes)
+        mine = failed + self._saying(ALERT) + doubts
+        return mine >= self.minimum and mine > self._saying(NONE)
 
     @property
     def is_over(self) -> bool:
@@ -236,9 +278,14 @@ class Count:
         return told(self.host, self.plain())
 
 
-def count(ballot: Ballot, needed: int) -> Count:
+def count(ballot: Ballot, minimum: int) -> Count:
+    """Needed is a majority of the monitors that see, 2 at least of 3 or more that are registered,
+    and `minimum` in any case."""
     views = sorted(ballot.views, key=lambda view: view.observer)
-    return Count(ballot.host, max(1, needed), tuple(vote(view, ballot) for view in views))
+    votes = tuple(vote(view, ballot) for view in views)
+    majority = sum(one.vote != ABSTAIN for one in votes) // 2 + 1
+    fewest = OF_MANY if ballot.registered >= MANY else 1
+    return Count(ballot.host, max(majority, fewest, minimum), votes, max(1, minimum))
 
 
 def vote(view: View, ballot: Ballot) -> Vote:
@@ -246,13 +293,13 @@ def vote(view: View, ballot: Ballot) -> Vote:
     name, word = view.observer, ballot.words.get(view.observer)
     if not view.is_fresh(ballot.now):
         return Vote(name, ABSTAIN, UNDECIDED, f"last spoke at {_clock(view.seen_at)}")
-    if word is not None and word.at + DRAWN >= view.at:
-        return _cast(name, _SAYS.get(word.state, UNDECIDED), word)
     row = view.picture.row(ballot.host)
+    if word is not None and word.at + DRAWN >= view.at:
+        return _cast(name, word.says, word, row)
     if row is None:
         return Vote(name, ABSTAIN, UNDECIDED, "did not know it", word)
     if row.is_waiting or (row.is_bad and (word is None or not word.is_concern)):
-        return Vote(name, ABSTAIN, UNDECIDED, "waited whether it lasts", word)
+        return Vote(name, ABSTAIN, UNDECIDED, "waited whether it lasts", word, is_waiting=True)
     return _cast(name, row.opinion, word, row)
 
 
@@ -265,7 +312,8 @@ def _cast(observer: str, says: str, word: Word | None, row: Row | None = None) -
         return Vote(observer, AGAINST, says, "saw it well", word)
     dark = [] if row is None else [name for name, state in row.health.items() if state == UNKNOWN]
     where = f" on {' and '.join(dark)}" if dark else ""
-    return Vote(observer, ABSTAIN, UNDECIDED, f"could not see{where}", word)
+    says = ALERT if word is not None and word.is_doubt else UNDECIDED
+    return Vote(observer, ABSTAIN, says, f"could not see{where}", word)
 
 
 # in words
@@ -334,6 +382,12 @@ def combined(views: Sequence[View], host: str, networks: Sequence[str]) -> dict[
     """By network what most say who know; where they are as many, the worse."""
     rows = [row for view in views if (row := view.picture.row(host)) is not None]
     return most(rows, networks)
+
+
+def blind(views: Sequence[View], networks: Sequence[str]) -> list[str]:
+    """The networks on which no monitor sees anything."""
+    seen = {name for view in views for name, one in view.picture.networks.items() if one.sighted}
+    return [name for name in networks if name not in seen]
 
 
 def most(rows: Sequence[Row], networks: Sequence[str]) -> dict[str, str]:

@@ -131,6 +131,10 @@ class Servers(Protocol):
         """Ids of the images of that name made from that server."""
         ...
 
+    def image_properties(self, image_ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        """Properties by the image's id; an image that is gone is left out."""
+        ...
+
     def lock(self, server_id: str, reason: str) -> None:
         """Against its users, not against us. An empty reason keeps the one there is."""
         ...

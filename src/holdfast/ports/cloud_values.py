@@ -61,6 +61,8 @@ class Server:
     flavor: str = ""
     preemptible: bool = False  # its flavor says that it gives way to a reservation
     metadata: Mapping[str, str] = field(default_factory=dict)
+    extra_specs: Mapping[str, str] = field(default_factory=dict)  # of its flavor, if we may see it
+    image_id: str = ""  # empty: it was made from a volume
     user_id: str = ""  # who made it
     created_at: datetime | None = None
     powered: bool = False  # its guest had power when its host last said so

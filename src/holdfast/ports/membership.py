@@ -35,13 +35,20 @@ class Members:
 @dataclass(frozen=True)
 class Proof:
     """That we see: the leader has just made sure of its majority and hears us, and so many of the
-    servers are alive by our own agent. `gossip` is what that agent itself says of every node."""
+    servers are alive by our own agent. `gossip` is what that agent itself says of every node.
+
+    Where the cluster alone proves nothing, `unanswered` has the nodes that may be believed to be
+    lost: enough other members answered a probe over that network, and after that these did not.
+    `probe` says it in words; `warning` is what an operator has to change about the cluster."""
 
     leader: str
     me: str
     servers_alive: int
     servers: int
     gossip: Mapping[str, str]
+    unanswered: frozenset[str] | None = None  # None: the cluster is proof enough
+    probe: str = ""
+    warning: str = ""
 
 
 class Membership(Protocol):

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from holdfast.model.incident import Incident, Meaning, Verdict
+from holdfast.model.liveness import FailureReport
 from holdfast.model.mass_failure import Seen
 from holdfast.model.observed import Observed
 from holdfast.model.operation import Claim, Operation
@@ -23,6 +24,9 @@ PENDING, ONGOING, IGNORED, FAILED, SUCCEEDED = (
     "failed",
     "succeeded",
 )
+#: Instead of a migration's number in `after_migration`: no evacuation of the server is unanswered;
+#: the server was started where it is.
+ANSWERED, STARTED = -1, -2
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,12 @@ class Report:
     uuid: str
     type: str
     payload: Mapping[str, Any]
-    generated_at: datetime
+    generated_at: datetime  # by the clock of who reported
     status: str
     member: SegmentHost | None  # None: no longer in a segment
+    received_at: datetime  # by ours
+    reporter: str = ""
+    is_superseded: bool = False  # its source said before, with a later date, that the host runs
 
 
 @dataclass(frozen=True)
@@ -82,9 +89,23 @@ class Situation:
     domain: str = ""  # the failure domain of its host
     fleet: Sequence[Seen] = ()
     starts: Sequence[datetime] = ()  # of recoveries of hosts in its domain, lately
+    domain_opened: Sequence[datetime] = ()  # when open incidents about hosts of its domain were
+    domain_alive: bool = False  # every other host of its domain gave a sign of life since then
     before: Sequence[datetime] = ()  # when this subject was recovered, lately
     approved: bool = False
     lost_compute: bool = False  # it is on maintenance because its nova-compute died before
+
+
+@dataclass(frozen=True)
+class AgentBeat:
+    """The last heartbeat of a host's agent, by our clock."""
+
+    seen_at: datetime
+    interval_s: float
+    has_boot_id: bool = False
+    rebooted_at: datetime | None = None  # when its boot id was first seen to be another one
+    #: Guests that run there; None: the agent does not know, or the host booted long ago.
+    running: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +128,8 @@ class ServerMove:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     not_before: datetime | None = None
-    after_migration: int = 0  # the last one before the attempt that is under way
+    # the last one before the attempt that is under way; ANSWERED, STARTED
+    after_migration: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,9 +176,20 @@ class Incidents(Protocol):
         """What an agent reported; NotFound."""
         ...
 
-    def risen(self, subject: str, incident_id: str = "") -> str:
+    def recovered_since(self, subject: str, at: datetime) -> str | None:
+        """The incident whose recovery of that subject was verified at or after then."""
+        ...
+
+    def ingest_alarm(self, id_: str, claim: Claim, *, is_there: bool) -> bool:
+        """Take in an alarm that an agent reported of a server; `is_there`: the cloud has it on the
+        agent's host. False if it leads to nothing: the server is elsewhere, and no such alarm
+        stands."""
+        ...
+
+    def risen(self, subject: str, host: str, *, observer: str = "", incident_id: str = "") -> str:
         """Who says that a guest runs again, and since when, if nobody said later that it failed,
-        nor a notification of that incident; empty otherwise."""
+        nor a notification of that incident; empty otherwise. Only reports from the host where the
+        cloud has the guest count, and those of `observer`, or of the incident's observers."""
         ...
 
     def witness(
@@ -171,6 +204,18 @@ class Incidents(Protocol):
 
     def is_reported(self, incident_id: str) -> bool:
         """Whether a notification about its host belongs to it."""
+        ...
+
+    def failure_reports(self, incident: Incident) -> Sequence[FailureReport]:
+        """Who reported that the subject of an incident about a host or a process failed."""
+        ...
+
+    def remember(self, payload: Mapping[str, Any], claim: Claim) -> None:
+        """Keep what durable work has found out, for whoever goes on with it."""
+        ...
+
+    def agent(self, host: str) -> AgentBeat | None:
+        """None: no agent of that host was ever heard of."""
         ...
 
     def open_about(self, subject: str) -> Incident | None:
@@ -221,6 +266,29 @@ class Incidents(Protocol):
         `seen`: ask the guards again."""
         ...
 
+    def keep_in_place(
+        self, incident_id: str, change: Change, seen: Sequence[ServerMove], claim: Claim
+    ) -> Incident | None:
+        """From here on no server of the incident is evacuated; None if an evacuation from its host
+        was asked for beside those `seen`."""
+        ...
+
+    def leave_again(
+        self, incident_id: str, sentence: str, details: Mapping[str, Any], claim: Claim
+    ) -> Incident:
+        """Undo `keep_in_place`: servers that were started in place are evacuated too."""
+        ...
+
+    def start_over(self, incident_id: str, sentence: str, claim: Claim) -> Incident:
+        """Undo `keep_in_place` of a host that rebooted and died again: the steps of the recovery
+        begin with its guards."""
+        ...
+
+    def reopen_in_place(self, incident_id: str, sentence: str, claim: Claim) -> Incident | None:
+        """Start the servers of a failed recovery that found no room, on their host that is back;
+        None if there are none, or another incident about the host is open."""
+        ...
+
     def dead_guests(self, incident_id: str) -> Collection[str]:
         """Servers whose death was reported and is explained by this incident."""
         ...
@@ -250,9 +318,13 @@ class ServerMoves(Protocol):
         many did."""
         ...
 
+    def leaving(self, host: str) -> Sequence[ServerMove]:
+        """Those from that host that have not ended, of all incidents."""
+        ...
+
     def aim(self, uuid: str, host: str | None, after: int, limits: Limits, claim: Claim) -> bool:
         """Name the host it goes to, and the last migration before; False if too many are on their
-        way there."""
+        way there, or its incident is over or keeps its servers in place."""
         ...
 
     def note(self, uuid: str, claim: Claim, **values: Any) -> ServerMove:

@@ -150,7 +150,7 @@ def _all(conn: Connection) -> Sequence[Row]:
 
 def _check_together(conn: Connection, document: Document) -> None:
     said = conn.execute(sa.select(agents.c.host, agents.c.details))
-    hosts = [(row.host, row.details.get("groups", ())) for row in said]
+    hosts = [(row.host, row.details.get("rule_groups", ())) for row in said]
     scopes.check_together(document, [_document(row) for row in _all(conn)], hosts)
 
 

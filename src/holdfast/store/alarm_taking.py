@@ -43,7 +43,9 @@ _OF_DETAILS = (*_NAMED, "threshold", "summary")
 
 
 def take(conn: Connection, herald: Herald, said: model.Said, now: datetime) -> str | None:
-    """Keep what an agent says of an alarm, and follow it. The id of its incident, if it has one."""
+    """Keep what an agent says of an alarm, and follow it. The id of its incident, if it has one. A
+    date in the future counts as now: else all that is said later would be outdated."""
+    said = replace(said, at=min(said.at, now), first_at=min(said.first_at, now))
     old = locked(conn, a.key == said.key)
     if old is not None and _is_outdated(old, said):
         return None
@@ -88,6 +90,12 @@ def locked(conn: Connection, *where: Any) -> dict[str, Any] | None:
         query = query.with_for_update()
     found = conn.execute(query).mappings().first()
     return None if found is None else dict(found)
+
+
+def stands(conn: Connection, said: model.Said) -> bool:
+    """Whether that alarm was raised and is not over."""
+    state = conn.execute(sa.select(a.state).where(a.key == said.key)).scalar()
+    return state is not None and state != model.OK
 
 
 def is_silent(row: Row, now: datetime) -> bool:

@@ -3,13 +3,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from holdfast.model import incident as model
+from holdfast.model import observed
 from holdfast.model.errors import NotFound
 from holdfast.model.host import same, short
 from holdfast.model.incident import Incident
@@ -32,6 +33,10 @@ from holdfast.store.vmoves import moves_of
 
 h, i, n, o, v = hosts.c, incidents.c, notifications.c, operations.c, vmoves.c
 Row = Mapping[str, Any]
+#: Of one incident so many reports of agents are shown.
+MOST_REPORTS = 50
+#: An agent's word that a guest runs again belongs to an incident that ended so shortly before.
+RUNS_AGAIN = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Case(Listed):
     verdicts: Sequence[Row] = ()
     servers: Sequence[ServerMove] = ()
     reports: Sequence[Row] = ()
+    observations: Sequence[Row] = ()  # what agents reported of its guests and processes
     timeline: Sequence[Row] = ()
 
 
@@ -142,6 +148,7 @@ class CaseStore:
                     conn,
                     sa.select(notifications).where(n.incident_id == incident_id).order_by(n.id),
                 ),
+                observations=_agents_reports(conn, incident),
                 timeline=_rows(
                     conn,
                     sa.select(audit.c.at, audit.c.actor, audit.c.sentence)
@@ -149,6 +156,21 @@ class CaseStore:
                     .order_by(audit.c.id),
                 ),
             )
+
+
+def _agents_reports(conn: Connection, incident: Incident) -> list[Row]:
+    """What agents reported that belongs to the incident, in the order in which it came; and, of one
+    about a guest, that it runs again, if that came in while it was open or soon after."""
+    b = observations.c
+    mine = b.incident_id == incident.id
+    if incident.kind == model.GUEST:
+        came = b.created_at >= incident.opened_at
+        if incident.closed_at is not None:
+            came &= b.created_at <= incident.closed_at + RUNS_AGAIN
+        well = b.subject == incident.subject, b.state == observed.WELL
+        mine = sa.or_(mine, sa.and_(*well, came))
+    query = sa.select(observations).where(mine, b.kind.in_((observed.GUEST, observed.PROCESS)))
+    return _rows(conn, query.order_by(b.created_at, b.id).limit(MOST_REPORTS))
 
 
 def _where(wanted: Wanted) -> list[sa.ColumnElement[bool]]:

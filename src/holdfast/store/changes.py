@@ -30,6 +30,7 @@ from holdfast.store.tables import (
     monitors,
     operations,
     pauses,
+    registered_monitors,
     samples,
     segment_hosts,
     segments,
@@ -102,9 +103,11 @@ MARKS: Final[Mapping[str, tuple[Any, ...]]] = {
     AUDIT: (sa.select(_max(audit.c.id)),),
     SAMPLES: (sa.select(_count(samples.c.host), _max(samples.c.at)),),
 }
-_MONITORS = sa.select(
-    monitors.c.observer, monitors.c.digest, monitors.c.seen_at, monitors.c.heartbeat_s
-).order_by(monitors.c.observer)
+_MONITORS = (
+    sa.select(monitors.c.observer, monitors.c.digest, monitors.c.seen_at, monitors.c.heartbeat_s)
+    .join(registered_monitors, registered_monitors.c.observer == monitors.c.observer)
+    .order_by(monitors.c.observer)
+)
 _versions = agents.c.rules_version, agents.c.central_version
 #: How many agents go by which rules.
 _FOLLOWED = sa.select(*_versions, _count(agents.c.host)).group_by(*_versions).order_by(*_versions)

@@ -11,10 +11,11 @@ from sqlalchemy.engine import Connection, RowMapping
 from holdfast.model import incident as model
 from holdfast.model.host import same, short
 from holdfast.model.incident import Incident, Verdict
+from holdfast.model.incident_history import append_votes
 from holdfast.model.mass_failure import Seen
 from holdfast.model.standing import USABLE
 from holdfast.ports.recovery import Account
-from holdfast.store.tables import incidents, operations, verdicts
+from holdfast.store.tables import incidents, operations, steps, verdicts
 
 
 def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: datetime) -> None:
@@ -43,6 +44,9 @@ def first(account: Account, incident_id: str, now: datetime) -> Incident:
     """The incident that is opened by it."""
     member, meaning = account.member, account.meaning
     about = {"host": member.name, "member": member.uuid, "segment": member.segment.uuid}
+    details = dict(account.details)
+    if "seen" in details:
+        details["seen"] = append_votes((), details["seen"], now)
     return Incident(
         id=incident_id,
         subject=meaning.subject,
@@ -51,7 +55,7 @@ def first(account: Account, incident_id: str, now: datetime) -> Incident:
         status=model.OPEN,
         opened_at=now,
         sentence=meaning.cause,
-        details={**about, "reported_at": account.at.isoformat(), **account.details},
+        details={**about, "reported_at": account.at.isoformat(), **details},
     )
 
 
@@ -87,6 +91,13 @@ def not_back(conn: Connection, account: Account) -> tuple[str, str] | None:
     if row is None or (verified_at is not None and verified_at >= before):
         return None
     return row["id"], f"incident {row['id']} is about it, and it has not been brought back since"
+
+
+def steps_of(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
+    """The steps of its recovery that are done; its work has the incident's id."""
+    t = steps.c
+    query = sa.select(t.name, t.finished_at, t.sentence).where(t.operation_id == incident_id)
+    return [dict(row) for row in conn.execute(query.order_by(t.position)).mappings()]
 
 
 def row_of(one: Incident) -> dict[str, Any]:
@@ -157,10 +168,12 @@ def starts_of(others: Sequence[Incident], domain: str, mine: Incident) -> list[d
 
 
 def before(others: Sequence[Incident], mine: Incident) -> list[datetime]:
+    """When recoveries of the same subject ended. One that the guards refused never began."""
     return sorted(
         one.closed_at
         for one in others
         if one.subject == mine.subject
         and one.closed_at is not None
         and one.status in (model.RECOVERED, model.FAILED)
+        and one.details.get("started_at")
     )

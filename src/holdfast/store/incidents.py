@@ -18,13 +18,24 @@ from holdfast.model import moves
 from holdfast.model.errors import NotFound
 from holdfast.model.host import same
 from holdfast.model.incident import Incident
+from holdfast.model.incident_history import append_attempt, append_votes
+from holdfast.model.liveness import FailureReport
 from holdfast.model.observed import Observed
 from holdfast.model.operation import Claim, Operation
 from holdfast.model.segment import SegmentHost
 from holdfast.model.standing import USABLE
 from holdfast.ports.ledger import Work
-from holdfast.ports.recovery import Account, Change, Report, Situation, Taken
+from holdfast.ports.recovery import (
+    Account,
+    AgentBeat,
+    Change,
+    Report,
+    ServerMove,
+    Situation,
+    Taken,
+)
 from holdfast.store import audit, switches
+from holdfast.store.agents import all_beat_since, beat_of
 from holdfast.store.database import Database
 from holdfast.store.incident_rows import (
     before,
@@ -37,11 +48,26 @@ from holdfast.store.incident_rows import (
     not_back,
     row_of,
     starts_of,
+    steps_of,
     still_out,
     subjects_on,
 )
-from holdfast.store.notifications import attach, end, lost_compute, recovered_since
-from holdfast.store.observations import belong, observation, risen
+from holdfast.store.notifications import (
+    again,
+    attach,
+    end,
+    failure_reports,
+    lost_compute,
+    recovered_since,
+    superseded,
+)
+from holdfast.store.observations import (
+    belong,
+    failed_by,
+    ingest_asked_alarm,
+    observation,
+    risen,
+)
 from holdfast.store.operations import update_claimed
 from holdfast.store.segments import SegmentStore, set_member
 from holdfast.store.tables import (
@@ -52,13 +78,18 @@ from holdfast.store.tables import (
     notifications,
     reservations,
     segment_hosts,
+    steps,
 )
-from holdfast.store.vmoves import give_up, take
+from holdfast.store.vmoves import LOCK, failed_again, give_up, keep, leaving, take, unkeep
 from holdfast.store.work import apply_work, put
 
 i, n, h, r, a = incidents.c, notifications.c, hosts.c, reservations.c, allocations.c
 m = segment_hosts.c
 _LIVING = i.status.in_(model.LIVING)
+#: Details of an attempt that do not count when servers that are left start in place.
+ENDS_IN_PLACE = ("verified_at", "no_room", "aborted")
+#: Those of one whose host rebooted and died again.
+START_OVER = ("power_returned", "started_at", "sources")
 #: In `reservations.made`: hosts that failed and for which nothing else was found.
 LOST = "lost"
 _HELD_NOW = (
@@ -94,8 +125,9 @@ class IncidentStore:
     def report(self, uuid: str) -> Report:
         with self._db.read() as conn:
             row = conn.execute(_REPORT, {"its_uuid": uuid}).mappings().first()
-        if row is None:
-            raise NotFound(f"no notification {uuid}")
+            if row is None:
+                raise NotFound(f"no notification {uuid}")
+            is_superseded = superseded(conn, row)
         return Report(
             uuid=row["uuid"],
             type=row["type"],
@@ -103,6 +135,9 @@ class IncidentStore:
             generated_at=row["generated_time"],
             status=row["status"],
             member=self._segments.by_uuid(row["segment_host_uuid"]),
+            received_at=row["created_at"],
+            reporter=row["reporter"] or "",
+            is_superseded=is_superseded,
         )
 
     def answer(self, uuid: str, status: str, message: str, claim: Claim) -> None:
@@ -147,9 +182,12 @@ class IncidentStore:
         if meaning.kind == model.GUEST and known is None:
             known = self._open(conn, f"{model.HOST}:{account.member.key}", lock=True)
         if known is not None:
-            if "seen" in account.details:
-                seen = {"seen": account.details["seen"]}
-                self._write(conn, known, Change(details=seen), now)
+            mine = ("seen", "monitors", *(["nova"] if _reads_longer(account, known) else []))
+            added = {name: account.details[name] for name in mine if name in account.details}
+            if "seen" in added:
+                added["seen"] = append_votes(known.details.get("seen"), added["seen"], now)
+            if added:
+                self._write(conn, known, Change(details=added), now)
             return Taken(known.id, f"joined incident {known.id}: {known.cause}"), "running"
         since = recovered_since(conn, meaning.subject, account.at)
         if since is None and not account.notification:
@@ -168,11 +206,24 @@ class IncidentStore:
         with self._db.read() as conn:
             return observation(conn, id_)
 
-    def risen(self, subject: str, incident_id: str = "") -> str:
-        mine = sa.select(n.generated_time).where(n.incident_id == incident_id)
+    def recovered_since(self, subject: str, at: datetime) -> str | None:
         with self._db.read() as conn:
-            reported = conn.execute(mine).scalars().all() if incident_id else ()
-            return risen(conn, subject, reported)
+            since = recovered_since(conn, subject, at)
+        return since[0] if since else None
+
+    def ingest_alarm(self, id_: str, claim: Claim, *, is_there: bool) -> bool:
+        def action(conn: Connection) -> bool:
+            now = self._ours(conn, claim)
+            return ingest_asked_alarm(conn, self._db.herald, id_, now, is_there=is_there)
+
+        return self._db.retry(action)
+
+    def risen(self, subject: str, host: str, *, observer: str = "", incident_id: str = "") -> str:
+        mine = sa.select(n.generated_time, n.created_at).where(n.incident_id == incident_id)
+        with self._db.read() as conn:
+            reported = [min(row) for row in conn.execute(mine)] if incident_id else []
+            observers = failed_by(conn, incident_id) if incident_id else [observer]
+            return risen(conn, subject, reported, host=host, observers=observers)
 
     def witness(
         self, incident_id: str, seen: Sequence[Mapping[str, Any]], ids: Sequence[str], claim: Claim
@@ -181,7 +232,8 @@ class IncidentStore:
             now = self._ours(conn, claim)
             old = self._one(conn, incident_id, lock=True)
             if old.is_open:
-                self._write(conn, old, Change(details={"seen": list(seen)}), now)
+                kept = append_votes(old.details.get("seen"), seen, now)
+                self._write(conn, old, Change(details={"seen": kept}), now)
             belong(conn, ids, incident_id, now)
 
         self._db.retry(action)
@@ -219,6 +271,18 @@ class IncidentStore:
         with self._db.read() as conn:
             return conn.execute(sa.select(n.id).where(*mine).limit(1)).first() is not None
 
+    def failure_reports(self, incident: Incident) -> Sequence[FailureReport]:
+        type_ = model.COMPUTE_HOST if incident.kind == model.HOST else model.PROCESS_REPORT
+        with self._db.read() as conn:
+            return failure_reports(conn, incident.id, type_)
+
+    def remember(self, payload: Mapping[str, Any], claim: Claim) -> None:
+        self._db.retry(lambda conn: update_claimed(conn, claim, payload=dict(payload)))
+
+    def agent(self, host: str) -> AgentBeat | None:
+        with self._db.read() as conn:
+            return beat_of(conn, host)
+
     def open_about(self, subject: str) -> Incident | None:
         with self._db.read() as conn:
             return self._open(conn, subject)
@@ -246,9 +310,31 @@ class IncidentStore:
                 domain=domain,
                 fleet=fleet_of(fleet, others, incident),
                 starts=starts_of(others, domain, incident),
+                **self._domain(conn, incident, domain, others, fleet),
                 before=before(others, incident),
                 approved=switches.approved(conn, domain, now),
             )
+
+    def _domain(
+        self,
+        conn: Connection,
+        mine: Incident,
+        domain: str,
+        others: Sequence[Incident],
+        fleet: Sequence[Any],
+    ) -> dict[str, Any]:
+        """Since when hosts of a failure domain fail, and whether all others show signs of life."""
+        names = [row.name for row in fleet if domain and domain == (row.rack or row.zone)]
+        failed = [
+            one
+            for one in (*others, mine)
+            if one.kind == model.HOST
+            and one.is_open
+            and any(same(one.host, name) for name in names)
+        ]
+        opened = sorted({one.id: one.opened_at for one in (*failed, mine)}.values())
+        rest = [name for name in names if not any(same(name, one.host) for one in failed)]
+        return {"domain_opened": opened, "domain_alive": all_beat_since(conn, rest, opened[0])}
 
     def change(
         self, incident_id: str, change: Change, claim: Claim, then: Sequence[Operation] = ()
@@ -337,6 +423,78 @@ class IncidentStore:
 
         return self._db.retry(action)
 
+    def keep_in_place(
+        self, incident_id: str, change: Change, seen: Sequence[ServerMove], claim: Claim
+    ) -> Incident | None:
+        known = {one.uuid: one.attempts for one in seen}
+
+        def action(conn: Connection) -> Incident | None:
+            now = self._ours(conn, claim)
+            old = self._one(conn, incident_id, lock=True)
+            asked = any(one.attempts != known.get(one.uuid, 0) for one in leaving(conn, old.host))
+            if asked or not old.is_open:
+                return None
+            keep(conn, old.id, now)
+            return self._write(conn, old, change, now)
+
+        return self._db.retry(action)
+
+    def leave_again(
+        self, incident_id: str, sentence: str, details: Mapping[str, Any], claim: Claim
+    ) -> Incident:
+        def action(conn: Connection) -> Incident:
+            now = self._ours(conn, claim)
+            old = self._one(conn, incident_id, lock=True)
+            unkeep(conn, old.id, now)
+            new = {**details, "power_returned": None, "moving_at": now.isoformat()}
+            return self._write(conn, old, Change(None, sentence, new), now)
+
+        return self._db.retry(action)
+
+    def start_over(self, incident_id: str, sentence: str, claim: Claim) -> Incident:
+        def action(conn: Connection) -> Incident:
+            now = self._ours(conn, claim)
+            old = self._one(conn, incident_id, lock=True)
+            attempts = append_attempt(old, steps_of(conn, old.id), START_OVER, "Holdfast")
+            unkeep(conn, old.id, now)
+            conn.execute(sa.delete(steps).where(steps.c.operation_id == claim.operation_id))
+            details = {**dict.fromkeys(START_OVER), "sources": [], "attempts": attempts}
+            return self._write(conn, old, Change(model.OPEN, sentence, details), now)
+
+        return self._db.retry(action)
+
+    def reopen_in_place(self, incident_id: str, sentence: str, claim: Claim) -> Incident | None:
+        def action(conn: Connection) -> Incident | None:
+            take(conn, LOCK)
+            now = self._ours(conn, claim)
+            old = self._one(conn, incident_id)
+            if old.status != model.FAILED or self._open(conn, old.subject):
+                return None
+            attempts = append_attempt(old, steps_of(conn, old.id), ENDS_IN_PLACE, "Holdfast")
+            return self._reopen_in_place(conn, old, sentence, attempts, now)
+
+        return self._db.retry(action)
+
+    def _reopen_in_place(
+        self, conn: Connection, old: Incident, said: str, attempts: Sequence[Any], now: datetime
+    ) -> Incident | None:
+        """Servers that failed to leave a host that is in use again are started there: nothing is
+        cut, forced down or moved. None if there are none."""
+        if not failed_again(conn, old.id, now):
+            return None
+        work = model.recovery_of(old.id, old.kind, old.subject, now)
+        apply_work(conn, work.subject, Work(put=(work,)), now)
+        old = self._one(conn, old.id, lock=True)
+        again(conn, self._db.herald, old.id, said, now)
+        at = now.isoformat()
+        details: dict[str, Any] = {"power_returned": {"at": at, "in_use": True}}
+        details |= {"moving_at": at, "reopened_at": at}
+        details |= {**dict.fromkeys(ENDS_IN_PLACE), "attempts": attempts}
+        change = Change(model.OPEN, said, details)
+        new = self._write(conn, old, change, now, key=old.subject, closed_at=None)
+        put(conn, self._db.herald.incident("incident.retried", new, now), now)
+        return new
+
     def hosts_of(self, reservation: str) -> Sequence[str]:
         query = _HELD_NOW.where(r.id == reservation, h.state.in_(USABLE)).order_by(h.name)
         with self._db.read() as conn:
@@ -397,3 +555,9 @@ class IncidentStore:
         reported = model.REPORTED[change.status]
         end(conn, self._db.herald, old.id, reported, new.sentence, now)
         return new
+
+
+def _reads_longer(account: Account, known: Incident) -> bool:
+    """Whether whoever reports it has read Nova's row for longer than the incident, and the same."""
+    reads, own = account.details.get("nova"), known.details.get("nova")
+    return reads is not None and (not own or own["updated_at"] == reads["updated_at"])

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each monitor sees now, as rows: written by the API every few seconds, read by who counts.
 
+Who is registered is a row of another table, which stays when a monitor falls silent. Only
+registered monitors count: of the others nothing is read but for the list of monitors.
+
 Most often a monitor sees what it saw before: then only the time is written, and nobody reads again
 what may be the names of thousands of hosts.
 """
@@ -16,15 +19,26 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from holdfast.model.errors import NotFound
 from holdfast.model.host import short
-from holdfast.model.votes import FRESH_BEATS, HOST_VOTES, Picture, View, picture, work_of
+from holdfast.model.votes import (
+    FRESH_BEATS,
+    HOST_VOTES,
+    Listed,
+    Picture,
+    Registration,
+    View,
+    picture,
+    work_of,
+)
 from holdfast.ports.ledger import Work
+from holdfast.store import audit
 from holdfast.store.database import Database
-from holdfast.store.observations import known_name
-from holdfast.store.tables import monitors, operations
+from holdfast.store.observations import is_registered, known_name
+from holdfast.store.tables import monitors, operations, registered_monitors
 from holdfast.store.work import apply_work
 
-m, o = monitors.c, operations.c
+m, o, r = monitors.c, operations.c, registered_monitors.c
 _WHEN = (m.observer, m.kind, m.at, m.seen_at, m.heartbeat_s, m.digest)
 #: A monitor that was not heard of for so long is forgotten.
 FORGOTTEN = timedelta(days=7)
@@ -54,18 +68,68 @@ class MonitorStore:
             gone = sa.select(m.observer).where(m.seen_at < now - FORGOTTEN)
             for name in conn.execute(gone).scalars().all():
                 conn.execute(sa.delete(monitors).where(m.observer == name))
-            _have_counted(conn, seen, now)
+            if is_registered(conn, observer):
+                _have_counted(conn, seen, now)
 
         self._db.retry(action)
 
     def views(self) -> tuple[datetime, Sequence[View]]:
-        """What all monitors see, and the time by which they are fresh or not."""
+        """What the registered monitors see, and the time by which they are fresh or not."""
+        now, listed = self.listed(registered=True)
+        return now, [one.view for one in listed if one.view is not None]
+
+    def listed(self, *, registered: bool = False) -> tuple[datetime, Sequence[Listed]]:
+        """All monitors that are registered, or say what they see; or those `registered` only."""
+        query = sa.select(*_WHEN)
+        if registered:
+            query = query.join(registered_monitors, r.observer == m.observer)
         with self._db.read() as conn:
-            rows = conn.execute(sa.select(*_WHEN).order_by(m.observer)).all()
-            pictures = {row.observer: self._picture(conn, row) for row in rows}
+            rows = conn.execute(query).all()
+            views = {row.observer: self._view(conn, row) for row in rows}
+            made = conn.execute(sa.select(r.observer, r.registered_by, r.created_at)).all()
             now = self._db.now(conn)
-        times = [(row.observer, row.kind, row.at, row.seen_at, row.heartbeat_s) for row in rows]
-        return now, [View(*about, pictures[about[0]]) for about in times]
+        known = {observer: Registration(observer, by, at) for observer, by, at in made}
+        names = sorted({*views, *known})
+        return now, [Listed(name, known.get(name), views.get(name)) for name in names]
+
+    def _view(self, conn: Connection, row: Any) -> View:
+        about = row.observer, row.kind, row.at, row.seen_at, row.heartbeat_s
+        return View(*about, self._picture(conn, row))
+
+    # who is registered
+
+    def is_registered(self, observer: str) -> bool:
+        with self._db.read() as conn:
+            return is_registered(conn, observer)
+
+    def register(self, observer: str, by: str) -> Registration:
+        """From now on it votes. What anybody said under its name before is forgotten: it may not
+        have been this monitor. Nothing changes if it is registered."""
+
+        def action(conn: Connection) -> Registration:
+            mine = sa.select(r.registered_by, r.created_at).where(r.observer == observer)
+            if (row := conn.execute(mine).first()) is not None:
+                return Registration(observer, *row)
+            now = self._db.now(conn)
+            made = {"observer": observer, "registered_by": by[:255], "created_at": now}
+            conn.execute(sa.insert(registered_monitors).values(**made))
+            conn.execute(sa.delete(monitors).where(m.observer == observer))
+            _say(conn, observer, "is registered: it votes", now)
+            return Registration(observer, by[:255], now)
+
+        return self._db.retry(action)
+
+    def unregister(self, observer: str) -> None:
+        """It votes no more, and is listed only if it goes on to say what it sees. NotFound."""
+
+        def action(conn: Connection) -> None:
+            gone = sa.delete(registered_monitors).where(r.observer == observer)
+            if not conn.execute(gone).rowcount:
+                raise NotFound(f"no host monitor {observer[:80]} is registered")
+            conn.execute(sa.delete(monitors).where(m.observer == observer))
+            _say(conn, observer, "is unregistered: it votes no more", self._db.now(conn))
+
+        self._db.retry(action)
 
     def _picture(self, conn: Connection, row: Any) -> Picture:
         with self._lock:
@@ -78,6 +142,11 @@ class MonitorStore:
         with self._lock:
             self._pictures[row.observer] = found.digest, read
         return read
+
+
+def _say(conn: Connection, observer: str, what: str, now: datetime) -> None:
+    subject = f"monitor:{observer}"[:128]
+    audit.write(conn, now, subject, None, f"host monitor {observer} {what}")
 
 
 def _write(

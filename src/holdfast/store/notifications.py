@@ -12,10 +12,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, RowMapping
 
 from holdfast.model.errors import Conflict, InvalidInput, NotFound
 from holdfast.model.incident import NOVA_COMPUTE, PROCESS, RECOVER, RECOVERED, RUNNING, meaning
+from holdfast.model.liveness import FailureReport
 from holdfast.model.notification import (
     COMPUTE_HOST,
     NEW,
@@ -52,6 +53,8 @@ n, v, m, i, o, t = (
     steps.c,
 )
 KIND = "notification"
+#: Of a report whose recovery failed.
+IN_ERROR = "error"
 NOTIFICATION_KEYS: Columns = {
     "id": n.id,
     "notification_uuid": n.uuid,
@@ -170,7 +173,7 @@ class NotificationStore:
         def action(conn: Connection) -> Notification:
             now = self._db.now(conn)
             member = _taken(conn, new)
-            _check_new(conn, member, new, interval)
+            _check_new(conn, member, new, interval, now)
             conn.execute(
                 sa.insert(notifications).values(
                     uuid=id_,
@@ -180,14 +183,16 @@ class NotificationStore:
                     generated_time=new.generated_time,
                     payload=dict(new.payload),
                     status=NEW,
+                    reporter=new.reporter[:255],
                     created_at=now,
                 )
             )
             work = _work(id_, now)
             apply_work(conn, work.subject, Work(add=(work,)), now, is_new=True)
             made = _notification(conn, id_)
-            asked = {name: value for name, value in vars(made).items() if name != "id"}
-            told.done(conn, self._db.herald, (REPORT, "create"), (asked, vars(made)), now)
+            shown = {name: value for name, value in vars(made).items() if name != "reporter"}
+            asked = {name: value for name, value in shown.items() if name != "id"}
+            told.done(conn, self._db.herald, (REPORT, "create"), (asked, shown), now)
             return made
 
         return self._db.retry(action)
@@ -256,6 +261,48 @@ def _tell(
         put(conn, herald.contract(happening, now), now)
 
 
+def failure_reports(conn: Connection, incident_id: str, type_: str) -> list[FailureReport]:
+    """The notifications by which somebody says that the subject of an incident failed."""
+    mine = sa.select(notifications).where(n.incident_id == incident_id, n.type == type_)
+    return [
+        FailureReport(
+            source=row["reporter"] or "a notification",
+            received_at=row["created_at"],
+            withdrawn_at=_withdrawn_at(conn, row["segment_host_uuid"], type_, row),
+        )
+        for row in conn.execute(mine.order_by(n.id)).mappings()
+    ]
+
+
+def _withdrawn_at(conn: Connection, host_uuid: str, type_: str, row: RowMapping) -> datetime | None:
+    """When the same source said, after that report, that it runs: by the order in which reports
+    came in, whatever their dates say."""
+    later = sa.select(n.payload, n.created_at).where(
+        n.segment_host_uuid == host_uuid,
+        n.type == type_,
+        n.id > row["id"],
+        n.reporter.is_not_distinct_from(row["reporter"]),
+    )
+    process = row["payload"].get("process_name")
+    for said, at in conn.execute(later.order_by(n.id)):
+        if said.get("event") == "STARTED" and said.get("process_name") == process:
+            return at  # type: ignore[no-any-return]
+    return None
+
+
+def superseded(conn: Connection, row: RowMapping) -> bool:
+    """Whether the same source had said before, with a later date, that it runs: the report is
+    probably an old one that came in late."""
+    before = sa.select(n.payload).where(
+        n.segment_host_uuid == row["segment_host_uuid"],
+        n.type == row["type"],
+        n.id < row["id"],
+        n.generated_time > row["generated_time"],
+        n.reporter.is_not_distinct_from(row["reporter"]),
+    )
+    return any(said.get("event") == "STARTED" for said in conn.execute(before).scalars())
+
+
 def lost_compute(conn: Connection, member: SegmentHost) -> bool:
     """Whether it is on maintenance because its nova-compute died: then it may die altogether, and
     so may its guests. While that is being seen to, nobody else can have put it there: it would have
@@ -289,26 +336,46 @@ def _taken(conn: Connection, new: NewNotification) -> SegmentHost:
 
 
 def _check_new(
-    conn: Connection, member: SegmentHost, new: NewNotification, interval: timedelta
+    conn: Connection,
+    member: SegmentHost,
+    new: NewNotification,
+    interval: timedelta,
+    now: datetime,
 ) -> None:
-    """Conflict if one like it is there already, or if what it tells of was recovered since."""
-    at = new.generated_time
-    lately = sa.and_(n.status.in_(OPEN), n.generated_time >= at - interval)
-    like = sa.select(n.uuid, n.payload, n.generated_time, n.incident_id).where(
+    """Conflict if one like it is there already, or if what it tells of was recovered since. A date
+    in the future counts as the time of receipt."""
+    said, at = new.generated_time, min(new.generated_time, now)
+    dated = sa.case((n.generated_time > n.created_at, n.created_at), else_=n.generated_time)
+    lately = sa.and_(n.status.in_(OPEN), dated >= at - interval)
+    columns = n.id, n.uuid, n.payload, n.generated_time, n.incident_id, n.reporter, n.status
+    like = sa.select(*columns).where(
         n.segment_host_uuid == member.uuid,
         n.type == new.type,
-        sa.or_(n.generated_time == at, lately),
+        sa.or_(n.generated_time == said, lately),
     )
-    for row in conn.execute(like.order_by(n.id)):
-        if row.payload != dict(new.payload):
+    for row in conn.execute(like.order_by(n.id)).mappings():
+        if row["payload"] != dict(new.payload):
             continue
-        if row.generated_time == at or not _ordered_again(conn, row.incident_id, at):
-            raise _duplicate(member, new, f"notification {row.uuid} says the same")
+        if new.type != VM and (row["reporter"] or "") != new.reporter[:255]:
+            continue  # each source withdraws its own report only
+        if row["generated_time"] != said and _withdrawn_at(conn, member.uuid, new.type, row):
+            continue  # it is over, and the same happened anew
+        again = row["generated_time"] != said and new.type == VM
+        if again and row["status"] == IN_ERROR and _ended_before(conn, row, at):
+            continue  # its recovery failed and is over: this is a new crash
+        if row["generated_time"] == said or not _ordered_again(conn, row["incident_id"], at):
+            raise _duplicate(member, new, f"notification {row['uuid']} says the same")
     means = meaning(new.type, member.key, new.payload)
     if means.verdict != RECOVER:
         return
     if since := recovered_since(conn, means.subject, at):
         raise _duplicate(member, new, since[1])
+
+
+def _ended_before(conn: Connection, row: RowMapping, at: datetime) -> bool:
+    """Whether the incident of that report was closed before then."""
+    closed = conn.execute(sa.select(i.closed_at).where(i.id == row["incident_id"])).scalar()
+    return closed is not None and closed < at
 
 
 def _ordered_again(conn: Connection, incident_id: str | None, at: datetime) -> bool:

@@ -6,6 +6,7 @@ per host becomes due that counts them. What an agent says has died is looked at 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -15,19 +16,20 @@ from sqlalchemy.engine import Connection
 from holdfast.model import alarm, observed
 from holdfast.model.alarm import Said
 from holdfast.model.errors import NotFound
-from holdfast.model.host import normalise
+from holdfast.model.host import normalise, short
 from holdfast.model.operation import WAITING
 from holdfast.model.votes import ALERTED, FAILED, HOST_HEALTH, Word, work_of
+from holdfast.ports.herald import Herald
 from holdfast.ports.ledger import Work
-from holdfast.store.alarm_taking import take
+from holdfast.store.alarm_taking import stands, take
 from holdfast.store.booking import portions
 from holdfast.store.database import Database
 from holdfast.store.host_rows import by_name
-from holdfast.store.tables import hosts, observations, operations
+from holdfast.store.tables import hosts, observations, operations, registered_monitors
 from holdfast.store.work import apply_work, put
 
-b, h, o = observations.c, hosts.c, operations.c
-HOST = "host:"
+b, h, o, r = observations.c, hosts.c, operations.c, registered_monitors.c
+HOST, SERVER = "host:", "server:"
 #: So many words of a guest tell how it is: there are few who speak of it.
 LATELY = 50
 #: When it was so: by the monitor's clock, or ours if its is ahead.
@@ -37,16 +39,27 @@ _LATEST = (
     .over(partition_by=(b.subject, b.observer), order_by=(_AT.desc(), b.created_at.desc(), b.id))
     .label("place")
 )
-_WORDS = sa.select(observations, _AT.label("at"), _LATEST).where(b.kind == HOST_HEALTH)
+#: Of registered monitors, since they are: before that anybody may have spoken under their names.
+_WORDS = (
+    sa.select(observations, _AT.label("at"), _LATEST)
+    .join(registered_monitors, r.observer == b.observer)
+    .where(b.kind == HOST_HEALTH, b.created_at >= r.created_at)
+)
 
 
 class ObservationStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def add(self, id_: str, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    def add(
+        self, id_: str, values: Mapping[str, Any], *, ask_cloud: bool = False
+    ) -> tuple[Mapping[str, Any], bool]:
         """Write a report; the same key of an observer is the same report. The row, and if new.
-        InvalidInput of an alarm that says nothing."""
+        InvalidInput of an alarm that says nothing.
+
+        `ask_cloud`: an alarm about a server counts only if the cloud has the server on the host
+        that reports it. A row of work asks, and takes the alarm in.
+        """
         said = _alarm(values)
 
         def action(conn: Connection) -> tuple[Mapping[str, Any], bool]:
@@ -60,14 +73,15 @@ class ObservationStore:
             if row is None:
                 made = {"observed_at": now, **values, "id": id_, "created_at": now}
                 conn.execute(sa.insert(observations).values(**made))
-            if is_vote(values):
+            if is_vote(values) and is_registered(conn, values["observer"]):
                 _count(conn, values, now)
             elif row is None and values["kind"] in observed.STATES and values["state"] == FAILED:
                 work = observed.work_of(id_, now)
                 apply_work(conn, work.subject, Work(add=(work,)), now, is_new=True)
+            elif row is None and said is not None and ask_cloud and not _may_follow(conn, said):
+                _queue(conn, id_, said, now)
             elif row is None and said is not None:
-                incident_id = take(conn, self._db.herald, said, now)
-                belong(conn, [id_] if incident_id else [], incident_id or "", now)
+                ingest_alarm(conn, self._db.herald, id_, said, now)
             found = row or conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
             if row is None and (event := observed.announced(values["kind"], values["state"])):
                 put(conn, self._db.herald.observation(event, dict(found), now), now)
@@ -100,12 +114,13 @@ class ObservationStore:
             return [dict(row) for row in conn.execute(query.limit(limit)).mappings()]
 
     def words(self, names: Iterable[str]) -> Mapping[str, Sequence[Word]]:
-        """What each monitor said last of the hosts that it calls so, by name."""
+        """What each registered monitor said last of the hosts that it calls so, by name."""
         with self._db.read() as conn:
             return words(conn, names)
 
 
 def _alarm(values: Mapping[str, Any]) -> Said | None:
+    """InvalidInput if the alarm says nothing; None of any other report."""
     if values["kind"] != observed.ALARM:
         return None
     evidence = values["evidence"]
@@ -120,6 +135,12 @@ def is_vote(values: Mapping[str, Any]) -> bool:
 # within somebody's transaction
 
 
+def is_registered(conn: Connection, observer: str) -> bool:
+    """Whether the host monitor of that name is, and so votes."""
+    mine = sa.select(r.observer).where(r.observer == observer)
+    return conn.execute(mine).first() is not None
+
+
 def observation(conn: Connection, id_: str) -> observed.Observed:
     """NotFound."""
     row = conn.execute(sa.select(observations).where(b.id == id_)).first()
@@ -129,12 +150,25 @@ def observation(conn: Connection, id_: str) -> observed.Observed:
     return observed.Observed(*about, row.evidence or {})
 
 
-def risen(conn: Connection, subject: str, reported: Iterable[datetime] = ()) -> str:
+def risen(
+    conn: Connection,
+    subject: str,
+    reported: Iterable[datetime] = (),
+    *,
+    host: str,
+    observers: Sequence[str] = (),
+) -> str:
     """Who says that a guest runs again, and since when, if that is the last that is known of it;
     empty otherwise. Of one observer what came later counts, for they tell in order; of several, and
-    of notifications (`reported`), what is dated later."""
+    of notifications (`reported`), what is dated later.
+
+    Only reports from `host`, where the cloud has the guest, and from `observers`, whose reports of
+    its failure were accepted, count: an agent's token says nothing about guests of other hosts.
+    """
     states = b.state.in_((observed.FAILED, observed.WELL))
-    said = sa.select(b.observer, b.state, b.since, b.created_at).where(b.subject == subject, states)
+    heard = sa.or_(b.observer.in_(observers), _seen_on(host))
+    said = sa.select(b.observer, b.state, b.since, b.created_at)
+    said = said.where(b.subject == subject, states, heard)
     last: dict[str, Any] = {}
     said = said.where(b.kind == observed.GUEST).order_by(b.created_at.desc(), b.since.desc())
     for row in conn.execute(said.limit(LATELY)):
@@ -146,6 +180,58 @@ def risen(conn: Connection, subject: str, reported: Iterable[datetime] = ()) -> 
     if best is None or any(when > at[best] for when in failed):
         return ""
     return f"it runs again since {at[best]:%Y-%m-%d %H:%M:%S} UTC, says {best}"
+
+
+def ingest_alarm(conn: Connection, herald: Herald, id_: str, said: Said, now: datetime) -> None:
+    """Keep what that report says of an alarm, and follow it."""
+    incident_id = take(conn, herald, said, now)
+    belong(conn, [id_] if incident_id else [], incident_id or "", now)
+
+
+def ingest_asked_alarm(
+    conn: Connection, herald: Herald, id_: str, now: datetime, *, is_there: bool
+) -> bool:
+    """The same of a report for which the cloud was asked; False if it leads to nothing. An alarm
+    that stands is followed to its end, also after its server left the host."""
+    row = conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
+    said = _alarm(dict(row))
+    if said is None or not (is_there or stands(conn, said)):
+        return False
+    ingest_alarm(conn, herald, id_, said, now)
+    return True
+
+
+def _may_follow(conn: Connection, said: Said) -> bool:
+    """Whether the alarm stands, which the cloud was asked about, and no report before this one
+    waits for the cloud's answer."""
+    if not said.subject.startswith(SERVER):
+        return True
+    waits = o.subject == observed.alarm_queue(said.key), o.is_open.is_(True)
+    return stands(conn, said) and conn.execute(sa.select(o.id).where(*waits)).first() is None
+
+
+def _queue(conn: Connection, id_: str, said: Said, now: datetime) -> None:
+    """Have the cloud asked; reports of one alarm stay in their order."""
+    subject = observed.alarm_queue(said.key)
+    last = conn.execute(sa.select(sa.func.max(o.sequence)).where(o.subject == subject)).scalar()
+    work = replace(observed.work_of(id_, now), subject=subject, sequence=(last or 0) + 1)
+    apply_work(conn, subject, Work(add=(work,)), now, is_new=True)
+
+
+def failed_by(conn: Connection, incident_id: str) -> Sequence[str]:
+    """The observers whose reports that a guest failed led to that incident."""
+    mine = b.incident_id == incident_id, b.kind == observed.GUEST, b.state == observed.FAILED
+    return conn.execute(sa.select(b.observer).where(*mine).distinct()).scalars().all()
+
+
+def _seen_on(host: str) -> sa.ColumnElement[bool]:
+    """The report comes from that host; `model.host.same` in SQL."""
+    own, there = normalise(host), sa.func.lower(b.evidence["host"].as_string())
+    if not own:
+        return sa.false()
+    if "." in own:
+        return there.in_((own, short(own)))
+    return sa.or_(there == own, there.startswith(f"{own}.", autoescape=True))
 
 
 def words(conn: Connection, names: Iterable[str]) -> Mapping[str, Sequence[Word]]:

@@ -17,12 +17,14 @@ from sqlalchemy.engine import Connection
 
 from holdfast.model import incident as model
 from holdfast.model.errors import Conflict, NotFound
-from holdfast.model.incident import Incident, recovery_of
+from holdfast.model.incident import DESPITE_POWER_ON, Incident, recovery_of
+from holdfast.model.incident_history import append_attempt
 from holdfast.model.operation import RUNNING
 from holdfast.ports.ledger import Work
 from holdfast.ports.recovery import ONGOING, Change
 from holdfast.store import audit
-from holdfast.store.incidents import IncidentStore
+from holdfast.store.incident_rows import steps_of
+from holdfast.store.incidents import ENDS_IN_PLACE, IncidentStore
 from holdfast.store.notifications import again
 from holdfast.store.repairs import RepairStore
 from holdfast.store.tables import hosts, incidents, operations, vmoves
@@ -33,23 +35,33 @@ i, o, h, v = incidents.c, operations.c, hosts.c, vmoves.c
 #: What repair and recovery of a failure domain wait for, and how long the word for it counts.
 REPAIR = "repair"
 APPROVED = timedelta(hours=1)
-#: What was found out and tried before is no longer known when it is tried again: the host may have
-#: come back since. That servers have left it by migrations of ours (last_migration) stays.
+#: What was found out and tried before does not count when it is tried again: the host may have come
+#: back since. It is kept in `attempts`, for people. That servers have left it by migrations of ours
+#: (last_migration) stays.
 _FORGOTTEN: Mapping[str, Any] = {
     "evidence": None,
     "confirmed_off": None,
     "fence_asked": 0,
     "fence_asked_at": None,
     "fence_failures": 0,
+    "fence_requests": [],
     "escalated_at": None,
     "started_at": None,
     "verified_at": None,
+    "ran_again_at": None,
     "in_place": None,
+    "power_returned": None,
+    "silent_after_return": None,
+    "reopened_at": None,
+    "report_at_retry": None,
     "elsewhere": None,
     "tried_hosts": [],
     "stop_by": None,
     "start_by": None,
     "elsewhere_by": None,
+    "sources": [],
+    "no_room": None,
+    "aborted": None,
 }
 
 
@@ -76,15 +88,22 @@ class OrderStore(IncidentStore):
             now = self._db.now(conn)
             old = self._one(conn, incident_id)
             _check_recovers(old)
+            done = steps_of(conn, old.id)
             work = recovery_of(old.id, old.kind, old.subject, now)
             apply_work(conn, work.subject, Work(put=(work,)), now)
             old = self._one(conn, incident_id, lock=True)
             self._check_retry(conn, old)
-            try_again(conn, old.id, now)
             said = f"tried again by {author}" + (f": {reason}" if reason else "")
+            if back := old.details.get("back_at"):
+                attempts = append_attempt(old, done, ENDS_IN_PLACE, author)
+                return self._retry_in_place(conn, old, back, said, attempts, now)
+            try_again(conn, old.id, now)
             again(conn, self._db.herald, old.id, said, now)
             at = now.isoformat()
             details = {**_FORGOTTEN, "retried_at": at, "moving_at": at}
+            details["attempts"] = append_attempt(old, done, tuple(_FORGOTTEN), author)
+            if (old.details.get("evidence") or {}).get("kind") in ("fenced", "power_off"):
+                details["was_off"] = True
             if _may_be_told(old):
                 details["told_at"] = old.details.get("told_at") or at
             change = Change(model.OPEN, said, details)
@@ -102,11 +121,6 @@ class OrderStore(IncidentStore):
                 f"incident {old.id} is {old.status}: only what failed or was aborted can be tried"
                 " again; if it died again, report it again"
             )
-        if back := old.details.get("back_at"):
-            raise Conflict(
-                f"{old.host} came back and is in use again since {back[:19]} UTC: nothing is left"
-                " to try; if it died again, report it again"
-            )
         left = sa.select(sa.func.count()).where(v.incident_id == old.id, v.status == ONGOING)
         if count := conn.execute(left).scalar_one():
             raise Conflict(
@@ -115,6 +129,24 @@ class OrderStore(IncidentStore):
             )
         if other := self._open(conn, old.subject):
             raise Conflict(f"incident {other.id} about the same is {other.status}: follow that one")
+
+    def _retry_in_place(
+        self,
+        conn: Connection,
+        old: Incident,
+        back: str,
+        said: str,
+        attempts: Sequence[Any],
+        now: datetime,
+    ) -> Incident:
+        """The host came back: it is not cut, the servers that did not leave it start there."""
+        new = self._reopen_in_place(conn, old, said, attempts, now)
+        if new is None:
+            raise Conflict(
+                f"{old.host} came back and is in use again since {back[:19]} UTC: nothing is left"
+                " to try; if it died again, report it again"
+            )
+        return new
 
     def abort(self, incident_id: str, author: str, reason: str) -> Incident:
         """Nothing more is begun for it; servers on their way arrive. Conflict if it is over."""
@@ -131,16 +163,25 @@ class OrderStore(IncidentStore):
                 raise Conflict(f"incident {old.id} is {old.status} already: nothing is left of it")
             said = f"aborted by {author}: {reason}"
             give_up(conn, old.id, said, now)
-            change = Change(model.ABORTED, said + _stays(old), {"aborted_at": now.isoformat()})
+            aborted = {"author": author, "reason": reason, "at": now.isoformat()}
+            change = Change(model.ABORTED, said + _stays(old), {"aborted": aborted})
             closed = self._close(conn, old, change, now)
             put(conn, self._db.herald.incident("incident.aborted", closed, now), now)
             return closed
 
         return self._db.retry(action)
 
-    def confirm_off(self, incident_id: str, author: str, reason: str) -> Incident:
+    def confirm_off(
+        self,
+        incident_id: str,
+        author: str,
+        reason: str,
+        *,
+        reads_on: bool = False,
+        despite_power_on: bool = False,
+    ) -> Incident:
         """An operator's word that the host is off counts like a fence's. Conflict if it is not
-        about a host, or over."""
+        about a host, or over. `reads_on`: its fence said the contrary."""
 
         def action(conn: Connection) -> Incident:
             now = self._db.now(conn)
@@ -150,9 +191,11 @@ class OrderStore(IncidentStore):
                 raise Conflict(f"incident {old.id} is of kind {old.kind}, not about a host")
             if not old.is_open:
                 raise Conflict(f"incident {old.id} is {old.status}: nothing waits for that word")
-            word = {"author": author, "reason": reason, "at": now.isoformat()}
+            word: dict[str, Any] = {"author": author, "reason": reason, "at": now.isoformat()}
+            word |= {"reads_on": reads_on, "despite_power_on": despite_power_on}
             new = self._write(conn, old, Change(details={"confirmed_off": word}), now)
-            said = f"{author} says that {old.host} is off: {reason}"
+            though = DESPITE_POWER_ON if reads_on else ""
+            said = f"{author} says that {old.host} is off{though}: {reason}"
             audit.write(conn, now, f"incident:{old.id}", None, said)
             return new
 

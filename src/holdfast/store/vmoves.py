@@ -20,10 +20,12 @@ from holdfast.model.host import same
 from holdfast.model.operation import Claim
 from holdfast.ports.ledger import Work
 from holdfast.ports.recovery import (
+    ANSWERED,
     FAILED,
     IGNORED,
     ONGOING,
     PENDING,
+    STARTED,
     SUCCEEDED,
     Limits,
     MoveWork,
@@ -101,6 +103,10 @@ class VMoveStore:
     def to(self, host: str) -> Sequence[ServerMove]:
         return self._list(_TO, host=host)
 
+    def leaving(self, host: str) -> Sequence[ServerMove]:
+        with self._db.read() as conn:
+            return leaving(conn, host)
+
     def move(self, uuid: str) -> ServerMove:
         for one in self._list(_ONE, its_uuid=uuid):
             return one
@@ -133,6 +139,8 @@ class VMoveStore:
             if host is not None:
                 take(conn, LOCK)
             now = self._ours(conn, claim)
+            if not _evacuates(conn, uuid):
+                return False
             others = sa.select(sa.func.count()).where(
                 v.dest_host == host, v.status == ONGOING, v.uuid != uuid
             )
@@ -209,6 +217,46 @@ class VMoveStore:
 
 def moves_of(conn: Connection, incident_id: str) -> list[ServerMove]:
     return [_move(row) for row in conn.execute(_OF, {"its_incident": incident_id}).mappings()]
+
+
+def leaving(conn: Connection, host: str) -> list[ServerMove]:
+    """Those from that host that have not ended, of all incidents."""
+    query = _IN_ORDER.where(v.status.in_([PENDING, ONGOING]))
+    found = (_move(row) for row in conn.execute(query).mappings())
+    return [one for one in found if same(one.source_host, host)]
+
+
+def keep(conn: Connection, incident_id: str, now: datetime) -> None:
+    """No evacuation of the incident's servers is unanswered, and they are tried at once."""
+    mine = v.incident_id == incident_id, v.status.in_([PENDING, ONGOING])
+    values = {"after_migration": ANSWERED, "not_before": now, "updated_at": now}
+    conn.execute(sa.update(vmoves).where(*mine).values(**values))
+
+
+def unkeep(conn: Connection, incident_id: str, now: datetime) -> None:
+    """Servers that were started in place wait for their evacuation."""
+    mine = v.incident_id == incident_id, v.after_migration == STARTED
+    ended = *mine, v.status == IGNORED
+    again = {"status": PENDING, "not_before": None, "ended_at": None, "attempts": 0}
+    conn.execute(sa.update(vmoves).where(*ended).values(**again, updated_at=now))
+    conn.execute(sa.update(vmoves).where(*mine).values(after_migration=ANSWERED, updated_at=now))
+
+
+def failed_again(conn: Connection, incident_id: str, now: datetime) -> int:
+    """Those that failed wait for their turn again, and no other; how many those are."""
+    mine = v.incident_id == incident_id, v.status == FAILED
+    values = {"status": PENDING, "not_before": None, "ended_at": None, "updated_at": now}
+    return conn.execute(sa.update(vmoves).where(*mine).values(**values, attempts=0)).rowcount
+
+
+def _evacuates(conn: Connection, uuid: str) -> bool:
+    """Whether the incident of that move is open, proves that its host is off, and does not keep its
+    servers in place. Its row is locked, so that these decisions exclude each other."""
+    own = sa.select(v.incident_id).where(v.uuid == uuid).scalar_subquery()
+    row = conn.execute(sa.select(i.status, i.details).where(i.id == own).with_for_update()).first()
+    if row is None or row.status not in model.LIVING:
+        return False
+    return bool(row.details.get("evidence")) and not row.details.get("power_returned")
 
 
 def give_up(conn: Connection, incident_id: str, message: str, now: datetime) -> None:

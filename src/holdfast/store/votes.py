@@ -26,7 +26,8 @@ class VoteStore:
         self._monitors = monitors
 
     def ballot(self, host: str) -> Ballot:
-        now, views = self._monitors.views()
+        now, listed = self._monitors.listed(registered=True)
+        views = [one.view for one in listed if one.view is not None]
         with self._db.read() as conn:
             name = known_name(conn, host)
             called = {view.picture.name(name) for view in views}
@@ -36,7 +37,7 @@ class VoteStore:
             before = latest.get(word.observer)
             if before is None or word.at > before.at:
                 latest[word.observer] = word
-        return Ballot(name, now, views, latest)
+        return Ballot(name, now, len(listed), views, latest)
 
     def is_known(self, host: str) -> bool:
         query = sa.select(hosts.c.name).where(by_name(host))

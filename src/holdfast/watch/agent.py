@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from holdfast.model.errors import HoldfastError, InvalidInput
 from holdfast.model.guest_filter import Filter, Tally
 from holdfast.ports.clock import Clock
-from holdfast.ports.guests import Event, Guest, Guests
+from holdfast.ports.guests import LIFECYCLE, Event, Guest, Guests
 from holdfast.watch import guest_memory
 from holdfast.watch.errand import Rounds
 from holdfast.watch.expectation import Comparison
@@ -77,6 +77,7 @@ class View:
     stuck: str  # why what is heard is not judged
     waiting: int  # to be judged
     problem: str  # with the filter file, which is therefore not in force
+    was_read: bool = True  # whether all guests were read since the agent was started
 
 
 class HostAgent:
@@ -112,6 +113,9 @@ class HostAgent:
         self._counted: Mapping[str, Tally] = {}  # of guests that were gone then
         self._turned = clock.monotonic()
         self._stuck = ""
+        self._was_read = False
+        #: Called when a guest was removed: its cloud may not know.
+        self.removed: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._forever, name="agent", daemon=True)
         self._rounds = Rounds("services", settings.services_every_s, self.look_after, clock)
         self._services_said: Mapping[str, Any] = {}  # what is remembered of them on disk
@@ -238,8 +242,11 @@ class HostAgent:
             if items:
                 self._spooled()
         self._seen, self._counted = dict(self._watch.tracks), dict(self._watch.counted)
+        self._was_read = self._was_read or any(isinstance(one.record, Reading) for one in taken)
         self._turned = self._clock.monotonic()
         self._tap.tell([*news, *late])
+        if any(_is_removal(one.record) for one in taken):
+            self.removed()
 
     def _judge(self, taken: Taken, now: float) -> tuple[list[Happening], list[News]]:
         """What is to be told, and what those see who watch."""
@@ -275,6 +282,7 @@ class HostAgent:
             self._stuck or stuck,
             self._waiting.qsize(),
             self._filters.problem,
+            self._was_read,
         )
 
     def tell_simulated(self, told: Sequence[Happening]) -> None:
@@ -356,6 +364,10 @@ class HostAgent:
             LOG.warning("%s", step.sentence)
         if items:
             self._spooled()
+
+
+def _is_removal(record: Record) -> bool:
+    return isinstance(record, Event) and (record.kind, record.detail) == (LIFECYCLE, "undefined")
 
 
 def _over(told: Sequence[Happening]) -> dict[str, str]:

@@ -43,9 +43,16 @@ class Errand:
 
 
 class Rounds(Errand):
-    """`look` every so many seconds, the first time after that long, or when somebody rings."""
+    """`look` every so many seconds, the first time after that long, or when somebody rings. How
+    many may change: then `every_s` is asked before each wait."""
 
-    def __init__(self, name: str, every_s: float, look: Callable[[], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        every_s: float | Callable[[], float],
+        look: Callable[[], None],
+        clock: Clock,
+    ) -> None:
         super().__init__(name, clock)
         self._name = name
         self._every_s = every_s
@@ -54,7 +61,8 @@ class Rounds(Errand):
 
     def _forever(self) -> None:
         while not self._stop.is_set():
-            self._clock.wait(self._bell, self._every_s)
+            every_s = self._every_s() if callable(self._every_s) else self._every_s
+            self._clock.wait(self._bell, every_s)
             self._bell.clear()
             if not self._stop.is_set():
                 self._round()

@@ -9,6 +9,10 @@ The cloud's word is always a little old: a guest that powers itself off is ACTIV
 that is deleted, moved or built is between two words. So a difference counts only if it is seen in
 several looks, one after the other, and if what is known of the guest does not explain it. What is
 found becomes an event, which goes through filters like any other and joins what was heard.
+
+That somebody removed a guest explains nothing if the cloud, asked after that, expects it to run and
+has no task under way. After each removal the cloud is asked every REMOVED_EVERY_S for a while, so
+that a removal behind the cloud's back is told within half a minute.
 """
 
 import itertools
@@ -35,6 +39,13 @@ from holdfast.watch.guests import GuestWatch
 ALIVE: Final = frozenset({"running", "blocked", "paused", "pmsuspended"})
 #: Reasons to be paused of one that is just coming or going.
 _ON_ITS_WAY: Final = frozenset({"migration", "starting_up", "postcopy"})
+#: Ends after which a guest is not missed, also if it was removed afterwards: its own will, what
+#: filters have judged, and what can be continued.
+_NOT_MISSED: Final = frozenset({"shutdown", "judged", "saved", "from_snapshot"})
+#: After a removal: how often the cloud is asked, which is how long the guest must be missed, and
+#: for how long.
+REMOVED_EVERY_S: Final = 6.0
+REMOVED_FOR_S: Final = 30.0
 #: Where no guest at all is found, that many must be missed before the address is doubted.
 SEVERAL: Final = 2
 
@@ -128,11 +139,13 @@ class _Seen:
     began: float
     last: datetime
     times: int = 1
+    is_removed: bool = False
 
 
 class Settings(Protocol):
     """[agent]."""
 
+    expectation_every_s: float
     expectation_looks: int
     expectation_grace_s: float
 
@@ -155,7 +168,10 @@ class Expectations:
             for difference in differences(one.expected, one.guests)
             if not _explained(difference, one, watch)
         }
-        self._seen = {uuid: self._again(found[uuid], one, now) for uuid in found}
+        self._seen = {
+            uuid: replace(self._again(found[uuid], one, now), is_removed=uuid in watch.dismissed)
+            for uuid in found
+        }
         events = [
             _event(difference, self._seen[uuid].at)
             for uuid, difference in found.items()
@@ -175,14 +191,18 @@ class Expectations:
 
     def _is_sure(self, seen: _Seen, now: float) -> bool:
         enough = seen.times >= self._settings.expectation_looks
-        return enough and now - seen.began >= self._settings.expectation_grace_s
+        grace_s = self._settings.expectation_grace_s
+        return enough and now - seen.began >= (
+            min(grace_s, REMOVED_EVERY_S) if seen.is_removed else grace_s
+        )
 
 
 def _explained(difference: Difference, one: Look, watch: GuestWatch) -> bool:
     """By what was heard of the guest, or remembered."""
     track = watch.tracks.get(difference.uuid)
     if difference.detail == MISSING and difference.uuid in watch.dismissed:
-        return True
+        new = watch.removed_at.get(difference.uuid, one.asked) > one.asked
+        return new or watch.dismissed[difference.uuid] in _NOT_MISSED
     if track is None:
         return False
     if track.heard is not None and track.heard > one.asked:
@@ -230,6 +250,7 @@ def _tidy(one: Look, watch: GuestWatch) -> None:
     missed = {server.uuid for server in one.expected if server.state in (RUNS, BUSY)}
     for uuid in [uuid for uuid in watch.dismissed if uuid not in missed]:
         del watch.dismissed[uuid]
+        watch.removed_at.pop(uuid, None)
 
 
 @dataclass(frozen=True)
@@ -263,7 +284,21 @@ class SecondOpinion:
         self._guests = guests
         self._clock = clock
         self._looked = looked
+        self._settings = settings
         self._expectations = Expectations(settings)
+        self._hurries_until = float("-inf")
+
+    def hurry(self) -> bool:
+        """A guest was removed: ask soon, and again; whether that is new, so that somebody waits."""
+        now, known = self._clock.monotonic(), self._hurries_until
+        self._hurries_until = now + REMOVED_FOR_S
+        return known <= now
+
+    def pause_s(self) -> float:
+        """Until the next look."""
+        every_s = self._settings.expectation_every_s
+        hurries = self._clock.monotonic() < self._hurries_until
+        return min(every_s, REMOVED_EVERY_S) if hurries else every_s
 
     def round(self) -> None:
         """Whoever is deaf, or cannot ask, concludes nothing."""

@@ -55,7 +55,7 @@ class GuestCommands:
         }
 
     def status(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Without a look at the disk, which may be what is slow."""
+        """Without a look at the disk, which may be what is slow: the spool knows its backlog."""
         _only(args)
         view = self._agent.view()
         return {
@@ -68,6 +68,7 @@ class GuestCommands:
             "unjudged": view.waiting,
             "filters": view.filters.source,
             "filters_problem": view.problem,
+            "spool": self._waiting(),
         }
 
     def list_all(self, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,16 +78,14 @@ class GuestCommands:
         return {
             **said,
             "guests": [row(track, now) for track in tracks],
-            "spool": self._waiting(),
         }
 
     def _waiting(self) -> dict[str, Any]:
-        waits, aside = self._spool.counts()
-        oldest_s = None
-        for item in self._spool.heads(1):
-            since = datetime.fromisoformat(item.body["observed_at"])
+        backlog, oldest_s = self._spool.backlog, None
+        if backlog.oldest_at is not None:
+            since = datetime.fromisoformat(backlog.oldest_at)
             oldest_s = max(0.0, (self._clock.now() - since).total_seconds())
-        return {"waits": waits, "oldest_s": oldest_s, "put_aside": aside}
+        return {"waits": backlog.waits, "oldest_s": oldest_s, "put_aside": backlog.put_aside}
 
     # live
 

@@ -133,6 +133,8 @@ class GuestWatch:
         self.tracks: dict[str, Track] = {}
         #: Guests that are gone, and why nobody need be told: whoever misses one finds it here.
         self.dismissed: dict[str, str] = {}
+        #: When they were removed, of those since this agent was started, by its own time.
+        self.removed_at: dict[str, float] = {}
         #: When they went: a reading that was begun before may still have them.
         self._left: dict[str, float] = {}
         #: What was counted of them: who is started anew may be removed and made again for that.
@@ -257,7 +259,7 @@ class GuestWatch:
         if meant.gone:
             self.tracks.pop(track.uuid, None)
             self._left[track.uuid] = when.stamp
-            self._dismiss(track, explained or when.removed)
+            self._dismiss(track, explained or when.removed, when.stamp)
         else:
             self.tracks[track.uuid] = track
             self.dismissed.pop(track.uuid, None)
@@ -276,12 +278,14 @@ class GuestWatch:
         self.ill.update({one.uuid: True for one in told if one.state == FAILED})
         _trim(self.ill)
 
-    def _dismiss(self, track: Track, how: str) -> None:
+    def _dismiss(self, track: Track, how: str, at: float) -> None:
         if how:
             self.dismissed[track.uuid] = how
+            self.removed_at[track.uuid] = at
         if track.tally:
             self.counted[track.uuid] = track.tally
         _trim(self.dismissed)
+        _trim(self.removed_at)
         _trim(self._left)
         _trim(self.counted)
 

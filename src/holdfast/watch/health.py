@@ -2,7 +2,8 @@
 """What several networks say of a host becomes one health, and that what the strategy says. Pure.
 
 A host is down on a network only if the leader of its cluster says so, our own agent's gossip does
-not contradict, and it was proven since then that we see at all. Where we do not see, it is unknown;
+not contradict, and it was proven since then that we see at all. Where the cluster has too few
+servers to prove that, the host must not have answered a probe. Where we do not see, it is unknown;
 so is it where nobody knows it or it left on purpose. Nothing is reported before it has lasted as
 long as the rule says, and then once, until the host has been well for a while.
 
@@ -54,6 +55,8 @@ class Sight:
     proven_at: float = -1.0  # when the last proof that we see was begun
     leader: str = ""
     servers: str = ""  # how many of the cluster's servers are alive
+    unanswered: frozenset[str] | None = None  # nodes that may be believed lost; None: all
+    probe: str = ""  # how that was proven
     why: str = ""
 
     @property
@@ -72,7 +75,8 @@ class Sight:
             return UNKNOWN
         state = self.states.get(node, UNKNOWN)
         if state == DOWN:
-            return DOWN if self.is_proven and self._agrees(node) else UNKNOWN
+            lost = self.unanswered is None or node in self.unanswered
+            return DOWN if self.is_proven and lost and self._agrees(node) else UNKNOWN
         return UP if state == UP else UNKNOWN
 
     def _agrees(self, node: str) -> bool:
@@ -89,7 +93,7 @@ class Track:
     since: tuple[float, ...]  # of each network's health
     action: str = NONE  # what the strategy says of it
     action_since: float = 0.0
-    opinion: str = NONE  # what we stand for: what has lasted
+    opinion: str = NONE  # what we stand for: what has lasted, undecided where the unknown decides
     told: str = ""  # the worst that was reported of it since it was well
 
 
@@ -117,15 +121,16 @@ def judge(
     """The book after these sights, and what is to be reported."""
     tracks: dict[str, Track] = {}
     reports: list[Report] = []
+    blind = [sight.network for sight in sights if sight.why]
     dues: list[float] = []
     for host in sorted({*book.tracks, *(node for sight in sights for node in sight.states)}):
         old = book.tracks.get(host)
         health = tuple(sight.health(host) for sight in sights)
         if _is_gone(host, sights):
             continue
-        answer = strategy.answer(dict(zip(strategy.networks, health, strict=True)))
+        answer = strategy.answer(dict(zip(strategy.networks, health, strict=True)), blind)
         new = _follow(old, health, answer.action, moment)
-        new, state, due = _settle(new, answer.for_s, well_for_s, moment.at)
+        new, state, due = _settle(new, answer, well_for_s, moment.at)
         if state:
             reports.append(_report(host, state, new, sights, answer, strategy, moment))
         if due is not None:
@@ -167,13 +172,13 @@ def _follow(old: Track | None, health: tuple[str, ...], action: str, moment: Mom
 
 
 def _settle(
-    track: Track, for_s: float, well_for_s: float, at: float
+    track: Track, answer: matrix.Answer, well_for_s: float, at: float
 ) -> tuple[Track, str, float | None]:
     """What has lasted long enough: the track, a report if one is due, and when to look again."""
     lasted = at - track.action_since
-    if track.action == UNDECIDED:
-        return replace(track, opinion=UNDECIDED), "", None
-    wait = well_for_s if track.action == NONE and track.told else for_s
+    if not answer.is_decided:
+        return _doubt(replace(track, opinion=UNDECIDED), answer, lasted)
+    wait = well_for_s if track.action == NONE and track.told else answer.for_s
     if track.action == NONE and not track.told:
         wait = 0.0
     if lasted < wait:
@@ -185,6 +190,15 @@ def _settle(
     if _RANK[state] <= _RANK[track.told]:
         return replace(track, opinion=RECOVERY if track.told == FAILED else ALERT), "", None
     return replace(track, opinion=track.action, told=state), state, None
+
+
+def _doubt(track: Track, answer: matrix.Answer, lasted: float) -> tuple[Track, str, float | None]:
+    """The unknown decides: we have no opinion, but an alert is reported like any other."""
+    if answer.action != ALERT or _RANK[track.told] >= _RANK[ALERTED]:
+        return track, "", None
+    if lasted < answer.for_s:
+        return track, "", track.action_since + answer.for_s
+    return replace(track, told=ALERTED), ALERTED, None
 
 
 def _report(
@@ -200,11 +214,12 @@ def _report(
         sight.network: _evidence(host, sight, health, moment.wall(since))
         for sight, health, since in zip(sights, track.health, track.since, strict=True)
     }
+    evidence = {"networks": networks, "rule": answer.sentence, "strategy": strategy.source}
     return Report(
         host=normalise(host),
         state=state,
         since=moment.wall(track.action_since),
-        evidence={"networks": networks, "rule": answer.sentence, "strategy": strategy.source},
+        evidence=evidence if answer.is_decided else {**evidence, "undecided": True},
     )
 
 
@@ -214,5 +229,6 @@ def _evidence(host: str, sight: Sight, health: str, since: datetime) -> dict[str
         return {**said, "why": sight.why}
     if health == DOWN:
         own = ["own gossip"] if sight.gossip.get(host) == DOWN else []
-        said["confirmed_by"] = [f"leader {sight.leader}", *own, sight.servers]
+        probe = [sight.probe] if sight.probe else []
+        said["confirmed_by"] = [f"leader {sight.leader}", *own, sight.servers, *probe]
     return {**said, "leader": sight.leader}

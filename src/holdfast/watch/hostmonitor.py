@@ -190,4 +190,4 @@ class HostMonitor:
 
 def _gist(sight: Sight) -> tuple[object, ...]:
     """What of a sight can change a judgement."""
-    return sight.states, sight.gossip, sight.why, sight.is_proven
+    return sight.states, sight.gossip, sight.why, sight.is_proven, sight.unanswered

@@ -86,18 +86,22 @@ class NetworkWatch:
                 proven_at=self._proven_at,
                 leader=proof.leader if proof else "",
                 servers=f"{proof.servers_alive} of {proof.servers} servers alive" if proof else "",
+                unanswered=proof.unanswered if proof else None,
+                probe=proof.probe if proof else "",
                 why=why,
             )
 
     def state(self) -> dict[str, object]:
         """For people: whether we see, and since when or why not."""
         sight = self.sight()
-        return {
+        state = {
             "sighted": not sight.why,
             "leader": sight.leader,
             "since": self._since.isoformat(),
             "why": sight.why,
         }
+        warning = self._proof.warning if self._proof else ""
+        return {**state, "warning": warning} if warning else state
 
     def slept(self) -> None:
         """We were not there for a while: what we know is not what is."""
@@ -168,7 +172,10 @@ class NetworkWatch:
         with self._lock:
             if nap != self._nap or self._members is None:
                 return
+            warned = self._proof.warning if self._proof else ""
             self._proof, self._proven_at, self._error = proof, began, ""
+        if proof.warning and proof.warning != warned:
+            LOG.warning("network %s: %s (docs/consul.md)", self.network, proof.warning)
         self._changed()
 
     def _saw(self, members: Members, nap: int) -> bool:

@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS reports (
   parked TEXT
 );
 CREATE INDEX IF NOT EXISTS ix_reports_subject ON reports (subject, id);
+CREATE INDEX IF NOT EXISTS ix_reports_parked ON reports (parked);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, text TEXT NOT NULL);
 """
 _IS_OVER = (
@@ -49,8 +50,19 @@ class Item:
     body: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Backlog:
+    """How many reports wait to be delivered, when the oldest of them was made, and how many were
+    put aside."""
+
+    waits: int = 0
+    oldest_at: str | None = None
+    put_aside: int = 0
+
+
 class Spool:
-    """Threads may share it."""
+    """Threads may share it. `backlog` is kept in memory: whoever asks for it does not wait for the
+    disk."""
 
     def __init__(self, path: str, *, most: int = MOST) -> None:
         self._path = path
@@ -65,6 +77,7 @@ class Spool:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
+            self.backlog = _backlog(self._db)
 
     def put(
         self,
@@ -135,7 +148,9 @@ class Spool:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
+                backlog = _backlog(self._db)
                 self._db.execute("COMMIT")
+                self.backlog = backlog
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
@@ -160,6 +175,16 @@ def _said(subject: str, body: Mapping[str, Any]) -> tuple[str, str | None]:
         why = f"it cannot be said in JSON: {error}"
         LOG.error("a report about %s is put aside: %s: %r", subject, why, body)
         return json.dumps(repr(body)), why[:1000]
+
+
+def _backlog(db: sqlite3.Connection) -> Backlog:
+    """By an index: it is read with every change."""
+    (waits,) = db.execute("SELECT count(*) FROM reports WHERE parked IS NULL").fetchone()
+    (aside,) = db.execute("SELECT count(*) FROM reports WHERE parked IS NOT NULL").fetchone()
+    oldest = "SELECT min(id) FROM reports WHERE parked IS NULL"
+    made = f"SELECT json_extract(body, '$.observed_at') FROM reports WHERE id = ({oldest})"
+    row = db.execute(made).fetchone() if waits else None
+    return Backlog(int(waits), str(row[0]) if row and row[0] else None, int(aside))
 
 
 def _keep_few_parked(db: sqlite3.Connection) -> None:

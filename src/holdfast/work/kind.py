@@ -52,8 +52,9 @@ class Kind(Protocol):
         """When trying again, or waiting any longer, has lost its meaning; None: never."""
         ...
 
-    def failed(self, run: Run, why: str) -> None:
-        """Write down that the work failed for good; the operation itself is closed after."""
+    def failed(self, run: Run, why: str) -> bool | None:
+        """Write down that the work failed; the operation itself is closed after. True: another try
+        follows by itself. Anything else: nothing tries it again."""
         ...
 
 

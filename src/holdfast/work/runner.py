@@ -143,7 +143,7 @@ class _Attempt:
         self.due = False
         self.news = False  # whether the loop should look: a successor can go, or a time was set
         self.said = ""
-        self.verdict = ""  # why it failed for good, once that was said
+        self.verdict = ""  # why it failed, once that was said
 
     def hold(self, seconds: float) -> None:
         """Make sure that the claim lasts `seconds` more."""
@@ -221,7 +221,7 @@ class _Attempt:
         self.done.add(step.name)
 
     def _stumbled(self, kind: Kind, error: Exception) -> None:
-        """Try again while that can help; otherwise say so for good."""
+        """Try again while that can help; otherwise give up."""
         try:
             when = self._next_try(kind, error)
             until = kind.give_up_at(self.operation)
@@ -253,10 +253,19 @@ class _Attempt:
         return when if self._is_due() else min(when, self.operation.due_at)
 
     def _give_up(self, kind: Kind, why: str) -> None:
-        if why != self.verdict and not self.operation.sentence.startswith(f"{why}{THEN}"):
-            LOG.error("%s failed for good: %s", self.operation.key, why)
+        key = self.operation.key
+        is_new = why != self.verdict and not self.operation.sentence.startswith(f"{why}{THEN}")
         self.verdict = why
-        kind.failed(self.run, why)
+        try:
+            follows = kind.failed(self.run, why)
+        except Exception:
+            if is_new:
+                LOG.error("%s failed, which is not written down yet: %s", key, why)
+            raise
+        if follows:
+            LOG.warning("%s: this try failed, another one follows: %s", key, why)
+        else:
+            LOG.error("%s failed for good: %s", key, why)
         self._finish(ERROR, why)
 
     def _in(self, seconds: float) -> datetime:

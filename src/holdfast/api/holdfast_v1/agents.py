@@ -3,7 +3,7 @@
 say so, whose answer names the version of the rules that hold for their host, and says whether
 somebody looks at its numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -54,6 +54,18 @@ PUT: dict[str, Any] = {
         "heartbeat_s": {"type": "number", "exclusiveMinimum": 0, "maximum": 300},
         "groups": _GROUPS,
         "rules": {"type": "object", "additionalProperties": False, "properties": _RULES},
+        "boot_id": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 64,
+            "description": "The kernel's: another one than before says that the host rebooted.",
+        },
+        "running": {
+            "type": "array",
+            "maxItems": 4096,
+            "items": {"type": "string", "maxLength": 64},
+            "description": "Servers whose guests run there, while the host booted lately.",
+        },
         **_OWN,
     },
 }
@@ -91,8 +103,11 @@ def beat(ask: Ask) -> Reply:
     details = {
         **{name: body.get(name, unsaid) for name, unsaid in _UNSAID.items()},
         "groups": body.get("groups", []),
+        "rule_groups": groups_of(ask, host),
         "error": rules.get("error", ""),
     }
+    if "running" in body:
+        details["running"] = body["running"]
     values = {
         "started_at": when(body["started_at"], "started_at"),
         "heartbeat_s": float(body["heartbeat_s"]),
@@ -100,12 +115,14 @@ def beat(ask: Ask) -> Reply:
         "central_version": rules.get("central", scopes.NONE),
         "details": details,
     }
+    if "boot_id" in body:
+        values["boot_id"] = body["boot_id"]
     store = ask.services.store
     try:
         store.agents.beat(host, values)
     except StaleWrite as error:
         raise Unavailable("it could not be written just now, send it again") from error
-    wanted = scopes.held(store.alarm_rules.documents(), host, details["groups"])
+    wanted = scopes.held(store.alarm_rules.documents(), host, details["rule_groups"])
     said: dict[str, Any] = {"host": host, "rules": {"version": scopes.version_of(wanted)}}
     if (last := store.samples.wanted_of(host)) is not None:
         said["samples"] = {"after": last}
@@ -118,17 +135,23 @@ def index(ask: Ask) -> Reply:
     documents = store.alarm_rules.documents()
     found = []
     for row in rows:
-        wanted = scopes.held(documents, row["host"], row["details"].get("groups", ()))
-        found.append(_view(row, now, scopes.version_of(wanted)))
+        groups = groups_of(ask, row["host"])
+        wanted = scopes.held(documents, row["host"], groups)
+        found.append(_view(row, now, scopes.version_of(wanted), groups))
     return Reply({"agents": found})
 
 
 def rules(ask: Ask) -> Reply:
     """What holds for that host; an agent asks for its own."""
     host, store = own_host(ask), ask.services.store
-    found: Merged = scopes.merged(store.alarm_rules.documents(), host, store.agents.groups(host))
+    found: Merged = scopes.merged(store.alarm_rules.documents(), host, groups_of(ask, host))
     shown = {"version": found.version, "text": found.text, "origins": dict(found.origins)}
     return Reply({"alarm_rules": {"host": host, **shown}})
+
+
+def groups_of(ask: Ask, host: str) -> list[str]:
+    """The groups whose rules that host gets."""
+    return agents.groups_of(host, ask.services.conf.auth.agent_groups or ())
 
 
 def own_host(ask: Ask) -> str:
@@ -145,14 +168,16 @@ def is_fresh(row: Mapping[str, Any], now: datetime) -> bool:
     return bool(silent_s <= FRESH_BEATS * row["heartbeat_s"])
 
 
-def _view(row: Mapping[str, Any], now: datetime, wanted: str) -> dict[str, Any]:
+def _view(
+    row: Mapping[str, Any], now: datetime, wanted: str, groups: Sequence[str]
+) -> dict[str, Any]:
     details = row["details"] or {}
     return {
         "host": row["host"],
         "started_at": plain(row["started_at"]),
         "seen_at": plain(row["seen_at"]),
         "fresh": is_fresh(row, now),
-        "groups": details.get("groups", []),
+        "groups": list(groups),
         "rules": {
             "version": row["rules_version"],
             "central": row["central_version"],

@@ -9,7 +9,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.model import incident as model
+from holdfast.model import incident_history as history
 from holdfast.model import votes
+from holdfast.model.observed import Observed
 from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, PENDING, SUCCEEDED, ServerMove
 from holdfast.store.cases import Case
 
@@ -25,6 +27,8 @@ _SHOWN: dict[str, Any] = {
     "text": {**_TEXT, "description": "All of it, to be read."},
 }
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
+#: Events of libvirt after which a guest does not run.
+_DEATHS = ("STOPPED", "LIFECYCLE", "EXPECTATION")
 #: What steps say that had nothing to do.
 _IDLE = ("over", "not needed")
 
@@ -62,6 +66,7 @@ def story(case: Case, now: datetime) -> Story:
     incident = case.incident
     parts = (
         Part("What was seen", list(_seen(case))),
+        Part("What was tried before", list(_tried_before(incident))),
         Part("What was decided", list(_decided(case))),
         Part("What was done", list(_done(case))),
         Part("How long it took", list(_took(case, now))),
@@ -86,19 +91,49 @@ def _seen(case: Case) -> Iterator[str]:
         )
     where = f" of segment {case.segment_name}" if case.segment_name else ""
     opened = _time(incident.opened_at, incident)
-    if seen := incident.details.get("seen"):
-        yield f"{opened}: {_end(votes.told('it', seen))}"
-        yield from (f"- {_end(line)}" for line in votes.grounds(seen))
+    yield from _monitors(incident)
+    yield from (_observation(row, incident) for row in case.observations)
+    if died := _died(incident):
+        event = str(incident.details.get("payload", {}).get("event", ""))
+        verb = "died" if event.upper() in _DEATHS else "failed"
+        yield f"{_time(died, incident)}: {_server(incident)} {verb} on {incident.host}."
     yield f"{opened}: the incident was opened, about {_what(case)}{where}."
     if incident.kind == model.ALARM:
         told = [row for row in case.timeline if row["sentence"].startswith("evidence: ")]
         yield from (f"{_time(row['at'], incident)}: {_end(row['sentence'])}" for row in told)
-    if said := incident.details.get("confirmed_off"):
-        at = _time(datetime.fromisoformat(said["at"]), incident)
-        yield f"{at}: {said['author']} said that {incident.host} is off: {_end(said['reason'])}"
-    if evidence := incident.details.get("evidence"):
-        at = _time(datetime.fromisoformat(evidence["at"]), incident)
-        yield f"{at}: proof that it is off: {_end(evidence['sentence'])}"
+    yield from fence_lines(incident.details, incident)
+    yield from _proof(incident.details, incident)
+    if (on := _moment(incident.details, "powered_on_at")) is not None:
+        said = f"Holdfast switched {incident.host} on, by [recovery] power_on_after"
+        yield f"{_time(on, incident)}: {said}."
+    if returned := incident.details.get("power_returned"):
+        at = _time(datetime.fromisoformat(returned["at"]), incident)
+        how = "is in use again" if returned.get("in_use") else "has power again"
+        how = "rebooted" if returned.get("rebooted") else how
+        yield f"{at}: {incident.host} {how}: its servers start in place."
+
+
+def _monitors(incident: model.Incident) -> Iterator[str]:
+    """What monitors saw, each time with the votes that were new then."""
+    seen = incident.details.get("seen")
+    for said_at, new in history.counted_together(seen):
+        at = _time(_parse(said_at) if said_at else incident.opened_at, incident)
+        yield f"{at}: {_end(votes.told('it', new))}"
+        yield from (f"- {_end(line)}" for line in votes.grounds(new))
+    if dropped := history.left_out(seen):
+        yield f"- {dropped} more votes of monitors are not kept."
+
+
+def _observation(row: Mapping[str, Any], incident: model.Incident) -> str:
+    """What an agent reported of a guest or a process, since when, and when it came in."""
+    names = ("id", "observer", "subject", "kind", "state", "since")
+    one = Observed(**{name: row[name] for name in names}, evidence=row["evidence"] or {})
+    domain = one.evidence.get("domain_name")
+    called = f", domain {domain}" if domain else ""
+    return (
+        f"{_time(row['created_at'], incident)}: {one.observer} on {one.host or 'no host'} reported"
+        f" {one.state}: {one.what} at {_time(one.since, incident)}{called}."
+    )
 
 
 def _what(case: Case) -> str:
@@ -106,10 +141,78 @@ def _what(case: Case) -> str:
     if incident.kind == model.HOST:
         return f"host {incident.host}"
     if incident.kind == model.GUEST:
-        return f"server {incident.server_id} on {incident.host}"
+        return f"{_server(incident)} on {incident.host}"
     if incident.kind == model.ALARM:
         return f"alarm {incident.details['rule']} of {incident.details['about']}"
     return f"{incident.subject.rpartition(':')[2]} on {incident.host}"
+
+
+def _server(incident: model.Incident) -> str:
+    """The guest by its name, if that is known, and its id."""
+    name = incident.details.get("server_name")
+    return f"server {name} ({incident.server_id})" if name else f"server {incident.server_id}"
+
+
+def _died(incident: model.Incident) -> datetime | None:
+    """When a guest died, by what was reported of it; None of anything else."""
+    return _moment(incident.details, "reported_at") if incident.kind == model.GUEST else None
+
+
+# what was tried before
+
+
+def _tried_before(incident: model.Incident) -> Iterator[str]:
+    """Each attempt that ended before a retry, the first one first."""
+    kept = incident.details.get("attempts")
+    for number, one in enumerate(history.entries(kept), 1):
+        began, ended = _time(_parse(one["began_at"]), incident), _moment(one, "ended_at")
+        until = f" to {_time(ended, incident)}" if ended else ""
+        yield f"Attempt {number}, {began}{until}, {one['status']}: {_end(one['sentence'])}"
+        yield from (f"- {line}" for line in _attempt(one, incident))
+    if dropped := history.left_out(kept):
+        yield f"{dropped} more attempts are not kept."
+
+
+def _attempt(one: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
+    for source in one.get("sources") or ():
+        at = _time(_parse(source["at"]), incident)
+        yield f"{at}: {source['source']} {source['says']}; {_end(source['counted'])}"
+    yield from fence_lines(one, incident)
+    yield from _proof(one, incident)
+    for step in one["steps"]:
+        if step["at"] and step["sentence"] not in _IDLE:
+            at = _time(_parse(step["at"]), incident)
+            yield f"{at}: {step['name']}: {_end(step['sentence'])}"
+    if aborted := one.get("aborted"):
+        at = _time(_parse(aborted["at"]), incident)
+        yield f"{at}: {aborted['author']} aborted it: {_end(aborted['reason'])}"
+    yield f"{one['tried_again_by']} had it tried again."
+
+
+def fence_lines(details: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
+    """Each request to the fence device and what it answered."""
+    for entry in details.get("fence_requests") or ():
+        if dropped := entry.get(history.LEFT_OUT):
+            yield f"{dropped} more requests to the fence are not kept."
+            continue
+        at = _time(_parse(entry["at"]), incident)
+        if not entry.get("asked"):
+            yield f"{at}: fencing failed: {_end(entry['failed'])}"
+        elif refused := entry.get("refused"):
+            yield f"{at}: the fence was asked to switch it off and answered: {_end(refused)}"
+        else:
+            yield f"{at}: the fence was asked to switch it off."
+
+
+def _proof(details: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
+    """An operator's word that the host is off, and what proves it."""
+    if said := details.get("confirmed_off"):
+        at = _time(_parse(said["at"]), incident)
+        off = f"is off{model.DESPITE_POWER_ON if said.get('reads_on') else ''}"
+        yield f"{at}: {said['author']} said that {incident.host} {off}: {_end(said['reason'])}"
+    if evidence := details.get("evidence"):
+        at = _time(_parse(evidence["at"]), incident)
+        yield f"{at}: proof that it is off: {_end(evidence['sentence'])}"
 
 
 # what was decided
@@ -117,6 +220,9 @@ def _what(case: Case) -> str:
 
 def _decided(case: Case) -> Iterator[str]:
     incident = case.incident
+    for one in incident.details.get("sources", ()):
+        at = _time(datetime.fromisoformat(one["at"]), incident)
+        yield f"{at}: {one['source']} {one['says']}; {_end(one['counted'])}"
     yield from _waits(case)
     no = [row for row in case.verdicts if not row["passed"]]
     if case.verdicts and not no:
@@ -165,6 +271,8 @@ def _done(case: Case) -> Iterator[str]:
         yield f"Now: {_end(case.work['sentence'])}"
     for move in case.servers:
         yield f"- {_moved(move)}"
+    if ran := _moment(incident.details, "ran_again_at"):
+        yield f"{_time(ran, incident)}: {_server(incident)} ran again."
     if not case.done and not case.servers and not incident.is_open:
         yield "Nothing was touched."
 
@@ -208,6 +316,9 @@ def _took(case: Case, now: datetime) -> Iterator[str]:
         moved = sum(one.status == SUCCEEDED for one in case.servers)
         lasted = span(max(ends) - min(starts))
         yield f"Moving servers: {lasted}, {moved} of {len(case.servers)} moved."
+    died, ran = _died(incident), _moment(details, "ran_again_at")
+    if died and ran:
+        yield f"Until it ran again: {span(ran - died)}."
     if over:
         yield f"In all: {span(over - opened)}."
     else:
@@ -234,7 +345,7 @@ def _left(case: Case) -> Iterator[str]:
     failed = [one for one in case.servers if one.status == FAILED]
     if failed and not incident.is_open:
         yield f"{_servers(len(failed))} left on {incident.host}."
-    may_retry = incident.kind in model.WORK and not incident.details.get("back_at")
+    may_retry = incident.kind in model.WORK and (failed or not incident.details.get("back_at"))
     if status in (model.FAILED, model.ABORTED) and may_retry:
         yield f"To try again: holdfast incident retry {incident.id}"
     yield from _host_left(incident)

@@ -102,13 +102,14 @@ def health(ask: Ask) -> Reply:
     if strategy is None:
         return Reply({"hosts": []})
     everybody = votes.everybody(fresh, strategy.networks)
+    blind = votes.blind(fresh, strategy.networks)
     bad = {host for host, states in everybody.items() if set(states.values()) != {UP}}
     words = store.observations.words(bad)
     shown = [
         {
             "host": host,
             "health": states,
-            "action": strategy.answer(states).action,
+            "action": strategy.answer(states, blind).action,
             "since": _since(words.get(host, ())),
             "monitors": sum(one.picture.name(host) is not None for one in fresh),
         }
@@ -131,7 +132,7 @@ def show_health(ask: Ask) -> Reply:
     called = next((name for v in ballot.views if (name := v.picture.name(ballot.host))), None)
     if called is None:
         raise NotFound(
-            f"no monitor knows a host {host[:80]!r}: those they know are in GET"
+            f"no registered monitor knows a host {host[:80]!r}: those they know are in GET"
             " /holdfast/v1/hosts/health"
         )
     strategy, _others = votes.in_force(ballot.fresh or ballot.views)
@@ -140,7 +141,7 @@ def show_health(ask: Ask) -> Reply:
     count = votes.count(ballot, ask.services.conf.recovery.host_votes)
     said = {name: count.observers(name) for name in (FOR, AGAINST, ABSTAIN)}
     states = votes.combined(ballot.fresh, ballot.host, strategy.networks)
-    answer = strategy.answer(states)
+    answer = strategy.answer(states, votes.blind(ballot.fresh, strategy.networks))
     standing = store.standings.of(ballot.host)
     incident = store.incidents.open_about(f"host:{ballot.host}")
     shown = {

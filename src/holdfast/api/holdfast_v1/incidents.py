@@ -10,10 +10,12 @@ from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1 import explanation
 from holdfast.api.holdfast_v1.observations import LIMIT, plain, when
 from holdfast.model import votes
-from holdfast.model.errors import InvalidInput
-from holdfast.model.incident import KINDS, STEPS
+from holdfast.model.errors import Conflict, InvalidInput
+from holdfast.model.incident import HOST, KINDS, STEPS
+from holdfast.model.incident_history import votes_of
 from holdfast.model.moves import INCIDENT
 from holdfast.model.operation import OPEN
+from holdfast.ports.fence import ON
 from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, PENDING, SUCCEEDED, ServerMove
 from holdfast.store.cases import Case, Listed, Wanted
 
@@ -57,6 +59,16 @@ ORDER: dict[str, Any] = {
     "properties": {"reason": REASON},
 }
 RETRY: dict[str, Any] = {**ORDER, "required": []}
+CONFIRM_OFF: dict[str, Any] = {
+    **ORDER,
+    "properties": {
+        "reason": REASON,
+        "despite_power_on": {
+            "type": "boolean",
+            "description": "Its fence reads on, and you know better.",
+        },
+    },
+}
 _TEXT = {"type": "string"}
 _MAYBE = {"type": ["string", "null"]}
 _DATE = {"type": "string", "format": "date-time"}
@@ -79,6 +91,7 @@ _LISTED: dict[str, Any] = {
     "subject": {**_TEXT, "description": "host:NAME, server:ID, process:HOST:NAME or alarm:ID"},
     "host": _TEXT,
     "server": {**_MAYBE, "description": "The guest's id."},
+    "server_name": {**_MAYBE, "description": "The guest's name; null: not known."},
     "segment_id": _TEXT,
     "segment": _MAYBE,
     "cause": _TEXT,
@@ -178,7 +191,22 @@ def abort(ask: Ask) -> Reply:
 
 
 def confirm_off(ask: Ask) -> Reply:
-    ask.services.store.orders.confirm_off(_id(ask), ask.caller.user_id, reason(ask))
+    """409 if the host's fence reads on, unless the operator says so all the same. A fence that
+    cannot be read proves nothing: the operator's word counts."""
+    why, store, despite = reason(ask), ask.services.store, ask.body.get("despite_power_on", False)
+    incident = store.incidents.incident(_id(ask))
+    reads_on = False
+    if incident.kind == HOST and incident.is_open:
+        reads_on = ask.services.read_power(incident.host) == ON
+    if reads_on and not despite:
+        raise Conflict(
+            f"the fence of {incident.host} reads on: look at the machine, or cut its power with"
+            f" holdfast fence off {incident.host}; if you know that its fence is wrong: holdfast"
+            f" incident confirm-off {incident.id} --despite-power-on --reason …"
+        )
+    store.orders.confirm_off(
+        incident.id, ask.caller.user_id, why, reads_on=reads_on, despite_power_on=despite
+    )
     return _told(ask)
 
 
@@ -211,6 +239,7 @@ def listed(one: Listed) -> dict[str, Any]:
         "subject": incident.subject,
         "host": incident.host,
         "server": incident.server_id or None,
+        "server_name": incident.details.get("server_name"),
         "segment_id": incident.segment,
         "segment": one.segment_name,
         "cause": incident.cause,
@@ -226,7 +255,7 @@ def view(case: Case) -> dict[str, Any]:
     evidence = case.incident.details.get("evidence") or {}
     return {
         **listed(case),
-        "seen": votes.told(case.incident.host, case.incident.details.get("seen") or ()) or None,
+        "seen": votes.told(case.incident.host, votes_of(case.incident.details.get("seen"))) or None,
         "evidence": evidence.get("sentence"),
         "work": None if case.work is None else _picked(_WORK, case.work),
         "verdicts": [_picked(_VERDICT, row) for row in case.verdicts],

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """/holdfast/v1/monitors: what each monitor sees, and that it is there; /matrix: the strategy by
-which they judge, with the hosts that are in each of its rows now. Rows: no manager is asked."""
+which they judge, with the hosts that are in each of its rows now. Only registered monitors count;
+the others are listed. Rows: no manager is asked."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
+from holdfast.api import monitors as tokens
 from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1.observations import plain, when
 from holdfast.model import matrix, votes
 from holdfast.model.errors import InvalidInput, StaleWrite, Unavailable
 from holdfast.model.matrix import ACTIONS, UNDECIDED, UNKNOWN
-from holdfast.model.votes import View
+from holdfast.model.votes import Listed, Sight, View
 
 KIND = {"type": "string", "enum": ["host"]}
 STATE = {"type": "string", "enum": [matrix.UP, matrix.DOWN, UNKNOWN]}
@@ -46,6 +49,10 @@ def _by_network(schema: Any) -> dict[str, Any]:
 
 
 _SIGHT = {"sighted": {"type": "boolean"}, "leader": _SAID, "since": _DATE, "why": _SAID}
+_WARNING = {"warning": {**_SAID, "description": "What is to be changed about the cluster."}}
+_SENT_SIGHT, _SHOWN_SIGHT = _strict(_SIGHT), shape(_SIGHT)
+for _schema in (_SENT_SIGHT, _SHOWN_SIGHT):
+    _schema["properties"] |= _WARNING
 # What the names of hosts are is looked at by `_check_hosts`: a schema takes half a second for it.
 _ROW = {
     "health": _by_network(STATE),
@@ -58,7 +65,7 @@ PUT: dict[str, Any] = _strict(
         "at": _DATE,
         "started_at": _DATE,
         "heartbeat_s": {"type": "number", "exclusiveMinimum": 0, "maximum": 300},
-        "networks": _by_network(_strict(_SIGHT)),
+        "networks": _by_network(_SENT_SIGHT),
         "strategy": {"type": "object", "maxProperties": 16},
         "rows": {"type": "array", "maxItems": MOST_ROWS, "items": _strict(_ROW)},
     }
@@ -70,13 +77,24 @@ _OWN: dict[str, Any] = {
     "parked": {**_COUNT, "description": "Reports that were not taken."},
 }
 PUT["properties"] |= _OWN
+_REGISTRATION: dict[str, Any] = {
+    "registered_by": {"type": ["string", "null"]},
+    "registered_at": {**_DATE, "type": ["string", "null"]},
+}
+REGISTER: dict[str, Any] = _strict(
+    {"observer": {"type": "string", "minLength": 1, "maxLength": 128}}
+)
+REGISTERED = shape({"observer": _TEXT, "token": _TEXT, **_REGISTRATION})
 VIEW = shape(
     {
         "observer": _TEXT,
+        "registered": {"type": "boolean", "description": "Only registered monitors vote."},
+        **_REGISTRATION,
+        "hint": {**_TEXT, "description": "What to do so that it votes; empty: nothing."},
         "kind": _TEXT,
-        "seen_at": _DATE,
+        "seen_at": {**_DATE, "type": ["string", "null"]},
         "fresh": {"type": "boolean", "description": "Heard of within three heartbeats."},
-        "networks": {"type": "object", "additionalProperties": shape(_SIGHT)},
+        "networks": {"type": "object", "additionalProperties": _SHOWN_SIGHT},
         "strategy_source": _TEXT,
         "hosts": _COUNT,
         **_OWN,
@@ -96,6 +114,11 @@ MATRIX = shape(
         },
         "undecided": {"type": "array", "items": shape(_IN_A_ROW)},
         "differing": {"type": "array", "items": shape({"observer": _TEXT, "source": _TEXT})},
+        "blind": {
+            "type": "array",
+            "items": _TEXT,
+            "description": "Networks on which no monitor sees anything.",
+        },
     }
 )
 
@@ -105,6 +128,7 @@ def put(ask: Ask) -> Reply:
     observer, body = ask.path["observer"], dict(ask.body)
     if len(observer) > 128:
         raise InvalidInput("observer: longer than 128 characters")
+    tokens.check_observer(ask, observer)
     _check_hosts(body["rows"])
     at = when(body.pop("at"), "at")
     when(body["started_at"], "started_at")
@@ -133,24 +157,77 @@ def _check_hosts(rows: Sequence[Mapping[str, Any]]) -> None:
         raise InvalidInput("rows: a host is there twice; each is in exactly one row")
 
 
+def register(ask: Ask) -> Reply:
+    """201 with the token; registering it again answers the same one."""
+    observer, services = ask.body["observer"], ask.services
+    token = tokens.new_token(observer, services.conf.auth.agent_secret_file)
+    made = services.store.monitors.register(observer, ask.caller.user_id)
+    said = {"observer": observer, "token": token, "registered_by": made.by}
+    return Reply({"monitor": {**said, "registered_at": plain(made.at)}}, status=201)
+
+
+def unregister(ask: Ask) -> Reply:
+    """204; NotFound if no monitor of that name is registered."""
+    ask.services.store.monitors.unregister(ask.path["observer"])
+    return Reply(status=204)
+
+
 def index(ask: Ask) -> Reply:
-    now, views = ask.services.store.monitors.views()
-    return Reply({"monitors": [{**_monitor(one), "fresh": one.is_fresh(now)} for one in views]})
+    """All that are registered, and whoever else says what it sees."""
+    now, listed = ask.services.store.monitors.listed()
+    return Reply({"monitors": [_listed(one, now) for one in listed]})
+
+
+def _listed(one: Listed, now: datetime) -> dict[str, Any]:
+    made, view = one.registration, one.view
+    return {
+        "observer": one.observer,
+        "registered": made is not None,
+        "registered_by": made.by if made else None,
+        "registered_at": plain(made.at) if made else None,
+        "hint": _hint(one),
+        "fresh": view is not None and view.is_fresh(now),
+        **(_UNHEARD if view is None else _monitor(view)),
+    }
+
+
+def _hint(one: Listed) -> str:
+    if one.registration is None:
+        return (
+            f"not registered, so that it does not vote: `holdfast monitor register {one.observer}`"
+            " prints the token for its [hostmonitor] token_file"
+        )
+    if one.view is None:
+        return (
+            "not heard of since it was registered: check that it runs, and that its [hostmonitor]"
+            " token_file has its token"
+        )
+    return ""
+
+
+#: Of a registered monitor that has not said yet what it sees.
+_UNHEARD: Mapping[str, Any] = {
+    **{"kind": "host", "seen_at": None, "networks": {}, "strategy_source": ""},
+    **{"hosts": 0, "problem": "", "waiting": 0, "parked": 0},
+}
 
 
 def _monitor(one: View) -> dict[str, Any]:
     seen = one.picture
     return {
-        "observer": one.observer,
         "kind": one.kind,
         "seen_at": plain(one.seen_at),
-        "networks": {name: vars(sight) for name, sight in seen.networks.items()},
+        "networks": {name: _sight(sight) for name, sight in seen.networks.items()},
         "strategy_source": seen.strategy.source,
         "hosts": len(seen.places),
         "problem": seen.problem,
         "waiting": seen.waiting,
         "parked": seen.parked,
     }
+
+
+def _sight(sight: Sight) -> dict[str, Any]:
+    return {name: value for name, value in vars(sight).items() if value or name in _SIGHT}
 
 
 def show_matrix(ask: Ask) -> Reply:
@@ -164,7 +241,7 @@ def shown(views: Sequence[View]) -> dict[str, Any]:
     if strategy is None:
         return {
             **{"networks": [], "source": None, "strategy": None},
-            **{"rows": [], "undecided": [], "differing": []},
+            **{"rows": [], "undecided": [], "differing": [], "blind": []},
         }
     groups: dict[tuple[str, ...], list[str]] = {}
     for host, health in votes.everybody(views, strategy.networks).items():
@@ -183,6 +260,7 @@ def shown(views: Sequence[View]) -> dict[str, Any]:
         "differing": [
             {"observer": one.observer, "source": one.picture.strategy.source} for one in others
         ],
+        "blind": votes.blind(views, strategy.networks),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.api import agents
+from holdfast.api import agents, monitors
 from holdfast.api.ask import Ask, Reply
 from holdfast.model import observed
 from holdfast.model.errors import Forbidden, InvalidInput, StaleWrite, Unavailable
@@ -75,7 +75,9 @@ def create(ask: Ask) -> Reply:
         if name in body:
             values[name] = when(body[name], name) - ahead
     try:
-        row, _new = ask.services.store.observations.add(ask.services.new_id(), values)
+        row, _new = ask.services.store.observations.add(
+            ask.services.new_id(), values, ask_cloud=agents.own_host(ask.caller) is not None
+        )
     except StaleWrite as error:  # 409 would tell the monitor that we have it
         raise Unavailable("the report could not be written just now, send it again") from error
     ask.services.ring()
@@ -98,11 +100,23 @@ def _of_its_own(ask: Ask) -> Mapping[str, Any]:
     body: Mapping[str, Any] = ask.body
     own = agents.own_host(ask.caller)
     if own is None:
+        _check_monitor(ask)
         return body
     if body["kind"] not in observed.STATES:
         raise Forbidden(f"agents report {', '.join(observed.STATES)}, nothing else")
     agents.check_own(ask.caller, body["observer"], _host(body))
-    return {**body, "evidence": {**body["evidence"], "host": own}}
+    evidence = {**body["evidence"], "host": own}
+    if body["kind"] == observed.ALARM and body["subject"].startswith(HOST):
+        evidence["project"] = ""  # a host is of no project
+    return {**body, "evidence": evidence}
+
+
+def _check_monitor(ask: Ask) -> None:
+    """Forbidden if a monitor's token reports anything but hosts, or under another name; and if
+    anybody else reports under the name of a registered monitor."""
+    if monitors.own_name(ask.caller) is not None and ask.body["kind"] != HOST_HEALTH:
+        raise Forbidden(f"monitors report {HOST_HEALTH}, nothing else")
+    monitors.check_observer(ask, ask.body["observer"])
 
 
 def _ahead(ask: Ask) -> timedelta:

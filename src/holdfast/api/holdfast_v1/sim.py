@@ -25,6 +25,7 @@ SETTINGS: dict[str, Any] = {
         "delete_s": _SECONDS,
         "action_s": _SECONDS,
         "service_down_s": _SECONDS,
+        "report_s": _SECONDS,
         "fence_lies": {"type": "boolean"},
     },
 }

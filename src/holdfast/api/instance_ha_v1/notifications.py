@@ -67,6 +67,7 @@ def create(ask: Ask) -> Reply:
         check_hostname(body["hostname"]),
         parse(body["generated_time"], "notification.generated_time"),
         check(body["type"], body["payload"]),
+        reporter=ask.caller.user_id,
     )
     interval = timedelta(seconds=ask.services.conf.recovery.duplicate_interval_s)
     try:

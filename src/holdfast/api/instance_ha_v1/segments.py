@@ -25,6 +25,7 @@ _FIELDS = {
     "enabled": BOOLEAN,
     "spare_hosts": {"type": "integer", "minimum": 0, "maximum": 100_000},
     "trust_host_status": BOOLEAN,
+    "trust_notifications": BOOLEAN,
 }
 
 
@@ -83,7 +84,7 @@ def _values(ask: Ask) -> dict[str, Any]:
         )
     for name in given.keys() & {"name", "service_type"}:
         text(given[name], f"segment.{name}")
-    flags = given.keys() & {"enabled", "trust_host_status"}
+    flags = given.keys() & {"enabled", "trust_host_status", "trust_notifications"}
     return given | {name: truth(given[name], f"segment.{name}") for name in flags}
 
 
@@ -103,6 +104,7 @@ def view(segment: Segment, microversion: tuple[int, int]) -> dict[str, Any]:
     return shown | {
         "spare_hosts": segment.spare_hosts,
         "trust_host_status": segment.trust_host_status,
+        "trust_notifications": segment.trust_notifications,
     }
 
 

@@ -322,7 +322,8 @@ class ConfirmOff(_Order):
     """Say that the host of an incident is off, where nothing else can prove it.
 
     Its servers are started elsewhere on your word: if it is not off, they run twice and destroy
-    their disks. Look at the machine, or pull the plug, before you say it.
+    their disks. Look at the machine, or pull the plug, before you say it. Refused if its fence
+    reads on; accepted if its fence cannot be read.
     """
 
     example = "  holdfast incident confirm-off 4f2c6b3e --reason 'plug pulled, I stand before it'"
@@ -330,10 +331,21 @@ class ConfirmOff(_Order):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_reason(parser)
+        parser.add_argument(
+            "--despite-power-on",
+            action="store_true",
+            help="the host is off though its fence reads on; the incident's story says so",
+        )
         return parser
 
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self._despite = parsed_args.despite_power_on
+        super().take_action(parsed_args)
+
     def order(self, incident_id: str, reason: str) -> dict[str, Any]:
-        return self.client.incidents.confirm_off(incident_id, reason)
+        return self.client.incidents.confirm_off(
+            incident_id, reason, despite_power_on=self._despite
+        )
 
 
 class Approve(Base):

@@ -33,6 +33,8 @@ class Show(ListCommand):
             return SHOWN, []
         strategy = matrix.from_plain(found["strategy"])
         self.tell(parsed_args, f"strategy: {found['source']}")
+        if strategy.warning:
+            self.app.LOG.warning("%s: %s", found["source"], strategy.warning)
         for one in found["differing"]:
             self.app.LOG.warning(
                 "%s goes by another strategy, %s: make the files alike",
@@ -40,14 +42,15 @@ class Show(ListCommand):
                 one["source"],
             )
         drawn = [*found["rows"], *found["undecided"]]
-        return _drawn(strategy.networks, SHOWN, (_row(strategy, one) for one in drawn))
+        blind = found.get("blind", ())
+        return _drawn(strategy.networks, SHOWN, (_row(strategy, one, blind) for one in drawn))
 
 
 class Check(ListCommand):
     """Check a strategy file and draw what it means, without asking any server.
 
     Either format is taken. What is wrong is listed with its lines, all of it, and the command ends
-    with 1.
+    with 1. Rows that the file leaves out count as none: a warning names them.
     """
 
     example = """  holdfast matrix check strategy.yaml
@@ -76,6 +79,8 @@ class Check(ListCommand):
         except BadStrategy as error:
             raise InvalidInput("\n".join(listed(name, error))) from error
         self.tell(parsed_args, f"{name} is a strategy for {', '.join(strategy.networks)}")
+        if strategy.warning:
+            self.app.LOG.warning("%s: %s", name, strategy.warning)
         return _drawn(strategy.networks, SAID, _checked(strategy))
 
 
@@ -108,8 +113,8 @@ def listed(name: str, error: BadStrategy) -> Iterator[str]:
         yield f"{name}:{one.line}: {one.text}" if one.line else f"{name}: {one.text}"
 
 
-def _row(strategy: Strategy, found: Mapping[str, Any]) -> dict[str, Any]:
-    said = _said(strategy.answer(found["health"]))
+def _row(strategy: Strategy, found: Mapping[str, Any], blind: Sequence[str]) -> dict[str, Any]:
+    said = _said(strategy.answer(found["health"], blind))
     return {"health": found["health"], "hosts": Hosts(found["hosts"]), **said}
 
 

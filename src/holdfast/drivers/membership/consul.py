@@ -5,9 +5,16 @@
            GET /v1/agent/members       who left, who is a server
     prove: GET /v1/health/node/<me>    consistent: the leader, with its majority, hears us
            GET /v1/agent/members       our own agent's opinion of everybody
+           a TCP connection to gossip ports, where the cluster has fewer than 3 servers
 
 A leader that dies silently leaves a question waiting at it for up to a minute; so when `prove`
 hears of another leader, looks that wait are asked again there.
+
+A cluster with fewer than 3 servers proves nothing about itself: its one server, cut off, is leader
+and majority and takes all others for dead. There, while a member is lost, a proof has a probe: at
+least half of the other members accept a connection on their gossip port, from our agent's own
+address. Only then are the lost ones asked; one that answers is not lost, for gossip that was cut
+off notices only seconds later that it is back.
 """
 
 import threading
@@ -18,6 +25,7 @@ from typing import Any, Final
 
 from holdfast.conf import networks
 from holdfast.drivers.membership.conversation import Answer, Conversation, Door, Unbelievable
+from holdfast.drivers.membership.probe import Address, Probe, address, probe
 from holdfast.model.errors import DriverError
 from holdfast.model.matrix import DOWN, UP
 from holdfast.ports.clock import Clock, SystemClock
@@ -30,6 +38,10 @@ SHORT_S: Final = 2.0
 SPARE_S: Final = 3.0
 #: A server that heard so long nothing of its leader is not believed.
 CONTACT_MS: Final = 1000
+#: With fewer servers a majority is no proof: see above.
+FEWEST_SERVERS: Final = 3
+#: How long a member has to accept a connection.
+PROBE_S: Final = 0.5
 _LONGEST_NAME = 255
 _CHECK = "serfHealth"
 _ONLY_CHECK = f'CheckID == "{_CHECK}"'
@@ -43,10 +55,12 @@ class LeaderMoved(Exception):
 
 @dataclass(frozen=True)
 class Gossip:
-    """What one agent says: all nodes, and which of them are servers of the cluster."""
+    """What one agent says: all nodes, which of them are servers of the cluster, and where each
+    one's gossip is."""
 
     states: Mapping[str, str]
     servers: frozenset[str]
+    addresses: Mapping[str, Address]
 
     def servers_alive(self) -> int:
         return sum(self.states.get(name) == UP for name in self.servers)
@@ -69,6 +83,7 @@ class ConsulMembership:
         self._closed = False
         self._leader = ""
         self._me = ""
+        self._lost: frozenset[str] = frozenset()  # by the leader's last answer
 
     def look(self, after: int | None, wait_s: float) -> Members:
         with self._told():
@@ -92,6 +107,7 @@ class ConsulMembership:
             me, leader = self._my_name(talk), _leader(talk)
         hidden = {me} if self._watch_servers else {me, *gossip.servers}
         states = combine(checks, gossip.states, hidden)
+        self._lost = frozenset(name for name, state in states.items() if state == DOWN)
         return Members(states, version, leader)
 
     def prove(self) -> Proof:
@@ -114,7 +130,41 @@ class ConsulMembership:
         if alive * 2 <= servers:
             raise Unbelievable(f"of {servers} servers {alive} are alive to us ({me})")
         self._led_by(leader)
-        return Proof(leader, me, alive, servers, gossip.states)
+        if servers >= FEWEST_SERVERS:
+            return Proof(leader, me, alive, servers, gossip.states)
+        unanswered, said = self._probe(me, gossip)
+        return Proof(leader, me, alive, servers, gossip.states, unanswered, said, _warning(servers))
+
+    def _probe(self, me: str, gossip: Gossip) -> tuple[frozenset[str], str]:
+        """Who is lost and does not answer, and how it was proven that we see; Unbelievable if it
+        is not. Nobody is asked while nobody is lost."""
+        states, here = gossip.states, gossip.addresses.get(me)
+        others = {name for name, state in states.items() if name != me and state != LEFT}
+        lost = {name for name in others if states[name] == DOWN or name in self._lost}
+        if not lost:
+            return frozenset(), ""
+        if here is None:
+            raise Unbelievable(f"it does not say its own address ({me})")
+        # an agent on our own machine answers however cut off we are
+        order = [name for name in sorted(others, key=lost.__contains__) if name in gossip.addresses]
+        found = {name: gossip.addresses[name] for name in order}
+        asked = {name: at for name, at in found.items() if at[0] != here[0]}
+        needed = (len(others) + 1) // 2
+        first = self._ask(asked, here, needed).answered
+        said = f"{len(first)} of {len(others)} other members answer on their gossip port"
+        if len(first) < needed:
+            few = _servers(gossip.servers_here())
+            raise Unbelievable(f"the cluster has {few}, and {said}: we may be cut off ({me})")
+        again = {name: at for name, at in asked.items() if name in lost and name not in first}
+        return frozenset(self._ask(again, here, len(again)).silent), said
+
+    def _ask(self, asked: Mapping[str, Address], here: Address, enough: int) -> Probe:
+        until = self._clock.monotonic() + PROBE_S
+        try:
+            return probe(asked, here[0], enough, lambda: until - self._clock.monotonic())
+        except OSError as error:
+            why = f"no probe can be sent from its address {here[0]}: {error.strerror or error}"
+            raise Unbelievable(f"{why}; is it the agent of this machine?") from error
 
     def close(self) -> None:
         with self._lock:
@@ -175,6 +225,17 @@ def combine(
     return {name: state for name, state in states.items() if name not in hidden}
 
 
+def _warning(servers: int) -> str:
+    return (
+        f"the cluster has {_servers(servers)}, and fewer than {FEWEST_SERVERS} prove nothing about"
+        " themselves: a loss counts only while half of the other members answer a probe"
+    )
+
+
+def _servers(count: int) -> str:
+    return f"{count} server{'s' * (count != 1)}"
+
+
 def _checks(answer: Answer) -> dict[str, str]:
     """Node by node what the leader says; Unbelievable if no leader stands behind it."""
     if answer.headers.get("x-consul-knownleader") != "true":
@@ -197,15 +258,18 @@ def _checks(answer: Answer) -> dict[str, str]:
 def _gossip(answer: Answer) -> Gossip:
     states: dict[str, str] = {}
     servers: set[str] = set()
+    addresses: dict[str, Address] = {}
     for each in _rows(answer.body, "members"):
         name, tags, status = _name(each.get("Name")), each.get("Tags"), each.get("Status")
         if not isinstance(tags, dict) or not isinstance(status, int):
             raise _nonsense(f"member {name}")
         if status in _BY_GOSSIP:
             states[name] = _BY_GOSSIP[status]
+        if (at := address(each.get("Addr"), each.get("Port"))) is not None:
+            addresses[name] = at
         if tags.get("role") == "consul":
             servers.add(name)
-    return Gossip(states, frozenset(servers))
+    return Gossip(states, frozenset(servers), addresses)
 
 
 def _leader(talk: Conversation) -> str:

@@ -14,6 +14,8 @@ agents = Table(
     Column("heartbeat_s", Float, nullable=False),
     Column("rules_version", String(64), nullable=False),  # what is in force there
     Column("central_version", String(64), nullable=False),  # of our rules that it holds
+    Column("rebooted_at", UtcDateTime),  # when another boot id was first reported, by our clock
+    Column("boot_id", String(64)),
     Column("details", JSON, nullable=False),
     *times(),
 )

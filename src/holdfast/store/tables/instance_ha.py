@@ -16,6 +16,7 @@ segments = Table(
     Column("recovery_method", String(16), nullable=False),
     flag("enabled", True),
     flag("trust_host_status"),
+    flag("trust_notifications"),
     Column("spare_hosts", Integer, nullable=False, default=0),
     *times(),
 )
@@ -47,6 +48,7 @@ notifications = Table(
     Column("status", String(16), nullable=False, index=True),
     Column("message", Text),
     Column("incident_id", Id, index=True),
+    Column("reporter", String(255)),  # the user who posted it
     *times(),
 )
 

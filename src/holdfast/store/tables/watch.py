@@ -46,6 +46,14 @@ monitors = Table(
     *times(),
 )
 
+registered_monitors = Table(
+    "registered_monitors",
+    metadata,
+    Column("observer", String(128), primary_key=True),
+    Column("registered_by", String(255), nullable=False),
+    *times(),
+)
+
 set_aside = Table(
     "set_aside",
     metadata,

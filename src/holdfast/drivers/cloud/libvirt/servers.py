@@ -6,7 +6,7 @@ until it runs elsewhere. Nothing is deleted, saved or imaged here: recovery need
 guest of this cloud has nobody else to bring it back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.drivers.cloud.libvirt import guest, hands
@@ -104,6 +104,9 @@ class LibvirtServers:
     def snapshot(self, server_id: str, name: str) -> str:
         self._fresh(server_id)
         refused("keeps no images: copy the guest's disks")
+
+    def image_properties(self, image_ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        return {}
 
     def images(self, server_id: str, name: str) -> Sequence[str]:
         return []

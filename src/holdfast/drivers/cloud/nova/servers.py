@@ -126,6 +126,17 @@ class NovaServers:
         with self._edge.call("servers.images", server_id) as cloud:
             return [one["id"] for one in _images(cloud, server_id, name) if _handed(one)]
 
+    def image_properties(self, image_ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        found = {}
+        for image_id in image_ids:
+            with self._edge.call("servers.image_properties", image_id) as cloud:
+                try:
+                    said = answer(cloud.image.get(f"/images/{quote(image_id, safe='')}"))
+                except NotFoundException:
+                    continue
+                found[image_id] = {name: one for name, one in said.items() if isinstance(one, str)}
+        return found
+
     def lock(self, server_id: str, reason: str) -> None:
         details = {"locked_reason": reason[:LONGEST_REASON]} if reason else None
         self._act("servers.lock", server_id, "lock", details)
@@ -248,6 +259,8 @@ def _server(one: Mapping[str, Any]) -> Server:
         flavor=flavor["original_name"],
         preemptible=is_preemptible(flavor.get("extra_specs") or {}),  # hidden from some roles
         metadata=dict(one["metadata"]),
+        extra_specs=dict(flavor.get("extra_specs") or {}),
+        image_id=(one.get("image") or {}).get("id", ""),  # the image of a volume is an empty text
         user_id=one["user_id"],
         created_at=datetime.fromisoformat(one["created"]),
         powered=one.get("OS-EXT-STS:power_state") == POWERED,

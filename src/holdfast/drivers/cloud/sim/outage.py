@@ -42,6 +42,18 @@ def cut_off(world: World, name: str) -> None:
     )
 
 
+def hang(world: World, name: str) -> None:
+    """The kernel of the host hangs: nothing runs on it any more and nothing is heard of it, but it
+    has power. Its servers keep the status they had; what was moving to it waits."""
+    host = world.host(name)
+    world.subject = host["name"]
+    world.run("DELETE FROM domains WHERE host_id = ?", host["id"])
+    world.run(
+        "UPDATE hosts SET failed_at = COALESCE(failed_at, ?) WHERE id = ?",
+        *(world.now, host["id"]),
+    )
+
+
 def reach_again(world: World, name: str) -> None:
     """The host that was cut off is heard again. Its nova-compute has not restarted: what left it
     meanwhile still runs there, and it cannot be un-forced."""
@@ -74,8 +86,8 @@ def power_on(world: World, name: str) -> None:
     """The host, or at least its nova-compute, starts again.
 
     Domains of servers that have left are destroyed and their evacuations marked cleaned, so that
-    the service may be un-forced. Live migrations from here are forgotten. After a power loss the
-    servers still here are found stopped; a host that never lost power keeps running them.
+    the service may be un-forced. Live migrations from here are forgotten. Servers still here whose
+    guests were lost with the power or the kernel are found stopped; others run on.
     """
     host = world.host(name)
     world.subject = host["name"]
@@ -84,11 +96,12 @@ def power_on(world: World, name: str) -> None:
     ):
         world.abandon_move(server["id"])
         world.run(f"UPDATE servers SET {IDLE} WHERE id = ?", server["id"])
-    if not host["powered"]:
+    if not host["powered"] or host["failed_at"] is not None:
         world.run(
-            f"UPDATE servers SET status = 'SHUTOFF', {IDLE} WHERE host_id = ?"
+            f"UPDATE servers SET status = 'SHUTOFF', {IDLE} WHERE host_id = ?1"
             " AND status = 'ACTIVE' AND dest_host_id IS NULL"
-            " AND task_state IS NOT 'deleting'",
+            " AND task_state IS NOT 'deleting'"
+            " AND id NOT IN (SELECT server_id FROM domains WHERE host_id = ?1)",
             host["id"],
         )
     world.run(

@@ -9,7 +9,7 @@ delete sets a stuck one free. Locks stop users, not us.
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.drivers.cloud.sim.placement import order_of, place
@@ -119,6 +119,13 @@ class SimServers:
             )
             return [row["id"] for row in rows]
 
+    def image_properties(self, image_ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        """Of the images that servers were made from: `Simulator.set_image`."""
+        with self._wire.look("servers.image_properties") as world:
+            names = ", ".join("?" for _ in image_ids)
+            rows = world.all(f"SELECT * FROM meta WHERE name IN ({names})", *image_ids)
+            return {row["name"]: json.loads(row["value"]) for row in rows}
+
     def lock(self, server_id: str, reason: str) -> None:
         with self._wire.call("servers.lock", server_id) as world:
             world.server(server_id)
@@ -179,6 +186,8 @@ def server_of(row: sqlite3.Row) -> Server:
         flavor=row["flavor"],
         preemptible=is_preemptible(json.loads(row["extra_specs"] or "{}")),
         metadata=json.loads(row["metadata"]),
+        extra_specs=json.loads(row["extra_specs"] or "{}"),
+        image_id=row["image"] or "",
         user_id=row["user_id"],
         created_at=moment(row["created_at"]),
         powered=row["status"] in _POWERED and not row["crashed"],

@@ -84,13 +84,20 @@ def _unheard(world: World, row: sqlite3.Row) -> bool:
 
 
 def _service(world: World, row: sqlite3.Row) -> Service:
-    silent = row["failed_at"]
     return Service(
         host=row["name"],
         state="up" if world.looks_up(row) else "down",
         enabled=bool(row["enabled"]),
         disabled_reason=row["disabled_reason"],
         forced_down=bool(row["forced_down"]),
-        # As Nova's: whoever changes the row sets it, not the host alone.
-        updated_at=moment(world.now if silent is None else max(silent, row["changed_at"])),
+        updated_at=moment(_updated_at(world, row)),
     )
+
+
+def _updated_at(world: World, row: sqlite3.Row) -> float:
+    """When the host reported last, or somebody changed its row since, as Nova's."""
+    silent, every = row["failed_at"], world.settings.report_s
+    heard: float = world.now if silent is None else silent
+    if every:
+        heard = max(heard - heard % every, row["restarted_at"] or 0.0)
+    return heard if silent is None and not every else max(heard, row["changed_at"])

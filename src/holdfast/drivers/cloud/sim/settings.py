@@ -46,6 +46,7 @@ class Settings:
     delete_s: float = 0.0  # a server is `deleting` that long
     action_s: float = 0.0  # stop, start, shelve, evacuate, ... take that long
     service_down_s: float = 0.0  # a dead host's service still looks up that long
+    report_s: float = 0.0  # how often a nova-compute reports; 0: all the time
     fence_lies: bool = False  # a fence takes the order, and the power stays as it is
 
     def applies_to(self, call: str) -> bool:

@@ -6,6 +6,7 @@ true. It goes round the faults: its own calls never fail by chance, and none is 
 `calls()`. Its effects are recorded as `sim.…`.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -139,6 +140,12 @@ class Simulator:
             world.subject = boot(world, order, host)
             return server_of(world.server(world.subject))
 
+    def set_image(self, server_id: str, properties: Mapping[str, str]) -> None:
+        """The server was made from an image with these properties."""
+        with self._open("set_image", server_id) as world:
+            name, value = f"image:{world.server(server_id)['id']}", json.dumps(dict(properties))
+            world.run("INSERT OR REPLACE INTO meta VALUES (?, ?)", name, value)
+
     def add_volume(
         self, name: str, project_id: str, size_gb: int, server_id: str | None = None
     ) -> Volume:
@@ -183,6 +190,12 @@ class Simulator:
         run on. Evacuated before somebody takes its power, they run twice (`running`)."""
         with self._open("cut_host", name) as world:
             outage.cut_off(world, name)
+
+    def hang_host(self, name: str) -> None:
+        """Its kernel hangs: its servers are dead, it is silent, and its BMC reads on. A
+        `recover_host` reboots it."""
+        with self._open("hang_host", name) as world:
+            outage.hang(world, name)
 
     def mend_host(self, name: str) -> None:
         """The host that was cut off is heard again, as if nothing had been. Conflict if it has lost

@@ -18,7 +18,8 @@ from holdfast.ports.clock import Clock
 
 SERVERS = (
     "SELECT s.*, h.name AS host,"
-    " (SELECT extra_specs FROM flavors WHERE id = s.flavor OR name = s.flavor) AS extra_specs"
+    " (SELECT extra_specs FROM flavors WHERE id = s.flavor OR name = s.flavor) AS extra_specs,"
+    " (SELECT name FROM meta WHERE name = 'image:' || s.id) AS image"
     " FROM servers s LEFT JOIN hosts h ON h.id = s.host_id"
 )
 
