@@ -78,6 +78,16 @@ def test_a_host_whose_agent_beats_after_the_report_is_not_cut(site: HealHouse) -
     assert not cut(site)
 
 
+def test_a_contradiction_that_lasts_is_one_line_of_the_story(site: HealHouse) -> None:
+    report = site.report(HOST)
+    for _ in range(24):
+        site.run(seconds=5)
+        beat(site, HOST)
+    story = site.m.store.cases.case(site.incident(report).id).timeline
+    held = [row["sentence"] for row in story if row["sentence"].startswith("held")]
+    assert len(held) == len(set(held)) <= 3, held
+
+
 def test_a_report_is_contradicted_by_nova_where_there_is_no_agent(site: HealHouse) -> None:
     report = site.report(HOST)
     site.run(minutes=5)

@@ -186,9 +186,9 @@ def _contradiction(
     signs: Sequence[Sign], reports: Sequence[FailureReport], seen_well: str, now: datetime
 ) -> str:
     said = [
-        f"{sign.source} gave a sign of life at {_clock(sign.at)}"
+        f"{sign.source} gave a sign of life since"  # without its time: the sentence is kept once
         for sign in signs
-        if sign.at is not None and any(sign.contradicts(one, now) for one in reports)
+        if any(sign.contradicts(one, now) for one in reports)
     ]
     if seen_well:
         said.append(seen_well)
