@@ -545,8 +545,7 @@ class History:
     def _check_started_in_place(self) -> None:
         """A host that rebooted and was not cut: its incident ended by itself, and the servers that
         were seen to run when it died run."""
-        late = self.lie in (OUTAGE, LATE_BEATS)  # a report or a beat may be minutes late
-        if self.kind != "reboots" or self.beat_s is None or SUBJECT in self.cuts or late:
+        if self.kind != "reboots" or self.beat_s is None or SUBJECT in self.cuts:
             return
         open_ = "SELECT status, sentence FROM incidents WHERE closed_at IS NULL"
         assert not (found := self.book.execute(open_).fetchall()), found
