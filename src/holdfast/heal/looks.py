@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.model.host import same
 from holdfast.ports.clock import Clock, SystemClock
-from holdfast.ports.cloud import Cloud, Migration, Server
+from holdfast.ports.cloud import Cloud, Migration
 
 #: How old an answer may be that says that something is still under way: so much, or so many times
 #: what it took to get, for a cloud that is busy is not helped by questions.
@@ -38,23 +38,15 @@ class Looks:
         def ask() -> Sequence[Migration]:
             return cloud.moves.migrations(source_host=source)
 
-        asked, answer = self._answers.get(key, NEVER)
-        if asked >= came - self._fresh_s(key):
+        def is_enough(asked: float, answer: Sequence[Migration]) -> bool:
+            if asked >= came:
+                return True
+            if asked < came - self._fresh_s(key):
+                return False
             found = _latest(answer, server_id, after)
-            if found is not None and found.status != "failed":
-                return found
-        return _latest(self._shared(key, came, ask), server_id, after)
+            return found is not None and found.status != "failed"
 
-    def server(self, cloud: Cloud, source: str, server_id: str) -> Server | None:
-        """As it was a moment ago, if it was on that host."""
-        key = f"servers/{source}"
-
-        def ask() -> dict[str, Server]:
-            return {one.id: one for one in cloud.servers.list(host=source)}
-
-        since = self._clock.monotonic() - self._fresh_s(key)
-        found: Server | None = self._shared(key, since, ask).get(server_id)
-        return found
+        return _latest(self._shared(key, is_enough, ask), server_id, after)
 
     def _fresh_s(self, key: str) -> float:
         return max(FRESH_S, RESTS * self._took.get(key, 0.0))
@@ -66,18 +58,22 @@ class Looks:
             return [one.host for one in cloud.services.list() if one.forced_down]
 
         since = self._clock.monotonic() - FORCED_S
-        return any(same(host, one) for one in self._shared("forced", since, ask))
+        forced = self._shared("forced", lambda at, _: at >= since, ask)
+        return any(same(host, one) for one in forced)
 
-    def _shared(self, key: str, since: float, ask: Callable[[], Any]) -> Any:
-        """An answer to a question that was asked no earlier than that. One asks for all who came
-        meanwhile; while it waits too long for an answer, everybody asks for himself."""
+    def _shared(
+        self, key: str, is_enough: Callable[[float, Any], bool], ask: Callable[[], Any]
+    ) -> Any:
+        """The last answer, if it and the time of its question are enough; else a new one. One
+        thread asks for all that came meanwhile; a thread that waits too long for it asks itself."""
+        if is_enough(*(known := self._answers.get(key, NEVER))):
+            return known[1]
         with self._lock:
             asker = self._askers.setdefault(key, threading.Lock())
         alone = not asker.acquire(timeout=PATIENCE_S)
         try:
-            asked, answer = self._answers.get(key, NEVER)
-            if asked >= since:
-                return answer
+            if is_enough(*(known := self._answers.get(key, NEVER))):
+                return known[1]
             asked = self._clock.monotonic()
             answer = ask()
             self._took[key] = self._clock.monotonic() - asked

@@ -5,6 +5,7 @@ is a choice. Every step looks first, so that any manager can go on anywhere.
 """
 
 import logging
+import threading
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -27,6 +28,9 @@ LOG = logging.getLogger(__name__)
 #: How often a move that is under way is looked at; the longer it takes, the rarer.
 LOOK_S, LONGEST_LOOK_S = 0.4, 3.0
 LONGEST_PAUSE_S = 60.0
+#: Servers that one manager locks and has evacuated at once: the first ones are on their way while
+#: the others still wait. A thread waits at most so long, then other work has it.
+IN_TURN, TURN_S = 4, 10.0
 _NAMES = uuid.UUID("5b0c8d8e-0d0e-4a53-8c5c-6a3a1b1f9c42")
 
 
@@ -60,6 +64,7 @@ class Move:
         self._desk = desk
         self._still_off = StillOff(desk)
         self._looks = Looks(desk.clock)
+        self._turns = threading.BoundedSemaphore(IN_TURN)
 
     def steps(self) -> Sequence[Step]:
         return (Step("move", self.run, kept=False),)
@@ -85,12 +90,18 @@ class Move:
         last = self._looks.last(cloud, move.source_host, move.server_id, known)
         if last is not None and last.status in UNDER_WAY:
             self._under_way(run, cloud, move, last)
-        server = self._server(run, cloud, move, last)
-        run.memo["server"] = server
-        if server.task_state == "deleting":
-            raise Over(IGNORED, "it is being deleted")
         if last is not None and last.status == "done":
-            return self._settle(run, cloud, server, move, last)
+            return self._settle(run, cloud, self._server(run, cloud, move), move, last)
+        if not self._turns.acquire(timeout=TURN_S):
+            raise NotYet(f"{move.server_name}: other servers are evacuated first", LOOK_S)
+        try:
+            return self._leave(run, cloud, move, last)
+        finally:
+            self._turns.release()
+
+    def _leave(self, run: Run, cloud: Cloud, move: ServerMove, last: Migration | None) -> str:
+        """Evacuate a server that no evacuation has taken anywhere; NotYet until it has arrived."""
+        server = self._server(run, cloud, move)
         if not same(server.host or "", move.source_host):
             return self._elsewhere(cloud, server, last)
         if in_place.is_in_place(self._incident(run)):
@@ -102,16 +113,16 @@ class Move:
         self._evacuate(run, cloud, server, move, last)
         raise NotYet(f"{move.server_name} leaves {move.source_host}", LOOK_S)
 
-    def _server(self, run: Run, cloud: Cloud, move: ServerMove, last: Migration | None) -> Server:
-        """Before anything was begun one list does for all of its host's."""
-        if last is None and not move.attempts and not in_place.is_in_place(self._incident(run)):
-            seen = self._looks.server(cloud, move.source_host, move.server_id)
-            if seen is not None:
-                return seen
+    def _server(self, run: Run, cloud: Cloud, move: ServerMove) -> Server:
+        """Read it anew: a user may have deleted it meanwhile."""
         try:
-            return cloud.servers.show(move.server_id)
+            server = cloud.servers.show(move.server_id)
         except NotFound:
             raise Over(IGNORED, "it was deleted meanwhile") from None
+        run.memo["server"] = server
+        if server.task_state == "deleting":
+            raise Over(IGNORED, "it is being deleted")
+        return server
 
     # arrived
 
@@ -171,7 +182,7 @@ class Move:
                 cloud.servers.reset(server.id)
             return
         age = (self._desk.incidents.now() - run.operation.due_at).total_seconds()
-        pause = min(LOOK_S + age * 0.1, LONGEST_LOOK_S)
+        pause = min(LOOK_S + age * 0.3, LONGEST_LOOK_S)
         raise NotYet(f"{move.server_name} is on its way to {dest or 'another host'}", pause)
 
     def _evacuate(
@@ -183,8 +194,10 @@ class Move:
         if not server.locked:
             del run.memo["server"]
             cloud.servers.lock(server.id, f"{LOCK} {incident.id}")
+        seen: Server | None = server
         if server.status not in plan.READY or server.task_state:
             cloud.servers.reset(server.id)
+            seen = None
         after = number(last.id) if last else 0
         # Aimed before, and nothing came of it: a crash, or a call that failed. There again.
         again = move.dest_host is not None and after == move.after_migration
@@ -197,7 +210,8 @@ class Move:
         ):
             raise NotYet(f"{target.host or 'the cloud'} takes no more now", LOOK_S)
         try:
-            cloud.moves.evacuate(server.id, target.host, as_it_was=move.was in plan.RAN)
+            as_it_was = move.was in plan.RAN
+            cloud.moves.evacuate(server.id, target.host, as_it_was=as_it_was, seen=seen)
         except Conflict:
             if not in_place.is_unanswered(move, [last] if last else []):  # nor was one before
                 desk.moves.note(move.uuid, run.claim, after_migration=ANSWERED)

@@ -155,8 +155,18 @@ class Servers(Protocol):
 class Moves(Protocol):
     """Servers leaving their host: one that died, or one that is to be emptied."""
 
-    def evacuate(self, server_id: str, host: str | None = None, *, as_it_was: bool = False) -> None:
+    def evacuate(
+        self,
+        server_id: str,
+        host: str | None = None,
+        *,
+        as_it_was: bool = False,
+        seen: Server | None = None,
+    ) -> None:
         """Refused (Conflict) while the source's service looks up, and while one is under way.
+
+        `seen`: the server as the caller read it a moment ago, for a cloud that does not itself
+        refuse a second evacuation.
 
         The server ends stopped; `as_it_was`, running if it ran, which is quicker than to start it
         afterwards. One that was in ERROR (as after a failed one) ends running. If no host

@@ -15,7 +15,7 @@ from holdfast.drivers.cloud.libvirt.deeds import Deeds
 from holdfast.drivers.cloud.libvirt.place import Rooms
 from holdfast.drivers.cloud.libvirt.servers import LibvirtServers
 from holdfast.model.errors import Conflict
-from holdfast.ports.cloud import Migration
+from holdfast.ports.cloud import Migration, Server
 
 
 class LibvirtMoves:
@@ -26,7 +26,14 @@ class LibvirtMoves:
         self._servers = servers
         self._rooms = rooms
 
-    def evacuate(self, server_id: str, host: str | None = None, *, as_it_was: bool = False) -> None:
+    def evacuate(
+        self,
+        server_id: str,
+        host: str | None = None,
+        *,
+        as_it_was: bool = False,
+        seen: Server | None = None,
+    ) -> None:
         """Besides what the port says: Conflict, too, if a disk is not shared, and if any host that
         answers runs it."""
         self._deeds.settle()

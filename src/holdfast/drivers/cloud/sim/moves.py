@@ -10,7 +10,7 @@ from holdfast.drivers.cloud.sim.servers import Action, begin, check
 from holdfast.drivers.cloud.sim.wire import Wire
 from holdfast.drivers.cloud.sim.world import World, moment
 from holdfast.model.errors import Conflict
-from holdfast.ports.cloud import Migration
+from holdfast.ports.cloud import Migration, Server
 
 EVACUATE = Action("evacuate", frozenset({"ACTIVE", "SHUTOFF", "ERROR"}), "rebuilding", "SHUTOFF")
 LIVE = Action("live migrate", frozenset({"ACTIVE"}), "migrating", "ACTIVE")
@@ -20,7 +20,14 @@ class SimMoves:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def evacuate(self, server_id: str, host: str | None = None, *, as_it_was: bool = False) -> None:
+    def evacuate(
+        self,
+        server_id: str,
+        host: str | None = None,
+        *,
+        as_it_was: bool = False,
+        seen: Server | None = None,
+    ) -> None:
         with self._wire.call("moves.evacuate", server_id) as world:
             server = world.server(server_id)
             _check(world, server)
