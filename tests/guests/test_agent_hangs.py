@@ -37,6 +37,7 @@ AGENT = {
     "services_every_s": 0.5,
 }
 HOGS = 3
+HUNG = "failed hang hung"
 #: As a service of the host: its socket says whether it is there; who starts it is told by a file.
 SERVICES = """\
 services:
@@ -109,13 +110,16 @@ def test_a_guest_whose_agent_falls_silent_and_that_does_nothing_is_recovered(
         eventually(lambda name=name: host.say(name, "a", 5) == b"channel\n")  # type: ignore[misc]
     # who never answered may still be booting; a wish that could not be read is, a minute later
     eventually(lambda: host.say("ah-hangs", "q", 5) == b"pinged\n", 240)
-    assert site.said(hangs) == []
+    # on a busy machine a guest may also be noted as stalled, which is true of it
+    assert HUNG not in site.said(hangs)
     for name in ("ah-hangs", "ah-unasked"):
         host.say(name, "x")
-    eventually(lambda: site.said(hangs) == ["failed hang hung"], 180)
+    eventually(lambda: HUNG in site.said(hangs), 180)
     recovered(site, hangs, 1)
     host.wait_ready("ah-hangs")
-    assert site.said(unasked) == []
+    assert site.said(hangs).count(HUNG) == 1
+    assert HUNG not in site.said(unasked)
+    assert site.incidents(unasked) == []
 
 
 @contextlib.contextmanager

@@ -143,6 +143,24 @@ def test_a_guest_that_nova_itself_puts_into_error_runs_again(town: Town) -> None
 
 @pytest.mark.slow("Nova does one action after the other")
 def test_what_people_ask_for_makes_no_traffic(town: Town) -> None:
+    for _ in range(3):
+        server = ask_for_all(town)
+        if stops(town, server) == 1:
+            break
+        # Nova read the guest's power before the start and its row after it, as happens on a busy
+        # machine: it stopped the server by itself, which nobody asked for
+    other = town.host.boot(town.owner, "last")  # what is said of it comes after all of that
+    town.host.guest(other, "crashed")
+    town.recovered(other)
+    assert stops(town, server) == 1
+    town.owner.compute.delete_server(server)
+    time.sleep(2)
+    assert town.observations(server) == []
+    assert town.incidents(server) == []
+
+
+def ask_for_all(town: Town) -> str:
+    """Have a server stopped, started, set to error and back, and rebooted; its id."""
     host, owner = town.host, town.owner.compute
     server = host.boot(town.owner, "asked")
     owner.stop_server(server)
@@ -158,10 +176,10 @@ def test_what_people_ask_for_makes_no_traffic(town: Town) -> None:
     eventually(
         lambda: (host.shown(server).status, host.shown(server).task_state) == ("ACTIVE", None)
     )
-    other = host.boot(town.owner, "last")  # what is said of it comes after all of that
-    host.guest(other, "crashed")
-    town.recovered(other)
-    owner.delete_server(server)
-    time.sleep(2)
-    assert town.observations(server) == []
-    assert town.incidents(server) == []
+    return server
+
+
+def stops(town: Town, server: str) -> int:
+    """How often the server was stopped, by whomever."""
+    found = town.host.admin.compute.get(f"/servers/{server}/os-instance-actions").json()
+    return sum(one["action"] == "stop" for one in found["instanceActions"])

@@ -63,6 +63,7 @@ def test_a_simulated_host_that_is_cut_off_is_seen_by_a_monitor_that_votes(tmp_pa
         (own,) = client.monitors.list()
         assert (own["registered"], own["registered_by"]) == (True, "holdfast up")
         name = client.hosts.list()[0]["hypervisor_hostname"]
+        eventually(lambda: client.monitors.list()[0]["hosts"])  # until then it knows no host
         eventually(lambda: client.monitors.host(name)["votes"]["against"] == [own["observer"]])
         client.sim.cut_host(name, "storage")
         eventually(lambda: client.monitors.host(name)["votes"]["for"] == [own["observer"]])
