@@ -152,9 +152,9 @@ def test_a_guest_whose_processor_gets_no_time_is_told_of_and_not_touched(
     for name in ("ah-starves", "ah-spins"):
         host.say(name, "b")
     with starved(host, "ah-starves"):
-        eventually(lambda: site.said(starves) == ["noted hang stalled"])
-    (told,) = site.observations(starves)
-    assert told["evidence"]["reason"] == "vcpu 0"
+        eventually(lambda: site.said(starves))
+    assert set(site.said(starves)) == {"noted hang stalled"}  # twice, if it got some in between
+    assert site.observations(starves)[0]["evidence"]["reason"] == "vcpu 0"
     assert site.said(spins) == []
     assert site.incidents(starves) == []
     assert host.pid("ah-starves") == pid
