@@ -14,11 +14,11 @@ import threading
 import time
 
 import holdfast.cmd.agent  # noqa: F401  what the agent is in memory, this is
-from holdfast.drivers.metrics.libvirt import LibvirtMeasures
-from holdfast.ports.clock import SystemClock
+from holdfast.drivers.libvirt.metrics import LibvirtMeasures
+from holdfast.metrics.collector import Collector
+from holdfast.metrics.passes import Passes
 from holdfast.ports.metrics import Snapshot
-from holdfast.watch.metrics.collect import Collector
-from holdfast.watch.metrics.passes import Passes
+from holdfast.runtime.clock import SystemClock
 
 
 def main() -> None:

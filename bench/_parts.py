@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.deployment import Options, all_in_one, separate
-from tests.servers import PostgreSQL, RabbitMQ
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.rabbitmq import RabbitMQ
 
-from holdfast.client import Client
-from holdfast.drivers.cloud.sim import Simulator
-from holdfast.ports.clock import SystemClock
+from holdfast.client.client import Client
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.runtime.clock import SystemClock
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from holdfast.db import migrations
+from holdfast.db.engine import Database
+from holdfast.db.tables import allocations, hosts, leases, operations, reservations
 from holdfast.model.lease import BEFORE_END, END, SEQUENCE, START
 from holdfast.model.operation import WAITING
-from holdfast.ports.clock import SystemClock
-from holdfast.store import migrations
-from holdfast.store.database import Database
-from holdfast.store.tables import allocations, hosts, leases, operations, reservations
+from holdfast.runtime.clock import SystemClock
 
 DAYS = 365
 #: Nothing of it falls due while something is measured.

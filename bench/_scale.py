@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import sqlalchemy as sa
 
-from holdfast.ports.clock import SystemClock
-from holdfast.store import migrations
-from holdfast.store.database import Database
+from holdfast.db import migrations
+from holdfast.db.engine import Database
+from holdfast.runtime.clock import SystemClock
 
 #: How many hosts one of the leases holds.
 HOSTS_OF_A_LEASE = 10

@@ -30,11 +30,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from holdfast.model.alarm_rules import BadRules
-from holdfast.model.alarm_rules_file import parse
+from holdfast.alarms.engine import Engine, Prepared
+from holdfast.alarms.rules import BadRules
+from holdfast.alarms.rules_file import parse
+from holdfast.alarms.tracks import FIRING
 from holdfast.ports.metrics import GUEST, Entity, Reading, Snapshot, Table
-from holdfast.watch.alarms.change import FIRING
-from holdfast.watch.alarms.engine import Engine, Prepared
 
 FIELDS = 52
 RULES = 20

@@ -34,11 +34,11 @@ from tests.processes import Program, free_port, script
 from bench import _blazar
 from bench._rows import Booking, Owner
 from bench.api_rate import CONNECTIONS, LEASES, rate
+from holdfast.db import Store, migrations
 from holdfast.model.lease import BEFORE_END, END, SEQUENCE, START, Lease, Reservation
 from holdfast.model.operation import Operation
-from holdfast.ports.clock import SystemClock
 from holdfast.ports.ledger import Work
-from holdfast.store import Store, migrations
+from holdfast.runtime.clock import SystemClock
 
 ROUNDS = 2
 THREADS = 4

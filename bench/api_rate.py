@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from tests.e2e.deployment import soon, wire_date
 
 from bench._parts import embedded, programs
-from holdfast.client import Client
+from holdfast.client.client import Client
 
 CONNECTIONS = 4
 LEASES = 100

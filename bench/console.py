@@ -26,11 +26,11 @@ from falcon import testing
 
 from bench._rows import Booking, Owner, bookings, fill, host_name
 from holdfast import conf as configuration
-from holdfast import service
-from holdfast.api.shared import LASTS_S
-from holdfast.model import matrix
-from holdfast.store import Store
-from holdfast.store.tables import hosts
+from holdfast.api.concurrency import LASTS_S
+from holdfast.app import service
+from holdfast.db import Store
+from holdfast.db.tables import hosts
+from holdfast.hostmonitor import matrix
 
 TOGETHER = 10
 RACK = 40

@@ -29,22 +29,21 @@ from typing import Any
 
 import sqlalchemy as sa
 from tests.e2e.deployment import write_config
-from tests.servers import PostgreSQL
+from tests.servers.postgresql import PostgreSQL
 
 from holdfast import conf as configuration
-from holdfast import service
-from holdfast.drivers.cloud.sim import Simulator
+from holdfast.app import service
+from holdfast.db import Store, migrations
+from holdfast.db.operations import apply_work
+from holdfast.db.tables import audit
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.jobs.job import Run, Step
+from holdfast.jobs.loop import Loop, Runner
 from holdfast.model.caller import Caller
 from holdfast.model.lease import END, SEQUENCE, START, Allocation, Lease, Reservation, Window
 from holdfast.model.operation import Operation
-from holdfast.ports.clock import SystemClock
 from holdfast.ports.ledger import Work
-from holdfast.store import Store, migrations
-from holdfast.store.tables import audit
-from holdfast.store.work import apply_work
-from holdfast.work.kind import Run, Step
-from holdfast.work.loop import Loop
-from holdfast.work.runner import Runner
+from holdfast.runtime.clock import SystemClock
 
 MANAGERS = 4
 ADMIN = Caller("bench", "bench", ("admin",), is_admin=True)

@@ -21,17 +21,17 @@ from datetime import timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
-from tests.servers import PostgreSQL
+from tests.servers.postgresql import PostgreSQL
 
 from bench import _rows
 from bench._parts import spread
 from bench._rows import Owner
 from holdfast import conf
+from holdfast.app.service import Core, ManagerPart, connect_cloud
+from holdfast.db.tables import things
 from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError
 from holdfast.ports.manager import NewLease, NewReservation
-from holdfast.service import Core, ManagerPart, connect_cloud
-from holdfast.store.tables import things
 
 HOSTS, LEASES, TOGETHER = 200, 200, 20
 #: The last ones are free all year, one for each lease that is created here.

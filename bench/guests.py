@@ -26,13 +26,14 @@ from typing import Any
 import psutil
 import sqlalchemy as sa
 from tests.e2e.deployment import separate
-from tests.guests.host import GuestHost
-from tests.guests.site import Site, settings, staffed
+from tests.libvirt.host import GuestHost
+from tests.libvirt.site import Site, settings, staffed
 from tests.processes import eventually
-from tests.servers import PostgreSQL, RabbitMQ
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.rabbitmq import RabbitMQ
 
 from bench._parts import spread
-from holdfast.drivers.guests import loop
+from holdfast.drivers.libvirt import connection
 
 LIMIT_S = 0.2
 LOOK_S = 0.003
@@ -50,7 +51,7 @@ class Witness:
     def __init__(self, host: GuestHost, database_url: str) -> None:
         self._heard: dict[str, list[float]] = {}
         self._stored: dict[str, list[float]] = {}
-        libvirt = loop.running()
+        libvirt = connection.running()
         self._stopped = libvirt.VIR_DOMAIN_EVENT_STOPPED
         self._way = libvirt.openReadOnly(host.url)
         kind = libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE

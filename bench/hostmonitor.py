@@ -26,8 +26,8 @@ from lab.place import Place
 from tests.e2e.deployment import write_config
 from tests.hostmonitor.house import House, Monitor, built, now, soon
 from tests.processes import Program, eventually
-from tests.servers import PostgreSQL
 from tests.servers.consul import COMPUTES, NETWORKS, Site
+from tests.servers.postgresql import PostgreSQL
 
 from bench._parts import spread
 from lab import monitors

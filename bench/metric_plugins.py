@@ -27,14 +27,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from holdfast.drivers.metrics.own import OwnProcess
+from holdfast.metrics import collector, plugin_input
+from holdfast.metrics.linux import OwnProcess
+from holdfast.metrics.plugin_input import SharedDicts
+from holdfast.metrics.plugin_runner import Limits, PluginRunner
 from holdfast.model.errors import HoldfastError
 from holdfast.ports.metric_plugins import CALLBACKS, Note
 from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Entity, Reading, Snapshot, Table
-from holdfast.watch.metrics import dicts, rates
-from holdfast.watch.metrics.plugin_limits import Limits
-from holdfast.watch.metrics.plugins import PluginRunner
-from holdfast.watch.metrics.shared import Shared
 
 PASSES = 30
 BEGIN = datetime(2026, 11, 16, tzinfo=UTC)
@@ -63,19 +62,21 @@ class Site:
         ]
         self.disks = [_part(DISK, one, name) for one in self.guests for name in ("vda", "vdb")]
         self.nics = [_part(NIC, one, "tap0") for one in self.guests]
-        names = ("cpu_time_ns", "cpu_user_ns", "cpu_system_ns", *rates.PROCESS_RATES, "rss_kib")
-        vcpus = [name for n in range(2) for name in rates.vcpu_names(n)]
-        self.of_guests = [*names, *vcpus, *rates.RAM]
+        names = ("cpu_time_ns", "cpu_user_ns", "cpu_system_ns", *collector.PROCESS_RATES, "rss_kib")
+        vcpus = [name for n in range(2) for name in collector.vcpu_names(n)]
+        self.of_guests = [*names, *vcpus, *collector.RAM]
 
     def __next__(self) -> Snapshot:
         self.passes += 1
         value = float(self.passes)
-        host = dict.fromkeys((*rates.HOST_RATES, "load1", "mem_total_bytes", "vms_running"), value)
+        host = dict.fromkeys(
+            (*collector.HOST_RATES, "load1", "mem_total_bytes", "vms_running"), value
+        )
         tables = {
             HOST: Table(HOST, [Reading(self.host, host)]),
             GUEST: _table(GUEST, self.guests, self.of_guests, value),
-            DISK: _table(DISK, self.disks, rates.DISK, value),
-            NIC: _table(NIC, self.nics, rates.NIC, value),
+            DISK: _table(DISK, self.disks, collector.DISK_FIELDS, value),
+            NIC: _table(NIC, self.nics, collector.NIC_FIELDS, value),
         }
         at = BEGIN + timedelta(seconds=value)
         return Snapshot("cmp-7", self.passes, at, value, 1.0, tables)
@@ -135,7 +136,7 @@ def floor(site: Site, plugins: int) -> float:
     """The calls alone, on dicts that are there, in ms."""
     space: dict[str, Any] = {}
     exec(CODE.replace(", ctx", ", ctx=None"), space)
-    made = {name: dicts.CALLBACKS[name](next(site)) for name in CALLBACKS}
+    made = {name: plugin_input.CALLBACKS[name](next(site)) for name in CALLBACKS}
     calls = [[getattr(space["Idle"](), name) for name in CALLBACKS] for _ in range(plugins)]
 
     def loop() -> None:
@@ -154,9 +155,9 @@ def making(site: Site) -> tuple[float, float, float, int]:
         snapshot = next(site)
         made: list[Any] = []
         plain.append(
-            cpu_ms(lambda: made.extend(dicts.CALLBACKS[n](snapshot) for n in CALLBACKS))  # noqa: B023
+            cpu_ms(lambda: made.extend(plugin_input.CALLBACKS[n](snapshot) for n in CALLBACKS))  # noqa: B023
         )
-        shared = Shared(snapshot)
+        shared = SharedDicts(snapshot)
         frozen.append(cpu_ms(lambda: [shared.of(n) for n in CALLBACKS]))  # noqa: B023
         copied.append(cpu_ms(lambda: copy.deepcopy(made)))  # noqa: B023
         count = sum(map(len, made))

@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.guests.host import FILE_DISK
+from tests.libvirt.host import FILE_DISK
 from tests.metrics.host import NIC, TapHost
 from tests.processes import eventually, free_port
 

@@ -21,12 +21,10 @@ from itertools import pairwise
 
 import psutil
 
+from holdfast.leases.openings import openings
+from holdfast.leases.placement import Choice, HostRequest, choose, conditions
+from holdfast.model.capacity import CapacitySnapshot, Hold, Line
 from holdfast.model.host import Host, Inventory
-from holdfast.model.stock import Stock
-from holdfast.model.timeline import Hold, Line
-from holdfast.reserve.conditions import conditions
-from holdfast.reserve.openings import openings
-from holdfast.reserve.plan import Choice, HostRequest, choose
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -79,11 +77,11 @@ def _minutes(seconds: float) -> float:
     return max(60.0, seconds // 60 * 60)
 
 
-def stock(count: int, load: float = 0.8) -> Stock:
+def stock(count: int, load: float = 0.8) -> CapacitySnapshot:
     chance = random.Random(count)
     hosts = {number: host(number) for number in range(1, count + 1)}
     lines = {number: Line(holds(chance, load)) for number in hosts}
-    return Stock(hosts, lines)
+    return CapacitySnapshot(hosts, lines)
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ def weight() -> float:
     return float(psutil.Process().memory_info().rss) / 2**20
 
 
-def book(house: Stock, chance: random.Random) -> None:
+def book(house: CapacitySnapshot, chance: random.Random) -> None:
     """Some hosts get another line, with as many holds."""
     assert isinstance(house.lines, dict)
     for host_id in chance.sample(list(house.hosts), BOOKED):
@@ -179,13 +177,13 @@ def said(values: Sequence[float]) -> str:
 class House:
     """Hosts that are booked one request after the other."""
 
-    stock: Stock
+    stock: CapacitySnapshot
     lines: dict[int, Line]
 
     @classmethod
     def empty(cls, count: int) -> House:
         lines: dict[int, Line] = {}
-        return cls(Stock({n: host(n) for n in range(1, count + 1)}, lines), lines)
+        return cls(CapacitySnapshot({n: host(n) for n in range(1, count + 1)}, lines), lines)
 
     def book(self, ids: Sequence[int], request: HostRequest) -> None:
         for host_id in ids:
@@ -194,12 +192,12 @@ class House:
             self.lines[host_id] = Line([*left, Hold(request.start, request.end)])
 
 
-def best_fit(request: HostRequest, stock: Stock) -> Sequence[int]:
+def best_fit(request: HostRequest, stock: CapacitySnapshot) -> Sequence[int]:
     answer = choose(request, stock)
     return answer.host_ids if isinstance(answer, Choice) else ()
 
 
-def first_fit(request: HostRequest, stock: Stock) -> Sequence[int]:
+def first_fit(request: HostRequest, stock: CapacitySnapshot) -> Sequence[int]:
     free = [i for i in stock.hosts if stock.line(i).is_free(request.start, request.end)]
     return free[: request.high] if len(free) >= request.low else ()
 
@@ -216,7 +214,9 @@ def trace(seed: int, count: int) -> Iterator[HostRequest]:
         yield HostRequest(amount, amount, start, start + length, now=now)
 
 
-def refused(fit: Callable[[HostRequest, Stock], Sequence[int]], seed: int) -> tuple[float, float]:
+def refused(
+    fit: Callable[[HostRequest, CapacitySnapshot], Sequence[int]], seed: int
+) -> tuple[float, float]:
     """Of the requests, and of the host-hours asked for, the share that could not be had."""
     house, no, hours_no, hours = House.empty(60), 0, 0.0, 0.0
     for request in trace(seed, REQUESTS):

@@ -18,8 +18,8 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from tests.heal.fleet import Fleet
-from tests.servers import PostgreSQL
+from tests.recovery.fleet import Fleet
+from tests.servers.postgresql import PostgreSQL
 
 LIMIT_S = 10
 LATENCY_S = 0.2

@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from tests.heal.fleet import Fleet
-from tests.servers import PostgreSQL
+from tests.recovery.fleet import Fleet
+from tests.servers.postgresql import PostgreSQL
 
-from holdfast.store.orders import OrderStore
+from holdfast.db.incident_actions import OrderStore
 
 RACKS, PER_RACK, SERVERS = 10, 40, 3
 LATENCY_S = 0.05

@@ -22,15 +22,14 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from bench.plan_scale import DAY, HOUR, NOW, holds, host
+from holdfast.leases.repair_planner import AffectedReservation, RepairPlan, plan_repair
+from holdfast.leases.resources.base import Resource
+from holdfast.leases.resources.host import HostResource
+from holdfast.leases.resources.instance import InstanceResource
+from holdfast.leases.resources.instance_placement import capacity
+from holdfast.model.capacity import CapacitySnapshot, Hold, Line, hold_of, too_much
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
-from holdfast.model.stock import Stock, hold_of
-from holdfast.model.timeline import Hold, Line, too_much
 from holdfast.ports.ledger import Ledger
-from holdfast.reserve.mend import Hurt, RepairPlan, mend
-from holdfast.reserve.resource import Resource
-from holdfast.reserve.resources.host import HostResource
-from holdfast.reserve.resources.instance import InstanceResource
-from holdfast.reserve.resources.slots_plan import capacity
 
 RESOURCES: dict[str, Resource] = {one.type: one for one in (HostResource(), InstanceResource())}
 BEGAN = datetime.fromtimestamp(NOW, UTC)
@@ -104,11 +103,11 @@ def spec_of_slots(chance: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def hurts(scene: Scene, failed: Sequence[int], count: int) -> list[Hurt]:
+def hurts(scene: Scene, failed: Sequence[int], count: int) -> list[AffectedReservation]:
     """On each failed host one reservation after the other, of a few hours to a day; some lost two
     hosts at once."""
     chance = random.Random(1)
-    found: list[Hurt] = []
+    found: list[AffectedReservation] = []
     while len(found) < count:
         for one, other in zip(failed, [*failed[1:], failed[0]], strict=True):
             start = NOW + len(found) // len(failed) * 12 * HOUR + chance.randrange(0, 8) * HOUR
@@ -129,22 +128,24 @@ def window(start: float, end: float) -> Window:
     return Window(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC))
 
 
-def hurt(number: int, kind: str, spec: dict[str, Any], lost: Sequence[Allocation]) -> Hurt:
+def hurt(
+    number: int, kind: str, spec: dict[str, Any], lost: Sequence[Allocation]
+) -> AffectedReservation:
     held = lost[0].held
     status = "active" if held.start <= BEGAN else "pending"
     reservation = Reservation(f"r{number:05d}", kind, status, spec=spec, allocations=tuple(lost))
     lease = Lease(f"l{number:05d}", "", "", "p", held.start, held.end, reservations=(reservation,))
-    return Hurt(lease, reservation, tuple(lost))
+    return AffectedReservation(lease, reservation, tuple(lost))
 
 
 # measure
 
 
-def measure(name: str, house: Stock, asked: Sequence[Hurt]) -> RepairPlan:
+def measure(name: str, house: CapacitySnapshot, asked: Sequence[AffectedReservation]) -> RepairPlan:
     gc.collect()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     own, began = time.thread_time(), time.monotonic()
-    plan = mend(asked, house, RESOURCES, LEDGER, BEGAN)
+    plan = plan_repair(asked, house, RESOURCES, LEDGER, BEGAN)
     own, took = time.thread_time() - own, time.monotonic() - began
     more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     wrong = wrongs(house, plan)
@@ -155,7 +156,7 @@ def measure(name: str, house: Stock, asked: Sequence[Hurt]) -> RepairPlan:
     return plan
 
 
-def wrongs(house: Stock, plan: RepairPlan) -> int:
+def wrongs(house: CapacitySnapshot, plan: RepairPlan) -> int:
     """Hosts on which the plan and everybody's holds cannot all be."""
     more: dict[int, list[Hold]] = {}
     for one in plan.mended:
@@ -170,14 +171,16 @@ def wrongs(house: Stock, plan: RepairPlan) -> int:
 # houses with just enough room
 
 
-def just_enough(count: int, kinds: int, seed: int) -> tuple[Stock, list[Hurt]]:
+def just_enough(
+    count: int, kinds: int, seed: int
+) -> tuple[CapacitySnapshot, list[AffectedReservation]]:
     """Every free hour of every host is asked for by somebody who could have it, and by hosts'
     kinds: each reservation can use one, two or all kinds."""
     chance = random.Random(seed)
     hosts = {number: host(number) for number in range(1, count + 1)}
     of_kind = [str(kind) for kind in range(kinds)]
     held: dict[int, Line] = {}
-    wanted: list[Hurt] = []
+    wanted: list[AffectedReservation] = []
     for number in hosts:
         at, mine = NOW, []
         while at < NOW + 4 * DAY:
@@ -194,7 +197,7 @@ def just_enough(count: int, kinds: int, seed: int) -> tuple[Stock, list[Hurt]]:
             at = end
         held[number] = Line([*mine, Hold(at, FAR)])
     chance.shuffle(wanted)
-    return Stock({n: _of_kind(n, kinds) for n in hosts}, held), wanted
+    return CapacitySnapshot({n: _of_kind(n, kinds) for n in hosts}, held), wanted
 
 
 FAR = NOW + 1000 * DAY
@@ -212,7 +215,9 @@ def main() -> None:
     print(f"{count} hosts, {broken} fail with {lost} reservations on them:")
     for scene in SCENES:
         failed = range(1, broken + 1)
-        house = Stock({n: host(n) for n in range(1, count + 1)}, dict(lines(scene, count)))
+        house = CapacitySnapshot(
+            {n: host(n) for n in range(1, count + 1)}, dict(lines(scene, count))
+        )
         measure(scene.name, house.less(failed), hurts(scene, failed, lost))
     print("houses with just enough room, where the best possible is that everybody is whole:")
     for size in (10, 100, 500):

@@ -28,8 +28,8 @@ from tests.lab.site import Site
 from tests.lab.test_monitors import HEARING, drop_queue
 from tests.processes import eventually
 
-from holdfast.ports.clock import SystemClock
-from holdfast.store import Store
+from holdfast.db import Store
+from holdfast.runtime.clock import SystemClock
 
 ROUNDS = 30
 #: The promise: 99 of a hundred within so long.

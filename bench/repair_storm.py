@@ -20,17 +20,17 @@ import time
 from pathlib import Path
 
 import sqlalchemy as sa
-from tests.servers import PostgreSQL
+from tests.servers.postgresql import PostgreSQL
 
 from bench._scale import fill
 from holdfast import conf
-from holdfast.drivers.cloud.sim import Simulator
-from holdfast.model.standing import Standing
-from holdfast.ports.clock import SystemClock
-from holdfast.ports.standings import Change
-from holdfast.reserve.repair import REPAIR
-from holdfast.service import Core, ManagerPart, connect_cloud
-from holdfast.work.kind import never_ending
+from holdfast.app.service import Core, ManagerPart, connect_cloud
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.hoststatus.status import HostStatus
+from holdfast.jobs.job import never_ending
+from holdfast.leases.repair import REPAIR
+from holdfast.ports.recovery import StatusChange
+from holdfast.runtime.clock import SystemClock
 
 LIMIT_S = 60
 _LEFT = """SELECT count(*) FROM allocations a JOIN reservations r ON r.id = a.reservation_id
@@ -65,7 +65,7 @@ def storm(url: str, folder: Path, hosts: int, failed: int, holds: int) -> None:
     time.sleep(10)  # it has read the hosts and looked at what is hurt: nothing
     watched = core.store.standings.watched()[:failed]
     now = core.store.database.now()
-    down = [Change(w.id, w.standing, Standing("down", since=now)) for w in watched]
+    down = [StatusChange(w.id, w.standing, HostStatus("down", since=now)) for w in watched]
     core.store.standings.change(down, lambda at: never_ending(REPAIR, at))
     manager.loop.ring()
     began = time.monotonic()

@@ -32,15 +32,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from holdfast.alarming import SWITCH_S
-from holdfast.model.alarm_rules import BadRules, RuleSet
-from holdfast.ports.clock import SystemClock
+from holdfast.agent.outbox import Outbox
+from holdfast.alarms.engine import Engine
+from holdfast.alarms.rule_manager import CENTRAL, FILE, SOCKET, RuleManager
+from holdfast.alarms.rules import BadRules, RuleSet
+from holdfast.app.agent import SWITCH_S
+from holdfast.metrics.passes import Passes, PassScheduler
 from holdfast.ports.metrics import GUEST, Entity, Reading, Snapshot, Table
-from holdfast.watch.alarms.engine import Engine
-from holdfast.watch.metrics.passes import Passes
-from holdfast.watch.metrics.rules import CENTRAL, FILE, SOCKET, RulesDesk
-from holdfast.watch.metrics.turns import Turns
-from holdfast.watch.spool import Spool
+from holdfast.runtime.clock import SystemClock
 
 FIELDS, RULES, PASSES_PER_S = 52, 20, 5
 READS = 200
@@ -96,11 +95,11 @@ class World:
         return Snapshot("cmp-7", self.number, at, now, step_s, {GUEST: Table(GUEST, rows)})
 
 
-class TimedDesk(RulesDesk):
+class TimedDesk(RuleManager):
     """How long the change of rules holds a pass up, by the clock. Where nothing changes, what a
     machine's other work makes of just as long a piece of a pass."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Outbox) -> None:
         super().__init__(Engine(RuleSet()), spool, SystemClock(), known_fields=False)
         self.turns = TimedTurns(SystemClock())
         self._passing = TimedLock()  # type: ignore[assignment]
@@ -152,7 +151,7 @@ class TimedLock:
         self._lock.release()
 
 
-class TimedTurns(Turns):
+class TimedTurns(PassScheduler):
     """How late passes begin."""
 
     late_s = 0.0
@@ -195,7 +194,7 @@ class Passing(Passes):
 @contextlib.contextmanager
 def passing(guests: int) -> Iterator[tuple[Passing, TimedDesk]]:
     with tempfile.TemporaryDirectory() as folder:
-        spool = Spool(str(Path(folder) / "agent.spool"))
+        spool = Outbox(str(Path(folder) / "agent.spool"))
         desk = TimedDesk(spool)
         desk.offer(rules(0.99), FILE)
         going = Passing(desk, World(guests))
@@ -207,7 +206,7 @@ def passing(guests: int) -> Iterator[tuple[Passing, TimedDesk]]:
             spool.close()
 
 
-def reload(desk: RulesDesk, count: int, per_s: float) -> tuple[list[float], int, int]:
+def reload(desk: RuleManager, count: int, per_s: float) -> tuple[list[float], int, int]:
     """How long each took, how many were refused, and how many came out wrong."""
     took, refused, wrong, begun = list[float](), 0, 0, time.monotonic()
     source, level = (FILE, CENTRAL, SOCKET), 0.99

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from tests.servers import PostgreSQL
+from tests.servers.postgresql import PostgreSQL
 
 from bench._scale import fill
 from holdfast import conf
+from holdfast.app.service import Core, ManagerPart, connect_cloud
 from holdfast.model.caller import Caller
 from holdfast.ports.manager import Availability, AvailabilityQuery, NewLease, NewReservation
-from holdfast.service import Core, ManagerPart, connect_cloud
 
 HOLDS = 100
 ROUNDS = 300

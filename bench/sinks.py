@@ -20,16 +20,13 @@ from tests.metrics.test_uplink import RULES, quiet, rolling, storm
 from tests.metrics.uplink import Centre, live
 from tests.simclock import SimClock
 
-from holdfast.drivers.metric_sinks.ceilometer import Ceilometer
-from holdfast.drivers.metric_sinks.exposition import page
-from holdfast.drivers.metric_sinks.lines import Graphite, Statsd
-from holdfast.drivers.metric_sinks.names import Names
-from holdfast.drivers.metric_sinks.udp import packed
-from holdfast.model.metric_fields import Fields
-from holdfast.ports.metric_sinks import Outlet
+from holdfast.metrics.fields import Fields
+from holdfast.metrics.sinks.ceilometer import Ceilometer
+from holdfast.metrics.sinks.prometheus import page
+from holdfast.metrics.sinks.udp import Graphite, Names, Statsd, packed
+from holdfast.metrics.sinks.worker import Band, Export, Pace, SinkWorker
+from holdfast.ports.metric_plugins import Outlet
 from holdfast.ports.metrics import Snapshot
-from holdfast.watch.metrics.export import Band, Export
-from holdfast.watch.metrics.sink_lane import Pace, SinkLane
 
 ROUNDS = 7
 HOUR_S, STORM_S = 3_600, 300
@@ -99,7 +96,7 @@ def datagrams(ear: Ear, guests: int) -> None:
 
 
 def a_pass(ear: Ear, guests: int) -> None:
-    sink = SinkLane(
+    sink = SinkWorker(
         Statsd("127.0.0.1", ear.port, Names()), Export(Fields(["*"]), Band()), Pace(), SimClock()
     )
     shots = [full(guests, second) for second in range(100)]

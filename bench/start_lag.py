@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from tests.e2e.deployment import host_lease, wire_date
 
 from bench._parts import House, embedded, programs, spread
-from holdfast.client import Client
-from holdfast.store.tables import audit
+from holdfast.client.client import Client
+from holdfast.db.tables import audit
 
 LATENCY_S = 0.2
 #: at the instant itself: join the pool; it was made before, and the free pool is left after

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from tests.servers import Missing
+from tests.servers.base import Missing
 
 from lab import build, monitors, peer, up
 from lab.cloud import Lab, NotRunning

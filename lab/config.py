@@ -12,12 +12,12 @@ Value = str | int | Sequence[str]
 Settings = Mapping[str, Value]
 Sections = Mapping[str, Settings]
 
-OUR_FILTER = "holdfast.nova.filter.HoldfastFilter"
+OUR_FILTER = "holdfast.nova.scheduler_filter.HoldfastFilter"
 OUR_FILTER_FILE = ROOT / "src" / "holdfast" / "nova" / "filter.py"
 # before Nova's application, in both pipelines: a server create may ask for a lease
 OUR_PIPE = """
 [filter:holdfast]
-paste.filter_factory = holdfast.nova.api:filter_factory
+paste.filter_factory = holdfast.nova.api_filter:filter_factory
 """
 OUR_REGION = "house"  # where tests register the Holdfast that they run
 FILTERS = (

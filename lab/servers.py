@@ -10,7 +10,8 @@ import os
 import shutil
 
 import amqp
-from tests.servers import MariaDB, RabbitMQ
+from tests.servers.mariadb import MariaDB
+from tests.servers.rabbitmq import RabbitMQ
 
 from lab.place import Place
 

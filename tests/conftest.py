@@ -14,7 +14,10 @@ import hypothesis
 import pytest
 
 from tests.processes import Kept, end_all
-from tests.servers import MariaDB, Missing, PostgreSQL, RabbitMQ, Server
+from tests.servers.base import Missing, Server
+from tests.servers.mariadb import MariaDB
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.rabbitmq import RabbitMQ
 
 S = TypeVar("S", bound=Server)
 

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.ports.sinks import NEWS, LeaseNotice
+from holdfast.ports.publishers import NEWS, LeaseNotice
 
 
 @dataclass

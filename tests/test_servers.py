@@ -17,7 +17,10 @@ import sqlalchemy as sa
 
 from tests.conftest import serve
 from tests.processes import PATIENCE_S, Program, eventually, free_port
-from tests.servers import MariaDB, Missing, PostgreSQL, RabbitMQ, Server
+from tests.servers.base import Missing, Server
+from tests.servers.mariadb import MariaDB
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.rabbitmq import RabbitMQ
 
 ROOT = Path(__file__).parents[1]
 

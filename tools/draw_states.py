@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the state machines of model/moves.py into docs/states.md.
+"""Draws the state machines of model/state_machines.py into docs/states.md.
 
 tools/draw_states.py          write the page
 tools/draw_states.py --check  fail if it is not what would be written
@@ -14,14 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.model import moves
+from holdfast.model import state_machines
 
 PAGE = Path(__file__).parent.parent / "docs" / "states.md"
 _HEAD = """\
 # States
 
-Drawn from `src/holdfast/model/moves.py` by `tools/draw_states.py`; do not edit. A move that is not
-in a table raises `IllegalMove`. To stay where one is is always legal: commands are repeated.
+Drawn from `src/holdfast/model/state_machines.py` by `tools/draw_states.py`; do not edit. A move
+that is not in a table raises `IllegalMove`. To stay where one is is always legal: commands are
+repeated.
 """
 
 
@@ -31,7 +32,7 @@ class Machine:
 
     title: str
     first: str
-    table: moves.Table
+    table: state_machines.Table
     says: Mapping[str, str]
     about: str
     gone: str = ""  # the state it vanishes from, if that leads elsewhere too
@@ -41,38 +42,38 @@ MACHINES = (
     Machine(
         "A lease",
         "PENDING",
-        moves.LEASE,
-        moves.LEASE_SAYS,
+        state_machines.LEASE,
+        state_machines.LEASE_SAYS,
         "Every arrow is one transaction (`Ledger.save`), with all that belongs to it.",
         gone="DELETING",
     ),
     Machine(
         "A reservation of a lease",
         "pending",
-        moves.RESERVATION,
-        moves.RESERVATION_SAYS,
+        state_machines.RESERVATION,
+        state_machines.RESERVATION_SAYS,
         "It moves in the transaction in which its lease does.",
     ),
     Machine(
         "An incident",
         "open",
-        moves.INCIDENT,
-        moves.INCIDENT_SAYS,
+        state_machines.INCIDENT,
+        state_machines.INCIDENT_SAYS,
         "While it is open there is no second one of its subject; an operator can begin again with "
         "one that failed or was aborted.",
     ),
     Machine(
         "An operation: durable work",
         "waiting",
-        moves.OPERATION,
-        moves.OPERATION_SAYS,
+        state_machines.OPERATION,
+        state_machines.OPERATION_SAYS,
         "Work that is asked for again under the same key begins anew at `waiting`.",
     ),
     Machine(
         "An event: what the reservation contract shows of a lease's operations",
         "UNDONE",
-        moves.EVENT,
-        moves.EVENT_SAYS,
+        state_machines.EVENT,
+        state_machines.EVENT_SAYS,
         "A view, not stored. Start and end say what the lease's own status says, which is written"
         " first.\nWork prepared ahead of its time is still `UNDONE`. An event that is armed anew"
         " (before the end of\na prolonged lease) begins again at `UNDONE`.",

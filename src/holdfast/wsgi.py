@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from holdfast import conf as configuration
-from holdfast import service
+from holdfast.app import service
 
 
 def _application() -> Any:

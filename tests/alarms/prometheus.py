@@ -19,10 +19,10 @@ from typing import Any
 
 import yaml
 
-from holdfast.model.alarm_rules_file import parse
+from holdfast.alarms.engine import Engine
+from holdfast.alarms.rules_file import parse
+from holdfast.alarms.tracks import FIRING, PENDING
 from holdfast.ports.metrics import GUEST, Entity, Reading, Snapshot, Table
-from holdfast.watch.alarms.change import FIRING, PENDING
-from holdfast.watch.alarms.engine import Engine
 from tests.alarms.day import GUESTS, STEP_S, Day
 
 OURS = """

@@ -7,21 +7,21 @@ import json
 
 import pytest
 
-from holdfast.model.alarm_rules import RuleSet
-from holdfast.watch.alarms import plain
-from holdfast.watch.alarms.engine import Engine
+from holdfast.alarms import engine
+from holdfast.alarms.engine import Engine
+from holdfast.alarms.rules import RuleSet
 from tests.alarms.world import World, one_rule
 
 
 def restarted(world: World, away_s: float, rules: RuleSet | None = None) -> World:
     """The same guests, another process: its monotonic clock begins elsewhere."""
-    kept = json.loads(json.dumps(plain.plain(world.engine, world.at, world.now)))
+    kept = json.loads(json.dumps(engine.plain(world.engine, world.at, world.now)))
     world.now += away_s
     at, shift = world.at, 5_000_000.0
     world.begun += shift
     world.now += shift
     world.engine = Engine(rules or world.rules)
-    assert plain.restore(world.engine, kept, at, world.now)
+    assert engine.restore(world.engine, kept, at, world.now)
     world.number = 0
     return world
 
@@ -145,13 +145,13 @@ def test_what_was_told_by_a_rule_that_is_not_there_any_more_ends(
 def test_what_an_older_program_wrote_is_understood() -> None:
     world = World(one_rule(top="group_wait: 0"))
     world.run(95)
-    kept = json.loads(json.dumps(plain.plain(world.engine, world.at, world.now)))
+    kept = json.loads(json.dumps(engine.plain(world.engine, world.at, world.now)))
     del kept["ended"], kept["storm"]["worst"], kept["rules"]["r"]["said"]
     del kept["rules"]["r"]["saved_at"], kept["rules"]["r"]["tracks"][0]["told_as"]
     kept["rules"]["r"]["tracks"][0] |= {"lapsed": None, "cleared": None, "flaps": 0}
     kept["format"] = 1
     world.engine = Engine(world.rules)
-    assert plain.restore(world.engine, kept, world.at, world.now)
+    assert engine.restore(world.engine, kept, world.at, world.now)
     world.number = 0
     world.run(0)
     assert [one.event for one in world.told] == ["raised", "cleared"]
@@ -184,4 +184,4 @@ def test_a_storm_is_not_told_anew() -> None:
 
 def test_what_another_version_wrote_is_left_alone() -> None:
     world = World(one_rule())
-    assert not plain.restore(world.engine, {"format": 99}, world.at, world.now)
+    assert not engine.restore(world.engine, {"format": 99}, world.at, world.now)

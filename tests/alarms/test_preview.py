@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.model.alarm_rules import BadRules
-from holdfast.model.samples import EVERY_S, NOTHING, POINTS, Hour, Line
-from holdfast.watch.alarms.preview import preview
+from holdfast.alarms.preview import preview
+from holdfast.alarms.rules import BadRules
+from holdfast.metrics.history import EVERY_S, NOTHING, POINTS, Hour, Line
 
 BEGIN = 178_945_000
 NAN = math.nan

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.watch.alarms.change import FIRING
+from holdfast.alarms.tracks import FIRING
 from tests.alarms.day import Day, day
 from tests.alarms.prometheus import THEIRS, Seen, judged, watched
 

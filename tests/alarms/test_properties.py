@@ -10,9 +10,9 @@ from dataclasses import replace
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.alarm_rules import RuleSet
-from holdfast.watch.alarms import plain, record
-from holdfast.watch.alarms.engine import Engine
+from holdfast.alarms import engine, preview
+from holdfast.alarms.engine import Engine
+from holdfast.alarms.rules import RuleSet
 from tests.alarms.world import Values, World, one_rule, rules
 
 FULL = """
@@ -87,9 +87,9 @@ def test_what_is_told_of_an_alarm_has_one_key_until_it_is_over(
     """Over a restart too; and for want of numbers nothing is over."""
     world = world_of(rules(FULL.replace("storm: 3", "storm: 50")))
     live(world, day[:when])
-    saved = json.loads(json.dumps(plain.plain(world.engine, world.at, world.now)))
+    saved = json.loads(json.dumps(engine.plain(world.engine, world.at, world.now)))
     world.engine = Engine(world.engine.rules)
-    assert plain.restore(world.engine, saved, world.at, world.now)
+    assert engine.restore(world.engine, saved, world.at, world.now)
     live(world, day[when:])
     keys: dict[tuple[str, str], str] = {}
     states = {(one.rule, one.entity, one.at): one for one in world.changes}
@@ -178,11 +178,11 @@ def test_plain_data_and_back_changes_nothing(day: list[tuple[Values, ...]], when
     same, again = world_of(kept), world_of(kept)
     live(same, day)
     live(again, day[:when])
-    saved = plain.plain(again.engine, again.at, again.now)
+    saved = engine.plain(again.engine, again.at, again.now)
     text = json.dumps(saved)
     again.engine = Engine(kept)
-    assert plain.restore(again.engine, json.loads(text), again.at, again.now)
-    assert json.dumps(plain.plain(again.engine, again.at, again.now)) == text
+    assert engine.restore(again.engine, json.loads(text), again.at, again.now)
+    assert json.dumps(engine.plain(again.engine, again.at, again.now)) == text
     live(again, day[when:])
     assert [one.plain() for one in again.changes] == [one.plain() for one in same.changes]
 
@@ -195,10 +195,10 @@ def test_a_recorded_day_is_replayed_as_it_was(day: list[tuple[Values, ...]]) -> 
     for values in day:
         named = dict(zip("abc", values, strict=True))
         snapshot = world.snapshot({n: value for n, value in named.items() if value != "away"})
-        lines.append(record.line(snapshot))
+        lines.append(preview.line(snapshot))
         world.take(snapshot)
         world.now += 1
-    replayed = list(record.replay(record.read(lines, "day.jsonl"), rules(FULL)))
+    replayed = list(preview.replay(preview.read(lines, "day.jsonl"), rules(FULL)))
     changes = list(itertools.chain.from_iterable(one.changes for one in replayed))
     groups = list(itertools.chain.from_iterable(one.groups for one in replayed))
     assert (changes, groups) == (world.changes, world.groups)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model import alarm_rules, alarm_rules_file, alarm_words, metric_fields
-from holdfast.model.alarm_rules import BadRules, Condition, Hours, Rule, Selector
-from holdfast.model.samples import FIELDS
-from holdfast.ports.measures import Process, Vcpu
-from holdfast.watch.metrics import rates
-from holdfast.watch.metrics.collect import PROMISES
-from tests.alarms.world import rules
+from holdfast.alarms import rules, rules_file
+from holdfast.alarms.rules import BadRules, Condition, Hours, Rule, Selector
+from holdfast.metrics import collector, fields
+from holdfast.metrics.collector import PROMISES
+from holdfast.metrics.history import FIELDS
+from holdfast.ports.metrics import Process, Vcpu
+from tests.alarms.world import rules as world_rules
 
 HERE = Process(1.0, 7, 1, 1, 1, 1, (Vcpu(0, 1, 1),))
 GOOD = """\
@@ -47,12 +47,12 @@ rules:
 
 def problems(text: str) -> list[str]:
     with pytest.raises(BadRules) as caught:
-        rules(text)
+        world_rules(text)
     return [str(one) for one in caught.value.problems]
 
 
 def test_a_file_means_what_it_says() -> None:
-    found = rules(GOOD)
+    found = world_rules(GOOD)
     pipe, hot, disk, sent = found.rules
     assert (found.group_wait_s, found.storm) == (2.0, 20)
     assert pipe == Rule(
@@ -75,17 +75,17 @@ def test_a_file_means_what_it_says() -> None:
 
 
 def test_the_version_is_the_number_and_what_is_written() -> None:
-    assert rules(GOOD, 7).version == rules(GOOD, 7).version
-    assert rules(GOOD, 7).version.startswith("7-")
-    assert rules(GOOD, 7).digest != rules(GOOD + "# more", 7).digest
-    assert rules(GOOD, 7) == rules(GOOD + "# more", 8)  # the same rules all the same
+    assert world_rules(GOOD, 7).version == world_rules(GOOD, 7).version
+    assert world_rules(GOOD, 7).version.startswith("7-")
+    assert world_rules(GOOD, 7).digest != world_rules(GOOD + "# more", 7).digest
+    assert world_rules(GOOD, 7) == world_rules(GOOD + "# more", 8)  # the same rules all the same
 
 
 def test_json_is_read_by_the_same_reader() -> None:
     plain = {"rules": [{"id": "r", "on": "guest", "field": "x", "when": "> 5"}]}
     text = "rules:\n  - {id: r, on: guest, field: x, when: '> 5'}"
-    assert rules(json.dumps(plain)) == rules(text)
-    assert rules('{"rules": []}').rules == ()
+    assert world_rules(json.dumps(plain)) == world_rules(text)
+    assert world_rules('{"rules": []}').rules == ()
 
 
 def rule(more: str) -> str:
@@ -166,9 +166,9 @@ rules:
 
 
 def test_a_field_that_nobody_measures_is_said_with_what_may_be_meant() -> None:
-    assert len(rules(UNKNOWN).rules) == 7  # of a recording, say
+    assert len(world_rules(UNKNOWN).rules) == 7  # of a recording, say
     with pytest.raises(BadRules) as caught:
-        alarm_rules_file.parse(UNKNOWN, "f", known_fields=True)
+        rules_file.parse(UNKNOWN, "f", known_fields=True)
     assert sorted(str(one) for one in caught.value.problems) == [
         "line 10: 'nosuchfield' is no number of a nic: docs/metrics.md has their names",
         "line 2: 'util_ration' is no number of a guest: do you mean util_ratio?",
@@ -180,25 +180,23 @@ def test_a_field_that_nobody_measures_is_said_with_what_may_be_meant() -> None:
 
 def test_all_that_is_measured_is_known() -> None:
     made = {
-        "host": rates.HOST | PROMISES | {"cpu_steal_ns", "cpus", "mem_available_bytes"},
-        "guest": rates.RAM
-        | rates.HALTPOLL
-        | rates.PROCESS_RATES
-        | rates.process(HERE, HERE, 1)[0].keys(),
-        "disk": rates.DISK,
-        "nic": rates.NIC,
+        "host": collector.HOST_FIELDS | PROMISES | {"cpu_steal_ns", "cpus", "mem_available_bytes"},
+        "guest": collector.RAM
+        | collector.HALTPOLL
+        | collector.PROCESS_RATES
+        | collector.process_rates(HERE, HERE, 1)[0].keys(),
+        "disk": collector.DISK_FIELDS,
+        "nic": collector.NIC_FIELDS,
     }
     for kind, names in {**FIELDS, **made}.items():
-        assert not [one for one in names if not metric_fields.is_known(kind, one)]
+        assert not [one for one in names if not fields.is_known(kind, one)]
     for kind, names in made.items():
         assert not [one for one in FIELDS[kind] if one not in names]
 
 
 def test_the_example_in_the_docs_can_be_used() -> None:
     text = (Path(__file__).parents[2] / "docs/alarms.md").read_text()
-    found = alarm_rules_file.parse(
-        text.split("```yaml\n")[1].split("```")[0], "docs", known_fields=True
-    )
+    found = rules_file.parse(text.split("```yaml\n")[1].split("```")[0], "docs", known_fields=True)
     assert len(found.rules) == 6
 
 
@@ -216,7 +214,7 @@ def test_no_garbage_gets_through_or_breaks_the_reader() -> None:
         for _ in range(chance.randrange(1, 6)):
             text[chance.randrange(len(text))] = chance.choice("{}[]:,-&*!|>'\"%#\n x0\x07\ud800é")
         try:
-            rules("".join(text))
+            world_rules("".join(text))
         except BadRules as error:
             assert error.problems and error.message
             refused += 1
@@ -224,5 +222,5 @@ def test_no_garbage_gets_through_or_breaks_the_reader() -> None:
 
 
 def test_examples_in_the_words_are_true() -> None:
-    for module in (alarm_words, alarm_rules, alarm_rules_file):
+    for module in (rules_file, rules, rules_file):
         assert doctest.testmod(module).failed == 0

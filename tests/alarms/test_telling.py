@@ -10,9 +10,9 @@ from math import inf
 
 import pytest
 
-from holdfast.watch.alarms import plain
-from holdfast.watch.alarms.change import Change, change_from
-from holdfast.watch.alarms.engine import Engine
+from holdfast.alarms import engine
+from holdfast.alarms.engine import Engine
+from holdfast.alarms.tracks import Change, change_from
 from tests.alarms.world import World, one_rule, rules
 
 CPU = """
@@ -309,8 +309,8 @@ def test_however_many_alarms_of_guests_stand_those_of_the_host_are_told() -> Non
     assert go(100, 0, bad=20) == ["bad raised"] * 5 + ["storm raised"]
     assert go(100, 20, bad=20) == ["host raised"]
     again = Engine(rules(MANY))  # and after a restart it takes nobody's room either
-    kept = json.loads(json.dumps(plain.plain(world.engine, world.at, world.now)))
-    assert plain.restore(again, kept, world.at, world.now)
+    kept = json.loads(json.dumps(engine.plain(world.engine, world.at, world.now)))
+    assert engine.restore(again, kept, world.at, world.now)
     assert again.teller.standing == world.engine.teller.standing
     assert go(1, 0, bad=20) == ["host cleared"]
     assert +world.engine.teller.standing == {"critical": 5}
@@ -364,8 +364,8 @@ rules: [{id: r, on: guest, any: [one, other]}]
         ("b", 40.0, 10.0),
     }
     again = Engine(rules("rules: []"))
-    kept = json.loads(json.dumps(plain.plain(world.engine, world.at, world.now)))
-    assert plain.restore(again, kept, world.at, world.now)
+    kept = json.loads(json.dumps(engine.plain(world.engine, world.at, world.now)))
+    assert engine.restore(again, kept, world.at, world.now)
     over = again.take(world.snapshot({})).changes  # its rule is not there any more
     assert {(one.state, one.threshold) for one in over} == {("ok", 10.0)}
     world.see(a=low, b={"x": 95.0, "y": 1.0})

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from holdfast.model import alarm_rules_file
-from holdfast.model.alarm_rules import RuleSet
+from holdfast.alarms import rules_file
+from holdfast.alarms.engine import Engine, Outcome
+from holdfast.alarms.rules import RuleSet
+from holdfast.alarms.tracks import Change, Group
 from holdfast.ports.metrics import GUEST, HOST, Entity, Reading, Snapshot, Table
-from holdfast.watch.alarms.change import Change, Group
-from holdfast.watch.alarms.engine import Engine, Outcome
 
 BEGIN = datetime(2026, 11, 16, 12, tzinfo=UTC)  # a Monday
 Values = Mapping[str, float] | float | None | str
 
 
 def rules(text: str, number: int = 1) -> RuleSet:
-    return alarm_rules_file.parse(text, "alarms.yaml", number)
+    return rules_file.parse(text, "alarms.yaml", number)
 
 
 def one_rule(more: str = "", on: str = GUEST, when: str = "> 90", top: str = "") -> RuleSet:

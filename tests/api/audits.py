@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from holdfast.store.tables import audit
+from holdfast.db.tables import audit
 from tests.api.house import House
 
 LEASE = "1ea5e000-0000-4000-8000-000000000001"

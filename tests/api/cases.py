@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from holdfast.store.tables import incidents
+from holdfast.db.tables import incidents
 from tests.api.house import House
 
 #: Of what `furnish_case` makes.

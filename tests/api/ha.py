@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from holdfast.store.tables import notifications, vmoves
+from holdfast.db.tables import notifications, vmoves
 from tests.api.house import House
 
 HA = "/instance-ha/v1"

@@ -16,19 +16,18 @@ import bcrypt
 from falcon import testing
 
 from holdfast import conf as configuration
-from holdfast import service
-from holdfast.api.ask import Services
-from holdfast.drivers.cloud.sim import Simulator
+from holdfast.api.request import Services
+from holdfast.app import service
+from holdfast.db import migrations
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.hoststatus.poll import POLL
+from holdfast.jobs.retention import TIDY
+from holdfast.leases.aggregates import RECONCILE, TELL
+from holdfast.leases.auto_lease import SWEEP
+from holdfast.leases.hosts import REFRESH
+from holdfast.leases.repair import REPAIR
 from holdfast.model.caller import Caller
-from holdfast.ports.clock import SystemClock
-from holdfast.reserve.reconcile import RECONCILE
-from holdfast.reserve.refresh import REFRESH
-from holdfast.reserve.repair import REPAIR
-from holdfast.reserve.servers import SWEEP
-from holdfast.reserve.tell import TELL
-from holdfast.store import migrations
-from holdfast.watch.poll import POLL
-from holdfast.work.tidy import TIDY
+from holdfast.runtime.clock import SystemClock
 
 LEASES = "/reservation/v1/leases"
 HOSTS = "/reservation/v1/os-hosts"

@@ -6,8 +6,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.model.alarm_rules_scope import Document, Scope
-from holdfast.store.alarms import Wanted
+from holdfast.alarms.scopes import Document, Scope
+from holdfast.db.alarms import Wanted
 from tests.api.house import OWN, House
 
 NOON = "2026-11-16T12:00:00+00:00"

@@ -12,11 +12,11 @@ import bcrypt
 import pytest
 import sqlalchemy as sa
 
-from holdfast.api import agents
+from holdfast.api import tokens
+from holdfast.db.alarms import Wanted
+from holdfast.db.tables import operations
 from holdfast.model.errors import InvalidInput, Unauthorized, Unavailable
-from holdfast.model.observed import AGENT_HEADER
-from holdfast.store.alarms import Wanted
-from holdfast.store.tables import operations
+from holdfast.model.observation import AGENT_HEADER
 from tests.api.conftest import Build
 from tests.api.house import OWN, House, basic_config, when
 from tests.api.rules import alarm_body
@@ -33,8 +33,8 @@ def file(tmp_path: Path) -> str:
 
 
 def test_a_token_is_good_for_its_host_however_that_is_spelt(file: str) -> None:
-    assert agents.host_of(agents.token("CMP-7", SECRET), file) == "cmp-7"
-    assert agents.host_of(agents.token("cmp-7", OLD), file) == "cmp-7"
+    assert tokens.host_of(tokens.agent_token("CMP-7", SECRET), file) == "cmp-7"
+    assert tokens.host_of(tokens.agent_token("cmp-7", OLD), file) == "cmp-7"
 
 
 @pytest.mark.parametrize(
@@ -42,31 +42,31 @@ def test_a_token_is_good_for_its_host_however_that_is_spelt(file: str) -> None:
 )
 def test_what_is_no_token_lets_nobody_in(file: str, shown: str) -> None:
     with pytest.raises(Unauthorized):
-        agents.host_of(shown, file)
+        tokens.host_of(shown, file)
 
 
 def test_the_token_of_one_host_is_none_of_another(file: str) -> None:
-    _name, _, sealed = agents.token("cmp-7", SECRET).partition(":")
+    _name, _, sealed = tokens.agent_token("cmp-7", SECRET).partition(":")
     with pytest.raises(Unauthorized):
-        agents.host_of(f"cmp-8:{sealed}", file)
+        tokens.host_of(f"cmp-8:{sealed}", file)
 
 
 def test_a_secret_that_is_gone_takes_its_tokens_with_it(file: str) -> None:
-    old = agents.token("cmp-7", OLD)
+    old = tokens.agent_token("cmp-7", OLD)
     Path(file).write_bytes(SECRET)
     with pytest.raises(Unauthorized):
-        agents.host_of(old, file)
+        tokens.host_of(old, file)
 
 
 def test_without_a_usable_secret_nobody_is_let_in(tmp_path: Path) -> None:
     with pytest.raises(Unauthorized, match="not set"):
-        agents.host_of(agents.token("cmp-7", SECRET), None)
+        tokens.host_of(tokens.agent_token("cmp-7", SECRET), None)
     with pytest.raises(Unavailable, match="No such file"):
-        agents.host_of(agents.token("cmp-7", SECRET), str(tmp_path / "none"))
+        tokens.host_of(tokens.agent_token("cmp-7", SECRET), str(tmp_path / "none"))
     short = tmp_path / "short"
     short.write_text("short\n")
     with pytest.raises(InvalidInput, match="32 characters"):
-        agents.secrets(str(short))
+        tokens.secrets(str(short))
 
 
 # over the wire
@@ -121,7 +121,7 @@ def test_what_an_agent_reports_is_of_the_host_that_its_token_names(
 ) -> None:
     """cmp-6 for short would be cmp-6.dc2 as well."""
     house = site(build, tmp_path)
-    mine = {AGENT_HEADER: agents.token("cmp-6.dc1", SECRET)}
+    mine = {AGENT_HEADER: tokens.agent_token("cmp-6.dc1", SECRET)}
 
     def says(host: str, kind: str = "guest", **more: Any) -> Any:
         body = seen(host, kind, observer="agent@cmp-6.dc1", **more)
@@ -143,7 +143,7 @@ def test_an_alarm_by_an_agents_token_is_kept_once_the_cloud_has_its_server_there
     (web,) = house.services.sim().world()["servers"]  # on cmp-6
 
     def raised(host: str) -> None:
-        mine = {AGENT_HEADER: agents.token(host, SECRET)}
+        mine = {AGENT_HEADER: tokens.agent_token(host, SECRET)}
         about = {"project": web["project_id"], "host": host, "key": host}
         body = {**alarm_body(entity=web["id"], **about), "observer": f"agent@{host}"}
         answer = house.call("POST", f"{OWN}/observations", headers=mine, json=body)
@@ -170,7 +170,7 @@ def test_an_alarm_about_a_host_is_shown_to_no_project_whatever_its_agent_says(
     build: Build, tmp_path: Path
 ) -> None:
     house = site(build, tmp_path)
-    mine = {AGENT_HEADER: agents.token("cmp-1", SECRET)}
+    mine = {AGENT_HEADER: tokens.agent_token("cmp-1", SECRET)}
     body = alarm_body(kind="host", entity="cmp-1", project="blue")
     answer = house.call("POST", f"{OWN}/observations", headers=mine, json=body)
     assert answer.status_code == 202, answer.text
@@ -195,7 +195,7 @@ def test_dates_of_a_clock_that_is_wrong_are_kept_by_ours(house: House, wrong_s: 
 def test_reports_are_listed_by_host_kind_and_state(build: Build, tmp_path: Path) -> None:
     house = site(build, tmp_path)
     for host in ("cmp-6", "cmp-7"):
-        mine = {AGENT_HEADER: agents.token(host, SECRET)}
+        mine = {AGENT_HEADER: tokens.agent_token(host, SECRET)}
         said = [
             seen(host, state="noted"),
             seen(host, state="well"),

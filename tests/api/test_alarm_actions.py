@@ -7,8 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from holdfast.model.alarm import ALARM_ACTION
-from holdfast.store.tables import operations, steps
+from holdfast.alarms.central import ALARM_ACTION
+from holdfast.db.tables import operations, steps
 from tests.api.house import OWN, House
 from tests.api.rules import NOON, alarm_body, report
 from tests.processes import eventually

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.api import agents
-from holdfast.model import alarm_rules_file
-from holdfast.model.observed import AGENT_HEADER
+from holdfast.alarms import rules_file
+from holdfast.api import tokens
+from holdfast.model.observation import AGENT_HEADER
 from tests.api.conftest import Build
 from tests.api.house import OWN, House, basic_config
 from tests.api.rules import BUSY, beat_body
@@ -104,7 +104,7 @@ def test_the_narrower_rule_counts_and_a_project_adds_its_own(build: Build) -> No
     put(house, "shop", BUSY.replace("95", "70"), scope="project:p-1")
     levels = {}
     for host in ("cmp-1", "cmp-2", "cmp-3"):
-        found = alarm_rules_file.parse(held(house, host)["text"], host)
+        found = rules_file.parse(held(house, host)["text"], host)
         levels[host] = {rule.id: rule.conditions[0].level for rule in found.rules}
         assert found.by_id["shop.busy"].selector.projects == ("p-1",)
     assert levels == {
@@ -128,7 +128,7 @@ def test_an_agent_does_not_get_the_rules_of_a_group_that_it_names_itself(
         assert house.call("PUT", f"{RULES}/{name}", "admin", json=body).status_code == 200
     found, versions = {}, {}
     for host in ("cmp-1", "cmp-2", "cmp-33"):
-        shown = {AGENT_HEADER: agents.token(host, SECRET)}
+        shown = {AGENT_HEADER: tokens.agent_token(host, SECRET)}
         beat = beat_body(groups=["vault", "gpu"])
         said = house.call("PUT", f"{OWN}/agents/{host}", headers=shown, json=beat)
         answer = house.call("GET", f"{OWN}/agents/{host}/alarm-rules", headers=shown)
@@ -165,7 +165,7 @@ rules:
 """
     put(house, "a", text.format(level=0.5, id="r1"))
     put(house, "b", text.format(level=0.9, id="r2"), scope="host:cmp-1")
-    found = alarm_rules_file.parse(held(house, "cmp-1")["text"], "x").by_id
+    found = rules_file.parse(held(house, "cmp-1")["text"], "x").by_id
     assert found["r1"].conditions[0].level == 0.5
     assert found["r2"].conditions[0].level == found["lone-r2"].conditions[0].level == 0.9
     assert found["r1"].summary == "naïve 😀 # r1"
@@ -197,7 +197,7 @@ def test_an_agent_learns_of_a_new_version_by_its_heartbeat_and_says_what_it_coul
 def test_an_agent_reads_the_rules_of_its_own_host_only(build: Build, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(SECRET)
     house = build(basic_config(tmp_path) + f"agent_secret_file = {tmp_path / 'secret'}\n")
-    shown = {AGENT_HEADER: agents.token("cmp-1", SECRET)}
+    shown = {AGENT_HEADER: tokens.agent_token("cmp-1", SECRET)}
     for method, body in (("GET", None), ("PUT", beat_body())):
         tail = "/alarm-rules" if method == "GET" else ""
         for host, status in (("cmp-1", 200), ("cmp-2", 403)):

@@ -20,9 +20,9 @@ import pytest
 from falcon import testing
 from oslo_middleware import basic_auth
 
-from holdfast import service
-from holdfast.api.remembered import Memory
-from holdfast.daemon import BadSetup
+from holdfast.api.auth import AuthCache
+from holdfast.app import service
+from holdfast.app.daemon import BadSetup
 from tests.api.conftest import Build
 from tests.api.house import (
     HOSTS,
@@ -620,9 +620,9 @@ def test_keystonemiddleware_waits_in_bounds_unless_the_operator_says_otherwise(
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Memory, "MOST", 3)
+    monkeypatch.setattr(AuthCache, "MOST", 3)
     clock = TestClock()
-    memory: Memory[int] = Memory(clock)
+    memory: AuthCache[int] = AuthCache(clock)
     for number in range(5):
         memory.put(b"%d" % number, number, 60)
     assert [memory.get(b"%d" % number) for number in range(5)] == [None, None, 2, 3, 4]

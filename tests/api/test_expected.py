@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.api import agents
-from holdfast.drivers.cloud.sim import Simulator
-from holdfast.model.observed import AGENT_HEADER
+from holdfast.api import tokens
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.model.observation import AGENT_HEADER
 from tests.api.cases import write_incident
 from tests.api.conftest import Build
 from tests.api.house import OWN, House, basic_config
@@ -107,12 +107,12 @@ def test_an_agent_asks_for_its_own_host_only(build: Build, tmp_path: Path) -> No
     file.write_bytes(SECRET)
     config = basic_config(tmp_path)
     house = build(f"{config}agent_secret_file = {file}\n")
-    mine = {AGENT_HEADER: agents.token("cmp-6", SECRET)}
+    mine = {AGENT_HEADER: tokens.agent_token("cmp-6", SECRET)}
     assert ask(house, headers=mine) == {web_1(house): ("web-1", "runs")}
     refused = house.call("GET", f"{OWN}/hosts/cmp-5/expected", headers=mine)
     assert refused.status_code == 403
     assert "agent of cmp-6 cannot speak for cmp-5" in refused.text
-    strange = {AGENT_HEADER: agents.token("cmp-6", b"x" * 40)}
+    strange = {AGENT_HEADER: tokens.agent_token("cmp-6", b"x" * 40)}
     assert house.call("GET", f"{OWN}/hosts/cmp-6/expected", headers=strange).status_code == 401
     for user, status in {"member": 403, "service": 200, "admin": 200}.items():
         answer = house.call("GET", f"{OWN}/hosts/cmp-5/expected", user)

@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 import sqlalchemy as sa
 
-from holdfast.model.standing import DOWN, Sighting, Standing, judge
-from holdfast.ports.standings import Change
-from holdfast.store.tables import segment_hosts, segments
+from holdfast.db.tables import segment_hosts, segments
+from holdfast.hoststatus.status import DOWN, HostStatus, StatusReport, judge
+from holdfast.ports.recovery import StatusChange
 from tests.api.house import LEASES, OWN, House, host_reservation, lease_body, when
 
 FAILOVER, HOSTS = f"{OWN}/failover", f"{OWN}/hosts"
@@ -117,13 +117,13 @@ def test_hosts_tell_how_they_stand_and_why(house: House) -> None:
     segment(house, "north", "cmp-2")
     at = datetime(2030, 1, 1, 12, tzinfo=UTC)
     rules: Any = house.conf.monitors
-    one = Sighting(
+    one = StatusReport(
         host="cmp-2", source="operator", verdict=DOWN, at=at, reason="it smokes", decisive=True
     )
     standings = house.core.store.standings
     (cmp_2,) = [host for host in standings.watched() if host.name == "cmp-2"]
-    failed = judge(Standing(), one, rules, at)
-    assert standings.change([Change(cmp_2.id, cmp_2.standing, failed)], None) == set()
+    failed = judge(HostStatus(), one, rules, at)
+    assert standings.change([StatusChange(cmp_2.id, cmp_2.standing, failed)], None) == set()
     answer = house.call("GET", HOSTS)
     keeps_its_schema(house, "get", HOSTS, answer)
     shown = {host["name"]: host for host in answer.json["hosts"]}

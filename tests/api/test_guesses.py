@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from holdfast.api.guesses import FORGOTTEN_S, FREE, LONGEST_S, MOST, Guesses
+from holdfast.api.auth import FORGOTTEN_S, FREE, LONGEST_S, MOST, LoginThrottle
 from holdfast.model.errors import TooMany, Unauthorized, Unavailable
 from tests.simclock import SimClock
 
@@ -17,7 +17,7 @@ HERE, THERE = "192.0.2.7", "192.0.2.8"
 class World:
     def __init__(self) -> None:
         self.clock = SimClock()
-        self.guesses = Guesses(self.clock)
+        self.guesses = LoginThrottle(self.clock)
         self.looked = 0
 
     def guess(self, right: bool = False, user: str = "alice", address: str = HERE) -> str:

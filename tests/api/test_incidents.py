@@ -13,11 +13,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from holdfast.db.operations import put
 from holdfast.model.incident import HELD, RECOVERED, RUNNING, Verdict, recovery_of
 from holdfast.model.operation import RUNNING as AT_WORK
 from holdfast.model.operation import Claim
 from holdfast.ports.recovery import Change
-from holdfast.store.work import put
 from tests.api.cases import write_incident
 from tests.api.conftest import Build
 from tests.api.ha import REPORTS, add_host, make_segment, report_body

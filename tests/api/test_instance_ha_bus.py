@@ -16,9 +16,9 @@ from tests.api.conftest import Build
 from tests.api.ha import REPORTS, SEGMENTS, add_host, make_segment, report_body, segment_body
 from tests.api.house import OWN, House
 from tests.processes import eventually
-from tests.servers import RabbitMQ
+from tests.servers.rabbitmq import RabbitMQ
 
-import holdfast.rpc  # isort: skip  # noqa: F401  threads, before oslo.messaging chooses otherwise
+import holdfast.drivers.rabbit  # isort: skip  # noqa: F401  threads, before oslo.messaging chooses otherwise
 import oslo_messaging  # isort: skip
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from holdfast.db.tables import incidents, operations, steps
 from holdfast.model.errors import StaleWrite, Unavailable
 from holdfast.model.incident import GUEST as GUESTS
 from holdfast.model.incident import HOST, WORK
 from holdfast.model.incident import PROCESS as PROCESSES
-from holdfast.store.tables import incidents, operations, steps
 from tests.api.conftest import Build
 from tests.api.ha import (
     DOWN,

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 from falcon import testing
 
-from holdfast.api import forms, guesses
+from holdfast.api import auth, login
 from tests.api.conftest import Build
 from tests.api.house import House
 from tests.api.test_auth import TOKEN, FakeKeystone, keystone_config
@@ -88,8 +88,8 @@ def house(build: Build, keystone: Heard) -> House:
 
 def send(house: House, path: str, session: str = "", **fields: str) -> testing.Result:
     """A form, with the word that anybody can work out for cookies that are his own."""
-    cookies = {forms.COOKIE: "mine"} | ({forms.SESSION: session} if session else {})
-    said = {forms.FIELD: forms.token(cookies), **fields}
+    cookies = {login.COOKIE: "mine"} | ({login.SESSION: session} if session else {})
+    said = {login.FIELD: login.token(cookies), **fields}
     kind = {"Content-Type": "application/x-www-form-urlencoded"}
     return house.call("POST", path, cookies=cookies, body=urlencode(said), headers=kind)
 
@@ -103,7 +103,7 @@ def test_a_session_that_nobody_has_is_not_ended_at_keystone(house: House, keysto
     for number in range(5):
         assert send(house, "/console/logout", f"made-up-{number}").status_code == 303
     assert keystone.forgotten == [] and house.dump() == before
-    token = enter(house, "alice", "right").cookies[forms.SESSION].value
+    token = enter(house, "alice", "right").cookies[login.SESSION].value
     for _ in range(2):
         assert send(house, "/console/logout", token).status_code == 303
     assert keystone.forgotten == [token]
@@ -123,10 +123,10 @@ def test_a_name_that_none_can_have_is_refused_before_keystone_is_asked(
 def test_names_that_keystone_takes_for_one_share_one_count(
     house: House, keystone: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guesses, "FIRST_S", guesses.LONGEST_S)  # however slow the machine is
+    monkeypatch.setattr(auth, "FIRST_S", auth.LONGEST_S)  # however slow the machine is
     names = ("alice", "Alice", "ALICE ", " alice", "Álice", "al\u00adice", "aLICE")
     said = [enter(house, name).status_code for name in names]
-    assert said == [401] * guesses.FREE + [429] * (len(names) - guesses.FREE)
-    assert len(keystone.names) == guesses.FREE
+    assert said == [401] * auth.FREE + [429] * (len(names) - auth.FREE)
+    assert len(keystone.names) == auth.FREE
     assert enter(house, "alice", domain="DEFAULT").status_code == 429
     assert enter(house, "bob", "right").status_code == 303

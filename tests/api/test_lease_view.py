@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.reservation_v1.lease_view import view
+from holdfast.api.reservation_v1.leases import view
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

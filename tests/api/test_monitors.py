@@ -12,9 +12,9 @@ import bcrypt
 import jsonschema
 import pytest
 
-from holdfast.api import agents
-from holdfast.model import matrix
-from holdfast.model.observed import AGENT_HEADER
+from holdfast.api import tokens
+from holdfast.hostmonitor import matrix
+from holdfast.model.observation import AGENT_HEADER
 from tests.api.conftest import Build
 from tests.api.ha import add_host, make_segment
 from tests.api.house import OWN, SECRET, House, basic_config
@@ -332,7 +332,7 @@ def test_a_monitors_token_is_good_for_its_name_and_for_reports_of_hosts_alone(
 def test_nobody_else_speaks_under_the_name_of_a_registered_monitor(basic: House) -> None:
     register(basic, "ctl-1")
     seen = body((UP, "none", ["cmp-1"]))
-    agent = {AGENT_HEADER: agents.token("ctl-1", SECRET)}
+    agent = {AGENT_HEADER: tokens.agent_token("ctl-1", SECRET)}
     for user, shown in (("service", {}), ("admin", {}), ("", agent)):
         answer = basic.call("PUT", f"{MONITORS}/ctl-1", user, headers=shown, json=seen)
         assert answer.status_code == 403, user
@@ -382,10 +382,10 @@ def test_an_unregistered_monitor_has_no_vote_and_its_token_is_refused(basic: Hou
 def test_what_is_no_token_of_a_monitor_lets_nobody_in(basic: House) -> None:
     token = register(basic, "ctl-1")["monitor"]["token"]
     sealed = token.partition(":")[2]
-    as_agent = agents.token("ctl-1", SECRET).partition(":")[2]
+    as_agent = tokens.agent_token("ctl-1", SECRET).partition(":")[2]
     for shown in (
         "monitor@", "monitor@ctl-1", "monitor@ctl-1:", f"monitor@ctl-2:{sealed}",
-        f"monitor@ctl-1:{as_agent}", f"ctl-1:{sealed}", agents.token("monitor@ctl-1", SECRET),
+        f"monitor@ctl-1:{as_agent}", f"ctl-1:{sealed}", tokens.agent_token("monitor@ctl-1", SECRET),
     ):  # fmt: skip
         seen = body((UP, "none", ["cmp-1"]))
         answer = basic.call("PUT", f"{MONITORS}/ctl-1", headers={AGENT_HEADER: shown}, json=seen)

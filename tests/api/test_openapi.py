@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.api.holdfast_v1 import sim
 from holdfast.api.routes import table
-from holdfast.drivers.cloud.sim.settings import Settings
+from holdfast.drivers.sim.world import Settings
 from holdfast.model.errors import by_code
 from tests.api.house import OWN, House
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import console
-from holdfast.api.ask import Route
 from holdfast.api.policies import RULES
+from holdfast.api.request import Route
 from holdfast.api.routes import table
 from holdfast.model.errors import Unavailable
 from tests.api.cases import INCIDENT, SILENCE, furnish_case

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.api import remembered
-from holdfast.api.remembered import Memory
+from holdfast.api import auth
+from holdfast.api.auth import AuthCache
 from holdfast.model.errors import TooMany, Unauthorized, Unavailable
 from tests.processes import eventually
 from tests.simclock import SimClock
@@ -34,7 +34,7 @@ class Finder:
 
 def test_what_will_soon_be_over_is_found_out_again_by_one_while_others_go_on() -> None:
     clock, find = SimClock(), Finder()
-    memory: Memory[int] = Memory(clock, most_waiting=1)
+    memory: AuthCache[int] = AuthCache(clock, most_waiting=1)
     assert [memory.once(b"s", 60, find) for _ in range(3)] == [1, 1, 1]
     clock.advance(50)
     find.go_on.clear()
@@ -51,9 +51,9 @@ def test_what_will_soon_be_over_is_found_out_again_by_one_while_others_go_on() -
 def test_who_brings_the_same_waits_for_the_first_and_hears_what_he_hears(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remembered, "PATIENCE_S", 90.0)  # however slow the machine is
+    monkeypatch.setattr(auth, "PATIENCE_S", 90.0)  # however slow the machine is
     find = Finder()
-    memory: Memory[int] = Memory(SimClock(), most_waiting=2)
+    memory: AuthCache[int] = AuthCache(SimClock(), most_waiting=2)
     find.go_on.clear()
     find.fails = Unauthorized("wrong")
     with ThreadPoolExecutor() as pool:
@@ -70,7 +70,7 @@ def test_who_brings_the_same_waits_for_the_first_and_hears_what_he_hears(
 @pytest.mark.parametrize("why", [TooMany("later", wait_s=1), Unavailable("no room")])
 def test_what_is_not_over_counts_on_if_it_cannot_be_found_out_again(why: Exception) -> None:
     clock, find = SimClock(), Finder()
-    memory: Memory[int] = Memory(clock)
+    memory: AuthCache[int] = AuthCache(clock)
     memory.once(b"s", 60, find)
     find.fails = why
     clock.advance(50)

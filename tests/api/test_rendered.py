@@ -10,10 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 from falcon import testing
 
-from holdfast import service
+from holdfast.app import service
+from holdfast.db.tables import operations
 from holdfast.model.lease import BEFORE_END
-from holdfast.ports.clock import SystemClock
-from holdfast.store.tables import operations
+from holdfast.runtime.clock import SystemClock
 from tests.api.conftest import Build
 from tests.api.house import LEASES, House
 

@@ -10,7 +10,7 @@ import pytest
 from falcon import testing
 from oslo_context import context
 
-from holdfast.api import requests
+from holdfast.api import app
 from tests.api.house import HOSTS, LEASES, House, host_reservation, lease_body, when
 
 LEASE_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}")
@@ -168,8 +168,8 @@ def test_every_answer_has_a_request_id_and_its_log_lines_have_the_callers_too(
         assert current is not None
         lines.append((current.request_id, current.global_request_id))
 
-    monkeypatch.setattr(requests.LOG, "isEnabledFor", lambda _level: True)
-    monkeypatch.setattr(requests.LOG, "log", note)
+    monkeypatch.setattr(app.LOG, "isEnabledFor", lambda _level: True)
+    monkeypatch.setattr(app.LOG, "log", note)
     for path in (LEASES, "/nowhere", "/reservation/nowhere"):
         answer = shared.call("GET", path, headers={"X-Openstack-Request-Id": asked})
         given = answer.headers["x-openstack-request-id"]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.api import agents
-from holdfast.model import samples
-from holdfast.model.observed import AGENT_HEADER
-from holdfast.model.samples import MOST_BYTES, POINTS, Hour, Line
+from holdfast.api import tokens
+from holdfast.metrics import history
+from holdfast.metrics.history import MOST_BYTES, POINTS, Hour, Line
+from holdfast.model.observation import AGENT_HEADER
 from tests.api.conftest import Build
 from tests.api.house import OWN, House, basic_config
 from tests.api.rules import beat_body
@@ -24,13 +24,13 @@ LOOK, SEND = f"{OWN}/hosts/cmp-1/samples", f"{OWN}/agents/cmp-1/samples"
 
 
 def now() -> int:
-    return samples.slot(datetime.now(UTC).timestamp())
+    return history.slot_of(datetime.now(UTC).timestamp())
 
 
 def some(begin: int, count: int) -> dict[str, Any]:
     row = array("f", [0.25 * place for place in range(count)])
     line = Line("guest", "4f2c", "web-1", "blue", values={"util_ratio": row})
-    return samples.plain(Hour(begin, count, (line,)))
+    return history.plain(Hour(begin, count, (line,)))
 
 
 def beat(house: House) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_from_somebody_who_looks_to_what_is_seen(house: House) -> None:
     assert beat(house)["samples"] == {"after": end - 1}
     seen = house.call("GET", f"{OWN}/hosts/CMP-1/samples").json["samples"]
     assert (seen["host"], seen["fresh"], seen["points"]) == ("cmp-1", True, 9)
-    (line,) = samples.read(seen).lines
+    (line,) = history.read(seen).lines
     assert (line.name, list(line.values["util_ratio"])[:3]) == ("web-1", [0, 0.25, 0.5])
 
 
@@ -102,7 +102,7 @@ def test_an_agent_sends_of_its_own_host_only_and_looks_at_none(
 ) -> None:
     (tmp_path / "secret").write_bytes(SECRET)
     house = build(basic_config(tmp_path) + f"agent_secret_file = {tmp_path / 'secret'}\n")
-    shown = {AGENT_HEADER: agents.token("cmp-1", SECRET)}
+    shown = {AGENT_HEADER: tokens.agent_token("cmp-1", SECRET)}
     for host in ("cmp-1", "cmp-2"):
         assert house.call("POST", f"{OWN}/hosts/{host}/samples", "admin").status_code == 202
     for host, status in (("cmp-1", 204), ("cmp-2", 403)):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import service
+from holdfast.app import service
 from tests.api.house import LEASES, House, copy, lease_body
 from tests.processes import free_port
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from oslo_middleware import basic_auth
 
-from holdfast.api import auth, remembered
-from holdfast.api.turns import Turns
+from holdfast.api import auth
+from holdfast.api.concurrency import ConcurrencyLimiter
 from holdfast.model.errors import Unavailable
 from tests.api.conftest import Build
 from tests.api.house import LEASES, House, basic, basic_config
@@ -23,7 +23,7 @@ HERE, THERE = "192.0.2.7", "192.0.2.8"
 
 
 def test_who_finds_no_turn_is_told_to_come_again() -> None:
-    turns = Turns(most=2, waiting=0, patience_s=0.0, why="busy")
+    turns = ConcurrencyLimiter(most=2, waiting=0, patience_s=0.0, why="busy")
     with turns.turn(), turns.turn(), pytest.raises(Unavailable, match="busy"), turns.turn():
         pass
     with turns.turn():
@@ -32,7 +32,7 @@ def test_who_finds_no_turn_is_told_to_come_again() -> None:
 
 
 def test_one_address_has_half_of_the_places() -> None:
-    turns = Turns(most=4, waiting=0, patience_s=0.0, why="busy")
+    turns = ConcurrencyLimiter(most=4, waiting=0, patience_s=0.0, why="busy")
     with ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(turns.turn(HERE))
@@ -42,7 +42,7 @@ def test_one_address_has_half_of_the_places() -> None:
 
 
 def test_so_many_wait_for_their_turn_and_get_it() -> None:
-    turns = Turns(most=1, waiting=1, patience_s=300.0, why="busy")
+    turns = ConcurrencyLimiter(most=1, waiting=1, patience_s=300.0, why="busy")
     first = turns.turn()
     first.__enter__()
     with ThreadPoolExecutor() as pool:
@@ -56,7 +56,7 @@ def test_so_many_wait_for_their_turn_and_get_it() -> None:
 
 @pytest.mark.parametrize("read", [0, 1, 2])
 def test_what_is_lent_comes_back_however_much_was_read(read: int) -> None:
-    turns = Turns(most=1, waiting=0, patience_s=0.0, why="busy")
+    turns = ConcurrencyLimiter(most=1, waiting=0, patience_s=0.0, why="busy")
     lent = turns.lent(iter([b"a", b"b"]))
     for _ in range(read):
         next(lent)
@@ -80,7 +80,7 @@ class Slow:
         self._lock = threading.Lock()
         self._real = basic_auth.authenticate
         # who waits for another one's check does so however slow the machine is
-        monkeypatch.setattr(remembered, "PATIENCE_S", 90.0)
+        monkeypatch.setattr(auth, "PATIENCE_S", 90.0)
         monkeypatch.setattr(basic_auth, "authenticate", self._check)
 
     def _check(self, path: str, user: str, password: bytes) -> object:

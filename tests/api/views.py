@@ -6,10 +6,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.api import monitors
-from holdfast.model import matrix
-from holdfast.model.observed import AGENT_HEADER
-from holdfast.store import Store
+from holdfast.api import tokens
+from holdfast.db import Store
+from holdfast.hostmonitor import matrix
+from holdfast.model.observation import AGENT_HEADER
 from tests.api.house import SECRET, House
 
 NETWORKS = ("manage", "tenant", "storage")
@@ -43,7 +43,7 @@ def view_body(
 def registered(house: House, observer: str) -> dict[str, str]:
     """A monitor that votes; the header that shows its token."""
     house.core.store.monitors.register(observer, "ann")
-    return {AGENT_HEADER: monitors.token(observer, SECRET)}
+    return {AGENT_HEADER: tokens.monitor_token(observer, SECRET)}
 
 
 def see(store: Store, sent: dict[str, Any], observer: str = "ctl-1") -> None:

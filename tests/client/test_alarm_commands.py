@@ -15,13 +15,13 @@ from tests.api.house import House, copy, template
 from tests.api.rules import BUSY, alarm_body, beat_body, report
 from tests.processes import free_port
 
-from holdfast import service
-from holdfast.client import Client
-from holdfast.client.agents import HoldfastCentre
-from holdfast.model import samples
-from holdfast.model.alarm_rules import RuleSet
-from holdfast.model.samples import Hour, Line
-from holdfast.watch.alarms import record
+from holdfast.alarms import preview
+from holdfast.alarms.rules import RuleSet
+from holdfast.app import service
+from holdfast.client.client import Client
+from holdfast.client.reports import HoldfastCentre
+from holdfast.metrics import history
+from holdfast.metrics.history import Hour, Line
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def recording(tmp_path: Path) -> str:
     world = World(RuleSet())
     lines = []
     for value in (0.5, 0.96, 0.97, 0.98, 0.5, 0.5):
-        lines.append(record.line(world.snapshot({"web": {"util_ratio": value}})))
+        lines.append(preview.line(world.snapshot({"web": {"util_ratio": value}})))
         world.now += 1
     (tmp_path / "day.jsonl").write_text("\n".join(lines))
     return str(tmp_path / "day.jsonl")
@@ -157,8 +157,8 @@ def test_rules_are_tried_on_the_last_hour_of_a_host(ask: Any, site: str, tmp_pat
     assert ask(*words) == []
     row = array("f", [0.1, *[0.99] * 9])
     line = Line("guest", "4f2c", "web-1", "blue", values={"util_ratio": row})
-    begin = samples.slot(datetime.now(UTC).timestamp()) - 9
-    HoldfastCentre(lambda: Client(site)).samples("cmp-1", samples.plain(Hour(begin, 10, (line,))))
+    begin = history.slot_of(datetime.now(UTC).timestamp()) - 9
+    HoldfastCentre(lambda: Client(site)).samples("cmp-1", history.plain(Hour(begin, 10, (line,))))
     assert [(one["name"], one["state"]) for one in ask(*words)] == [
         ("web-1", "pending"),
         ("web-1", "firing"),

@@ -9,8 +9,8 @@ from urllib.parse import parse_qs
 
 from test_client_fake import Fake, Run
 
-from holdfast.client import Client
-from holdfast.client import audit as module
+from holdfast.client import client as module
+from holdfast.client.client import Client
 
 LIST = "GET /holdfast/v1/audit"
 

@@ -311,9 +311,7 @@ def test_completion_for_bash_is_printed_and_parses(holdfast: Run) -> None:
 def test_a_command_that_cannot_be_imported_leaves_the_others_alone(
     holdfast: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = importlib.metadata.EntryPoint(
-        "lease list", "holdfast.client.commands.lease:List", program.NAMESPACE
-    )
+    good = importlib.metadata.EntryPoint("lease list", "holdfast.cli.lease:List", program.NAMESPACE)
     bad = importlib.metadata.EntryPoint("up", "holdfast.nothing:Up", program.NAMESPACE)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [good, bad])
     listed = holdfast("--help").out

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.client import dates, where
+from holdfast.client import dates, syntax
 from holdfast.model import expression
 
 NOON = datetime(2027, 1, 31, 12, 0, tzinfo=UTC)
@@ -64,15 +64,15 @@ def test_a_date_of_a_lease_is_utc() -> None:
     ],
 )
 def test_a_condition_becomes_an_expression_the_server_reads(typed: str, tree: list[str]) -> None:
-    assert json.loads(where.expression([where.check(typed)])) == tree
-    expression.parse(where.expression([typed]))
+    assert json.loads(syntax.expression([syntax.check(typed)])) == tree
+    expression.parse(syntax.expression([typed]))
 
 
 def test_conditions_are_joined_by_and_and_json_passes_unchanged() -> None:
-    assert where.expression([]) == ""
+    assert syntax.expression([]) == ""
     text = '[">=",  "$vcpus", "8"]'
-    assert where.expression([text]) == text
-    assert json.loads(where.expression([text, "gpu=1"])) == [
+    assert syntax.expression([text]) == text
+    assert json.loads(syntax.expression([text, "gpu=1"])) == [
         "and",
         [">=", "$vcpus", "8"],
         ["==", "$gpu", "1"],
@@ -84,4 +84,4 @@ def test_conditions_are_joined_by_and_and_json_passes_unchanged() -> None:
 )
 def test_what_is_no_condition_is_refused(typed: str) -> None:
     with pytest.raises(ValueError, match=r"is not|Malformed"):
-        where.check(typed)
+        syntax.check(typed)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from test_client_fake import Fake, Run
 
-from holdfast.client import Client, NotFound
+from holdfast.client.client import Client
+from holdfast.client.errors import NotFound
 
 UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
 LIST, SET = "GET /holdfast/v1/failover", f"PUT /holdfast/v1/failover/{UUID}"

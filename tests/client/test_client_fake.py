@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.client import clock
+from holdfast.client import dates
 from holdfast.cmd import client as program
 
 LEASES = "/reservation/v1/leases"
@@ -93,8 +93,8 @@ Run = Callable[..., Ran]
 def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs `holdfast …` at noon (and seven seconds), without ever pausing."""
     noon = datetime(2027, 1, 31, 12, 0, 7, 99, tzinfo=UTC)
-    monkeypatch.setattr(clock, "now", lambda: noon)
-    monkeypatch.setattr(clock, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(dates, "now", lambda: noon)
+    monkeypatch.setattr(dates, "sleep", lambda _seconds: None)
 
     def run(*argv: str) -> Ran:
         code = program.main(argv)

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from test_client_fake import Fake, Run
 
-from holdfast.client import Client, NotFound, clock
-from holdfast.client.commands.incident_lines import screen
+from holdfast.cli.incident import screen
+from holdfast.client import dates
+from holdfast.client.client import Client
+from holdfast.client.errors import NotFound
 
 UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
 OTHER = "4f2c9999-6d0a-4f3c-9a51-0b6f7d1f2a3b"
@@ -276,7 +278,7 @@ def test_watching_gives_up_on_a_server_that_stays_away(
     fake: Fake, holdfast: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(clock, "sleep", slept.append)
+    monkeypatch.setattr(dates, "sleep", slept.append)
     fake.says(SHOW, (200, {"incident": case()}), (503, {"errors": []}))
     assert holdfast("incident", "watch", UUID).code == 1
     assert 20 < sum(slept) < 120

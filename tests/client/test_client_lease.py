@@ -8,7 +8,9 @@ from urllib.parse import parse_qsl
 import pytest
 from test_client_fake import LEASES, Fake, Run
 
-from holdfast.client import Client, Conflict, clock
+from holdfast.client import dates
+from holdfast.client.client import Client
+from holdfast.client.errors import Conflict
 
 UUID = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
 
@@ -94,7 +96,7 @@ def test_control_c_ends_a_wait_with_130_and_no_traceback(
     def interrupt(_seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(clock, "sleep", interrupt)
+    monkeypatch.setattr(dates, "sleep", interrupt)
     fake.says(f"POST {LEASES}", (201, {"lease": lease()}))
     ran = holdfast("lease", "create", "training", "--wait")
     assert ran.code == 130

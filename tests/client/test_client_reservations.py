@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.reservations import parse
+from holdfast.client.syntax import parse
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 from test_client_fake import HOSTS, LEASES, REQUEST_ID, Fake, clean_environment
 
 from holdfast import client as holdfast
-from holdfast.client import Client, clock
+from holdfast.client import dates
+from holdfast.client.client import Client
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     taken: list[float] = []
-    monkeypatch.setattr(clock, "sleep", taken.append)
+    monkeypatch.setattr(dates, "sleep", taken.append)
     return taken
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from test_client_fake import Fake
 
-from holdfast.client import Client
-from holdfast.client.expected import HoldfastExpected
+from holdfast.client.client import Client
+from holdfast.client.reports import HoldfastExpected
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound, Unavailable
-from holdfast.model.expected import Expected
+from holdfast.model.observation import Expected
 
 WHERE = "GET /holdfast/v1/hosts/cmp-7/expected"
 ONE = {"id": "A-1", "name": "web", "state": "runs", "why": "it is ACTIVE"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from test_client_fake import Fake, Run
 
+from holdfast.agent.guest_store import Reading, line, read
 from holdfast.ports.guests import Event, Guest
-from holdfast.watch.guest_record import Reading, line, read
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 

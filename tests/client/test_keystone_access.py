@@ -14,7 +14,8 @@ import pytest
 from test_client_fake import LEASES, Fake, clean_environment
 
 import holdfast.client as holdfast
-from holdfast.client import Client, keystone
+from holdfast.client import auth
+from holdfast.client.client import Client
 
 LOGIN = "POST /v3/auth/tokens"
 
@@ -127,7 +128,7 @@ def test_region_and_interface_choose_the_endpoint(
     assert Client().url == "http://inside"
     from keystoneauth1 import adapter
 
-    mine: Any = keystone.connect(os.environ)
+    mine: Any = auth.connect(os.environ)
     chosen = adapter.Adapter(mine.session, region_name="RegionOne", interface="public")
     assert Client(session=chosen).url == "http://one", "what a session says is nearer"
     monkeypatch.setenv("OS_REGION_NAME", "Three")

@@ -15,11 +15,12 @@ from tests.api.house import House, copy, template
 from tests.api.views import BLIND, NETWORKS, NO_STORAGE, UP, registered, stamp, view_body
 from tests.processes import free_port
 
-from holdfast import service
-from holdfast.client import Client, NotFound
-from holdfast.client.commands import health_lines, monitor
-from holdfast.client.commands.health_lines import Dots, Sights, State, consequence, explained
-from holdfast.model import matrix
+from holdfast.app import service
+from holdfast.cli import host, monitor
+from holdfast.cli.host import Dots, Sights, State, consequence, explained
+from holdfast.client.client import Client
+from holdfast.client.errors import NotFound
+from holdfast.hostmonitor import matrix
 
 WELL = [f"cmp-{number:02}" for number in range(1, 8)]
 ODD = matrix.parse("rules: []\notherwise: alert", NETWORKS, "/etc/odd.yaml").to_plain()
@@ -76,7 +77,7 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_what_the_documentation_shows_is_so() -> None:
-    assert doctest.testmod(health_lines).failed == 0
+    assert doctest.testmod(host).failed == 0
 
 
 # against a real API

@@ -14,13 +14,16 @@ from typing import Any
 import pytest
 from test_client_fake import Fake
 
-from holdfast.agent import client
-from holdfast.client import Client
-from holdfast.client.agents import HoldfastCentre
-from holdfast.client.expected import HoldfastExpected
-from holdfast.client.reports import HoldfastReports, InstanceHaReports
+from holdfast.app.agent import client
+from holdfast.client.client import Client
+from holdfast.client.reports import (
+    HoldfastCentre,
+    HoldfastExpected,
+    HoldfastReports,
+    InstanceHaReports,
+)
 from holdfast.model.errors import Forbidden, InvalidInput, Unavailable
-from holdfast.model.observed import AGENT_HEADER
+from holdfast.model.observation import AGENT_HEADER
 
 OWN, THEIRS = "POST /holdfast/v1/observations", "POST /notifications"
 EXPECTED = "GET /holdfast/v1/hosts/cmp-7/expected"

@@ -19,10 +19,10 @@ import pytest
 import urllib3.util.connection
 
 from holdfast import conf as configuration
-from holdfast.drivers.cloud.nova.edge import Edge, answer, pages, supports
-from holdfast.drivers.cloud.nova.fanout import Fanout
+from holdfast.app.service import connect_cloud
+from holdfast.drivers.nova.pools import Fanout
+from holdfast.drivers.nova.session import Edge, answer, pages, supports
 from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
-from holdfast.service import connect_cloud
 from tests.cloud.stub import (
     Act,
     Handler,
@@ -342,7 +342,7 @@ def test_a_marker_that_went_away_between_two_pages_is_worth_another_try(
 def test_credentials_that_are_missing_are_named_at_the_start(
     tmp_path: Path, options: dict[str, str], word: str
 ) -> None:
-    from holdfast.ports.clock import SystemClock
+    from holdfast.runtime.clock import SystemClock
 
     with pytest.raises(HoldfastError, match=word):
         connect_cloud(config(tmp_path, 1, **options), SystemClock())
@@ -384,7 +384,7 @@ def test_options_of_the_login_are_known_and_typing_errors_are_not(tmp_path: Path
 
 def test_the_simulated_cloud_does_not_import_the_sdk() -> None:
     code = (
-        "import sys; from holdfast import conf, service; import holdfast.drivers.cloud.sim;"
+        "import sys; from holdfast import conf, service; import holdfast.drivers.sim;"
         "assert not any(map(sys.modules.get, ('openstack', 'eventlet')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=180)

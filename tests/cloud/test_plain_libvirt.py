@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drivers.cloud.libvirt.settings import Settings
-from holdfast.ports.clock import SystemClock
+from holdfast.drivers.libvirt.settings import Settings
 from holdfast.ports.cloud import Cloud, Server
+from holdfast.runtime.clock import SystemClock
 from tests.cloud.test_hosts import test_a_host_is_found_by_short_name_full_name_and_uuid
 from tests.cloud.test_moves import test_what_is_not_there_cannot_be_evacuated
 from tests.cloud.test_servers import (
@@ -32,7 +32,7 @@ from tests.cloud.test_services import (
     test_to_force_a_dead_host_down_makes_it_look_as_if_it_had_been_heard_of,
 )
 from tests.conftest import serve
-from tests.guests.plain_house import Patient
+from tests.libvirt.plain_house import Patient
 from tests.servers.kvm import Kvm
 
 __all__ = [
@@ -77,7 +77,7 @@ class LibvirtWorld:
         )
 
     def _connect(self, settings: Settings) -> Cloud:
-        from holdfast.drivers.cloud.libvirt.cloud import LibvirtCloud
+        from holdfast.drivers.libvirt.cloud import LibvirtCloud
 
         cloud = LibvirtCloud(settings, SystemClock())
         return self._open.enter_context(contextlib.closing(cloud))

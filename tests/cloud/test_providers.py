@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.drivers.cloud.nova import NovaCloud
+from holdfast.drivers.nova.cloud import NovaCloud
 from holdfast.model.errors import DriverError
 from holdfast.model.host import Inventory
 from tests.cloud.stub import Act, Handler, Stub, saying

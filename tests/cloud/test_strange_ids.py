@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drivers.cloud.nova import NovaCloud
+from holdfast.drivers.nova.cloud import NovaCloud
 from holdfast.model.errors import NotFound
 from tests.cloud.stub import Stub, saying
 from tests.cloud.test_edge import config, stub

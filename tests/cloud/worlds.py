@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast import conf as configuration
-from holdfast.drivers.cloud.sim import SimCloud, Simulator
+from holdfast.drivers.sim.cloud import SimCloud
+from holdfast.drivers.sim.simulator import Simulator
 from holdfast.model.errors import Conflict, NotFound
-from holdfast.ports.clock import SystemClock
 from holdfast.ports.cloud import Cloud, Server
+from holdfast.runtime.clock import SystemClock
 from tests.processes import eventually
 
 if TYPE_CHECKING:
@@ -259,7 +260,7 @@ class NovaWorld:
         return f"{self.prefix}{word}-{next(self._numbers)}"
 
     def hasty(self, call_timeout_s: float) -> Cloud:
-        from holdfast.drivers.cloud.nova import connect
+        from holdfast.drivers.nova.cloud import connect
 
         file = self._folder / f"nova-{next(self._numbers)}.conf"
         file.write_text(

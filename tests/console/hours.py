@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.model import samples
-from holdfast.model.samples import FIELDS, POINTS, Hour, Line
+from holdfast.metrics import history
+from holdfast.metrics.history import FIELDS, POINTS, Hour, Line
 from tests.console.site import Site
 
 EVIL = "<script>alert(1)</script>"
@@ -48,7 +48,9 @@ def hour(*guests: Sequence[Line], host: str = "cmp-1", simulated: bool = False) 
     ]
     order = list(FIELDS)
     lines.sort(key=lambda one: order.index(one.kind))
-    return Hour(samples.slot(time.time()) - POINTS + 1, POINTS, tuple(lines), simulated=simulated)
+    return Hour(
+        history.slot_of(time.time()) - POINTS + 1, POINTS, tuple(lines), simulated=simulated
+    )
 
 
 def put(site: Site, made: Hour, host: str = "cmp-1") -> None:

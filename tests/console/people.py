@@ -7,7 +7,7 @@ import re
 
 import requests
 
-from holdfast.api.forms import FIELD
+from holdfast.api.login import FIELD
 from tests.console.site import Site
 from tests.processes import PATIENCE_S
 

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from holdfast import service
+from holdfast.app import service
 from holdfast.console.live import most_own
-from holdfast.store.tables import operations
+from holdfast.db.tables import operations
 from tests.api.house import CHORES, House
 from tests.processes import eventually, free_port
 

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from holdfast.console.audit import subject_page
-from holdfast.store import audit_list
+from holdfast.db import audit
 from tests.api.audits import LEASE, furnish_audit, write_line
 from tests.api.house import OWN, basic_config, copy
 from tests.console.browser import check_for_everybody, opened, picture
@@ -127,7 +127,7 @@ def test_a_member_sees_the_lines_of_its_project_on_the_page_and_in_every_export(
 def test_an_export_is_everything_that_the_api_has_portion_by_portion(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_list, "PORTION", 7)
+    monkeypatch.setattr(audit, "PORTION", 7)
     write_line(site, f"{FORMULA}, {EVIL}\n{WORSE}", actor="+ann", subject="hosts")
     admin = Person(site, "admin")
     every = site.call("GET", f"{OWN}/audit", "admin", query_string="limit=1000").json["audit"]

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from holdfast.console import lease as lease_page
-from holdfast.store.tables import audit
+from holdfast.db.tables import audit
 from tests.api.audits import write_line
 from tests.api.house import basic_config, copy, when
 from tests.console.people import Person

@@ -17,13 +17,21 @@ import sqlalchemy as sa
 from playwright.sync_api import Browser, Error, FloatRect, Locator, Page, Route, expect
 
 from holdfast.console import calendar
-from holdfast.console.booking import Wish
-from holdfast.console.calendar_pools import of_pools
-from holdfast.console.calendar_rows import Around, Bar, Row, in_lanes, named, of_hosts
+from holdfast.console.calendar import (
+    ZOOMS,
+    Around,
+    Bar,
+    Row,
+    Scale,
+    in_lanes,
+    named,
+    of_hosts,
+    of_pools,
+)
+from holdfast.console.leases import Wish
 from holdfast.console.pages import environment
-from holdfast.console.timescale import ZOOMS, Scale
+from holdfast.db.tables import hosts as hosts_table
 from holdfast.model.errors import InvalidInput
-from holdfast.store.tables import hosts as hosts_table
 from tests.api.house import HOSTS, LEASES, OWN, basic_config, host_reservation, when
 from tests.console.browser import check_for_everybody, opened, picture
 from tests.console.people import Person

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from playwright.sync_api import Browser, Page, expect
 
 from holdfast.console.incidents import MOST_LINES
-from holdfast.store.tables import observations
+from holdfast.db.tables import observations
 from tests.api.audits import write_line
 from tests.api.cases import write_incident
 from tests.api.ha import REPORTS, report_body

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 from playwright.sync_api import Browser, Page, expect
 
+from holdfast.db.engine import Database
+from holdfast.db.tables import sessions
 from holdfast.model.errors import Unavailable
-from holdfast.store.database import Database
-from holdfast.store.tables import sessions
 from tests.api.cases import write_incident
 from tests.api.house import basic_config
 from tests.console.browser import opened

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from holdfast.console import lease_chain
-from holdfast.model.standing import DOWN, Sighting
+from holdfast.console import leases
+from holdfast.hoststatus.status import DOWN, StatusReport
 from tests.api.house import LEASES, basic_config, host_reservation, when
 from tests.console.browser import check_for_everybody, opened, picture
 from tests.console.people import Person
@@ -158,7 +158,7 @@ def test_a_host_fails_and_its_lease_tells_what_healed_it(build: Build, browser: 
             "reason": "no power",
             "decisive": True,
         }
-        site.manager.watching.hosts.see([Sighting(host=host, source="test", **seen)])
+        site.manager.watching.hosts.see([StatusReport(host=host, source="test", **seen)])
         flags = page.locator("#lease-flags")
         expect(flags).to_contain_text("got something else than it had")
         expect(flags).to_contain_text(f"got something else for {host}")
@@ -278,7 +278,7 @@ def test_the_chain_has_what_was_what_is_and_what_will_be(
     status: str, history: list[str], words: str
 ) -> None:
     said = [{**LINE, "sentence": sentence} for sentence in history]
-    chain = lease_chain.chain(lease(status), said)
+    chain = leases.chain(lease(status), said)
     assert " ".join(f"{one.word}{'*' if one.how == 'now' else ''}" for one in chain) == words
     assert all(one.at for one in chain)
     if status == "ERROR":
@@ -291,12 +291,12 @@ def test_flags_holds_and_differences_are_sentences() -> None:
     one = {"resource_type": "physical:host", "missing_resources": True, "resources_changed": True}
     hosts = [{"name": "cmp-1", "slots": 2}, {"name": "cmp-2", "slots": 1}]
     hurt = lease("ACTIVE", degraded=True, reservations=[{**one, "hosts": hosts}])
-    assert len(lease_chain.flags(hurt)) == 2
-    assert lease_chain.flags(lease("ACTIVE", degraded=True))
-    assert lease_chain.holds(hurt) == "3 slots on 2 hosts"
-    assert lease_chain.holds(lease("ACTIVE")) == "nothing"
+    assert len(leases.flags(hurt)) == 2
+    assert leases.flags(lease("ACTIVE", degraded=True))
+    assert leases.holds(hurt) == "3 slots on 2 hosts"
+    assert leases.holds(lease("ACTIVE")) == "nothing"
     other = lease("ACTIVE", reservations=[{**one, "hosts": hosts[1:]}])
-    assert lease_chain.differences(hurt, other) == ["cmp-1 would be given up"]
-    assert lease_chain.differences(other, other) == ["it would keep cmp-2"]
+    assert leases.differences(hurt, other) == ["cmp-1 would be given up"]
+    assert leases.differences(other, other) == ["it would keep cmp-2"]
     lines = [{**LINE, "sentence": f"lease a: reservation r {what}"} for what in ("is whole again",)]
-    assert lease_chain.healed([*lines, {**LINE, "sentence": "lease a booked"}]) == lines
+    assert leases.healed([*lines, {**LINE, "sentence": "lease a booked"}]) == lines

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from holdfast.console.live import NOWHERE, REST_S, Feed, most_own
 from holdfast.model.errors import Unavailable
-from holdfast.ports.clock import SystemClock
+from holdfast.runtime.clock import SystemClock
 from tests.console.browser import opened
 from tests.console.site import Site
 from tests.processes import PATIENCE_S, eventually

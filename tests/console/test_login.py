@@ -10,9 +10,9 @@ import pytest
 import requests
 from playwright.sync_api import Browser, expect
 
-from holdfast.api import forms, guesses
-from holdfast.console import ROUTES
+from holdfast.api import auth, login
 from holdfast.console.pages import NAVIGATION
+from holdfast.console.routes import ROUTES
 from tests.api.house import basic_config
 from tests.console.browser import check_for_everybody, opened
 from tests.console.people import Person
@@ -53,7 +53,7 @@ def test_whoever_is_not_logged_in_is_asked_to_and_comes_back_to_where_he_was(
 
 def test_a_session_is_a_random_word_of_which_only_the_hash_is_kept(guarded: Site) -> None:
     alice = Person(guarded, "member")
-    cookie = alice.http.cookies[forms.SESSION]
+    cookie = alice.http.cookies[login.SESSION]
     assert alice.get("/").status_code == 200
     assert cookie not in "\n".join(guarded.dump())
     said = alice.enter("member", "member").headers["Set-Cookie"]
@@ -87,23 +87,23 @@ def test_what_cannot_be_a_user_is_a_wrong_user(guarded: Site) -> None:
     for user in ("nobody", "", "x" * 300, "a:b", "member\x00"):
         answer = stranger.enter(user, "member")
         assert answer.status_code in (400, 401), user
-        assert forms.SESSION not in answer.cookies
+        assert login.SESSION not in answer.cookies
 
 
 def test_passwords_cannot_be_guessed_one_after_the_other(
     guarded: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guesses, "FIRST_S", guesses.LONGEST_S)  # however slow the machine is
+    monkeypatch.setattr(auth, "FIRST_S", auth.LONGEST_S)  # however slow the machine is
     stranger = Person(guarded)
     said = [stranger.enter("member", f"guess-{number}") for number in range(7)]
     assert [one.status_code for one in said] == [401] * 5 + [429] * 2
     assert "too many wrong passwords: try again in" in said[-1].text
-    assert forms.SESSION not in said[-1].cookies
+    assert login.SESSION not in said[-1].cookies
     # the API goes by the same count, also with the right one
     asked = f"{guarded.url}/reservation/v1/leases"
     answer = requests.get(asked, auth=("member", "member"), timeout=PATIENCE_S)
     assert (answer.status_code, answer.json()["error_code"]) == (429, 429)
-    assert 0 < int(answer.headers["Retry-After"]) <= guesses.LONGEST_S
+    assert 0 < int(answer.headers["Retry-After"]) <= auth.LONGEST_S
     assert requests.get(asked, auth=("reader", "reader"), timeout=PATIENCE_S).status_code == 200
 
 
@@ -134,7 +134,7 @@ def test_nothing_is_done_for_a_form_that_is_not_ours(guarded: Site, site: Site) 
                 answer = person.post(path, {"next": "/"}, word)
                 assert answer.status_code == 403, (path, answer.status_code)
             headers = {"Origin": "https://evil.example"}
-            fields = {forms.FIELD: person.word("/")}
+            fields = {login.FIELD: person.word("/")}
             for name, value in (*headers.items(), ("Sec-Fetch-Site", "cross-site")):
                 strange = person.http.post(
                     there.url + path, data=fields, headers={name: value}, allow_redirects=False

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from holdfast.console.matrix_trial import compare
-from holdfast.model import matrix
+from holdfast.console.matrix import compare
+from holdfast.hostmonitor import matrix
 from tests.api import views
 from tests.api.house import basic_config
 from tests.api.views import BLIND, NETWORKS, NO_STORAGE, UP, view_body

@@ -14,14 +14,14 @@ import pytest
 import sqlalchemy as sa
 from playwright.sync_api import Browser, Page, expect
 
+from holdfast.alarms.preview import preview
 from holdfast.console import alarms as alarm_pages
-from holdfast.console import metrics, numbers, sparks
-from holdfast.console.sparks import Mark
-from holdfast.store import samples
-from holdfast.store.alarms import Wanted
-from holdfast.store.tables import agents as agents_table
-from holdfast.store.tables import alarms as alarms_table
-from holdfast.watch.alarms.preview import preview
+from holdfast.console import metrics
+from holdfast.console.metrics import Mark
+from holdfast.db import agents
+from holdfast.db.alarms import Wanted
+from holdfast.db.tables import agents as agents_table
+from holdfast.db.tables import alarms as alarms_table
 from tests.api.house import OWN, basic_config
 from tests.api.rules import alarm_body, beat_body, furnish_alarm, furnish_rules, report
 from tests.console.browser import SCREENS, check_for_everybody, opened, picture
@@ -62,7 +62,7 @@ def own(build: Build, browser: Browser) -> Iterator[tuple[Site, Page]]:
 def test_who_opens_a_host_has_its_numbers_sent_and_sees_them_come(
     own: tuple[Site, Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(samples, "FRESH", timedelta(hours=1))  # however slow this machine is
+    monkeypatch.setattr(agents, "FRESH", timedelta(hours=1))  # however slow this machine is
     site, page = own
     furnish_rules(site)
     alarm(site, 29)
@@ -297,11 +297,11 @@ def test_peaks_stay_and_what_is_not_known_is_a_gap() -> None:
     values = flat(0.2)
     values[100] = 0.9
     values[200:260] = flat(math.nan)[:60]
-    drawn = sparks.drawn("s", "util_ratio", values, hour())
+    drawn = metrics.draw_spark("s", "util_ratio", values, hour())
     assert (drawn.lowest, drawn.highest, drawn.last) == ("20 %", "90 %", "20 %")
     assert drawn.line.count("M") == 2 and f" {60 - 0.9 * 56:.3g}" in drawn.line
     assert len(drawn.line) < 1500
-    nothing = sparks.drawn("s", "load1", flat(math.nan), hour())
+    nothing = metrics.draw_spark("s", "load1", flat(math.nan), hour())
     assert nothing.line == "" and nothing.words.endswith("last not known")
 
 
@@ -310,16 +310,16 @@ def test_an_alarm_is_drawn_where_it_stood_and_cut_to_the_hour() -> None:
     begin = datetime.fromtimestamp(made.begin * 10, UTC)
     long_ago = Mark("old", "info", "ok", begin - timedelta(hours=2), begin - timedelta(hours=1))
     since = Mark("hot", "critical", "firing", begin - timedelta(hours=2), None, 0.9)
-    drawn = sparks.drawn("s", "util_ratio", flat(0.5), made, [long_ago, since])
+    drawn = metrics.draw_spark("s", "util_ratio", flat(0.5), made, [long_ago, since])
     (band,) = drawn.bands
-    assert (band.x, band.width, band.begins) == (0, sparks.WIDE, False)
+    assert (band.x, band.width, band.begins) == (0, metrics.WIDE, False)
     assert "alarm hot (critical) stood from" in drawn.words and "still does" in drawn.words
 
 
 def test_many_guests_are_on_several_pages_and_found_by_name() -> None:
     made = hour(*(guest(f"id-{n}", f"web-{n:02}", flat(0.1)) for n in range(30)))
-    laid = numbers.laid(made, {}, "", 3)
+    laid = metrics.lay_out(made, {}, "", 3)
     assert (laid.found, laid.page, laid.pages) == (30, 3, 3)
     assert [one.name for one in laid.guests] == [f"web-{n}" for n in range(24, 30)]
-    assert [one.name for one in numbers.laid(made, {}, "WEB-07").guests] == ["web-07"]
-    assert numbers.laid(made, {}, "", 99).page == 3
+    assert [one.name for one in metrics.lay_out(made, {}, "WEB-07").guests] == ["web-07"]
+    assert metrics.lay_out(made, {}, "", 99).page == 3

@@ -8,8 +8,8 @@ import re
 
 import requests
 
-from holdfast.api import forms
-from holdfast.console import ROUTES
+from holdfast.api import login
+from holdfast.console.routes import ROUTES
 from tests.console.people import Person
 from tests.console.site import Site
 from tests.processes import PATIENCE_S
@@ -74,7 +74,7 @@ def test_no_form_is_a_500_and_no_answer_has_a_header_of_somebody_elses(site: Sit
     person = Person(site)
     person.word("/")
     cookies = "; ".join(f"{name}={value}" for name, value in person.http.cookies.items())
-    word = forms.token(dict(person.http.cookies))
+    word = login.token(dict(person.http.cookies))
     headers = {"Cookie": cookies, "Content-Type": "application/x-www-form-urlencoded"}
     seen = set()
     for route in (one for one in ROUTES if one.method == "POST"):
@@ -95,7 +95,7 @@ def test_no_form_is_a_500_and_no_answer_has_a_header_of_somebody_elses(site: Sit
 
 def test_strange_origins_and_numbers_of_changes_are_refused_not_failed_on(site: Site) -> None:
     person = Person(site)
-    fields = {"theme": "dark", "next": "/", forms.FIELD: person.word("/")}
+    fields = {"theme": "dark", "next": "/", login.FIELD: person.word("/")}
     for origin in ("http://[", "x", "http://"):
         answer = person.http.post(
             f"{site.url}/console/theme", data=fields, headers={"Origin": origin}
@@ -119,7 +119,7 @@ def test_an_address_without_end_is_refused_before_it_is_read(site: Site) -> None
 
 def test_a_proxy_that_calls_us_otherwise_is_known_by_the_public_url(site: Site) -> None:
     person = Person(site)
-    fields = {"theme": "", "next": "/", forms.FIELD: person.word("/")}
+    fields = {"theme": "", "next": "/", login.FIELD: person.word("/")}
     headers = {"Origin": "https://cloud.example"}
 
     def sent() -> int:

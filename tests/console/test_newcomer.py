@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from holdfast.client import Client
+from holdfast.client.client import Client
 from tests.console.browser import check_for_everybody, opened, picture
 from tests.e2e.deployment import all_in_one
 from tests.processes import eventually

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.console import phases
-from holdfast.console.incident_events import events, sights
-from holdfast.console.incident_orders import possible
+from holdfast.console import incidents
+from holdfast.console.incidents import events, possible, sights
 
 NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
 STEPS = ("guards", "fence", "tell", "repair", "prepare", "move", "verify", "report")
@@ -56,8 +55,8 @@ def case(**more: Any) -> dict[str, Any]:
 
 
 def drawn(found: dict[str, Any], now: float = 60) -> list[tuple[str, str, float]]:
-    begin = phases.first(found)
-    made = phases.phases(found, begin, NOON + timedelta(seconds=now))
+    begin = incidents.first(found)
+    made = incidents.phases(found, begin, NOON + timedelta(seconds=now))
     lived = [one for one in made if one.begin is not None]
     assert sum(one.width for one in lived) == pytest.approx(100, abs=0.01)
     assert all(one.width >= 2 for one in lived)
@@ -102,7 +101,7 @@ def test_what_is_under_way_lasts_until_now_and_the_rest_is_to_come() -> None:
 
 def test_a_wait_is_explained_by_what_held_it() -> None:
     held = {"actor": "holdfast", "sentence": "held: recovery is paused", "at": after(3)}
-    found = phases.phases(case(timeline=[held, held]), NOON, NOON)
+    found = incidents.phases(case(timeline=[held, held]), NOON, NOON)
     assert found[1].sentence == "held: recovery is paused; guards said so"
 
 
@@ -137,7 +136,7 @@ def test_an_end_by_order_an_alarm_and_a_second_try_have_their_time_too() -> None
 )
 def test_evidence_of_any_shape_and_of_wrong_clocks_does_no_harm(votes: Any) -> None:
     strange = case(details={"seen": votes})
-    assert phases.first(strange) == NOON + timedelta(seconds=3)
+    assert incidents.first(strange) == NOON + timedelta(seconds=3)
     assert drawn(strange)[0] == ("noticed", "done", 0)
     assert len(events(strange, [])) >= len(STEPS)
     assert isinstance(sights(votes), list)
@@ -182,13 +181,13 @@ def test_a_timeline_begins_with_the_first_sign_whoever_saw_it() -> None:
     seen_by = [observation(0.5), observation(1, observer="agent@other", evidence="nonsense")]
     first, second, third, *_rest = events(guest, [], seen_by)
     assert first.sentence == "guest failed, says agent@cmp-7: LIFECYCLE STOPPED"
-    assert first.at == phases.first(guest, seen_by)
+    assert first.at == incidents.first(guest, seen_by)
     assert second.sentence == "guest failed, says agent@other"
     assert third.sentence == "opened: it died"
     report = {"id": "7e57", "type": "VM", "generated_at": after(1), "received_at": after(2.5)}
     reported = case(kind="guest", details={}, timeline=[opened], reports=[report])
     told = events(reported, [])
-    assert told[0].at == phases.first(reported)
+    assert told[0].at == incidents.first(reported)
     assert [one.sentence for one in told][:2] == [
         "it happened, says a VM report",
         "a VM report came in: notification 7e57",

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from holdfast.cmd.client import HoldfastApp
-from holdfast.console import switch_commands
+from holdfast.console import switches
 from tests.api.audits import write_line
 from tests.api.cases import write_incident
 from tests.api.ha import make_segment
@@ -165,22 +165,22 @@ def test_who_changes_the_theme_after_an_order_was_refused_sees_the_incident(site
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
-        (switch_commands.pause({}), "incident pause --for 1h --reason TEXT"),
+        (switches.pause_command({}), "incident pause --for 1h --reason TEXT"),
         (
-            switch_commands.pause({"segment": "my segment", "lasts": "forever", "reason": "-x"}),
+            switches.pause_command({"segment": "my segment", "lasts": "forever", "reason": "-x"}),
             "incident pause --segment 'my segment' --for forever --reason=-x",
         ),
-        (switch_commands.pause({"lasts": "nonsense"}), "incident pause --for 1h --reason TEXT"),
-        (switch_commands.silence({}), "silence add --host HOST --for 1h --reason TEXT"),
+        (switches.pause_command({"lasts": "nonsense"}), "incident pause --for 1h --reason TEXT"),
+        (switches.silence_command({}), "silence add --host HOST --for 1h --reason TEXT"),
         (
-            switch_commands.silence(
+            switches.silence_command(
                 {"kind": "guest", "starts_at": "2027-01-31T18:00", "lasts": "604800"}
             ),
             "silence add --kind guest --from 2027-01-31T18:00 --for 7d --reason TEXT",
         ),
-        (switch_commands.approve({}), "incident approve --reason TEXT"),
+        (switches.approve_command({}), "incident approve --reason TEXT"),
         (
-            switch_commands.approve({"domain": "rack-a", "reason": "it's so"}),
+            switches.approve_command({"domain": "rack-a", "reason": "it's so"}),
             """incident approve --domain rack-a --reason 'it'"'"'s so'""",
         ),
     ],
@@ -218,7 +218,7 @@ def test_the_command_of_a_form_follows_what_is_chosen(browser: Browser, site: Si
         page.locator("#pause-segment").select_option("segment south")
         page.locator("#pause-lasts").select_option("until resumed")
         page.locator("#pause-reason").fill("it's a storm")
-        wanted = switch_commands.pause(
+        wanted = switches.pause_command(
             {"segment": "south", "lasts": "forever", "reason": "it's a storm"}
         )
         assert f"holdfast {command(page, 'pause')}" == shlex.join(wanted)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from holdfast.console.words import timed
+from holdfast.console.format import timed
 from tests.api.ha import add_host, make_segment
 from tests.api.house import copy
 from tests.console.browser import opened

@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from falcon import testing
 from playwright.sync_api import Browser, Page, expect
 
-from holdfast import service
-from holdfast.api import shared
+from holdfast.api import concurrency
+from holdfast.app import service
 from holdfast.console.wall import FRESH
-from holdfast.model.standing import Standing
-from holdfast.ports.standings import Change
-from holdfast.store.tables import hosts, monitors
-from holdfast.store.wall import WallStore
+from holdfast.db.tables import hosts, monitors
+from holdfast.db.views import WallStore
+from holdfast.hoststatus.status import HostStatus
+from holdfast.ports.recovery import StatusChange
 from tests.api import views
 from tests.api.cases import write_incident
 from tests.api.ha import add_host, make_segment
@@ -59,8 +59,8 @@ def hold(site: Site, name: str, count: int = 1, user: str = "") -> str:
 def stand(site: Site, name: str, state: str, why: str = "") -> None:
     store = site.core.store
     (old,) = [one for one in store.standings.watched() if one.name == name]
-    new = Standing(state, datetime.now(UTC), why)
-    store.standings.change([Change(old.id, old.standing, new, say="")], None)
+    new = HostStatus(state, datetime.now(UTC), why)
+    store.standings.change([StatusChange(old.id, old.standing, new, say="")], None)
 
 
 def see(site: Site, *rows: tuple[tuple[str, ...], str, list[str]]) -> None:
@@ -180,7 +180,7 @@ def test_viewers_who_see_all_cost_one_look_for_the_same_state_of_things(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = build(basic_config(tmp_path) + IDLE)  # a host that is kept back is another state
-    monkeypatch.setattr(shared, "LASTS_S", HOUR_S)  # however slow this machine is
+    monkeypatch.setattr(concurrency, "LASTS_S", HOUR_S)  # however slow this machine is
     looks = []
     look = WallStore.look
     monkeypatch.setattr(WallStore, "look", lambda *asked: (looks.append(1), look(*asked))[1])
@@ -221,7 +221,7 @@ def test_a_shared_view_is_never_shown_to_who_may_see_less(build: Build, tmp_path
         assert "cmp-4" in lists and "theirs" not in lists and "reserved" in lists
         own = pieces("member")
         assert "ours" in own and "theirs" not in own and "cmp-4" not in own
-        site.clock.ahead_s += shared.LASTS_S
+        site.clock.ahead_s += concurrency.LASTS_S
         assert pieces("manager") == lists and "theirs" in pieces("admin")
 
 

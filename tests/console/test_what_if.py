@@ -12,14 +12,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.console.fates import Fate, Known, fates, sums
-from holdfast.console.remaining import After, left
-from holdfast.console.tiles import CLOSED, FREE, RESERVED, Tile
-from holdfast.console.what_if import command
+from holdfast.console.wall import CLOSED, FREE, RESERVED, Tile
+from holdfast.console.what_if import (
+    After,
+    Known,
+    RecoveryPreview,
+    command,
+    left,
+    recovery_preview,
+    sums,
+)
+from holdfast.db.views import Held
 from holdfast.model.host import Size
 from holdfast.model.segment import AUTO, RESERVED_HOST, Segment, SegmentHost
 from holdfast.ports.recovery import Switch
-from holdfast.store.wall import Held
 from tests.api.ha import add_host, make_segment
 from tests.api.house import OWN
 from tests.console.site import Site
@@ -57,16 +63,16 @@ def move(*joins: str, lease: str = "l-1") -> Mapping[str, Any]:
     return {"lease_id": lease, "active": True, "joins": joins}
 
 
-def fate(of: Known, *dead: str, moves: Sequence[Mapping[str, Any]] = ()) -> Fate:
-    return fates(of, dead or ["cmp-1"], moves)[0]
+def fate(of: Known, *dead: str, moves: Sequence[Mapping[str, Any]] = ()) -> RecoveryPreview:
+    return recovery_preview(of, dead or ["cmp-1"], moves)[0]
 
 
 FLEET = [host(number, rack=f"r{number}") for number in (1, 2, 3)]
 
 
 def test_servers_of_a_host_whose_recovery_nothing_holds_move() -> None:
-    assert fate(known(FLEET)) == Fate("cmp-1", 2, "north")
-    assert fates(known([host(1, guests=0), host(2)]), ["cmp-1"], ()) == []
+    assert fate(known(FLEET)) == RecoveryPreview("cmp-1", 2, "north")
+    assert recovery_preview(known([host(1, guests=0), host(2)]), ["cmp-1"], ()) == []
 
 
 @pytest.mark.parametrize(
@@ -144,7 +150,12 @@ def test_servers_of_a_reservation_wait_for_a_host_of_it() -> None:
 
 
 def test_servers_are_summed_up_and_those_that_nobody_counted_are_told() -> None:
-    some = [Fate("a", 3), Fate("b", 2, why="x"), Fate("c", None), Fate("d", None, why="x")]
+    some = [
+        RecoveryPreview("a", 3),
+        RecoveryPreview("b", 2, why="x"),
+        RecoveryPreview("c", None),
+        RecoveryPreview("d", None, why="x"),
+    ]
     found = sums(some)
     assert (found.move, found.stay, found.uncounted) == (3, 2, 2)
 

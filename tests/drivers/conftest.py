@@ -12,7 +12,8 @@ from tests.servers.ipmi import Ipmi
 from tests.servers.libvirt import Libvirt
 from tests.servers.redfish import Redfish
 
-from holdfast.drivers.cloud.sim import SimCloud, Simulator
+from holdfast.drivers.sim.cloud import SimCloud
+from holdfast.drivers.sim.simulator import Simulator
 
 
 @pytest.fixture

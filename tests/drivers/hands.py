@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import holdfast
-from holdfast.drivers.cloud.sim import Simulator
+from holdfast.drivers.sim.simulator import Simulator
 from holdfast.ports.cloud import Server
 
 SRC = str(Path(holdfast.__file__).parents[1])

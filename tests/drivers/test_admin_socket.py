@@ -22,12 +22,11 @@ from typing import Any
 import pytest
 from tests.processes import eventually
 
+from holdfast.agent.admin import Admin, AdminSocket, Items, Limits
 from holdfast.client import admin as client
 from holdfast.client.errors import NotReachable
-from holdfast.drivers.admin_socket import AdminSocket, Limits
 from holdfast.model.errors import Conflict, HoldfastError, NotFound
-from holdfast.ports.clock import SystemClock
-from holdfast.watch.admin import Admin, Items
+from holdfast.runtime.clock import SystemClock
 
 #: Whoever means well is waited for, however busy the machine.
 PATIENT = Limits(connections=8, request_bytes=10_000, request_s=90.0, send_s=90.0)
@@ -35,9 +34,9 @@ QUICK = replace(PATIENT, request_s=2.0, send_s=2.0)
 #: Holds the place of a socket as an agent would, until it is killed.
 OWNER = """
 import sys, time
-from holdfast.drivers.admin_socket import AdminSocket
-from holdfast.ports.clock import SystemClock
-from holdfast.watch.admin import Admin
+from holdfast.agent.admin import AdminSocket
+from holdfast.runtime.clock import SystemClock
+from holdfast.agent.admin import Admin
 AdminSocket(sys.argv[1], Admin(), SystemClock()).start()
 print("ready", flush=True)
 time.sleep(600)
@@ -213,8 +212,8 @@ def test_two_hundred_at_the_door_are_answered_or_told_to_wait(door: str, desk: D
         said = [answer for one in crowd for answer in rest(one)]
     codes = {answer.get("error", {}).get("code", "") for answer in said}
     assert len(said) >= 190  # one who was refused at once may have lost it on the way
-    assert codes <= {"", "holdfast.service.unavailable", "holdfast.request.invalid"}
-    assert "holdfast.service.unavailable" in codes
+    assert codes <= {"", "holdfast.app.service.unavailable", "holdfast.request.invalid"}
+    assert "holdfast.app.service.unavailable" in codes
     eventually(lambda: answers(door))
 
 
@@ -255,7 +254,7 @@ def owner(path: str) -> Iterator[subprocess.Popen[str]]:
 def test_the_socket_of_a_living_agent_is_left_alone_and_that_of_a_dead_one_replaced(
     folder: Path, desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.drivers.admin_socket.AGAIN_S", 0.05)
+    monkeypatch.setattr("holdfast.agent.admin.AGAIN_S", 0.05)
     path = str(folder / "agent.sock")
     with owner(path) as other:
         mine = AdminSocket(path, desk.admin, SystemClock(), PATIENT)

@@ -17,16 +17,16 @@ from tests.processes import free_port
 from tests.servers.alertmanager import Alertmanager
 
 from holdfast import conf as configuration
-from holdfast.drivers import sinks
-from holdfast.drivers.sinks.alertmanager import Alertmanager as AlertmanagerSink
-from holdfast.heal.news import News
+from holdfast.db import Store, migrations
+from holdfast.db.alarms import Wanted
+from holdfast.db.tables import operations
+from holdfast.drivers import publishers
+from holdfast.drivers.publishers.alertmanager import Alertmanager as AlertmanagerSink
+from holdfast.jobs.outbox import notice
 from holdfast.model.errors import DriverError
-from holdfast.ports.clock import SystemClock
-from holdfast.ports.sinks import ALARMS, ANNOUNCE, INSTANCE_HA, NEWS, LeaseNotice, heard_by
-from holdfast.store import Store, migrations
-from holdfast.store.alarms import Wanted
-from holdfast.store.tables import operations
-from holdfast.work.telling import notice
+from holdfast.ports.publishers import ALARMS, ANNOUNCE, INSTANCE_HA, NEWS, LeaseNotice, heard_by
+from holdfast.recovery.events import IncidentPublisher
+from holdfast.runtime.clock import SystemClock
 
 BEGAN = datetime.now(UTC) - timedelta(minutes=10)
 BOARD, CHAT = "board", "chat"
@@ -50,7 +50,7 @@ def connect(tmp_path: Path) -> Connect:
             options["authorization_file"] = str(path)
         for name, value in {"urls": [url], "timeout_s": 60.0, **options}.items():
             conf.set_override(f"alertmanager_{name}", value, group="lease_notifications")
-        (sink,) = sinks.connect(conf, SystemClock())
+        (sink,) = publishers.connect(conf, SystemClock())
         assert isinstance(sink, AlertmanagerSink)
         return sink
 
@@ -101,7 +101,7 @@ class Agent:
 def agent(tmp_path: Path) -> Iterator[Agent]:
     with contextlib.closing(Store(f"sqlite:///{tmp_path / 'x.db'}", SystemClock())) as store:
         migrations.sync(store.database)
-        store.database.herald = News(people=(CHAT,), boards=(BOARD,))
+        store.database.herald = IncidentPublisher(people=(CHAT,), boards=(BOARD,))
         yield Agent(store)
 
 

@@ -25,7 +25,7 @@ from holdfast.drivers.fence.agent import Agent
 from holdfast.drivers.fence.device import Device
 from holdfast.drivers.fence.redfish import Redfish
 from holdfast.model.errors import DriverError
-from holdfast.ports.clock import SystemClock
+from holdfast.runtime.clock import SystemClock
 
 #: Where the system has its fence agents.
 AGENTS = str(Path(which("fence_ipmilan") or "/usr/sbin/fence_ipmilan").parent)

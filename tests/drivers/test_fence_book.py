@@ -13,11 +13,11 @@ from oslo_config import cfg
 from tests.drivers.hands import HandClock
 
 from holdfast import conf as configuration
-from holdfast.cmd import status
+from holdfast.cli import status
 from holdfast.drivers import fence
-from holdfast.drivers.fence import book
-from holdfast.drivers.fence.check import Settings
+from holdfast.drivers.fence import devices_file
 from holdfast.drivers.fence.device import Device, host_name, without
+from holdfast.drivers.fence.devices_file import Settings
 from holdfast.drivers.fence.fences import Fences
 from holdfast.model.errors import DriverError, InvalidInput, NotFound
 from holdfast.ports.fence import Driver
@@ -64,7 +64,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def test_a_device_is_what_the_file_says_and_its_defaults(secret: str, settings: Settings) -> None:
-    found = book.read("f", GOOD.format(secret=secret), settings)
+    found = devices_file.read("f", GOOD.format(secret=secret), settings)
     one = found.find("cmp-1")
     assert (one.driver, one.address, one.user) == ("redfish", "192.0.2.11", "holdfast")
     assert (one.password_file, one.verify_ca, one.timeout_s) == (secret, True, 28.0)
@@ -75,7 +75,7 @@ def test_a_device_is_what_the_file_says_and_its_defaults(secret: str, settings: 
 
 
 def test_a_pattern_is_filled_with_the_hosts_own_name(secret: str, settings: Settings) -> None:
-    found = book.read("f", GOOD.format(secret=secret), settings)
+    found = devices_file.read("f", GOOD.format(secret=secret), settings)
     device = found.find("rack7-3.example.org").of("rack7-3.example.org")
     assert device.address == "rack7-3.bmc.example"
     assert device.options == {"lanplus": "1", "plug": "rack7-3.example.org"}
@@ -88,14 +88,14 @@ hosts:
   cmp-1: {driver: none, i_accept_that_servers_may_run_twice: yes}
   "cmp-??": {driver: none, i_accept_that_servers_may_run_twice: yes}
 """
-    found = book.read("f", text, settings)
+    found = devices_file.read("f", text, settings)
     assert found.find("cmp-1").driver == "none"
     assert found.find("cmp-22").driver == "sim"  # of two patterns the first
 
 
 def test_a_short_name_that_could_be_two_hosts_gets_no_device(settings: Settings) -> None:
     text = "hosts:\n  a.x: {driver: sim}\n  a.y: {driver: sim}\n"
-    found = book.read("f", text, settings)
+    found = devices_file.read("f", text, settings)
     assert found.find("a.x").hosts == "a.x"
     with pytest.raises(DriverError, match=r"a could be any of a\.x, a\.y") as raised:
         found.find("a")
@@ -104,7 +104,7 @@ def test_a_short_name_that_could_be_two_hosts_gets_no_device(settings: Settings)
 
 def test_a_host_without_a_device_is_not_found(settings: Settings) -> None:
     with pytest.raises(NotFound, match="no fence is configured for cmp-9"):
-        book.read("f", "", settings).find("cmp-9")
+        devices_file.read("f", "", settings).find("cmp-9")
 
 
 HOST = "hosts:\n  a:\n    driver: redfish\n    user: u\n    password_file: {secret}\n"
@@ -178,7 +178,7 @@ def test_what_cannot_be_is_said_with_its_line(
     text: str, line: int, says: str, secret: str, settings: Settings
 ) -> None:
     with pytest.raises(DriverError) as raised:
-        book.read("fences.yaml", text.replace("{secret}", secret), settings)
+        devices_file.read("fences.yaml", text.replace("{secret}", secret), settings)
     assert raised.value.message.startswith(f"fence: fences.yaml:{line}: "), raised.value.message
     assert says in raised.value.message
     assert not raised.value.retryable
@@ -212,10 +212,10 @@ hosts:
   a: {{driver: agent, agent: fence_ipmilan, address: bmc, password_file: {secret}}}
 """
     there = Settings(longest_s=28.0, agents_dir=str(tmp_path))
-    assert book.read("f", text, there).find("a").agent == "fence_ipmilan"
+    assert devices_file.read("f", text, there).find("a").agent == "fence_ipmilan"
     monkeypatch.setattr("holdfast.drivers.fence.agent.STAND_IN", "holdfast-not-installed")
     with pytest.raises(DriverError, match="would show the password"):
-        book.read("f", text, there)
+        devices_file.read("f", text, there)
 
 
 # the file as it changes

@@ -15,7 +15,7 @@ from holdfast import conf as configuration
 from holdfast.cmd.client import main as holdfast
 from holdfast.drivers import fence
 from holdfast.drivers.fence.fences import Fences
-from holdfast.ports.clock import SystemClock
+from holdfast.runtime.clock import SystemClock
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from tests.drivers.hands import HandClock, small
 
 from holdfast import conf as configuration
 from holdfast.drivers import fence
-from holdfast.drivers.cloud.sim import SimCloud, Simulator
 from holdfast.drivers.fence.fences import Fences
-from holdfast.drivers.fence.sim import SimFence
+from holdfast.drivers.sim.cloud import SimCloud
+from holdfast.drivers.sim.fence import SimFence
+from holdfast.drivers.sim.simulator import Simulator
 from holdfast.model.errors import DriverError, NotFound
 
 

@@ -14,9 +14,9 @@ from tests.processes import eventually
 
 libvirt = pytest.importorskip("libvirt")
 
-from holdfast.drivers.cloud.libvirt import line as module  # noqa: E402
-from holdfast.drivers.cloud.libvirt.line import Line, Silent  # noqa: E402
-from holdfast.drivers.cloud.libvirt.settings import Host  # noqa: E402
+from holdfast.drivers.libvirt import host_connection as module  # noqa: E402
+from holdfast.drivers.libvirt.host_connection import Line, Silent  # noqa: E402
+from holdfast.drivers.libvirt.settings import Host  # noqa: E402
 
 #: libvirt's own make-believe host.
 HOST = Host("kvm-1", "test:///default")

@@ -22,18 +22,18 @@ import pytest
 from oslo_config import cfg
 from tests.e2e.deployment import write_config
 from tests.processes import Program, eventually, free_port, script
-from tests.servers import RabbitMQ
+from tests.servers.rabbitmq import RabbitMQ
 
 from holdfast import conf as configuration
-from holdfast.drivers.notices import broker as brokers
-from holdfast.drivers.notices import nova as nova_driver
-from holdfast.drivers.notices.nova import NovaNotices
+from holdfast.drivers.rabbit import nova_notifications as brokers
+from holdfast.drivers.rabbit import nova_notifications as nova_driver
+from holdfast.drivers.rabbit.nova_notifications import NovaNotices
 from holdfast.model.errors import Conflict, DriverError, Unavailable
-from holdfast.model.notice import Notice, ServiceNotice
-from holdfast.ports.clock import SystemClock
-from holdfast.ports.notices import to_all
+from holdfast.model.nova_notification import Notice, ServiceNotice
+from holdfast.ports.reports import to_all
+from holdfast.runtime.clock import SystemClock
 
-import holdfast.rpc  # isort: skip  # noqa: F401  threads, before oslo.messaging chooses otherwise
+import holdfast.drivers.rabbit  # isort: skip  # noqa: F401  threads, before oslo.messaging chooses otherwise
 import oslo_messaging  # isort: skip
 
 
@@ -476,8 +476,8 @@ def test_a_cut_wire_under_load_loses_nothing(world: World) -> None:
 KILLED = """
 import sys, time
 from holdfast import conf as configuration
-from holdfast.drivers.notices.nova import NovaNotices
-from holdfast.ports.clock import SystemClock
+from holdfast.drivers.rabbit.nova_notifications import NovaNotices
+from holdfast.runtime.clock import SystemClock
 
 def hear(notice):
     print("hears", notice.host, flush=True)

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 from tests.drivers.hands import HandClock, small
 
-from holdfast.drivers.cloud.sim import SimCloud, Simulator, connect
+from holdfast.drivers.sim.cloud import SimCloud, connect
+from holdfast.drivers.sim.simulator import Simulator
 from holdfast.model.errors import Conflict, DriverError, NotFound
-from holdfast.ports.clock import SystemClock
 from holdfast.ports.cloud import Cloud
+from holdfast.runtime.clock import SystemClock
 
 
 def test_it_is_a_cloud_and_connects_from_configuration(path: str) -> None:

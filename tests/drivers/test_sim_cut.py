@@ -4,7 +4,8 @@
 import pytest
 from tests.drivers.hands import HandClock, small
 
-from holdfast.drivers.cloud.sim import SimCloud, Simulator
+from holdfast.drivers.sim.cloud import SimCloud
+from holdfast.drivers.sim.simulator import Simulator
 from holdfast.model.errors import Conflict, DriverError
 
 

@@ -10,27 +10,28 @@ from typing import Any
 import pytest
 from tests.drivers.hands import HandClock
 
-from holdfast.drivers.cloud.sim import Settings, SimCloud, Simulator
-from holdfast.drivers.cloud.sim.fate import Dice, decide
-from holdfast.drivers.cloud.sim.settings import CALLS
+from holdfast.drivers.sim.cloud import SimCloud
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.drivers.sim.wire import Dice, decide_fault
+from holdfast.drivers.sim.world import CALLS, Settings
 from holdfast.model.errors import DriverError, InvalidInput
-from holdfast.ports.clock import SystemClock
 from holdfast.ports.cloud import Flavor
+from holdfast.runtime.clock import SystemClock
 
 
 def test_fate_is_decided_in_order_and_only_for_chosen_calls() -> None:
     lucky, unlucky = Dice(0.99, 0.99, 0.99, 0.5), Dice(0.0, 0.0, 0.0, 0.5)
     bad = Settings(failure_rate=0.5, lost_reply_rate=0.5, latency_s=1)
-    assert decide(bad, "a", 10, lucky) == decide(Settings(latency_s=1), "a", 10, lucky)
-    assert "failed" in decide(bad, "a", 10, unlucky).refusal
+    assert decide_fault(bad, "a", 10, lucky) == decide_fault(Settings(latency_s=1), "a", 10, lucky)
+    assert "failed" in decide_fault(bad, "a", 10, unlucky).refusal
     chosen = Settings(down=True, only_calls=("pools.list",))
-    assert decide(chosen, "pools.find", 10, unlucky).refusal == ""
-    assert "down" in decide(chosen, "pools.list", 10, unlucky).refusal
+    assert decide_fault(chosen, "pools.find", 10, unlucky).refusal == ""
+    assert "down" in decide_fault(chosen, "pools.list", 10, unlucky).refusal
     jittery = Settings(latency_s=2, latency_jitter=0.5)
-    assert decide(jittery, "a", 10, Dice(0, 0, 0, 0.0)).wait_s == 1.0
-    assert decide(jittery, "a", 10, Dice(0, 0, 0, 0.75)).wait_s == 2.5
-    done = decide(Settings(hang_s=99), "a", 10, unlucky)
-    not_done = decide(Settings(hang_s=99), "a", 10, lucky)
+    assert decide_fault(jittery, "a", 10, Dice(0, 0, 0, 0.0)).wait_s == 1.0
+    assert decide_fault(jittery, "a", 10, Dice(0, 0, 0, 0.75)).wait_s == 2.5
+    done = decide_fault(Settings(hang_s=99), "a", 10, unlucky)
+    not_done = decide_fault(Settings(hang_s=99), "a", 10, lucky)
     assert (done.refusal, done.wait_after) == ("", True)
     assert (not_done.wait_s, not_done.loss) == (10, "")
 

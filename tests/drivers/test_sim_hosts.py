@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from holdfast.drivers.cloud.sim import SimCloud, Simulator
+from holdfast.drivers.sim.cloud import SimCloud
+from holdfast.drivers.sim.simulator import Simulator
 from holdfast.model.errors import Conflict, InvalidInput
 from holdfast.model.host import Inventory
 from holdfast.ports.cloud import Flavor

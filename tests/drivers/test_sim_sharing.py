@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from tests.drivers.hands import SRC, HandClock, python
 
-from holdfast.drivers.cloud.sim import SimCloud, Simulator
-from holdfast.drivers.cloud.sim.calls import AGE_S
+from holdfast.drivers.sim.cloud import SimCloud
+from holdfast.drivers.sim.file import AGE_S
+from holdfast.drivers.sim.simulator import Simulator
 from holdfast.model.errors import Conflict, DriverError
-from holdfast.ports.clock import SystemClock
+from holdfast.runtime.clock import SystemClock
 
 
 def test_many_threads_share_one_cloud(cloud: SimCloud, sim: Simulator) -> None:
@@ -40,10 +41,10 @@ def test_many_threads_share_one_cloud(cloud: SimCloud, sim: Simulator) -> None:
 
 BOOKER = """
 import sys
-from holdfast.drivers.cloud.sim import SimCloud, Simulator
-from holdfast.drivers.cloud.sim.calls import AGE_S
+from holdfast.drivers.sim import SimCloud, Simulator
+from holdfast.drivers.sim.file import AGE_S
 from holdfast.model.errors import Conflict
-from holdfast.ports.clock import SystemClock
+from holdfast.runtime.clock import SystemClock
 path, me = sys.argv[1:]
 cloud, sim = SimCloud(path, SystemClock()), Simulator(path, SystemClock())
 sim.seed_demo()
@@ -85,9 +86,9 @@ def test_processes_that_share_a_file_from_its_first_moment_lose_nothing(
 
 OBEYER = """
 import sys
-from holdfast.drivers.cloud.sim import SimCloud
+from holdfast.drivers.sim import SimCloud
 from holdfast.model.errors import DriverError
-from holdfast.ports.clock import SystemClock
+from holdfast.runtime.clock import SystemClock
 cloud = SimCloud(sys.argv[1], SystemClock())
 print(len(cloud.hosts.list()), flush=True)
 for _ in sys.stdin:
@@ -129,8 +130,8 @@ def test_settings_changed_by_one_process_are_obeyed_by_the_next_call_of_another(
 WRITER = """
 import sys
 from itertools import count
-from holdfast.drivers.cloud.sim import SimCloud, Simulator
-from holdfast.ports.clock import SystemClock
+from holdfast.drivers.sim import SimCloud, Simulator
+from holdfast.runtime.clock import SystemClock
 path, me = sys.argv[1:]
 cloud, sim = SimCloud(path, SystemClock()), Simulator(path, SystemClock())
 for n in count():
@@ -195,8 +196,8 @@ def test_who_only_looks_waits_for_nobody_and_sees_what_was_committed(path: str) 
 
 LOOKER = """
 import sys
-from holdfast.drivers.cloud.sim import SimCloud
-from holdfast.ports.clock import SystemClock
+from holdfast.drivers.sim import SimCloud
+from holdfast.runtime.clock import SystemClock
 cloud = SimCloud(sys.argv[1], SystemClock())
 for _ in range(5):
     cloud.hosts.list()

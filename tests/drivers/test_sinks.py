@@ -24,20 +24,20 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 from tests.processes import eventually, free_port
-from tests.servers import RabbitMQ
 from tests.servers.base import which
+from tests.servers.rabbitmq import RabbitMQ
 
 from holdfast import conf as configuration
-from holdfast.drivers import sinks
-from holdfast.drivers.sinks import pinned, webhook
-from holdfast.drivers.sinks.bounded import Bounded
-from holdfast.drivers.sinks.messaging import InstanceHaMessaging, Messaging
-from holdfast.drivers.sinks.webhook import Webhook
+from holdfast.drivers import publishers
+from holdfast.drivers.publishers import http, webhook
+from holdfast.drivers.publishers.messaging import InstanceHaMessaging, Messaging
+from holdfast.drivers.publishers.webhook import Webhook
 from holdfast.model.errors import DriverError
-from holdfast.ports.clock import SystemClock
-from holdfast.ports.sinks import INSTANCE_HA, NEWS, LeaseNotice, heard_by
+from holdfast.ports.publishers import INSTANCE_HA, NEWS, LeaseNotice, heard_by
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.threads import BoundedCall
 
-import holdfast.rpc  # isort: skip  # noqa: F401  threads, before oslo.messaging chooses otherwise
+import holdfast.drivers.rabbit  # isort: skip  # noqa: F401  threads, before oslo.messaging chooses otherwise
 import oslo_messaging  # isort: skip
 
 SECRET = b"not a secret of anybody"
@@ -137,13 +137,13 @@ def test_the_instance_ha_contract_has_a_sink_of_its_own_unless_it_has_no_topic(
     rabbitmq: RabbitMQ,
 ) -> None:
     conf = settings(messaging=True, transport_url=rabbitmq.url)
-    found = sinks.connect(conf, SystemClock())
+    found = publishers.connect(conf, SystemClock())
     assert (heard_by(found, NEWS), heard_by(found, INSTANCE_HA)) == (
         ("messaging",),
         ("instance-ha",),
     )
     conf.set_override("instance_ha_topics", [], group="lease_notifications")
-    silent = sinks.connect(conf, SystemClock())
+    silent = publishers.connect(conf, SystemClock())
     assert heard_by(silent, INSTANCE_HA) == ()
     for sink in (*found, *silent):
         sink.close()
@@ -246,7 +246,7 @@ def test_the_programs_stay_free_of_eventlet_with_a_broker_as_sink() -> None:
     code = (
         "import sys\n"
         "from holdfast import conf as configuration\n"
-        "from holdfast.drivers.sinks.messaging import connect\n"
+        "from holdfast.drivers.publishers.messaging import connect\n"
         "conf = configuration.load([], [])\n"
         "for name, value in {'messaging': True, 'transport_url': 'rabbit://127.0.0.1:1//'}.items():\n"
         "    conf.set_override(name, value, group='lease_notifications')\n"
@@ -593,8 +593,8 @@ def test_no_spelling_of_an_inner_address_escapes() -> None:
     escaped = []
     for text in CORPUS:
         try:
-            pinned.resolve(text, 443, allow_private=False)
-        except pinned.Refused:
+            http.resolve(text, 443, allow_private=False)
+        except http.Refused:
             continue
         except socket.gaierror:
             continue  # this machine's resolver does not understand it at all
@@ -613,14 +613,14 @@ def test_the_resolver_does_understand_the_odd_spellings() -> None:
 
 @pytest.mark.parametrize("text", OUTSIDE)
 def test_the_public_internet_is_open(text: str) -> None:
-    assert pinned.judge(ipaddress.ip_address(text), allow_private=False) is None
+    assert http.judge(ipaddress.ip_address(text), allow_private=False) is None
 
 
 @pytest.mark.parametrize(
     "text", ["169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "fd00:ec2::254", "224.0.0.1"]
 )
 def test_metadata_and_multicast_stay_closed_even_where_private_is_allowed(text: str) -> None:
-    assert pinned.judge(ipaddress.ip_address(text), allow_private=True) is not None
+    assert http.judge(ipaddress.ip_address(text), allow_private=True) is not None
 
 
 def test_a_name_that_moves_after_the_look_is_not_looked_up_again(
@@ -644,7 +644,7 @@ def test_a_name_that_moves_after_the_look_is_not_looked_up_again(
 
 
 def test_sinks_are_found_by_their_entry_points(secret_file: str) -> None:
-    assert sinks.connect(settings(), SystemClock()) == ()
+    assert publishers.connect(settings(), SystemClock()) == ()
     urls = ["https://hook.example/a", "https://hook.example/b"]
     conf = settings(
         webhook_urls=urls,
@@ -652,24 +652,24 @@ def test_sinks_are_found_by_their_entry_points(secret_file: str) -> None:
         messaging=True,
         transport_url="rabbit://127.0.0.1:1//",
     )
-    names = [sink.name for sink in sinks.connect(conf, SystemClock())]
+    names = [sink.name for sink in publishers.connect(conf, SystemClock())]
     assert len(set(names)) == 4
-    assert max(map(len, names)) <= sinks.LONGEST_NAME
+    assert max(map(len, names)) <= publishers.LONGEST_NAME
 
 
 def test_the_same_address_twice_is_refused(secret_file: str) -> None:
     conf = settings(webhook_urls=["https://hook.example/a"] * 2, webhook_secret_file=secret_file)
     with pytest.raises(DriverError, match="twice"):
-        sinks.connect(conf, SystemClock())
+        publishers.connect(conf, SystemClock())
 
 
 def test_a_broker_without_an_address_is_refused_at_the_start() -> None:
     with pytest.raises(DriverError, match="transport_url"):
-        sinks.connect(settings(messaging=True), SystemClock())
+        publishers.connect(settings(messaging=True), SystemClock())
 
 
 def test_calls_that_hang_are_few_and_a_further_one_fails_at_once() -> None:
-    bounded, over = Bounded("test", 2), threading.Event()
+    bounded, over = BoundedCall("test", 2), threading.Event()
     for _ in range(2):
         with pytest.raises(TimeoutError, match="no answer"):
             bounded.run(0.01, lambda: over.wait(600))

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from holdfast.client import Client
-from holdfast.drivers.cloud.sim import Simulator
-from holdfast.ports.clock import SystemClock
+from holdfast.client.client import Client
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.runtime.clock import SystemClock
 from tests.processes import PATIENCE_S, Program, free_port, script
 
 Options = Mapping[str, Mapping[str, object]]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import Client, Forbidden, Unauthorized
+from holdfast.client.client import Client
+from holdfast.client.errors import Forbidden, Unauthorized
 from tests.e2e.town import HOST, Town, a_town
 
 

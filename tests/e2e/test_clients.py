@@ -18,7 +18,7 @@ import bcrypt
 import blazarclient.client
 import pytest
 
-from holdfast.client import Client
+from holdfast.client.client import Client
 from tests.e2e.deployment import all_in_one, soon
 from tests.processes import eventually, script
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from bench.due_rate import Flow, claims, lags, p
 
-from tests.servers import PostgreSQL
+from tests.servers.postgresql import PostgreSQL
 
 
 def test_what_falls_due_at_once_is_claimed_soon(postgresql: PostgreSQL) -> None:

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from openstack import exceptions
 from openstack.connection import Connection
 
-from holdfast.ports.clock import SystemClock
-from holdfast.store import Store
-from holdfast.store.tables import vmoves
+from holdfast.db import Store
+from holdfast.db.tables import vmoves
+from holdfast.runtime.clock import SystemClock
 from tests.e2e.deployment import all_in_one
 from tests.e2e.test_clients import OpenStack, command
 from tests.processes import PATIENCE_S, eventually

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import Client, admin
-from holdfast.client.agents import Agents
+from holdfast.client import admin
+from holdfast.client.client import Client
 from holdfast.client.errors import BadRequest, Forbidden, NotReachable
+from holdfast.client.reports import Agents
 from tests.e2e.deployment import write_config
 from tests.e2e.town import HOST, Town, a_town
 from tests.processes import PATIENCE_S, Program, script

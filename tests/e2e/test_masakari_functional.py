@@ -18,9 +18,10 @@ import pytest
 from openstack import exceptions
 from openstack.connection import Connection
 
-from holdfast.client import Client
-from holdfast.drivers.cloud.sim import SimCloud, Simulator
-from holdfast.ports.clock import SystemClock
+from holdfast.client.client import Client
+from holdfast.drivers.sim.cloud import SimCloud
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.runtime.clock import SystemClock
 from tests.e2e.deployment import all_in_one
 from tests.processes import eventually
 

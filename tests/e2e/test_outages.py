@@ -11,18 +11,12 @@ from typing import Any
 import pytest
 import requests
 
-from holdfast.client import Client
+from holdfast.client.client import Client
 from holdfast.client.errors import Conflict, Unavailable
-from tests.e2e.deployment import (
-    Deployment,
-    host_lease,
-    separate,
-    soon,
-    wire_date,
-    write_config,
-)
+from tests.e2e.deployment import Deployment, host_lease, separate, soon, wire_date, write_config
 from tests.processes import PATIENCE_S, Program, eventually, free_port, script
-from tests.servers import PostgreSQL, RabbitMQ
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.rabbitmq import RabbitMQ
 
 RPC_TIMEOUT = 4
 

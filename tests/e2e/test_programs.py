@@ -19,10 +19,10 @@ import pytest
 import requests
 
 from holdfast import conf as configuration
-from holdfast import service
-from holdfast.client import Client
-from holdfast.cmd.status import findings
-from holdfast.store import migrations
+from holdfast.app import service
+from holdfast.cli.status import findings
+from holdfast.client.client import Client
+from holdfast.db import migrations
 from tests.api.views import UP, view_body
 from tests.e2e.deployment import (
     Deployment,
@@ -34,7 +34,8 @@ from tests.e2e.deployment import (
     write_config,
 )
 from tests.processes import PATIENCE_S, Program, eventually, free_port, script
-from tests.servers import MariaDB, RabbitMQ
+from tests.servers.mariadb import MariaDB
+from tests.servers.rabbitmq import RabbitMQ
 
 PROGRAMS = tuple(
     f"holdfast.cmd.{name}" for name in ("client", "api", "manager", "up", "hostmonitor", "agent")
@@ -349,7 +350,7 @@ def test_systemd_is_told_when_the_manager_is_ready(tmp_path: Path) -> None:
 def test_no_signal_is_lost_however_many_come(tmp_path: Path) -> None:
     """A stop right among reloads: the handlers must not wait for a lock of the main thread."""
     code = (
-        "from holdfast import conf; from holdfast.daemon import Daemon\n"
+        "from holdfast import conf; from holdfast.app.daemon import Daemon\n"
         "made = conf.load([], [])\n"
         "raise SystemExit(Daemon(made, []).run(started=lambda: print('up', flush=True)))\n"
     )

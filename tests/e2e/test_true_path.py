@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import Client, Conflict
+from holdfast.client.client import Client
+from holdfast.client.errors import Conflict
 from tests.e2e.deployment import all_in_one, host_lease, separate, soon, wire_date
 from tests.processes import PATIENCE_S, eventually
-from tests.servers import PostgreSQL, RabbitMQ
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.rabbitmq import RabbitMQ
 
 
 def statuses(lease: dict[str, Any]) -> dict[str, str]:

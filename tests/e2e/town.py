@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.client import Client
-from holdfast.drivers.cloud.sim import Simulator
-from holdfast.ports.clock import SystemClock
-from holdfast.watch.spool import Spool
+from holdfast.agent.outbox import Outbox
+from holdfast.client.client import Client
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.runtime.clock import SystemClock
 from tests.e2e.deployment import all_in_one, write_config
 from tests.processes import Program, eventually, script
 
@@ -35,7 +35,7 @@ class Town:
         """Wait until the agent has written down that this guest is there."""
 
         def so() -> bool:
-            with contextlib.closing(Spool(str(self.folder / "agent.spool"))) as spool:
+            with contextlib.closing(Outbox(str(self.folder / "agent.spool"))) as spool:
                 return server in str(spool.note("guests"))
 
         eventually(so)

@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import serve
 from tests.hostmonitor.house import House, built
-from tests.servers import PostgreSQL
 from tests.servers.consul import Site
+from tests.servers.postgresql import PostgreSQL
 
 
 @pytest.fixture(scope="session")

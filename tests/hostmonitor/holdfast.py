@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from holdfast import daemon, service
-from holdfast.store import migrations
+from holdfast.app import daemon, service
+from holdfast.db import migrations
 
 
 def parts(conf: cfg.ConfigOpts) -> Sequence[daemon.Part]:

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast.client import Client
-from holdfast.drivers.cloud.sim import Simulator
-from holdfast.ports.clock import SystemClock
+from holdfast.client.client import Client
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.runtime.clock import SystemClock
 from tests.e2e.deployment import Options, merged, write_config
 from tests.processes import PATIENCE_S, Program, eventually, free_port, script
 from tests.servers.consul import CONTROLLERS, NETWORKS, Site

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import conf as configuration
-from holdfast.hostmonitor import HostMonitorPart
+from holdfast.app.hostmonitor import HostMonitorPart
 from tests.conftest import serve
 from tests.processes import eventually
 from tests.servers.consul import CONTROLLERS, Site

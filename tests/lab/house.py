@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client import Client, keystone
+from holdfast.client import auth
+from holdfast.client.client import Client
 from tests.e2e.deployment import Deployment, Options, merged, separate
 from tests.processes import Program, script
 
@@ -90,7 +91,7 @@ class House:
 
     def client(self, credentials: Mapping[str, str] | None = None) -> Client:
         """Our library, as these OS_* variables; the catalog tells it where to go."""
-        made = Client(session=keystone.connect(self.environment(credentials)))
+        made = Client(session=auth.connect(self.environment(credentials)))
         self._clients.append(made)
         return made
 

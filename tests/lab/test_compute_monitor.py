@@ -21,14 +21,13 @@ import pytest
 from lab.place import ROOT
 
 from holdfast import conf as configuration
-from holdfast.drivers.notices.nova import NovaNotices
-from holdfast.model.notice import Notice
-from holdfast.ports.clock import SystemClock
+from holdfast.drivers.rabbit.nova_notifications import NovaNotices
+from holdfast.hoststatus.plugins.usage import METRICS, UsageMonitor
+from holdfast.hoststatus.poll import wants
+from holdfast.metrics import plugin_input
+from holdfast.model.nova_notification import Notice
 from holdfast.ports.metrics import Snapshot
-from holdfast.watch.metrics import dicts
-from holdfast.watch.metrics.usage import METRICS
-from holdfast.watch.monitor import wants
-from holdfast.watch.monitors.usage import UsageMonitor
+from holdfast.runtime.clock import SystemClock
 from tests.e2e.deployment import write_config
 from tests.lab.mortal import MortalHost, mortal_host
 from tests.processes import PATIENCE_S, eventually
@@ -185,9 +184,9 @@ def one_host(lab: Lab, paths: str, metrics: Metrics, folder: Path, backend: str)
     ours.wait(PATIENCE_S)  # nova-compute was killed: the plugins end by themselves
     # and a manager's plugins get this from afar
     told = [one for one in metrics.snapshots if one.host == host.name]
-    on_hosts = [d for one in told for d in dicts.on_host(one)]
+    on_hosts = [d for one in told for d in plugin_input.on_host(one)]
     assert len(on_hosts) >= 5 and on_hosts[0]["cpu_user_ns"] == DRIVERS
-    on_guests = [d for one in told for d in dicts.on_cpu(one)]
+    on_guests = [d for one in told for d in plugin_input.on_cpu(one)]
     assert {(d["uuid"], d["flavor_vcpus"]) for d in on_guests} == {(server, 1)}
 
 

@@ -168,7 +168,7 @@ NOVAS_OWN = """
 from nova import objects
 from nova.scheduler import filters
 from nova.scheduler.host_manager import HostState
-from holdfast.nova.filter import CONF, HoldfastFilter
+from holdfast.nova.scheduler_filter import CONF, HoldfastFilter
 
 objects.register_all()
 CONF([], project="nova", default_config_files=[])

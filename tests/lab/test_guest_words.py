@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.client.pauses import Pauses
+from holdfast.client.client import Pauses
 from tests.lab.house import House, house
 from tests.lab.mortal import MortalHost, mortal_host
 from tests.lab.test_monitors import drop_queue

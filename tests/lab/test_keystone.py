@@ -17,11 +17,13 @@ import requests
 import yaml
 from openstack.connection import Connection
 
-from holdfast.client import Client, ClientError, Forbidden, NotFound, keystone
+from holdfast.client import auth
+from holdfast.client.client import Client
+from holdfast.client.errors import ClientError, Forbidden, NotFound
 from tests.e2e.deployment import host_lease, soon, wire_date
 from tests.lab.house import House, house
 from tests.processes import eventually
-from tests.servers import RabbitMQ
+from tests.servers.rabbitmq import RabbitMQ
 
 if TYPE_CHECKING:
     from lab.cloud import Lab
@@ -322,15 +324,15 @@ PASSWORD = (
 
 def test_a_region_or_interface_without_holdfast_says_how_to_get_it(town: Town) -> None:
     env = {**town.credentials("member"), "OS_REGION_NAME": "nowhere"}
-    session = keystone.connect(env)
+    session = auth.connect(env)
     with pytest.raises(ClientError, match=r"no reservation service in region nowhere.*register"):
         Client(session=session).leases.list()
     unscoped = {k: v for k, v in town.credentials("member").items() if "PROJECT" not in k}
     with pytest.raises(ClientError, match="name a project"):
-        Client(session=keystone.connect(unscoped)).leases.list()
+        Client(session=auth.connect(unscoped)).leases.list()
     wrong = {**town.credentials("member"), "OS_PASSWORD": "no"}
     with pytest.raises(ClientError, match=r"Keystone did not let us in.*check the credentials"):
-        Client(session=keystone.connect(wrong)).leases.list()
+        Client(session=auth.connect(wrong)).leases.list()
 
 
 @pytest.mark.slow("commands of which each loads for seconds")

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.drivers.notices.broker import Broker, close
+from holdfast.db import Store
+from holdfast.drivers.rabbit.nova_notifications import Broker, close
+from holdfast.hoststatus.poll import POLL
+from holdfast.hoststatus.status import DOWN, UP, HostStatus
 from holdfast.model.operation import OPEN
-from holdfast.model.standing import DOWN, UP, Standing
-from holdfast.ports.clock import SystemClock
 from holdfast.ports.cloud import CloudHost
 from holdfast.ports.ledger import Work
-from holdfast.store import Store
-from holdfast.watch.poll import POLL
+from holdfast.runtime.clock import SystemClock
 from tests.e2e.deployment import Deployment, merged, separate
 from tests.lab.house import alone, options
 from tests.processes import eventually
@@ -62,11 +62,11 @@ class Home:
             manager.signal(signal.SIGHUP)
             eventually(lambda: log(manager).count("configuration reloaded") > before)  # noqa: B023
 
-    def standing(self) -> Standing:
+    def standing(self) -> HostStatus:
         (one,) = self.store.standings.watched()
         return one.standing
 
-    def settled(self, state: str) -> Standing:
+    def settled(self, state: str) -> HostStatus:
         eventually(lambda: self.standing().state == state, every=0.01)
         return self.standing()
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from holdfast import conf as configuration
-from holdfast.drivers.notices import broker as brokers
-from holdfast.drivers.notices.nova import NovaNotices
-from holdfast.model.notice import AggregateNotice, Notice, ServerNotice, ServiceNotice
-from holdfast.ports.clock import SystemClock
+from holdfast.drivers.rabbit import nova_notifications as brokers
+from holdfast.drivers.rabbit.nova_notifications import NovaNotices
+from holdfast.model.nova_notification import AggregateNotice, Notice, ServerNotice, ServiceNotice
+from holdfast.runtime.clock import SystemClock
 from tests.e2e.deployment import write_config
 from tests.lab.site import delete_server
 from tests.processes import PATIENCE_S, eventually, script

@@ -20,7 +20,7 @@ import pytest
 from openstack.connection import Connection
 from openstack.exceptions import ForbiddenException
 
-from holdfast.client import Conflict
+from holdfast.client.errors import Conflict
 from tests.e2e.deployment import host_lease, soon, wire_date
 from tests.lab import fence_lab
 from tests.lab.ground import Ground

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.ports.clock import SystemClock
-from holdfast.store import Store
+from holdfast.db import Store
+from holdfast.runtime.clock import SystemClock
 from tests.e2e.deployment import soon, wire_date
 from tests.lab.ground import Ground
 from tests.lab.house import House, house

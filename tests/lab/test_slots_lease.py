@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from openstack.exceptions import BadRequestException, NotFoundException
 
+from holdfast.leases.resources.instance import resource_class
 from holdfast.nova import names
-from holdfast.reserve.resources.slots_cloud import resource_class
 from tests.e2e.deployment import soon, wire_date
 from tests.lab.ground import Ground
 from tests.lab.house import House, house

@@ -11,9 +11,9 @@ import stat
 from collections.abc import Sequence
 from typing import Self
 
-from holdfast.drivers.guests.calls import Call
+from holdfast.drivers.libvirt.connection import Call
 from holdfast.model.errors import DriverError
-from tests.guests.host import GuestHost
+from tests.libvirt.host import GuestHost
 from tests.processes import Kept
 from tests.servers.base import Missing, which
 from tests.servers.networks import Namespace, NotRoot

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
+from holdfast.alarms.tracks import Change
 from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Entity, Reading, Snapshot, Table
-from holdfast.watch.alarms.change import Change
 
 BEGIN = datetime(2026, 11, 16, 12, tzinfo=UTC)
 NODE = "cmp-7"

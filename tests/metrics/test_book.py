@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from holdfast.drivers.metrics.book import MOST_LEFT, Book
-from holdfast.ports.measures import Facts
+from holdfast.drivers.libvirt.metrics import MOST_LEFT, GuestRoster
+from holdfast.ports.metrics import Facts
 
 A = Facts("a", "instance-a", vcpus=2, memory_kib=1024, balloon_kib=1024)
 
 
-def read(*running: str) -> Book:
+def read(*running: str) -> GuestRoster:
     """All of these were read, and there are no others."""
-    book = Book()
+    book = GuestRoster()
     for number, uuid in enumerate(running, 3):
         book.read(uuid, number, A, "running", "booted")
     book.only(set(running))
@@ -19,7 +19,7 @@ def read(*running: str) -> Book:
 
 
 def test_nobody_is_shown_before_all_were_read_once() -> None:
-    book = Book()
+    book = GuestRoster()
     assert not book.roster().whole
     book.read("a", 3, A, "running", "booted")
     assert (book.roster().guests, book.roster().whole) == ({}, False)

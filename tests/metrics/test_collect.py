@@ -9,24 +9,29 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.ports.clock import SystemClock
-from holdfast.ports.measures import (
+from holdfast.metrics import collector, plugin_input
+from holdfast.metrics.collector import NO_LINK, PROMISES, Collector, promised
+from holdfast.metrics.passes import Passes
+from holdfast.ports.metrics import (
+    DISK,
+    GUEST,
+    HOST,
+    NIC,
     Disk,
     Facts,
     Guest,
+    HostCounters,
     Link,
-    Look,
     Nic,
     Process,
+    Reading,
     Roster,
     Said,
+    Snapshot,
     Stats,
     Vcpu,
 )
-from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Reading, Snapshot
-from holdfast.watch.metrics import dicts, rates
-from holdfast.watch.metrics.collect import NO_LINK, PROMISES, Collector, promised
-from holdfast.watch.metrics.passes import Passes
+from holdfast.runtime.clock import SystemClock
 from tests.processes import eventually
 
 WEB = Facts(
@@ -85,14 +90,14 @@ class World:
         self.ran_ns += int(seconds * busy * 2e9)
         self.sent += sent
 
-    def look(self, roster: Roster) -> Look:
+    def look(self, roster: Roster) -> HostCounters:
         ran, half = self.ran_ns, self.ran_ns // 2
         vcpus = (Vcpu(0, half, 0), Vcpu(1, half, 0))
         process = Process(self.at, 1, ran, ran, 0, 4000, vcpus)
         seen = dict.fromkeys(roster.guests, process) if self.process else {}
         links = {"tap0": Link(self.sent, 0, 0, 0, 0, 0, 0, 0)} if self.is_link else {}
         host = {"cpu_idle_ns": self.at * 1e9, "cpu_user_ns": float(ran)}
-        return Look(self.at, host, seen, links, self.at)
+        return HostCounters(self.at, host, seen, links, self.at)
 
 
 class House:
@@ -326,7 +331,7 @@ def test_what_is_promised_counts_those_that_do_not_run() -> None:
 def test_plugins_get_names_units_and_what_is_missing(house: House) -> None:
     house.world.pass_by(1.0, busy=1.0, sent=300)
     snapshot = house.collector.snapshot()
-    (host,), (cpu,) = dicts.on_host(snapshot), dicts.on_cpu(snapshot)
+    (host,), (cpu,) = plugin_input.on_host(snapshot), plugin_input.on_cpu(snapshot)
     assert host["ctx"]["host"] == "cmp-7"
     assert host["vcpus_promised"] == 2
     assert "load1" in host["missing"]
@@ -337,13 +342,13 @@ def test_plugins_get_names_units_and_what_is_missing(house: House) -> None:
     assert set(cpu["vcpus"][0]) == {
         *("id", "state", "time_ns", "delay_ns", "steal_ratio", "missing")
     }
-    (ram,) = dicts.on_ram(snapshot)
+    (ram,) = plugin_input.on_ram(snapshot)
     assert (ram["balloon_current_kib"], ram["used_ratio"]) == (2048, 0.5)
     assert "usable_kib" in ram["missing"]
-    (volume,) = dicts.on_volume(snapshot)
+    (volume,) = plugin_input.on_volume(snapshot)
     assert (volume["uuid"], volume["target"], volume["path"]) == ("web", "vda", "/a")
     assert volume["cinder_volume_id"] == "vol-1"
-    (pipe,) = dicts.on_bandwidth(snapshot)
+    (pipe,) = plugin_input.on_bandwidth(snapshot)
     assert (pipe["ifname"], pipe["mac"], pipe["port_id"]) == ("tap0", WEB.nics[0].mac, "port-1")
     assert pipe["over_contract_ratio"] == pytest.approx(3.0)
 
@@ -355,7 +360,7 @@ def test_after_a_reset_a_plugin_gets_no_rate_but_none(house: House) -> None:
     house.collector.snapshot()
     house.world.pass_by(1.0)
     house.world.sent = 3
-    (pipe,) = dicts.on_bandwidth(house.collector.snapshot())
+    (pipe,) = plugin_input.on_bandwidth(house.collector.snapshot())
     assert pipe["reset"]
     assert pipe["tx_bps"] is None
     assert "tx_bps" in pipe["missing"]
@@ -363,7 +368,13 @@ def test_after_a_reset_a_plugin_gets_no_rate_but_none(house: House) -> None:
 
 def test_every_number_of_every_callback_says_its_unit_or_is_a_plain_count(house: House) -> None:
     plain = {"load1", "fds", "ksm", "cpus", "vcpus", "major_fault", "errors", "backing_index"}
-    known = rates.HOST | rates.RAM | rates.DISK | rates.NIC | rates.PROCESS_RATES
+    known = (
+        collector.HOST_FIELDS
+        | collector.RAM
+        | collector.DISK_FIELDS
+        | collector.NIC_FIELDS
+        | collector.PROCESS_RATES
+    )
     units = ("_ns", "_bytes", "_kib", "_per_s", "_ratio", "_bps", "_iops", "_mhz", "_avg10")
     counts = ("_reqs", "_pkts", "_errs", "_drop", "_s", "iops")
     assert {name for name in known - plain if not name.endswith(units + counts)} == set()

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from holdfast.drivers.metrics import facts
-from holdfast.ports.measures import Disk, Nic
+from holdfast.drivers.libvirt import domain_xml
+from holdfast.ports.metrics import Disk, Nic
 
 VOLUME = "7f3b5c1e-9a52-4d0b-8f5e-0d8b8a1b2c3d"
 PORT, OTHER = "6a1ad63a-e6aa-4bcd-9123-456789abcdef", "91e2c7b0-1111-4222-8333-944455556666"
@@ -49,7 +49,7 @@ NOVA = f"""\
 
 
 def test_what_nova_writes_is_read() -> None:
-    known = facts.read(NOVA)
+    known = domain_xml.read_metric_facts(NOVA)
     assert known is not None
     assert (known.project, known.project_name, known.flavor) == ("p-1", "shop", "m1.large")
     assert (known.vcpus, known.memory_kib, known.balloon_kib) == (2, 4 * 2**20, 2 * 2**20)
@@ -62,7 +62,7 @@ def test_what_nova_writes_is_read() -> None:
 
 
 def test_interfaces_have_ports_contracts_and_a_side_that_counts() -> None:
-    known = facts.read(NOVA)
+    known = domain_xml.read_metric_facts(NOVA)
     assert known is not None
     pipe = {"rx_bps": 5e9, "tx_bps": 5e9}
     assert known.nics == (
@@ -73,7 +73,9 @@ def test_interfaces_have_ports_contracts_and_a_side_that_counts() -> None:
 
 
 def test_a_domain_that_says_next_to_nothing_is_known_by_that() -> None:
-    known = facts.read("<domain><name>a</name><uuid>u</uuid><memory>2048</memory></domain>")
+    known = domain_xml.read_metric_facts(
+        "<domain><name>a</name><uuid>u</uuid><memory>2048</memory></domain>"
+    )
     assert known is not None
     assert (known.vcpus, known.memory_kib, known.balloon_kib) == (1, 2048, 2048)
     assert (known.disk_bytes, known.disks, known.nics, known.tells_memory) == (None, (), (), False)
@@ -84,11 +86,11 @@ def test_our_own_element_may_say_the_contract() -> None:
         "<domain><metadata><h:guest xmlns:h='urn:holdfast:guest' bandwidth_mbps='100'/></metadata>"
         "<devices><interface type='ethernet'><target dev='t0'/></interface></devices></domain>"
     )
-    known = facts.read(text)
+    known = domain_xml.read_metric_facts(text)
     assert known is not None
     assert known.nics[0].contracts == {"rx_bps": 1e8, "tx_bps": 1e8}
 
 
 def test_what_is_no_xml_is_nobody() -> None:
-    assert facts.read("<domain") is None
-    assert facts.read("<!DOCTYPE x><domain/>") is None
+    assert domain_xml.read_metric_facts("<domain") is None
+    assert domain_xml.read_metric_facts("<!DOCTYPE x><domain/>") is None

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.model import alarm, observed
-from holdfast.model.alarm_rules import RuleSet
+from holdfast.agent.outbox import Outbox
+from holdfast.alarms import central
+from holdfast.alarms.host_alarms import HostAlarms
+from holdfast.alarms.rule_manager import FILE, RuleManager
+from holdfast.alarms.rules import RuleSet
+from holdfast.alarms.tracks import Group
+from holdfast.metrics.plugin_events import MOST_NOTES, MOST_STANDING, PluginEvents
+from holdfast.model import observation
 from holdfast.model.host import normalise
 from holdfast.ports.metric_plugins import Note
-from holdfast.watch.alarms.change import Group
-from holdfast.watch.metrics.alarms import HostAlarms
-from holdfast.watch.metrics.plugin_news import MOST_NOTES, MOST_STANDING, PluginNews
-from holdfast.watch.metrics.rules import FILE, RulesDesk
-from holdfast.watch.spool import Spool
 from tests.alarms.world import World
 from tests.simclock import SimClock
 
@@ -29,10 +30,10 @@ HOT = "group_wait: 0\nrules:\n  - {id: hot, on: guest, field: x, when: '> 90'}\n
 
 class House:
     def __init__(self, path: Path, most: int = 100) -> None:
-        self.spool = Spool(str(path), most=most)
+        self.spool = Outbox(str(path), most=most)
         self.world = World(RuleSet(), now=CLOCK.monotonic())
         self.world.about["web"] = self.world.entity("web").__class__("guest", UUID, "web", "p-1")
-        self.desk = RulesDesk(self.world.engine, self.spool, CLOCK, known_fields=False)
+        self.desk = RuleManager(self.world.engine, self.spool, CLOCK, known_fields=False)
         self.rung = 0
         self.alarms = HostAlarms("cmp-7", self.desk, self.spool, CLOCK, spooled=self._ring)
 
@@ -43,7 +44,7 @@ class House:
         self.alarms.take(self.world.snapshot({"web": web}))
         self.world.now += 1
 
-    def hear(self, news: PluginNews, *notes: Note) -> list[dict[str, Any]]:
+    def hear(self, news: PluginEvents, *notes: Note) -> list[dict[str, Any]]:
         """A pass in which plugins say that; what is told."""
         snapshot = self.world.snapshot({"web": 1.0})
         for one in notes:
@@ -85,9 +86,9 @@ def test_what_is_told_is_what_the_centre_understands(path: Path) -> None:
     house.desk.offer(HOT, FILE)
     house.look(95)
     (body,) = house.told()
-    assert body["state"] in observed.STATES[body["kind"]]
-    subject = observed.subject(body["kind"], body["subject"], body["evidence"]["host"])
-    said = alarm.read(body["evidence"], normalise("CMP-7"), subject, body["state"])
+    assert body["state"] in observation.STATES[body["kind"]]
+    subject = observation.subject(body["kind"], body["subject"], body["evidence"]["host"])
+    said = central.read(body["evidence"], normalise("CMP-7"), subject, body["state"])
     assert (said.rule, said.state, said.project) == ("hot", "firing", "p-1")
     assert (said.subject, said.version) == (f"server:{UUID}", house.desk.rules.version)
 
@@ -120,13 +121,13 @@ def test_what_the_disk_does_not_take_is_told_later(path: Path) -> None:
 
 def test_what_plugins_say_goes_the_same_way(path: Path) -> None:
     house = House(path)
-    news = PluginNews("cmp-7")
+    news = PluginEvents("cmp-7")
     news.off("greedy", "5 strikes within 60 s")
     changes = news.take(house.world.snapshot({"web": 1.0}))
     house.alarms.tell([Group("cmp-7", "", tuple(changes))])
     (body,) = house.told()
     assert (body["subject"], body["state"]) == ("host:cmp-7", "raised")
-    said = alarm.read(body["evidence"], "cmp-7", body["subject"], "raised")
+    said = central.read(body["evidence"], "cmp-7", body["subject"], "raised")
     assert said.rule.startswith("plugin:")
 
 
@@ -137,9 +138,9 @@ def note(house: House, about: Any = "", plugin: str = "hot", **more: Any) -> Not
 
 def test_what_a_plugin_said_before_a_restart_ends_when_it_is_not_said_again(path: Path) -> None:
     house = House(path)
-    (raised,) = house.hear(PluginNews("cmp-7"), note(house))
+    (raised,) = house.hear(PluginEvents("cmp-7"), note(house))
     house.spool.close()
-    again, news = House(path), PluginNews("cmp-7")
+    again, news = House(path), PluginEvents("cmp-7")
     assert again.hear(news) == []
     again.world.now += 58
     assert again.hear(news) == []
@@ -151,14 +152,14 @@ def test_what_a_plugin_said_before_a_restart_ends_when_it_is_not_said_again(path
     again.spool.close()
     last = House(path)
     last.world.now += 100
-    assert last.hear(PluginNews("cmp-7")) == []
+    assert last.hear(PluginEvents("cmp-7")) == []
 
 
 def test_what_a_plugin_says_again_after_a_restart_is_the_same_alarm(path: Path) -> None:
     house = House(path)
-    (raised,) = house.hear(PluginNews("cmp-7"), note(house))
+    (raised,) = house.hear(PluginEvents("cmp-7"), note(house))
     house.spool.close()
-    again, news = House(path), PluginNews("cmp-7")
+    again, news = House(path), PluginEvents("cmp-7")
     for _ in range(3):
         again.world.now += 40
         assert again.hear(news, note(again)) == []
@@ -174,7 +175,7 @@ def test_what_a_plugin_says_again_after_a_restart_is_the_same_alarm(path: Path) 
 def test_what_cannot_be_written_down_keeps_nobody_else_from_it(
     path: Path, bad: dict[str, Any]
 ) -> None:
-    house, news = House(path), PluginNews("cmp-7")
+    house, news = House(path), PluginEvents("cmp-7")
     house.desk.offer(HOT, FILE)
     assert [one["evidence"].get("value") for one in house.hear(news, note(house, **bad))] in (
         [],
@@ -188,14 +189,14 @@ def test_what_cannot_be_written_down_keeps_nobody_else_from_it(
 
 @pytest.mark.parametrize("about", [7, None, ["u"], b"x", "n" * 5000])
 def test_a_plugin_may_be_wrong_about_whom_it_speaks_of(path: Path, about: Any) -> None:
-    house, news = House(path), PluginNews("cmp-7")
+    house, news = House(path), PluginEvents("cmp-7")
     (raised,) = house.hear(news, note(house, about))
-    said = alarm.read(raised["evidence"], "cmp-7", raised["subject"], "raised")
+    said = central.read(raised["evidence"], "cmp-7", raised["subject"], "raised")
     assert said.rule.startswith("plugin:hot")
 
 
 def test_a_plugin_that_says_very_much_does_not_drown_the_others(path: Path) -> None:
-    house, news = House(path), PluginNews("cmp-7")
+    house, news = House(path), PluginEvents("cmp-7")
     loud = [note(house, f"u{n}", "loud") for n in range(MOST_NOTES + 500)]
     told = house.hear(news, *loud, note(house, plugin="quiet"))
     rules = [one["evidence"]["rule"] for one in told]

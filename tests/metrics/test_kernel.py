@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drivers.metrics import kernel
-from holdfast.drivers.metrics.files import Files
-from holdfast.drivers.metrics.kernel import Host, Links
-from holdfast.drivers.metrics.qemu import Qemus
-from holdfast.ports.clock import SystemClock
-from holdfast.ports.measures import Link, Process
+from holdfast.metrics import linux
+from holdfast.metrics.linux import Files, Host, Links, Qemus
+from holdfast.ports.metrics import Link, Process
+from holdfast.runtime.clock import SystemClock
 from tests.processes import eventually
 
 STAT = b"""\
@@ -45,11 +43,11 @@ Inter-|   Receive                                                |  Transmit
     lo: 999 9    0    0    0     0          0         0 999 9    0    0    0     0       0     0
 tap6a1ad63a-e6:100 2 3 4 0 0 0 0 5000 60 7 8 0 0 0 0
 """
-TICK = kernel.TICK_NS
+TICK = linux.TICK_NS
 
 
 def test_processors_are_counted_in_nanoseconds_and_interrupts_are_the_kernels() -> None:
-    assert kernel.processors(STAT) == {
+    assert linux.processors(STAT) == {
         "cpu_user_ns": 120 * TICK,
         "cpu_kernel_ns": 43 * TICK,
         "cpu_idle_ns": 400 * TICK,
@@ -60,28 +58,28 @@ def test_processors_are_counted_in_nanoseconds_and_interrupts_are_the_kernels() 
 
 
 def test_an_old_kernel_that_counts_less_is_understood() -> None:
-    assert kernel.processors(b"cpu 1 2 3 4\n")["cpu_steal_ns"] == 0
+    assert linux.processors(b"cpu 1 2 3 4\n")["cpu_steal_ns"] == 0
 
 
 def test_memory_is_in_bytes_and_swap_is_what_is_used_of_it() -> None:
-    found = kernel.memory(MEMINFO)
+    found = linux.memory(MEMINFO)
     assert found["mem_total_bytes"] == 24682416 * 1024
     assert found["mem_cached_bytes"] == 400000 * 1024
     assert found["swap_used_bytes"] == 10 * 1024
-    assert "swap_used_bytes" not in kernel.memory(b"MemTotal: 5 kB\n")
+    assert "swap_used_bytes" not in linux.memory(b"MemTotal: 5 kB\n")
 
 
 def test_of_interfaces_only_those_that_are_wanted_are_read_even_without_a_blank() -> None:
-    assert kernel.links(NET, {"tap6a1ad63a-e6", "tapgone"}) == {
+    assert linux.links(NET, {"tap6a1ad63a-e6", "tapgone"}) == {
         "tap6a1ad63a-e6": Link(100, 2, 3, 4, 5000, 60, 7, 8)
     }
 
 
 def test_pressure_and_speed_are_read() -> None:
     text = b"some avg10=79.04 avg60=56.73 avg300=29.31 total=30900482109\nfull avg10=0.00\n"
-    assert kernel.pressure(text) == 79.04
-    assert kernel.speed(b"cpu MHz\t\t: 2000.0\ncpu MHz\t\t: 3000.0\n") == {"cpu_mhz": 2500.0}
-    assert kernel.speed(b"no such line\n") == {}
+    assert linux.pressure(text) == 79.04
+    assert linux.speed(b"cpu MHz\t\t: 2000.0\ncpu MHz\t\t: 3000.0\n") == {"cpu_mhz": 2500.0}
+    assert linux.speed(b"no such line\n") == {}
 
 
 def test_a_kernel_without_pressure_and_ksm_leaves_them_out(tmp_path: Path) -> None:

@@ -16,16 +16,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.drivers.guests.calls import Line
-from holdfast.drivers.metrics import libvirt as driver
-from holdfast.drivers.metrics import libvirt_bulk, libvirt_facts
-from holdfast.drivers.metrics.libvirt import MOST_LINES, LibvirtMeasures
-from holdfast.drivers.metrics.libvirt_facts import Answer
+from holdfast.drivers.libvirt import metrics
+from holdfast.drivers.libvirt import metrics as driver
+from holdfast.drivers.libvirt.connection import Line
+from holdfast.drivers.libvirt.metrics import MOST_LINES, Answer, LibvirtMeasures
+from holdfast.metrics.collector import Collector
 from holdfast.model.errors import DriverError
-from holdfast.ports.clock import SystemClock
 from holdfast.ports.metrics import DISK, GUEST, NIC, Reading, Snapshot
-from holdfast.watch.metrics.collect import Collector
-from tests.guests.host import FILE_DISK
+from holdfast.runtime.clock import SystemClock
+from tests.libvirt.host import FILE_DISK
 from tests.metrics.host import NIC as TAP
 from tests.metrics.host import TapHost
 from tests.processes import eventually
@@ -135,7 +134,7 @@ def test_one_that_hangs_or_sleeps_takes_nothing_from_the_others(
     os.kill(host.pid("m-hangs"), signal.SIGSTOP)
     try:
         eye.until(lambda seen: seen["m-sleeps"].stale == "suspended: user")
-        eye.until(lambda seen: seen["m-hangs"].stale == libvirt_bulk.HANGS, DISK)
+        eye.until(lambda seen: seen["m-hangs"].stale == metrics.HANGS, DISK)
         rounds = eye.measures.said().round
         eye.until(lambda seen: not seen["m-busy"].stale, DISK)
         eventually(lambda: goes_on(eye))
@@ -181,7 +180,7 @@ def test_when_all_of_them_hang_the_kernel_goes_on_and_libvirtd_is_not_filled_up(
         eventually(lambda: eye.measures.said().round > rounds + 1, every=0.1)
         assert not any(one.stale for one in eye.guests().values())
         asking = [one for one in threading.enumerate() if one.name == "libvirt-stats"]
-        assert len(asking) <= libvirt_bulk.MOST_HANGING
+        assert len(asking) <= metrics.MOST_HANGING
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
@@ -192,14 +191,14 @@ def test_one_that_does_not_say_what_it_is_takes_nothing_from_the_others(
     host: TapHost, way: Any, eye: Eye, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid = way.lookupByName("m-hangs").UUIDString()
-    stuck, read = threading.Event(), libvirt_facts._read
+    stuck, read = threading.Event(), metrics._read
 
     def slow(one: str, line: Line) -> Answer:
         if one == uuid:
             stuck.wait()
         return read(one, line)
 
-    monkeypatch.setattr(libvirt_facts, "_read", slow)
+    monkeypatch.setattr(metrics, "_read", slow)
     monkeypatch.setattr(driver, "PATIENCE_S", 3.0)
     late = Eye(host)  # to which all of them are new
     try:

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import libvirt
 import pytest
 
-from holdfast.drivers.guests.calls import Lines
-from holdfast.drivers.metrics.libvirt_facts import MOST_LATE, Answer, Reader
+import libvirt
+from holdfast.drivers.libvirt.connection import Lines
+from holdfast.drivers.libvirt.metrics import MOST_LATE, Answer, Reader
 from tests.processes import eventually
 
 

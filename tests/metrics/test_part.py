@@ -14,28 +14,25 @@ from typing import Any
 import pytest
 
 from holdfast import conf as configuration
+from holdfast.agent.admin import Admin, AdminSocket
+from holdfast.alarms.engine import Engine, Outcome
+from holdfast.alarms.tracks import CLEARED, RAISED, Change, Group
+from holdfast.app.agent import Measuring, measuring
 from holdfast.cmd import client
-from holdfast.drivers.admin_socket import AdminSocket
-from holdfast.drivers.metrics.own import OwnProcess
-from holdfast.measuring import Measuring, measuring
-from holdfast.model import metric_plugins_file
+from holdfast.metrics import plugin_code
+from holdfast.metrics.linux import OwnProcess
+from holdfast.metrics.passes import MetricsPart, Stages
+from holdfast.metrics.plugin_code import BadPlugins, Wanted, callbacks
+from holdfast.metrics.plugin_events import MOST_STANDING, PluginEvents
+from holdfast.metrics.plugin_input import SharedDicts
+from holdfast.metrics.plugin_manager import PluginManager
+from holdfast.metrics.plugin_runner import Limits, PluginRunner
+from holdfast.metrics.plugins.log_exceptional import LogExceptional
+from holdfast.metrics.plugins.noisy_neighbour import NoisyNeighbour
 from holdfast.model.errors import Unavailable
-from holdfast.model.metric_plugins_file import BadPlugins, Wanted
-from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.metric_plugins import Context, Note
 from holdfast.ports.metrics import Snapshot
-from holdfast.watch.admin import Admin
-from holdfast.watch.alarms.change import CLEARED, RAISED, Change, Group
-from holdfast.watch.alarms.engine import Engine, Outcome
-from holdfast.watch.metric_plugins.log_exceptional import LogExceptional
-from holdfast.watch.metric_plugins.noisy_neighbour import NoisyNeighbour
-from holdfast.watch.metrics.part import MetricsPart, Stages
-from holdfast.watch.metrics.plugin_code import callbacks
-from holdfast.watch.metrics.plugin_desk import PluginDesk
-from holdfast.watch.metrics.plugin_limits import Limits
-from holdfast.watch.metrics.plugin_news import MOST_STANDING, PluginNews
-from holdfast.watch.metrics.plugins import PluginRunner
-from holdfast.watch.metrics.shared import Shared
+from holdfast.runtime.clock import Clock, SystemClock
 from tests.metrics.plugged import HERE, SEEN, Host
 from tests.metrics.test_collect import World
 from tests.processes import eventually
@@ -78,7 +75,7 @@ class BrokenAlarms:
 class Site:
     def __init__(self, clock: Clock | None = None, **stages: Any) -> None:
         self.host = Host()
-        self.news = PluginNews("cmp-7")
+        self.news = PluginEvents("cmp-7")
         self.runner = PluginRunner(PATIENT, self.news, OwnProcess())
         self.sink = Sink()
         sinks = (*stages.pop("sinks", ()), self.sink)
@@ -163,7 +160,7 @@ def test_a_pass_that_cannot_be_read_is_said_once_and_the_next_one_is(
 
 
 def test_alarms_and_what_plugins_say_go_the_same_way(build: Callable[..., Site]) -> None:
-    from holdfast.model.alarm_rules_file import parse
+    from holdfast.alarms.rules_file import parse
 
     told: list[Group] = []
     rules = parse("rules:\n  - {id: hot, on: guest, field: util_ratio, when: '> 0.5'}\n", "test")
@@ -186,7 +183,7 @@ def note(plugin: str, about: str, at: Snapshot) -> Note:
 
 
 def test_what_a_plugin_goes_on_saying_is_one_alarm_that_ends_a_minute_after() -> None:
-    host, news = Host(), PluginNews("cmp-7")
+    host, news = Host(), PluginEvents("cmp-7")
     found: list[Change] = []
     for number in range(200):
         now = next(host)
@@ -200,7 +197,7 @@ def test_what_a_plugin_goes_on_saying_is_one_alarm_that_ends_a_minute_after() ->
 
 
 def test_a_plugin_that_is_switched_off_is_an_alarm_until_it_is_on() -> None:
-    host, news = Host(), PluginNews("cmp-7")
+    host, news = Host(), PluginEvents("cmp-7")
     news.off("p", "5 strikes")
     (raised,) = news.take(next(host))
     assert (raised.rule, raised.kind, raised.entity) == ("plugin:p/off", "host", "cmp-7")
@@ -213,7 +210,7 @@ def test_a_plugin_that_is_switched_off_is_an_alarm_until_it_is_on() -> None:
 
 
 def test_a_plugin_that_says_very_much_is_heard_up_to_a_limit() -> None:
-    host, news = Host(500), PluginNews("cmp-7")
+    host, news = Host(500), PluginEvents("cmp-7")
     found: list[Change] = []
     for _ in range(20):
         now = next(host)
@@ -229,7 +226,7 @@ def test_a_plugin_that_says_very_much_is_heard_up_to_a_limit() -> None:
 
 
 def test_what_is_said_of_nobody_here_is_said_of_the_host() -> None:
-    host, news = Host(), PluginNews("cmp-7")
+    host, news = Host(), PluginEvents("cmp-7")
     now = next(host)
     news.note(note("p", "elsewhere", now))
     (raised,) = news.take(now)
@@ -247,12 +244,12 @@ plugins:
     use: /etc/holdfast/mine.py
 """
     config = {"steal_ratio": 0.2, "for_s": 30, "who": None, "a": [1, "x"]}
-    assert metric_plugins_file.parse(text, "f") == (
+    assert plugin_code.parse(text, "f") == (
         Wanted("noisy", "noisy_neighbour", config),
         Wanted("mine", "/etc/holdfast/mine.py"),
     )
-    assert metric_plugins_file.parse("", "f") == ()
-    assert metric_plugins_file.parse("plugins: []", "f") == ()
+    assert plugin_code.parse("", "f") == ()
+    assert plugin_code.parse("plugins: []", "f") == ()
 
 
 @pytest.mark.parametrize(
@@ -269,7 +266,7 @@ plugins:
 )
 def test_a_file_that_is_wrong_is_refused_with_its_line(text: str, why: str) -> None:
     with pytest.raises(BadPlugins) as caught:
-        metric_plugins_file.parse(text, "f")
+        plugin_code.parse(text, "f")
     assert why in caught.value.message
 
 
@@ -277,7 +274,7 @@ def test_the_file_is_followed_and_only_what_changed_in_it_is_done(
     build: Callable[..., Site], tmp_path: Path
 ) -> None:
     site, file = build(), tmp_path / "plugins.yaml"
-    desk = PluginDesk(site.runner, str(file), SystemClock())
+    desk = PluginManager(site.runner, str(file), SystemClock())
     desk.follow()
     assert "is not there yet" in desk.list_all({})["problem"]
 
@@ -398,7 +395,7 @@ def drive(plugin: Any, host: Host, passes: int) -> list[Note]:
     heard: list[Note] = []
     for _ in range(passes):
         now = next(host)
-        shared = Shared(now)
+        shared = SharedDicts(now)
         ctx = Context(
             *("n", "cmp-7", now.pass_id, now.at, now.monotonic, 1.0, 1, False),
             heard.append,

@@ -18,13 +18,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.drivers.metrics.own import OwnProcess
+from holdfast.metrics import plugin_input
+from holdfast.metrics.linux import OwnProcess
+from holdfast.metrics.plugin_input import SharedDicts
+from holdfast.metrics.plugin_runner import OFF, ON, Limits, Own, PluginRunner
 from holdfast.model.errors import Conflict, HoldfastError, InvalidInput, NotFound
 from holdfast.ports.metric_plugins import CALLBACKS, Context, Note
-from holdfast.watch.metrics import dicts
-from holdfast.watch.metrics.plugin_limits import OFF, ON, Limits, Own
-from holdfast.watch.metrics.plugins import PluginRunner
-from holdfast.watch.metrics.shared import Shared
 from tests.metrics.plugged import BEGIN, HERE, RELEASE, SEEN, Host
 from tests.processes import PATIENCE_S, eventually
 
@@ -136,7 +135,7 @@ def bench() -> Iterator[Callable[..., Bench]]:
 
 
 def test_the_contract_and_the_dicts_name_the_same_callbacks() -> None:
-    assert tuple(dicts.CALLBACKS) == CALLBACKS
+    assert tuple(plugin_input.CALLBACKS) == CALLBACKS
 
 
 def test_a_plugin_is_called_for_what_it_has_and_gets_ctx_where_it_takes_it(
@@ -197,7 +196,7 @@ def test_there_is_nothing_in_any_dict_that_could_be_changed() -> None:
             return any(map(changeable, value))
         return isinstance(value, list | set)
 
-    shared = Shared(next(Host()))
+    shared = SharedDicts(next(Host()))
     for name in CALLBACKS:
         assert shared.of(name)
         assert not any(map(changeable, shared.of(name))), name

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.ports.measures import Facts, Link, Process, Stats, Vcpu
-from holdfast.watch.metrics import rates
+from holdfast.metrics import collector
+from holdfast.ports.metrics import Facts, Link, Process, Stats, Vcpu
 
 #: However busy the machine is.
 CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -29,7 +29,7 @@ PROCESSES = st.builds(
     rss_kib=COUNTER,
     vcpus=VCPUS,
 )
-DISKS = st.fixed_dictionaries({}, optional=dict.fromkeys(rates.DISK_COUNTERS.values(), COUNTER))
+DISKS = st.fixed_dictionaries({}, optional=dict.fromkeys(collector.DISK_COUNTERS.values(), COUNTER))
 SERVER = Facts("u", "web", vcpus=4, memory_kib=4096, balloon_kib=4096)
 
 
@@ -38,7 +38,7 @@ def process(at: float, cpu_ns: int, *vcpus: tuple[int, int], started: int = 7) -
     return Process(at, started, cpu_ns, cpu_ns, 0, 4000, made)
 
 
-def sane(made: rates.Made, names: frozenset[str]) -> None:
+def sane(made: collector.Made, names: frozenset[str]) -> None:
     """Never below zero, and what is not there is named."""
     for name in names:
         assert (name in made.values) != (name in made.missing)
@@ -51,8 +51,8 @@ def test_rates_of_a_process_are_never_negative_and_a_step_back_is_a_reset(
     before: Process, now: Process, seconds: float
 ) -> None:
     now = now._replace(at=before.at + seconds)
-    made = rates.process(now, before, 4)
-    sane(made, rates.PROCESS_RATES)
+    made = collector.process_rates(now, before, 4)
+    sane(made, collector.PROCESS_RATES)
     assert all(value >= 0 for value in made.values.values())
     if now.cpu_ns < before.cpu_ns:
         assert made.values["reset"]
@@ -64,8 +64,8 @@ def test_rates_of_a_process_are_never_negative_and_a_step_back_is_a_reset(
 def test_rates_of_an_interface_are_never_negative_and_a_step_back_is_a_reset(
     before: Link, now: Link, seconds: float, swapped: bool
 ) -> None:
-    made = rates.nic(now, before, seconds, swapped=swapped, contracts={"tx_bps": 1e9})
-    sane(made, rates.NIC)
+    made = collector.nic_rates(now, before, seconds, swapped=swapped, contracts={"tx_bps": 1e9})
+    sane(made, collector.NIC_FIELDS)
     stepped = any(new < old for new, old in zip(now, before, strict=True))
     assert ("reset" in made.values) == stepped == ("rx_bps" in made.missing)
 
@@ -75,25 +75,25 @@ def test_rates_of_an_interface_are_never_negative_and_a_step_back_is_a_reset(
 def test_rates_of_a_disk_are_never_negative_and_a_step_back_is_a_reset(
     before: dict[str, float], now: dict[str, float], seconds: float
 ) -> None:
-    made = rates.disk(now, before, seconds)
-    sane(made, rates.DISK)
+    made = collector.disk_rates(now, before, seconds)
+    sane(made, collector.DISK_FIELDS)
     stepped = any(now[name] < before[name] for name in now if name in before)
     assert ("reset" in made.values) == stepped
-    assert not stepped or made.missing >= rates.DISK_RATES
+    assert not stepped or made.missing >= collector.DISK_RATES
 
 
 @CALM
 @given(st.dictionaries(st.sampled_from(["cpu_idle_ns", "cpu_user_ns", "cpu_iowait_ns"]), COUNTER))
 def test_a_host_that_just_started_has_counters_and_no_rates(now: dict[str, float]) -> None:
-    made = rates.host(now, None)
+    made = collector.host_rates(now, None)
     assert made.values == now
-    assert made.missing >= rates.HOST_RATES
+    assert made.missing >= collector.HOST_RATES
 
 
 def test_all_processors_of_a_guest_all_the_time_are_one_whatever_their_number() -> None:
     before = process(10.0, 0, (0, 0), (0, 0))
     now = process(12.0, 4_000_000_000, (2_000_000_000, 0), (2_000_000_000, 500_000_000))
-    made = rates.process(now, before, 2)
+    made = collector.process_rates(now, before, 2)
     assert made.values["util_ratio"] == pytest.approx(1.0)
     assert made.values["vcpu1_steal_ratio"] == pytest.approx(0.25)
     assert made.values["steal_ratio"] == pytest.approx(0.125)
@@ -101,13 +101,15 @@ def test_all_processors_of_a_guest_all_the_time_are_one_whatever_their_number() 
 
 
 def test_a_guest_that_was_started_anew_has_no_rate_even_if_it_is_ahead_already() -> None:
-    made = rates.process(process(11.0, 900, started=8), process(10.0, 100, started=7), 1)
+    made = collector.process_rates(process(11.0, 900, started=8), process(10.0, 100, started=7), 1)
     assert made.values["reset"] == 1.0
     assert "util_ratio" not in made.values
 
 
 def test_a_processor_that_was_plugged_in_takes_nothing_from_the_rate_of_the_guest() -> None:
-    made = rates.process(process(11.0, 10**9, (5, 5), (1, 1)), process(10.0, 0, (4, 4)), 1)
+    made = collector.process_rates(
+        process(11.0, 10**9, (5, 5), (1, 1)), process(10.0, 0, (4, 4)), 1
+    )
     assert made.values["util_ratio"] == pytest.approx(0.5)
     assert made.missing == {"steal_ratio"}
 
@@ -115,7 +117,7 @@ def test_a_processor_that_was_plugged_in_takes_nothing_from_the_rate_of_the_gues
 def test_the_host_is_busy_with_what_is_neither_idle_nor_waiting() -> None:
     before = {"cpu_user_ns": 0, "cpu_kernel_ns": 0, "cpu_idle_ns": 0, "cpu_iowait_ns": 0}
     now = {"cpu_user_ns": 60, "cpu_kernel_ns": 15, "cpu_idle_ns": 20, "cpu_iowait_ns": 5}
-    made = rates.host(now, before)
+    made = collector.host_rates(now, before)
     assert made.values["cpu_util_ratio"] == pytest.approx(0.75)
     assert made.values["cpu_iowait_ratio"] == pytest.approx(0.05)
 
@@ -125,19 +127,21 @@ def test_a_host_whose_idle_time_steps_back_a_little_has_its_rates(name: str) -> 
     tick = 10_000_000
     before = dict.fromkeys(("cpu_user_ns", "cpu_idle_ns", "cpu_iowait_ns"), 10**12)
     now = {key: value + 10 * tick for key, value in before.items()} | {name: before[name] - tick}
-    made = rates.host(now, before)
+    made = collector.host_rates(now, before)
     assert made.values["cpu_util_ratio"] == pytest.approx(0.5)
     assert made.values["cpu_iowait_ratio"] in (0, pytest.approx(0.5))
     assert "reset" not in made.values
     for other in ({name: 0}, {"cpu_user_ns": before["cpu_user_ns"] - tick}):
-        begun = rates.host(now | other, before)
-        assert begun.values["reset"] and begun.missing >= rates.HOST_RATES
+        begun = collector.host_rates(now | other, before)
+        assert begun.values["reset"] and begun.missing >= collector.HOST_RATES
 
 
 def test_what_the_tap_sends_the_guest_receives_and_is_held_against_its_contract() -> None:
     quiet = Link(0, 0, 0, 0, 0, 0, 0, 0)
     sent = Link(125_000_000, 10, 1, 2, 2_500_000_000, 20, 3, 4)
-    made = rates.nic(sent, quiet, 1.0, swapped=True, contracts={"rx_bps": 5e9, "tx_bps": 5e9})
+    made = collector.nic_rates(
+        sent, quiet, 1.0, swapped=True, contracts={"rx_bps": 5e9, "tx_bps": 5e9}
+    )
     assert (made.values["rx_bps"], made.values["tx_bps"]) == (20e9, 1e9)
     assert (made.values["rx_errs"], made.values["rx_drop"]) == (3, 4)
     assert made.values["over_contract_ratio"] == pytest.approx(4.0)
@@ -146,15 +150,15 @@ def test_what_the_tap_sends_the_guest_receives_and_is_held_against_its_contract(
 
 def test_a_macvtap_counts_as_its_guest_does() -> None:
     sent = Link(125, 1, 0, 0, 0, 0, 0, 0)
-    made = rates.nic(sent, Link(*[0] * 8), 1.0, swapped=False, contracts={})
+    made = collector.nic_rates(sent, Link(*[0] * 8), 1.0, swapped=False, contracts={})
     assert made.values["rx_bps"] == 1000
     assert made.missing == {"contract_bps", "over_contract_ratio"}
 
 
 def test_the_latency_of_a_disk_is_per_request_and_none_while_nothing_is_asked() -> None:
-    before = dict.fromkeys(rates.DISK_COUNTERS.values(), 0)
+    before = dict.fromkeys(collector.DISK_COUNTERS.values(), 0)
     now = before | {"rd_reqs": 10, "rd_times_ns": 50, "wr_reqs": 10, "wr_times_ns": 150}
-    made = rates.disk(now | {"allocation_bytes": 3, "capacity_bytes": 4}, before, 2.0)
+    made = collector.disk_rates(now | {"allocation_bytes": 3, "capacity_bytes": 4}, before, 2.0)
     assert made.values["mean_latency_ns"] == 10
     assert made.values["wr_mean_latency_ns"] == 15
     assert made.values["fl_mean_latency_ns"] == 0
@@ -172,17 +176,17 @@ def test_disks_may_have_holes_and_one_that_was_passed_by_has_no_numbers() -> Non
         "block.2.rd.reqs": 3,
         "block.2.capacity": 9,
     }
-    found = rates.disks(Stats(1.0, said))
+    found = collector.disks_rates(Stats(1.0, said))
     assert found == {"vda": {"rd_reqs": 1}, "vdc": {"rd_reqs": 3, "capacity_bytes": 9}}
 
 
 def test_memory_is_used_as_the_guest_tells_and_else_only_its_size_is_known() -> None:
     said = {"balloon.available": 1000, "balloon.unused": 100, "balloon.swap_in": 50}
     told = Stats(10.0, {**said, "balloon.usable": 250, "balloon.last-update": 95})
-    made = rates.ram(told, Stats(8.0, {"balloon.swap_in": 10}), SERVER, 100.0)
+    made = collector.ram_rates(told, Stats(8.0, {"balloon.swap_in": 10}), SERVER, 100.0)
     assert made.values["used_ratio"] == pytest.approx(0.75)
     assert made.values["swap_in_kib_per_s"] == 20
     assert made.values["last_update_age_s"] == 5
-    silent = rates.ram(Stats(10.0, {"balloon.last-update": 0}), None, SERVER, 100.0)
+    silent = collector.ram_rates(Stats(10.0, {"balloon.last-update": 0}), None, SERVER, 100.0)
     assert silent.values == {"balloon_current_kib": 4096, "balloon_maximum_kib": 4096}
     assert {"used_ratio", "last_update_age_s", "haltpoll_ok_ns"} <= silent.missing

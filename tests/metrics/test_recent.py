@@ -11,22 +11,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.model import samples
-from holdfast.model.agent import Heard
-from holdfast.model.alarm_rules import RuleSet
-from holdfast.model.alarm_rules_scope import NONE, Held
+from holdfast.agent.outbox import Outbox
+from holdfast.alarms.engine import Engine
+from holdfast.alarms.rule_manager import Heartbeat, RuleManager
+from holdfast.alarms.rules import RuleSet
+from holdfast.alarms.scopes import NONE, Held
+from holdfast.metrics import history
+from holdfast.metrics.history import EVERY_S, MOST_LINES, NOTHING, POINTS, Hour, Recent
 from holdfast.model.errors import Unavailable
-from holdfast.model.samples import EVERY_S, MOST_LINES, NOTHING, POINTS, Hour
-from holdfast.ports.clock import SystemClock
+from holdfast.model.observation import Heard
 from holdfast.ports.metrics import Reading, Snapshot
-from holdfast.watch.alarms.engine import Engine
-from holdfast.watch.metrics.recent import Recent
-from holdfast.watch.metrics.rules import RulesDesk
-from holdfast.watch.metrics.rules_inlets import Heartbeat
-from holdfast.watch.spool import Spool
+from holdfast.runtime.clock import SystemClock
 from tests.metrics.sinks_world import BEGIN, NODE, NODE_ENTITY, disk, guest, nic, snapshot
 
-FIRST = samples.slot(BEGIN.timestamp())
+FIRST = history.slot_of(BEGIN.timestamp())
 
 
 def passes(seconds: range, *guests: int) -> Iterator[Snapshot]:
@@ -75,8 +73,8 @@ def test_only_what_is_later_is_given() -> None:
     assert recent.hour(FIRST + 6).begin == FIRST + 7
     assert recent.hour(FIRST + 9) == NOTHING
     assert recent.hour(FIRST + 900).points == 10  # whoever says that goes by a wrong clock
-    whole = samples.merged(samples.merged(NOTHING, recent.hour(FIRST + 3)), recent.hour(-1))
-    assert samples.plain(whole) == samples.plain(recent.hour())
+    whole = history.merged(history.merged(NOTHING, recent.hour(FIRST + 3)), recent.hour(-1))
+    assert history.plain(whole) == history.plain(recent.hour())
 
 
 def test_guests_come_and_go_and_what_is_not_known_is_not_zero() -> None:
@@ -116,7 +114,7 @@ def test_what_is_kept_is_taken_by_the_other_side() -> None:
     wild = guest(0, "\ud800" + "x" * 400)
     values = {"util_ratio": math.inf, "rss_kib": 1e300, "steal_ratio": math.nan}
     recent.offer(snapshot([(wild, values), (nic(0, contracts={"tx_bps": 5e9}), {"tx_bps": 2e10})]))
-    hour = samples.read(samples.plain(recent.hour()))
+    hour = history.read(history.plain(recent.hour()))
     assert hour.lines[1].contracts == {"tx_bps": 5e9}
 
 
@@ -157,7 +155,7 @@ class Centre:
     def samples(self, host: str, body: Any) -> None:
         if self.away:
             raise Unavailable("away")
-        self.sent.append(samples.read(body))
+        self.sent.append(history.read(body))
 
 
 @pytest.fixture
@@ -166,7 +164,7 @@ def centre() -> Centre:
 
 
 def heart(centre: Centre, recent: Recent | None) -> Heartbeat:
-    desk = RulesDesk(Engine(RuleSet()), Spool(":memory:"), SystemClock())
+    desk = RuleManager(Engine(RuleSet()), Outbox(":memory:"), SystemClock())
     return Heartbeat(NODE, centre, desk, dict, recent)
 
 

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drivers.admin_socket import AdminSocket
-from holdfast.ports.clock import SystemClock
-from holdfast.ports.measures import Guest
-from holdfast.watch.admin import Admin
-from holdfast.watch.alarms import record
-from holdfast.watch.metrics.admin import MetricsCommands
-from holdfast.watch.metrics.collect import Collector
-from holdfast.watch.metrics.passes import Passes
+from holdfast.agent.admin import Admin, AdminSocket
+from holdfast.alarms import preview
+from holdfast.metrics.admin import MetricsCommands
+from holdfast.metrics.collector import Collector
+from holdfast.metrics.passes import Passes
+from holdfast.ports.metrics import Guest
+from holdfast.runtime.clock import SystemClock
 from tests.metrics.test_collect import BIG, World
 from tests.metrics.test_top import OBEDIENT
 from tests.processes import PATIENCE_S, eventually, script
@@ -81,7 +80,7 @@ def test_what_was_recorded_is_what_rules_test_replays(agent: Agent, tmp_path: Pa
             recording.kill()
     assert recording.returncode == 0, said
     with file.open() as lines:
-        passes = list(record.read(lines, file.name))
+        passes = list(preview.read(lines, file.name))
     assert f"{len(passes)} passes recorded" in said
     assert len({one.pass_id for one in passes}) == len(passes)
     assert sorted(passes[-1].tables) == ["disk", "guest", "host", "nic"]

@@ -10,16 +10,25 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.agent import Heard
-from holdfast.model.alarm_rules import BadRules, RuleSet
-from holdfast.model.alarm_rules_scope import Held
+from holdfast.agent.outbox import Outbox
+from holdfast.alarms.engine import Engine
+from holdfast.alarms.rule_manager import (
+    CENTRAL,
+    FILE,
+    NOTE,
+    SOCKET,
+    Heartbeat,
+    RuleCommands,
+    RuleManager,
+    RulesFile,
+    RulesPart,
+)
+from holdfast.alarms.rules import BadRules, RuleSet
+from holdfast.alarms.scopes import Held
 from holdfast.model.errors import Conflict, DriverError, InvalidInput, Unavailable
-from holdfast.ports.clock import SystemClock
-from holdfast.watch import followed
-from holdfast.watch.alarms.engine import Engine
-from holdfast.watch.metrics.rules import CENTRAL, FILE, NOTE, SOCKET, RulesDesk
-from holdfast.watch.metrics.rules_inlets import Heartbeat, RuleCommands, RulesFile, RulesPart
-from holdfast.watch.spool import Spool
+from holdfast.model.observation import Heard
+from holdfast.runtime import documents
+from holdfast.runtime.clock import SystemClock
 from tests.alarms.world import World
 from tests.processes import eventually
 
@@ -33,9 +42,9 @@ class House:
     """A desk, and a world whose passes go through it."""
 
     def __init__(self, path: Path) -> None:
-        self.spool = Spool(str(path))
+        self.spool = Outbox(str(path))
         self.world = World(RuleSet())
-        self.desk = RulesDesk(self.world.engine, self.spool, CLOCK, known_fields=False)
+        self.desk = RuleManager(self.world.engine, self.spool, CLOCK, known_fields=False)
 
     def look(self, **guests: float) -> list[tuple[str, str]]:
         """A pass; which alarms changed."""
@@ -69,8 +78,8 @@ def test_rules_about_what_nobody_measures_are_refused_but_not_taken_away(path: P
     house = House(path)
     house.desk.offer(HOT, FILE)
     house.spool.close()
-    spool = Spool(str(path))
-    desk = RulesDesk(Engine(RuleSet()), spool, CLOCK)
+    spool = Outbox(str(path))
+    desk = RuleManager(Engine(RuleSet()), spool, CLOCK)
     assert list(desk.rules.by_id) == ["hot"]  # as another version of this program has it
     desk.offer(HOT, FILE)
     for bring in (desk.test, lambda text: desk.offer(text, SOCKET)):
@@ -235,7 +244,7 @@ def test_a_file_is_taken_when_it_changes_and_a_broken_one_is_not(
 class Failing:
     """A spool whose disk is full for so many writes."""
 
-    def __init__(self, spool: Spool, times: int) -> None:
+    def __init__(self, spool: Outbox, times: int) -> None:
         self._spool = spool
         self.times = times
 
@@ -254,7 +263,7 @@ def test_a_file_that_the_disk_did_not_take_is_offered_until_it_does(
     house: House, tmp_path: Path, how: str
 ) -> None:
     spool = Failing(house.spool, 2 if how == "first" else 0)
-    desk = RulesDesk(house.world.engine, spool, CLOCK, known_fields=False)
+    desk = RuleManager(house.world.engine, spool, CLOCK, known_fields=False)
     file = tmp_path / "rules.yaml"
     file.write_text(HOT)
     inlet = RulesFile(str(file), desk)
@@ -282,7 +291,7 @@ def test_a_file_that_could_not_be_read_is_read_when_it_can_be(
     inlet.look()
     file.write_text(COLD)
     with monkeypatch.context() as patched:
-        patched.setattr(followed, "open", _broken, raising=False)
+        patched.setattr(documents, "open", _broken, raising=False)
         inlet.look()
         inlet.look()
     assert list(house.desk.rules.by_id) == ["hot"]
@@ -303,7 +312,7 @@ def test_of_a_file_that_is_refused_nobody_says_that_it_is_tried_again(
     part = RulesPart(RulesFile(str(file), house.desk), None, CLOCK)
     for _ in range(3):
         part._rounds[0]._round()
-    (said,) = [one.getMessage() for one in caplog.records if one.name == RulesDesk.__module__]
+    (said,) = [one.getMessage() for one in caplog.records if one.name == RuleManager.__module__]
     assert "alarm rules of file are not taken" in said
     file.write_text(HOT)
     part._rounds[0]._round()

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drivers.cloud.sim import Simulator
-from holdfast.drivers.metrics import sim
-from holdfast.model import samples
-from holdfast.model.samples import EVERY_S, FIELDS, NOTHING, POINTS, Hour
-from holdfast.ports.clock import SystemClock
-from holdfast.simulating import samples_part
-from holdfast.store import Store
+from holdfast.app.demo import samples_part
+from holdfast.db import Store
+from holdfast.drivers.sim import metrics
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.metrics import history
+from holdfast.metrics.history import EVERY_S, FIELDS, NOTHING, POINTS, Hour
+from holdfast.runtime.clock import SystemClock
+from tests.hoststatus.site import empty_database
 from tests.processes import eventually
 from tests.simclock import SimClock
-from tests.watch.site import empty_database
 
 HOST = "cmp-05"
 
@@ -37,10 +37,10 @@ class Town:
 
     @property
     def slot(self) -> int:
-        return samples.slot(self.clock.now().timestamp())
+        return history.slot_of(self.clock.now().timestamp())
 
     def hour(self, count: int = POINTS) -> Hour:
-        return sim.hour(self.simulator.world(), HOST, self.slot + 1 - count, self.slot + 1)
+        return metrics.hour(self.simulator.world(), HOST, self.slot + 1 - count, self.slot + 1)
 
     def turn(self) -> Hour:
         self._part._look()
@@ -66,7 +66,7 @@ def test_the_past_hour_is_there_at_once_and_says_that_it_is_made_up(town: Town) 
         for name, row in line.values.items():
             assert all(value >= 0 for value in row), (line.id, name)
             assert name == "over_contract_ratio" or "ratio" not in name or max(row) <= 1
-    assert samples.plain(samples.read(samples.plain(hour))) == samples.plain(hour)
+    assert history.plain(history.read(history.plain(hour))) == history.plain(hour)
 
 
 def test_a_world_that_was_made_just_now_has_a_past_too(town: Town) -> None:
@@ -80,8 +80,8 @@ def test_each_point_is_the_same_however_often_and_in_what_pieces_it_is_made(town
     pieces = NOTHING
     for first in range(whole.begin, whole.end, 50):
         end = min(first + 50, whole.end)
-        pieces = samples.merged(pieces, sim.hour(town.simulator.world(), HOST, first, end))
-    assert samples.plain(pieces) == samples.plain(whole)
+        pieces = history.merged(pieces, metrics.hour(town.simulator.world(), HOST, first, end))
+    assert history.plain(pieces) == history.plain(whole)
 
 
 def test_a_host_does_what_its_servers_do(town: Town) -> None:
@@ -98,7 +98,7 @@ def test_a_host_does_what_its_servers_do(town: Town) -> None:
 def test_somewhere_in_the_demo_world_somebody_is_too_busy(town: Town) -> None:
     world = town.simulator.world()
     begin, end = town.slot + 1 - POINTS, town.slot + 1
-    hours = [sim.hour(world, host["name"], begin, end) for host in world["hosts"]]
+    hours = [metrics.hour(world, host["name"], begin, end) for host in world["hosts"]]
     guests = [line for hour in hours for line in hour.lines if line.kind == "guest"]
     hot = [one for one in guests if max(one.values["util_ratio"]) > 0.95]
     assert 2 <= len(hot) < len(guests) / 2
@@ -112,7 +112,7 @@ def test_of_the_dead_nothing_is_known_and_what_comes_back_begins_then(town: Town
     town.simulator.fail_host(HOST)
     town.clock.advance(10 * EVERY_S)
     assert town.hour() == NOTHING
-    assert samples.plain(town.turn()) == samples.plain(before)
+    assert history.plain(town.turn()) == history.plain(before)
     town.clock.advance(4 * EVERY_S)
     assert not store.look(HOST).fresh
     town.simulator.recover_host(HOST)

@@ -24,23 +24,32 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import conf as configuration
-from holdfast.daemon import BadSetup
-from holdfast.drivers.metric_sinks import ceilometer, exposition
-from holdfast.drivers.metric_sinks.ceilometer import Ceilometer
-from holdfast.drivers.metric_sinks.lines import Graphite, Statsd, number
-from holdfast.drivers.metric_sinks.log import LogLines
-from holdfast.drivers.metric_sinks.names import NAME, Names, host_part, part
-from holdfast.drivers.metric_sinks.prometheus import MOST, OLD_S, Prometheus, _Handler
-from holdfast.drivers.metric_sinks.udp import MOST as DATAGRAM
-from holdfast.drivers.metric_sinks.udp import Udp, address, packed
-from holdfast.exporting import sinks
+from holdfast.app.agent import build_sinks
+from holdfast.app.daemon import BadSetup
+from holdfast.metrics.fields import Fields, has_changed, is_counter, unit
+from holdfast.metrics.sinks import ceilometer
+from holdfast.metrics.sinks import prometheus as prometheus_sink
+from holdfast.metrics.sinks.ceilometer import Ceilometer
+from holdfast.metrics.sinks.prometheus import MOST, OLD_S, Prometheus, _Handler
+from holdfast.metrics.sinks.udp import MOST as DATAGRAM
+from holdfast.metrics.sinks.udp import (
+    NAME,
+    Graphite,
+    LogLines,
+    Names,
+    Statsd,
+    Udp,
+    address,
+    host_part,
+    number,
+    packed,
+    part,
+)
+from holdfast.metrics.sinks.worker import MOST_ALARMS, Band, Export, Pace, SinkWorker
 from holdfast.model.errors import DriverError, InvalidInput
-from holdfast.model.metric_fields import Fields, has_changed, is_counter, unit
-from holdfast.ports.clock import SystemClock
-from holdfast.ports.metric_sinks import ALARM, Outlet, Sample
+from holdfast.ports.metric_plugins import ALARM, Outlet, Sample
 from holdfast.ports.metrics import GUEST, HOST, Entity, Reading, Snapshot
-from holdfast.watch.metrics.export import Band, Export
-from holdfast.watch.metrics.sink_lane import MOST_ALARMS, Pace, SinkLane
+from holdfast.runtime.clock import SystemClock
 from tests.metrics.sinks_world import (
     BEGIN,
     NODE,
@@ -79,7 +88,7 @@ def statsd(ear: Ear) -> Statsd:
     return Statsd("127.0.0.1", ear.port, Names())
 
 
-_LANES: list[SinkLane] = []
+_LANES: list[SinkWorker] = []
 
 
 @pytest.fixture(autouse=True)
@@ -89,20 +98,20 @@ def _no_sockets_left() -> Iterator[None]:
         _LANES.pop().close()
 
 
-def lane(outlet: Outlet, *fields: str, band: Band | None = None, **pace: float) -> SinkLane:
+def lane(outlet: Outlet, *fields: str, band: Band | None = None, **pace: float) -> SinkWorker:
     """One without a thread: the test takes its turns."""
     export = Export(Fields(fields or ["*"]), band or Band())
-    _LANES.append(SinkLane(outlet, export, Pace(**pace), SimClock()))
+    _LANES.append(SinkWorker(outlet, export, Pace(**pace), SimClock()))
     return _LANES[-1]
 
 
 def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """What sinks said; threads of other tests may still say something."""
-    names = ("holdfast.drivers.metric_sinks.", "holdfast.watch.metrics.sink_lane")
+    names = ("holdfast.metrics.sinks.", "holdfast.metrics.sinks.worker")
     return [one for one in caplog.records if one.name.startswith(names)]
 
 
-def give(sink: SinkLane, shot: Snapshot, changes: Sequence[Any] = ()) -> None:
+def give(sink: SinkWorker, shot: Snapshot, changes: Sequence[Any] = ()) -> None:
     sink.offer(shot, changes)
     sink.turn()
 
@@ -253,7 +262,9 @@ def test_numbers_have_no_exponent_and_mean_the_same(value: float) -> None:
 # what is worth sending
 
 
-def lines_of(ear: Ear, sink: SinkLane, values: Sequence[float], step_s: float = 10.0) -> list[int]:
+def lines_of(
+    ear: Ear, sink: SinkWorker, values: Sequence[float], step_s: float = 10.0
+) -> list[int]:
     """In which of these passes something was sent."""
     found = []
     for place, value in enumerate(values):
@@ -354,7 +365,7 @@ class Slow:
 def test_a_sink_that_hangs_holds_nobody_up_and_loses_no_alarm() -> None:
     outlet = Slow()
     export = Export(Fields(["*"]), Band())
-    sink = SinkLane(outlet, export, Pace(every_s=1.0), SystemClock())
+    sink = SinkWorker(outlet, export, Pace(every_s=1.0), SystemClock())
     sink.start()
     for second in range(50):  # who waits for it here waits for ever
         news = [change("firing", rule=f"r{second}")] if second < 5 else []
@@ -610,7 +621,7 @@ def test_under_a_budget_everybody_has_a_turn(ear: Ear) -> None:
 
 def test_without_a_sink_nothing_leaves_but_the_sign_of_life() -> None:
     conf = configuration.load([], [])
-    assert list(sinks(conf.metric_sinks, SimClock())) == []
+    assert list(build_sinks(conf.metric_sinks, SimClock())) == []
 
 
 def test_an_hour_in_which_nothing_happens_costs_the_refreshes_only(ear: Ear) -> None:
@@ -627,7 +638,7 @@ def test_a_secret_or_address_that_cannot_be_is_said_at_the_start() -> None:
     conf = configuration.load([], [])
     conf.set_override("statsd", "nowhere:at-all", group="metric_sinks")
     with pytest.raises(BadSetup, match=r"\[metric_sinks\].*write HOST:PORT"):
-        sinks(conf.metric_sinks, SimClock())
+        build_sinks(conf.metric_sinks, SimClock())
 
 
 def test_every_sink_that_is_asked_for_is_there(ear: Ear) -> None:
@@ -636,7 +647,7 @@ def test_every_sink_that_is_asked_for_is_there(ear: Ear) -> None:
         conf.set_override(name, f"127.0.0.1:{ear.port}", group="metric_sinks")
     conf.set_override("prometheus", f"127.0.0.1:{free_port()}", group="metric_sinks")
     conf.set_override("log", True, group="metric_sinks")
-    found = sinks(conf.metric_sinks, SystemClock())
+    found = build_sinks(conf.metric_sinks, SystemClock())
     try:
         assert [one.name for one in found] == [
             "statsd", "graphite", "ceilometer", "log", "prometheus",
@@ -767,7 +778,7 @@ def test_promtool_has_nothing_to_say_about_our_page(promtool: str) -> None:
 
 
 def test_promtool_would_have_something_to_say(promtool: str) -> None:
-    text = exposition.page(everything("a"), Fields(["*"])).replace("_total", "")
+    text = prometheus_sink.page(everything("a"), Fields(["*"])).replace("_total", "")
     ran = subprocess.run(
         [promtool, "check", "metrics"], input=text.encode(), capture_output=True, check=False
     )
@@ -779,14 +790,14 @@ def test_promtool_would_have_something_to_say(promtool: str) -> None:
 def test_labels_come_back_as_they_were(names: list[str]) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
-    text = exposition.page(everything(*names), Fields(["guest.util_ratio"]))
+    text = prometheus_sink.page(everything(*names), Fields(["guest.util_ratio"]))
     (family,) = text_string_to_metric_families(text)
     shown = [one.labels["name"].encode("utf-8", "replace") for one in family.samples]
     assert shown == [name.encode("utf-8", "replace") for name in names]
 
 
 def test_units_are_those_of_prometheus() -> None:
-    text = exposition.page(everything("a"), Fields(["*"]))
+    text = prometheus_sink.page(everything("a"), Fields(["*"]))
     assert re.search(r'holdfast_guest_vcpu_time_seconds_total{.*,vcpu="1"} 0.041\n', text)
     assert re.search(r"holdfast_guest_rss_bytes{.*} 4194304.0\n", text)
     assert re.search(r'holdfast_nic_rx_bytes_per_second{.*,nic="tap0"} 100.0\n', text)
@@ -795,7 +806,7 @@ def test_units_are_those_of_prometheus() -> None:
 
 
 def test_the_same_guest_twice_does_not_spoil_the_page() -> None:
-    text = exposition.page(
+    text = prometheus_sink.page(
         snapshot([(guest(), {"util_ratio": 0.1}), (guest(), {"util_ratio": 0.2})]), Fields(["*"])
     )
     assert text.count("holdfast_guest_util_ratio{") == 1
@@ -894,7 +905,7 @@ def test_the_log_shows_numbers_and_alarms_and_no_escape(caplog: pytest.LogCaptur
 
 
 def test_what_sinks_count_can_be_asked(ear: Ear) -> None:
-    from holdfast.watch.metrics.admin import MetricsCommands
+    from holdfast.metrics.admin import MetricsCommands
 
     sink = lane(statsd(ear))
     give(sink, snapshot([(guest(), {"util_ratio": 0.5})]))

@@ -17,13 +17,11 @@ from typing import Any
 import pytest
 
 from holdfast import conf as configuration
-from holdfast.drivers.admin_socket import AdminSocket
-from holdfast.drivers.metrics.libvirt import LibvirtMeasures
-from holdfast.exporting import sinks
-from holdfast.measuring import Measuring
-from holdfast.ports.clock import SystemClock
-from holdfast.watch.admin import Admin
-from tests.guests.host import FILE_DISK
+from holdfast.agent.admin import Admin, AdminSocket
+from holdfast.app.agent import Measuring, build_sinks
+from holdfast.drivers.libvirt.metrics import LibvirtMeasures
+from holdfast.runtime.clock import SystemClock
+from tests.libvirt.host import FILE_DISK
 from tests.metrics.host import NIC as TAP
 from tests.metrics.host import TapHost
 from tests.metrics.sinks_world import Ear
@@ -52,7 +50,7 @@ def test_a_real_guest_is_seen_by_whoever_looks(host: TapHost, uuid: str, tmp_pat
     conf.set_override("prometheus", f"127.0.0.1:{port}", group="metric_sinks")
     conf.set_override("every_s", 1.0, group="metric_sinks")
     measures = LibvirtMeasures(host.url, clock, every_s=1.0, links=host.links)
-    wanted = sinks(conf.metric_sinks, clock)
+    wanted = build_sinks(conf.metric_sinks, clock)
     made = Measuring("cmp-7", measures, conf.metrics, admin, clock, sinks=wanted)
     socket = AdminSocket(str(tmp_path / "agent.sock"), admin, clock)
     with contextlib.ExitStack() as undo:

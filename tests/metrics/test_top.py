@@ -23,16 +23,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.cmd.metrics_top_lines import COLUMNS, binary, layout, screen, short
-from holdfast.drivers.admin_socket import AdminSocket
+from holdfast.agent.admin import Admin, AdminSocket
+from holdfast.alarms.tracks import Change
+from holdfast.cli.metric import COLUMNS, binary, layout, screen, short
+from holdfast.metrics.admin import NUMBERS, WORDS, MetricsCommands, table
 from holdfast.model.errors import InvalidInput, Unavailable
-from holdfast.model.printable import fit, printable, width
-from holdfast.ports.clock import SystemClock
 from holdfast.ports.metrics import Reading, Snapshot
-from holdfast.watch.admin import Admin
-from holdfast.watch.alarms.change import Change
-from holdfast.watch.metrics.admin import MetricsCommands
-from holdfast.watch.metrics.top import NUMBERS, WORDS, table
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.text import fit, printable, width
 from tests.metrics.sinks_world import NODE_ENTITY, UUIDS, change, disk, guest, nic, snapshot
 from tests.processes import PATIENCE_S, eventually, script
 from tests.simclock import SimClock

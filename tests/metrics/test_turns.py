@@ -11,14 +11,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.ports.clock import SystemClock
-from holdfast.watch.metrics.passes import Passes
-from holdfast.watch.metrics.turns import MOST_PASSES, MOST_S, Turns
+from holdfast.metrics.passes import MOST_PASSES, MOST_S, Passes, PassScheduler
+from holdfast.runtime.clock import SystemClock
 from tests.processes import PATIENCE_S, eventually
 from tests.simclock import SimClock
 
 
-def waited_s(turns: Turns, clock: SimClock, needs_s: float) -> float:
+def waited_s(turns: PassScheduler, clock: SimClock, needs_s: float) -> float:
     began = clock.monotonic()
     turns.room(needs_s)
     return clock.monotonic() - began
@@ -26,20 +25,20 @@ def waited_s(turns: Turns, clock: SimClock, needs_s: float) -> float:
 
 def test_without_passes_nobody_waits() -> None:
     clock = SimClock()
-    assert waited_s(Turns(clock), clock, 60) == 0
+    assert waited_s(PassScheduler(clock), clock, 60) == 0
     assert clock.waits == []
 
 
 def test_who_fits_before_the_next_pass_begins_at_once() -> None:
     clock = SimClock()
-    turns = Turns(clock)
+    turns = PassScheduler(clock)
     turns.expect(clock.monotonic() + 1.0)
     assert waited_s(turns, clock, 0.01) == 0
 
 
 def test_a_pass_that_never_comes_is_not_waited_for() -> None:
     clock = SimClock()
-    turns = Turns(clock)
+    turns = PassScheduler(clock)
     turns.expect(clock.monotonic() + 0.005)
     assert waited_s(turns, clock, 0.01) <= MOST_PASSES * (MOST_S + 0.01)
     turns.expect(clock.monotonic() - 2 * MOST_S)
@@ -48,14 +47,14 @@ def test_a_pass_that_never_comes_is_not_waited_for() -> None:
 
 def test_a_pass_that_takes_for_ever_is_not_waited_for() -> None:
     clock = SimClock()
-    turns = Turns(clock)
+    turns = PassScheduler(clock)
     turns.expect(clock.monotonic())
     with turns:
         assert waited_s(turns, clock, 0.01) <= MOST_PASSES * 2 * MOST_S
 
 
 @contextmanager
-def asking(turns: Turns, needs_s: float) -> Iterator[threading.Event]:
+def asking(turns: PassScheduler, needs_s: float) -> Iterator[threading.Event]:
     """Somebody wants room; whether it has it."""
     has = threading.Event()
 
@@ -74,7 +73,7 @@ def asking(turns: Turns, needs_s: float) -> Iterator[threading.Event]:
 
 def test_who_does_not_fit_lets_the_pass_by() -> None:
     clock = SimClock(by_hand=True)
-    turns = Turns(clock)
+    turns = PassScheduler(clock)
     turns.expect(clock.monotonic() + 0.005)
     with asking(turns, 0.01) as has:
         clock.settle()
@@ -88,7 +87,7 @@ def test_who_does_not_fit_lets_the_pass_by() -> None:
 
 def test_who_comes_during_a_pass_waits_for_its_end() -> None:
     clock = SimClock(by_hand=True)
-    turns = Turns(clock)
+    turns = PassScheduler(clock)
     with asking_during(turns, clock) as has:
         assert not has.is_set()
         turns.expect(clock.monotonic() + 1.0)
@@ -96,7 +95,7 @@ def test_who_comes_during_a_pass_waits_for_its_end() -> None:
 
 
 @contextmanager
-def asking_during(turns: Turns, clock: SimClock) -> Iterator[threading.Event]:
+def asking_during(turns: PassScheduler, clock: SimClock) -> Iterator[threading.Event]:
     turns.expect(clock.monotonic())
     with turns:
         has = threading.Event()
@@ -108,7 +107,7 @@ def asking_during(turns: Turns, clock: SimClock) -> Iterator[threading.Event]:
 @pytest.mark.parametrize("needs_s", [0.3, 10.0])
 def test_more_than_fits_between_two_passes_has_its_turn_too(needs_s: float) -> None:
     clock = SimClock(by_hand=True)
-    turns = Turns(clock)
+    turns = PassScheduler(clock)
     turns.expect(clock.monotonic() + 0.2)
     passes = 0
     with asking(turns, needs_s) as has:
@@ -149,7 +148,7 @@ class Slow:
 
 def test_beside_real_passes_nobody_begins_while_one_is_under_way() -> None:
     clock, slow, met = Noting(), Slow(), 0
-    turns = Turns(clock)
+    turns = PassScheduler(clock)
     passes = Passes(slow, 0.1, clock, turns)  # type: ignore[arg-type]
     passes.start()
     try:

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.drivers.metric_sinks.lines import Statsd
-from holdfast.drivers.metric_sinks.names import Names
-from holdfast.model.metric_fields import Fields
+from holdfast.metrics.fields import Fields
+from holdfast.metrics.sinks.udp import Names, Statsd
+from holdfast.metrics.sinks.worker import Band, Export, Pace, SinkWorker
 from holdfast.ports.metrics import Snapshot
-from holdfast.watch.metrics.export import Band, Export
-from holdfast.watch.metrics.sink_lane import Pace, SinkLane
 from tests.metrics.sinks_world import NODE_ENTITY, Ear, guest, snapshot
 from tests.metrics.uplink import Centre, live
 from tests.simclock import SimClock
@@ -83,7 +81,7 @@ def test_while_somebody_looks_the_hour_leaves_once_and_then_what_comes(centre: C
 def test_a_storm_is_bounded(centre: Centre) -> None:
     ear = Ear()
     export = Export(Fields(["host.none"]), Band())
-    sink = SinkLane(Statsd("127.0.0.1", ear.port, Names()), export, Pace(), SimClock())
+    sink = SinkWorker(Statsd("127.0.0.1", ear.port, Names()), export, Pace(), SimClock())
     told, sent = [], []
 
     def count(second: int) -> None:

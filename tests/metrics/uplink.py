@@ -17,25 +17,20 @@ from typing import Any
 
 import jsonschema
 
-from holdfast.alarming import Alarming
+from holdfast.agent.outbox import Outbox, Sender
+from holdfast.alarms import rules_file
+from holdfast.alarms.engine import Engine
+from holdfast.alarms.host_alarms import HostAlarms
+from holdfast.alarms.rule_manager import BEAT_EVERY_S, Heartbeat, RuleManager
 from holdfast.api.holdfast_v1 import agents, observations
-from holdfast.client import Client
-from holdfast.client.agents import HoldfastCentre
-from holdfast.client.expected import HoldfastExpected
-from holdfast.client.reports import HoldfastReports
+from holdfast.app.agent import Alarming
+from holdfast.client.client import Client
+from holdfast.client.reports import HoldfastCentre, HoldfastExpected, HoldfastReports
 from holdfast.conf.agent import OPTS
-from holdfast.model import alarm_rules_file
-from holdfast.model.samples import NOTHING, merged, read
+from holdfast.metrics.history import NOTHING, Recent, merged, read
+from holdfast.metrics.passes import Sink
+from holdfast.metrics.sinks.worker import SinkWorker
 from holdfast.ports.metrics import Snapshot
-from holdfast.watch.alarms.engine import Engine
-from holdfast.watch.courier import Courier
-from holdfast.watch.metrics.alarms import HostAlarms
-from holdfast.watch.metrics.part import Sink
-from holdfast.watch.metrics.recent import Recent
-from holdfast.watch.metrics.rules import RulesDesk
-from holdfast.watch.metrics.rules_inlets import BEAT_EVERY_S, Heartbeat
-from holdfast.watch.metrics.sink_lane import SinkLane
-from holdfast.watch.spool import Spool
 from tests.metrics.sinks_world import NODE
 from tests.simclock import SimClock
 
@@ -101,7 +96,7 @@ class Centre:
         self._server.server_close()
 
 
-def about(spool: Spool, clock: SimClock) -> Callable[[], dict[str, Any]]:
+def about(spool: Outbox, clock: SimClock) -> Callable[[], dict[str, Any]]:
     """What a real agent says of itself with each sign of life."""
     view = SimpleNamespace(deaf="", tracks={}, was_read=True)
     agent: Any = SimpleNamespace(
@@ -121,14 +116,14 @@ def live(
     after: Callable[[int], None] = lambda second: None,
 ) -> None:
     """Pass after pass, a second apart; all that is to be delivered is, before the next."""
-    clock, spool = SimClock(), Spool(":memory:")
-    desk = RulesDesk(Engine(alarm_rules_file.parse(rules, "rules", 1)), spool, clock)
+    clock, spool = SimClock(), Outbox(":memory:")
+    desk = RuleManager(Engine(rules_file.parse(rules, "rules", 1)), spool, clock)
     alarms = HostAlarms(NODE, desk, spool, clock)
 
     def client() -> Client:
         return Client(centre.url, agent="a" * 64, retries=0)
 
-    courier = Courier(spool, HoldfastReports(client), clock)
+    courier = Sender(spool, HoldfastReports(client), clock)
     recent = Recent()
     beat = Heartbeat(NODE, HoldfastCentre(client), desk, about(spool, clock), recent)
     expected = HoldfastExpected(client)
@@ -139,7 +134,7 @@ def live(
             recent.offer(shot)
             for sink in sinks:
                 sink.offer(shot, outcome.changes)
-                if isinstance(sink, SinkLane):
+                if isinstance(sink, SinkWorker):
                     sink.turn()
             if second % BEAT_EVERY_S == 0:
                 beat.look()

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model import extra_specs
+from holdfast.model import expression
 from holdfast.model.errors import InvalidInput
-from holdfast.model.extra_specs import MAX_TEXT, parse, path, read, value
+from holdfast.model.expression import MAX_SPEC, parse_spec, path, read, value
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from holdfast.model.extra_specs import MAX_TEXT, parse, path, read, value
     ],
 )
 def test_every_operator_of_nova(text: str, yes: list[str], no: list[str]) -> None:
-    test = parse(text)
+    test = parse_spec(text)
     assert [test(one) for one in yes] == [True] * len(yes)
     assert [test(one) for one in no] == [False] * len(no)
 
@@ -56,12 +56,12 @@ def test_every_operator_of_nova(text: str, yes: list[str], no: list[str]) -> Non
         ("<in>x", "a space after <in>"),
         ("<or> a b", "write <or>"),
         ("<or> a <or>", "write <or>"),
-        ("x" * (MAX_TEXT + 1), "longer than"),
+        ("x" * (MAX_SPEC + 1), "longer than"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_key_and_a_hint(text: str, hint: str) -> None:
     with pytest.raises(InvalidInput, match=rf"^capabilities: gpu: .*{hint}"):
-        parse(text, "capabilities: gpu")
+        parse_spec(text, "capabilities: gpu")
 
 
 FACTS: dict[str, Any] = {
@@ -149,10 +149,10 @@ def test_what_is_too_much_or_cannot_be_kept_is_refused(given_: object) -> None:
 
 
 def test_requests_are_not_remembered() -> None:
-    before = extra_specs._loaded.cache_info().currsize
+    before = expression._loaded.cache_info().currsize
     for number in range(50):
         dict(read(f'{{"serial": "{number}"}}'))
-    assert extra_specs._loaded.cache_info().currsize == before
+    assert expression._loaded.cache_info().currsize == before
 
 
 _WORDS = st.sampled_from(["<or>", "<in>", "<all-in>", "s==", ">=", "=", "a", "1", "nan", ""])
@@ -162,7 +162,7 @@ _WORDS = st.sampled_from(["<or>", "<in>", "<all-in>", "s==", ">=", "=", "a", "1"
 @given(st.lists(_WORDS, max_size=6).map(" ".join) | st.text(max_size=30), st.text(max_size=8))
 def test_any_text_is_a_test_or_a_refusal(text: str, of: str) -> None:
     try:
-        test = parse(text)
+        test = parse_spec(text)
     except InvalidInput:
         return
     assert test(of) in (True, False)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.model.capacity import FOREVER, CapacitySnapshot, Hold, Line
 from holdfast.model.gaps import Flat, Some, lay_out
 from holdfast.model.host import Host
-from holdfast.model.stock import Stock
-from holdfast.model.timeline import FOREVER, Hold, Line
 
 END = 30
 
@@ -85,20 +84,20 @@ def ids(hosts: Sequence[Host]) -> list[int]:
 def test_few_hosts_and_many_are_told_the_same(
     lines: list[Line], window: tuple[float, float]
 ) -> None:
-    stock = Stock({n: host(n) for n in range(len(lines))}, dict(enumerate(lines)))
+    stock = CapacitySnapshot({n: host(n) for n in range(len(lines))}, dict(enumerate(lines)))
     hosts = list(stock.hosts.values())
     few = [ids(stock.free(hosts, *window)), ids(stock.first_back(hosts, *window, 2))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.model.stock.FEW", 1)
+        patch.setattr("holdfast.model.capacity.FEW", 1)
         stock.lay_out()
         assert [ids(stock.free(hosts, *window)), ids(stock.first_back(hosts, *window, 2))] == few
 
 
 def test_when_many_lines_are_new_all_are_laid_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.model.stock.FEW", 1)
-    monkeypatch.setattr("holdfast.model.stock.MANY", 1)
+    monkeypatch.setattr("holdfast.model.capacity.FEW", 1)
+    monkeypatch.setattr("holdfast.model.capacity.MANY", 1)
     lines = {number: Line([Hold(0.0, 10.0)]) for number in (1, 2, 3)}
-    stock = Stock({number: host(number) for number in (1, 2, 3, 4)}, lines)
+    stock = CapacitySnapshot({number: host(number) for number in (1, 2, 3, 4)}, lines)
     hosts = list(stock.hosts.values())
     assert ids(stock.free(hosts, 5.0, 6.0)) == [4]
     assert ids(stock.first_back(hosts, 5.0, 6.0, 9)) == [1, 2, 3]

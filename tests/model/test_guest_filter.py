@@ -10,14 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model import guest_filter_file
-from holdfast.model.guest_filter import ACTIONS, EVENTS, LASTING, BadFilter, Filter, Sign, Tally
-from holdfast.model.guest_filter_file import DEFAULT_TEXT, default, parse
+from holdfast.agent import guest_filters
+from holdfast.agent.guest_filters import (
+    ACTIONS,
+    DEFAULT_TEXT,
+    EVENTS,
+    LASTING,
+    BadFilter,
+    Filter,
+    Symptom,
+    Tally,
+    default,
+    parse,
+)
 
-DIED = Sign("stopped", "failed")
+DIED = Symptom("stopped", "failed")
 
 
-def do(filters: Filter, sign: Sign, **about: str) -> str:
+def do(filters: Filter, sign: Symptom, **about: str) -> str:
     return filters.judge(sign, about, {}, 0.0)[0].do
 
 
@@ -33,35 +43,35 @@ def problems(text: str | bytes) -> list[str]:
         (DIED, {}, "recover"),
         (DIED, {"ha": "no"}, "ignore"),
         (DIED, {"ha": "yes"}, "recover"),
-        (Sign("stopped", "vanished"), {}, "recover"),
-        (Sign("stopped", "terminated"), {}, "report"),
-        (Sign("stopped", "shutdown"), {}, "ignore"),
-        (Sign("stopped", "destroyed"), {}, "ignore"),
-        (Sign("stopped", "migrated"), {}, "ignore"),
-        (Sign("panic", "panicked"), {}, "recover"),
-        (Sign("panic", "panicked"), {"on_crash": "preserve"}, "recover"),
-        (Sign("panic", "panicked"), {"on_crash": "restart"}, "report"),
-        (Sign("io_error", "pause"), {}, "recover"),
-        (Sign("io_error", "pause", "enospc"), {}, "report"),
-        (Sign("io_error", "report"), {}, "recover"),
-        (Sign("io_error", "none"), {}, "report"),
-        (Sign("watchdog", "pause"), {}, "recover"),
-        (Sign("watchdog", "poweroff"), {}, "recover"),
-        (Sign("watchdog", "reset"), {}, "report"),
-        (Sign("monitor", "stuck"), {}, "recover"),
-        (Sign("control_error"), {}, "report"),
-        (Sign("reboot"), {}, "ignore"),
-        (Sign("agent", "disconnected"), {}, "ignore"),
+        (Symptom("stopped", "vanished"), {}, "recover"),
+        (Symptom("stopped", "terminated"), {}, "report"),
+        (Symptom("stopped", "shutdown"), {}, "ignore"),
+        (Symptom("stopped", "destroyed"), {}, "ignore"),
+        (Symptom("stopped", "migrated"), {}, "ignore"),
+        (Symptom("panic", "panicked"), {}, "recover"),
+        (Symptom("panic", "panicked"), {"on_crash": "preserve"}, "recover"),
+        (Symptom("panic", "panicked"), {"on_crash": "restart"}, "report"),
+        (Symptom("io_error", "pause"), {}, "recover"),
+        (Symptom("io_error", "pause", "enospc"), {}, "report"),
+        (Symptom("io_error", "report"), {}, "recover"),
+        (Symptom("io_error", "none"), {}, "report"),
+        (Symptom("watchdog", "pause"), {}, "recover"),
+        (Symptom("watchdog", "poweroff"), {}, "recover"),
+        (Symptom("watchdog", "reset"), {}, "report"),
+        (Symptom("monitor", "stuck"), {}, "recover"),
+        (Symptom("control_error"), {}, "report"),
+        (Symptom("reboot"), {}, "ignore"),
+        (Symptom("agent", "disconnected"), {}, "ignore"),
     ],
 )
 def test_the_default_set_recovers_what_is_lost_and_leaves_alone_what_is_ordinary(
-    sign: Sign, about: dict[str, str], wanted: str
+    sign: Symptom, about: dict[str, str], wanted: str
 ) -> None:
     assert do(default(), sign, **about) == wanted
 
 
 def test_a_pause_by_storage_has_its_grace_time_by_default() -> None:
-    verdict, _ = default().judge(Sign("io_error", "pause"), {}, {}, 0.0)
+    verdict, _ = default().judge(Symptom("io_error", "pause"), {}, {}, 0.0)
     assert verdict.after_s == 30.0
 
 
@@ -76,9 +86,9 @@ rules:
     )
     assert do(filters, DIED, project="1234", project_name="batch-7") == "report"
     assert do(filters, DIED, project="batch", project_name="web") == "recover"
-    assert do(filters, Sign("io_error", "pause", disk="vdb")) == "ignore"
-    assert do(filters, Sign("io_error", "pause", disk="vdc", path="scratch/7")) == "ignore"
-    assert do(filters, Sign("io_error", "pause", disk="vda")) == "recover"
+    assert do(filters, Symptom("io_error", "pause", disk="vdb")) == "ignore"
+    assert do(filters, Symptom("io_error", "pause", disk="vdc", path="scratch/7")) == "ignore"
+    assert do(filters, Symptom("io_error", "pause", disk="vda")) == "recover"
 
 
 def test_otherwise_takes_the_place_of_the_defaults() -> None:
@@ -101,7 +111,7 @@ def test_a_rate_is_counted_and_forgotten() -> None:
 
 def test_what_is_looked_at_again_is_not_counted_twice() -> None:
     filters = parse("rules: [{event: panic, rate: 2 in 1m, do: ignore}]", "f.yaml")
-    sign = Sign("panic", "panicked")
+    sign = Symptom("panic", "panicked")
     _, tally = filters.judge(sign, {}, {}, 0.0)
     assert filters.judge(sign, {}, tally, 1.0, again=True)[0].do == "recover"
     assert filters.judge(sign, {}, tally, 1.0)[0].do == "ignore"
@@ -169,7 +179,7 @@ def test_all_problems_are_named_at_once() -> None:
 
 
 def test_what_lasts_may_have_a_grace_time_and_so_may_what_the_module_shows() -> None:
-    text = textwrap.dedent((guest_filter_file.__doc__ or "").split("\n\n")[1])
+    text = textwrap.dedent((guest_filters.__doc__ or "").split("\n\n")[1])
     after = [rule.after_s for rule in parse(text, "f.yaml").rules if rule.source == "f.yaml"]
     assert after == [0.0, 0.0, 90.0, 90.0]
     parse("rules: [{event: watchdog, detail: [pause, poweroff], after: 9s, do: report}]", "f")
@@ -200,13 +210,13 @@ RULES = st.builds(
     st.sampled_from(ACTIONS),
     st.sampled_from(["yes", "no"]),
 )
-SIGNS = st.sampled_from([Sign(event, one) for event, d in EVENTS.items() for one in d or ("",)])
+SIGNS = st.sampled_from([Symptom(event, one) for event, d in EVENTS.items() for one in d or ("",)])
 
 
 @settings(deadline=None)
 @given(st.lists(RULES, min_size=1, max_size=6), SIGNS, st.sampled_from(["yes", "no"]))
 def test_a_file_is_either_refused_or_means_its_first_line_that_fits(
-    lines: list[str], sign: Sign, ha: str
+    lines: list[str], sign: Symptom, ha: str
 ) -> None:
     try:
         filters = parse("rules:\n" + "\n".join(lines) + "\notherwise: ignore", "f.yaml")

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model import matrix, matrix_file, yaml_lines
-from holdfast.model.errors import InvalidInput
-from holdfast.model.matrix import (
+from holdfast.hostmonitor import matrix, matrix_file
+from holdfast.hostmonitor.matrix import (
     ALERT,
     ANY,
     DEFAULT_FOR_S,
@@ -26,14 +25,16 @@ from holdfast.model.matrix import (
     UNDECIDED,
     UNKNOWN,
     UP,
-    BadStrategy,
+    InvalidDocument,
+    Matrix,
     Problem,
     Rule,
-    Strategy,
     default,
     from_plain,
     parse,
 )
+from holdfast.model.errors import InvalidInput
+from holdfast.runtime import documents
 
 MASAKARI = """---
 sequence: ['manage', 'tenant', 'storage']
@@ -73,20 +74,20 @@ def health(*states: str, networks: Sequence[str] = NETWORKS) -> dict[str, str]:
     return dict(zip(networks, states, strict=True))
 
 
-def actions(strategy: Strategy) -> dict[str, str]:
+def actions(strategy: Matrix) -> dict[str, str]:
     """By combination, the first letter of each state."""
     return {"".join(s[0] for s in row.health): row.answer.action for row in strategy.table()}
 
 
 def problems(text: str | bytes, networks: Sequence[str] = NETWORKS) -> list[str]:
-    with pytest.raises(BadStrategy) as caught:
+    with pytest.raises(InvalidDocument) as caught:
         parse(text, networks)
     assert isinstance(caught.value, InvalidInput)
     assert caught.value.problems
     return [str(one) for one in caught.value.problems]
 
 
-@pytest.mark.parametrize("module", [matrix, matrix_file, yaml_lines])
+@pytest.mark.parametrize("module", [matrix, matrix_file, documents])
 def test_what_the_documentation_shows_is_so(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 
@@ -115,13 +116,15 @@ def test_of_a_single_network_the_default_recovers_when_it_is_down() -> None:
 
 
 def test_without_storage_among_several_there_is_no_default() -> None:
-    with pytest.raises(BadStrategy, match="none of which is called storage: write a strategy file"):
+    with pytest.raises(
+        InvalidDocument, match="none of which is called storage: write a strategy file"
+    ):
         default(("manage", "tenant"))
-    with pytest.raises(BadStrategy, match="name at least one"):
+    with pytest.raises(InvalidDocument, match="name at least one"):
         default(())
-    with pytest.raises(BadStrategy, match="manage is named twice"):
+    with pytest.raises(InvalidDocument, match="manage is named twice"):
         default(("manage", "storage", "manage"))
-    with pytest.raises(BadStrategy, match="11 networks are more"):
+    with pytest.raises(InvalidDocument, match="11 networks are more"):
         default([f"n{number}" for number in range(11)])
 
 
@@ -208,7 +211,7 @@ def test_a_host_that_is_up_everywhere_is_left_alone_whatever_the_rules_say() -> 
     assert actions(strategy).pop("uuu") == NONE
     assert set(actions(strategy).values()) == {NONE, RECOVERY}
     assert strategy.answer({"manage": UP, "tenant": UP}).action == UNDECIDED
-    assert Strategy(("a",), (), "none").answer({"a": DOWN}).sentence == "no rule for a down -> none"
+    assert Matrix(("a",), (), "none").answer({"a": DOWN}).sentence == "no rule for a down -> none"
 
 
 def test_strategies_agree_by_what_they_say_not_by_how_they_are_written() -> None:
@@ -531,7 +534,7 @@ def test_a_hostile_file_costs_little(text: str) -> None:
 
 
 def test_the_message_tells_the_first_problems_and_the_error_has_all() -> None:
-    with pytest.raises(BadStrategy) as caught:
+    with pytest.raises(InvalidDocument) as caught:
         parse("rules:\n" + "- {}\n" * 30 + "otherwise: none", NETWORKS, "strategy.yaml")
     error = caught.value
     assert error.message.startswith("strategy.yaml has 60 problems: line 2: `do` is missing")
@@ -542,7 +545,9 @@ def test_the_message_tells_the_first_problems_and_the_error_has_all() -> None:
 
 
 def test_networks_that_cannot_be_are_refused_before_the_file_is_read() -> None:
-    with pytest.raises(BadStrategy, match="the list of networks has a problem: 'a b' cannot be"):
+    with pytest.raises(
+        InvalidDocument, match="the list of networks has a problem: 'a b' cannot be"
+    ):
         parse(OURS, ["a b"])
 
 
@@ -573,12 +578,12 @@ def test_networks_that_cannot_be_are_refused_before_the_file_is_read() -> None:
     ],
 )
 def test_what_came_over_the_wire_and_is_no_strategy_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(BadStrategy):
+    with pytest.raises(InvalidDocument):
         from_plain(default(NETWORKS).to_plain() | change)
 
 
 def test_a_strategy_is_an_object() -> None:
-    with pytest.raises(BadStrategy, match="is an object"):
+    with pytest.raises(InvalidDocument, match="is an object"):
         from_plain([])  # type: ignore[arg-type]
 
 
@@ -588,7 +593,7 @@ _names = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True
 
 
 @st.composite
-def strategies(draw: st.DrawFn) -> Strategy:
+def strategies(draw: st.DrawFn) -> Matrix:
     networks = tuple(draw(_names))
     rule = st.builds(
         Rule,
@@ -597,10 +602,10 @@ def strategies(draw: st.DrawFn) -> Strategy:
         st.integers(0, 86_400_000).map(lambda ms: ms / 1000),
         st.integers(0, 99),
     )
-    return Strategy(networks, tuple(draw(st.lists(rule, max_size=6))), draw(st.text(max_size=9)))
+    return Matrix(networks, tuple(draw(st.lists(rule, max_size=6))), draw(st.text(max_size=9)))
 
 
-def by_hand(strategy: Strategy, states: Sequence[str]) -> tuple[str, float]:
+def by_hand(strategy: Matrix, states: Sequence[str]) -> tuple[str, float]:
     """The first rule that matches, said once more in other words."""
     if DOWN not in states:
         return NONE, 0.0
@@ -613,7 +618,7 @@ def by_hand(strategy: Strategy, states: Sequence[str]) -> tuple[str, float]:
 @given(strategies(), st.data())
 @settings(max_examples=200, deadline=None)
 def test_an_answer_agrees_with_all_that_the_unknown_could_be(
-    strategy: Strategy, data: st.DataObject
+    strategy: Matrix, data: st.DataObject
 ) -> None:
     states = [data.draw(st.sampled_from((UP, DOWN, UNKNOWN))) for _ in strategy.networks]
     could = itertools.product(*((s,) if s != UNKNOWN else (UP, DOWN) for s in states))
@@ -621,7 +626,7 @@ def test_an_answer_agrees_with_all_that_the_unknown_could_be(
     seen = health(*states, networks=strategy.networks)
     absent = {name: state for name, state in seen.items() if state != UNKNOWN}
     answer = strategy.answer(seen)
-    assert answer == strategy.answer(absent) == Strategy(*_parts(strategy)).answer(seen)
+    assert answer == strategy.answer(absent) == Matrix(*_parts(strategy)).answer(seen)
     could_be = {action for action, _ in expected}
     assert answer.is_decided == (len(could_be) == 1)
     if could_be == {RECOVERY, ALERT}:
@@ -633,13 +638,13 @@ def test_an_answer_agrees_with_all_that_the_unknown_could_be(
     assert answer.sentence
 
 
-def _parts(strategy: Strategy) -> tuple[tuple[str, ...], tuple[Rule, ...], str]:
+def _parts(strategy: Matrix) -> tuple[tuple[str, ...], tuple[Rule, ...], str]:
     return strategy.networks, strategy.rules, strategy.source
 
 
 @given(strategies())
 @settings(max_examples=100, deadline=None)
-def test_a_strategy_comes_back_from_the_wire_as_it_was(strategy: Strategy) -> None:
+def test_a_strategy_comes_back_from_the_wire_as_it_was(strategy: Matrix) -> None:
     again = from_plain(json.loads(json.dumps(strategy.to_plain())))
     assert again == strategy
     assert again.agrees(strategy)
@@ -649,7 +654,7 @@ def test_a_strategy_comes_back_from_the_wire_as_it_was(strategy: Strategy) -> No
 @given(strategies())
 @settings(max_examples=100, deadline=None)
 def test_a_strategy_written_down_in_our_format_is_read_as_it_was_or_refused_for_cause(
-    strategy: Strategy,
+    strategy: Matrix,
 ) -> None:
     lines = []
     for rule in strategy.rules:
@@ -659,7 +664,7 @@ def test_a_strategy_written_down_in_our_format_is_read_as_it_was_or_refused_for_
     text = "\n".join(["rules:" if lines else "rules: []", *lines, "otherwise: none"])
     try:
         read = parse(text, strategy.networks)
-    except BadStrategy as error:
+    except InvalidDocument as error:
         said = [one.text.split()[1] for one in error.problems]
         assert set(said) <= {"contradicts", "says", "never", "asks"}
         return
@@ -722,7 +727,7 @@ _scraps = st.lists(
 def test_whatever_stands_in_a_file_it_is_a_strategy_or_bad(text: str | bytes) -> None:
     try:
         read = parse(text, NETWORKS)
-    except BadStrategy as error:
+    except InvalidDocument as error:
         assert error.problems
         count = text.count("\n" if isinstance(text, str) else b"\n")  # type: ignore[arg-type]
         assert (
@@ -758,5 +763,5 @@ def test_whatever_the_shape_it_is_a_strategy_or_bad(tree: Any, key: str) -> None
     for whole in (tree, {key: tree}, {"rules": [tree], key: tree}, {"matrix": [tree], key: tree}):
         try:
             parse(json.dumps(whole), NETWORKS)
-        except BadStrategy as error:
+        except InvalidDocument as error:
             assert error.problems

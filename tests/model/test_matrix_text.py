@@ -6,9 +6,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model import matrix
-from holdfast.model.matrix import ACTIONS, ANY, DOWN, UP, Rule, Strategy
-from holdfast.model.matrix_text import written
+from holdfast.hostmonitor import matrix
+from holdfast.hostmonitor.matrix import ACTIONS, ANY, DOWN, UP, Matrix, Rule
+from holdfast.hostmonitor.matrix_file import written
 
 NAMES = ("manage", "null", "1", "-", "n.a", "on")
 MASAKARI = """
@@ -21,16 +21,16 @@ matrix:
 
 
 @st.composite
-def strategies(draw: st.DrawFn) -> Strategy:
+def strategies(draw: st.DrawFn) -> Matrix:
     networks = tuple(draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True)))
     healths = st.tuples(*(st.sampled_from((UP, DOWN, ANY)) for _ in networks))
     spans = st.sampled_from((0.0, 0.25, 3.0, 90.0, 86_400.0))
     rules = st.builds(Rule, healths, st.sampled_from(ACTIONS), spans)
-    return Strategy(networks, tuple(draw(st.lists(rules, max_size=8))), "it")
+    return Matrix(networks, tuple(draw(st.lists(rules, max_size=8))), "it")
 
 
 @given(strategies())
-def test_whatever_a_strategy_says_can_be_read_again(strategy: Strategy) -> None:
+def test_whatever_a_strategy_says_can_be_read_again(strategy: Matrix) -> None:
     assert matrix.parse(written(strategy), strategy.networks).agrees(strategy)
 
 

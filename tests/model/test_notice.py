@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.notice import (
+from holdfast.model.nova_notification import (
     AggregateNotice,
     Change,
     Fault,

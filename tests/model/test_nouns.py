@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.model import errors, moves
+from holdfast.model import errors, state_machines
 from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError, IllegalMove
 from holdfast.model.host import AMOUNTS, RESERVED_NAMES, Host, Inventory, normalise, same, short
@@ -109,21 +109,21 @@ def test_reservations_move_as_the_contract_has_it(old: str, new: str) -> None:
 
 
 def test_every_target_of_a_table_is_a_state_of_it() -> None:
-    for table in (moves.LEASE, moves.RESERVATION, moves.OPERATION):
+    for table in (state_machines.LEASE, state_machines.RESERVATION, state_machines.OPERATION):
         assert {t for targets in table.values() for t in targets} <= table.keys()
 
 
 def test_closed_operations_stay_closed() -> None:
-    closed = moves.OPERATION.keys() - OPEN
+    closed = state_machines.OPERATION.keys() - OPEN
     assert closed == {"done", "error", "cancelled"}
-    assert not any(moves.OPERATION[state] for state in closed)
+    assert not any(state_machines.OPERATION[state] for state in closed)
 
 
 def test_a_state_nobody_knows_goes_nowhere() -> None:
     with pytest.raises(IllegalMove):
-        moves.check("x", moves.LEASE, "MOON", "ACTIVE")
+        state_machines.check("x", state_machines.LEASE, "MOON", "ACTIVE")
     with pytest.raises(IllegalMove):
-        moves.check("x", moves.LEASE, "ACTIVE", "MOON")
+        state_machines.check("x", state_machines.LEASE, "ACTIVE", "MOON")
 
 
 # leases

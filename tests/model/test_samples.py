@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.model import samples
+from holdfast.metrics import history
+from holdfast.metrics.history import FIELDS, MOST_BYTES, MOST_LINES, NOTHING, POINTS, Hour, Line
 from holdfast.model.errors import InvalidInput
-from holdfast.model.samples import FIELDS, MOST_BYTES, MOST_LINES, NOTHING, POINTS, Hour, Line
 
 #: On a machine that has much else to do, too.
 CALM = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -38,7 +38,7 @@ def hours(draw: st.DrawFn, most: int = 20) -> Hour:
 
 def shown(hour: Hour) -> Any:
     """What can be compared: no NaN is the same as another."""
-    return samples.plain(hour)
+    return history.plain(hour)
 
 
 def points_of(hour: Hour) -> dict[tuple[str, str, str, int], float]:
@@ -55,7 +55,7 @@ def points_of(hour: Hour) -> dict[tuple[str, str, str, int], float]:
 @CALM
 @given(hours())
 def test_what_is_written_is_read_again(hour: Hour) -> None:
-    read = samples.read(json.loads(json.dumps(shown(hour))))
+    read = history.read(json.loads(json.dumps(shown(hour))))
     assert shown(read) == shown(hour)
     assert points_of(read) == points_of(hour)
 
@@ -63,7 +63,7 @@ def test_what_is_written_is_read_again(hour: Hour) -> None:
 @CALM
 @given(hours(), st.integers(-5, 100))
 def test_what_is_later_is_that_and_no_more(hour: Hour, last: int) -> None:
-    later = samples.after(hour, last)
+    later = history.after(hour, last)
     assert points_of(later) == {k: v for k, v in points_of(hour).items() if k[3] > last}
     assert later.end == hour.end
     assert all(len(row) == later.points for line in later.lines for row in line.values.values())
@@ -72,7 +72,7 @@ def test_what_is_later_is_that_and_no_more(hour: Hour, last: int) -> None:
 @CALM
 @given(hours(), hours())
 def test_two_that_follow_each_other_are_one(old: Hour, new: Hour) -> None:
-    both = samples.merged(old, new)
+    both = history.merged(old, new)
     if not new.points:
         assert both is old
         return
@@ -97,8 +97,8 @@ def _fields(hour: Hour) -> list[tuple[tuple[str, str], str]]:
 @given(hours(), hours(), hours())
 def test_it_does_not_matter_in_how_many_pieces_it_came(old: Hour, new: Hour, more: Hour) -> None:
     """A piece twice is that piece."""
-    once = samples.merged(samples.merged(old, new), more)
-    twice = samples.merged(once, more)
+    once = history.merged(history.merged(old, new), more)
+    twice = history.merged(once, more)
     assert points_of(twice) == points_of(once)
 
 
@@ -110,7 +110,7 @@ def line(begin: int, count: int, key: str = "g") -> Hour:
 def test_it_is_an_hour_and_no_more() -> None:
     hour = NOTHING
     for first in range(0, 3 * POINTS, 7):
-        hour = samples.merged(hour, line(first, 7))
+        hour = history.merged(hour, line(first, 7))
     assert hour.points == POINTS
     assert list(hour.lines[0].values["util_ratio"]) == [
         float(at) for at in range(hour.begin, hour.end)
@@ -118,19 +118,19 @@ def test_it_is_an_hour_and_no_more() -> None:
 
 
 def test_who_is_not_known_in_the_last_hour_is_left_out() -> None:
-    hour = samples.merged(line(0, 5, "gone"), line(POINTS - 1, 1, "here"))
+    hour = history.merged(line(0, 5, "gone"), line(POINTS - 1, 1, "here"))
     assert {one.id for one in hour.lines} == {"gone", "here"}
-    hour = samples.merged(hour, line(POINTS + 5, 1, "here"))
+    hour = history.merged(hour, line(POINTS + 5, 1, "here"))
     assert {one.id for one in hour.lines} == {"here"}
 
 
 def test_what_is_older_than_an_hour_is_not_laid_beside_what_is_new() -> None:
-    assert shown(samples.merged(line(0, 5), line(10 * POINTS, 2))) == shown(line(10 * POINTS, 2))
+    assert shown(history.merged(line(0, 5), line(10 * POINTS, 2))) == shown(line(10 * POINTS, 2))
 
 
 def test_a_clock_that_was_set_back_takes_what_is_yet_to_come() -> None:
-    assert shown(samples.merged(line(5000, 9), line(100, 2))) == shown(line(100, 2))
-    both = samples.merged(line(100, 50), line(120, 2))
+    assert shown(history.merged(line(5000, 9), line(100, 2))) == shown(line(100, 2))
+    both = history.merged(line(100, 50), line(120, 2))
     assert (both.begin, both.end) == (100, 122)
 
 
@@ -138,16 +138,16 @@ def test_of_very_many_the_number_is_told() -> None:
     row = {"util_ratio": array("f", [1.0])}
     first = Hour(0, 1, tuple(Line("guest", f"a{n}", values=row) for n in range(MOST_LINES)))
     second = Hour(1, 1, (Line("guest", "b", values=row),), left_out=2)
-    both = samples.merged(first, second)
+    both = history.merged(first, second)
     assert (len(both.lines), both.left_out) == (MOST_LINES, 3)
     assert both.lines[0].id == "b"
 
 
 def test_the_fullest_hour_fits_into_a_body() -> None:
-    full = {name: samples.unknown(POINTS) for name in FIELDS["disk"]}
+    full = {name: history.unknown(POINTS) for name in FIELDS["disk"]}
     uuid = "4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b"
     lines = [Line("disk", f"{n}{uuid}", "name", uuid, values=full) for n in range(MOST_LINES)]
-    assert len(json.dumps(samples.plain(Hour(0, POINTS, tuple(lines))))) < MOST_BYTES
+    assert len(json.dumps(history.plain(Hour(0, POINTS, tuple(lines))))) < MOST_BYTES
 
 
 GOOD = {"kind": "guest", "id": "g", "values": {"util_ratio": "AACAPw=="}}
@@ -199,7 +199,7 @@ GOOD = {"kind": "guest", "id": "g", "values": {"util_ratio": "AACAPw=="}}
 )  # fmt: skip
 def test_what_is_no_hour_is_refused(said: Any) -> None:
     with pytest.raises(InvalidInput, match="samples"):
-        samples.read(said)
+        history.read(said)
 
 
 ANYTHING = st.recursive(
@@ -218,7 +218,7 @@ ANYTHING = st.recursive(
 )  # fmt: skip
 def test_anything_else_is_an_hour_or_refused(said: Any) -> None:
     try:
-        hour = samples.read(said)
+        hour = history.read(said)
     except InvalidInput:
         return
-    assert shown(samples.read(samples.plain(hour))) == shown(hour)
+    assert shown(history.read(history.plain(hour))) == shown(hour)

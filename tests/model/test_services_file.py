@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.service import Service
-from holdfast.model.services_file import KEYS, MASAKARI, BadServices, parse
+from holdfast.agent.processes import KEYS, MASAKARI, BadServices, Service, parse
 
 OURS = """\
 services:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.reservation_v1.lease_view import view
-from holdfast.model import moves
+from holdfast.api.reservation_v1.leases import view
+from holdfast.model import state_machines
 from holdfast.model.lease import BEFORE_END, Event, Lease
 from holdfast.model.operation import OPEN
 
 ROOT = Path(__file__).parent.parent.parent
 MACHINES = {
-    "lease": (moves.LEASE, moves.LEASE_SAYS),
-    "reservation": (moves.RESERVATION, moves.RESERVATION_SAYS),
-    "operation": (moves.OPERATION, moves.OPERATION_SAYS),
-    "event": (moves.EVENT, moves.EVENT_SAYS),
+    "lease": (state_machines.LEASE, state_machines.LEASE_SAYS),
+    "reservation": (state_machines.RESERVATION, state_machines.RESERVATION_SAYS),
+    "operation": (state_machines.OPERATION, state_machines.OPERATION_SAYS),
+    "event": (state_machines.EVENT, state_machines.EVENT_SAYS),
 }
 
 
@@ -57,12 +57,12 @@ def test_every_state_has_a_sentence_and_leads_to_states_that_exist(name: str) ->
 
 
 def test_open_work_is_what_can_still_move() -> None:
-    assert {state for state, targets in moves.OPERATION.items() if targets} == OPEN
+    assert {state for state, targets in state_machines.OPERATION.items() if targets} == OPEN
 
 
-@pytest.mark.parametrize("status", moves.OPERATION)
+@pytest.mark.parametrize("status", state_machines.OPERATION)
 def test_the_api_shows_events_by_the_names_that_are_drawn(status: str) -> None:
     now = datetime(2030, 1, 1, 10, tzinfo=UTC)
     lease = Lease("l1", "lab", "ann", "alpha", now, now + timedelta(hours=1), status="ACTIVE")
     shown = view(lease, [Event("e1", BEFORE_END, now, status)], now)
-    assert shown["events"][0]["status"] == moves.EVENT_OF[status]
+    assert shown["events"][0]["status"] == state_machines.EVENT_OF[status]

@@ -7,10 +7,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.model.capacity import (
+    FOREVER,
+    MOST_MATCHES,
+    CapacitySnapshot,
+    Hold,
+    Line,
+    peak,
+    too_much,
+)
 from holdfast.model.host import Host
 from holdfast.model.lease import Allocation, Window
-from holdfast.model.stock import MOST_MATCHES, Stock
-from holdfast.model.timeline import FOREVER, Hold, Line, peak, too_much
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 END = 30
@@ -136,7 +143,7 @@ def allocation(host_id: int, begin: int, end: int) -> Allocation:
     )
 
 
-def minutes(stock: Stock, host_id: int) -> list[tuple[float, float]]:
+def minutes(stock: CapacitySnapshot, host_id: int) -> list[tuple[float, float]]:
     zero = START.timestamp()
     return [((h.start - zero) / 60, (h.end - zero) / 60) for h in stock.line(host_id)]
 
@@ -146,7 +153,7 @@ def host(number: int) -> Host:
 
 
 def test_what_is_planned_is_seen_and_what_is_given_up_is_not() -> None:
-    empty = Stock({1: host(1), 2: host(2)})
+    empty = CapacitySnapshot({1: host(1), 2: host(2)})
     first, second = allocation(1, 0, 10), allocation(1, 10, 20)
     booked = empty.plus([first, allocation(2, 0, 5)])
     assert minutes(booked, 1) == [(0, 10)]
@@ -157,7 +164,7 @@ def test_what_is_planned_is_seen_and_what_is_given_up_is_not() -> None:
 
 
 def test_matching_hosts_are_remembered_until_facts_change() -> None:
-    stock, asked = Stock({1: host(1), 2: host(2)}), []
+    stock, asked = CapacitySnapshot({1: host(1), 2: host(2)}), []
 
     def test(one: Host) -> bool:
         asked.append(one.id)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.model import matrix
+from holdfast.hostmonitor import matrix
 from holdfast.model.errors import InvalidInput
 from holdfast.model.votes import (
     Ballot,
     Count,
+    MonitorReport,
     View,
-    Word,
     combined,
     count,
     everybody,
@@ -22,7 +22,7 @@ from holdfast.model.votes import (
     in_force,
     listed,
     picture,
-    told,
+    report_text,
 )
 
 NOW = datetime(2030, 1, 1, 10, 0, 10, tzinfo=UTC)
@@ -61,14 +61,14 @@ def view(name: str, seen: Seen | None, at: float = 0.5, silent: float = 1.0) -> 
     return View(name, "host", ago(at), ago(silent), 5.0, picture(body(hosts)))
 
 
-def word(name: str, state: str, at: float = 2.0, since: float = 7.0) -> Word:
+def word(name: str, state: str, at: float = 2.0, since: float = 7.0) -> MonitorReport:
     networks = {"storage": {"health": "down", "since": ago(since).isoformat()}}
-    return Word(f"o-{name}", name, state, ago(at), ago(since), {"networks": networks})
+    return MonitorReport(f"o-{name}", name, state, ago(at), ago(since), {"networks": networks})
 
 
 def counted(
     views: Sequence[View],
-    words: Sequence[Word] = (),
+    words: Sequence[MonitorReport] = (),
     needed: int = 1,
     host: str = HOST,
     registered: int | None = None,
@@ -172,7 +172,7 @@ def test_people_are_not_alerted_of_a_vote_that_another_monitor_may_yet_join() ->
     assert (blind.is_enough, blind.is_alert) == (False, True)
 
 
-def doubt(name: str, at: float = 2.0) -> Word:
+def doubt(name: str, at: float = 2.0) -> MonitorReport:
     said = word(name, "alert", at)
     return replace(said, evidence={**said.evidence, "undecided": True})
 
@@ -246,8 +246,8 @@ def test_who_saw_what_is_told_in_one_sentence() -> None:
         "a and b saw cmp-1 down on storage since 10:00:03; c could not see on storage; d saw it"
         " well"
     )
-    assert told("it", result.plain()).startswith("a and b saw it down on storage since")
-    assert told(HOST, []) == ""
+    assert report_text("it", result.plain()).startswith("a and b saw it down on storage since")
+    assert report_text(HOST, []) == ""
 
 
 def test_the_grounds_of_those_who_voted_for_it_are_listed() -> None:

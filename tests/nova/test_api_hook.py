@@ -24,8 +24,8 @@ from wsgiref.validate import validator
 import pytest
 from oslo_config import cfg
 
-from holdfast.nova import api, names, options
-from holdfast.nova.api import HEADER, LATER, LeaseFilter
+from holdfast.nova import api_filter, names, options
+from holdfast.nova.api_filter import HEADER, LATER, LeaseFilter
 from holdfast.nova.options import LeaseOptions
 from tests.processes import PATIENCE_S
 
@@ -278,7 +278,7 @@ def test_without_an_endpoint_anywhere_unhinted_creates_pass(site: Site) -> None:
 
 
 def test_a_large_body_passes_unread(site: Site) -> None:
-    text = b" " * (api.LARGEST_BODY + 1)
+    text = b" " * (api_filter.LARGEST_BODY + 1)
     assert site.post(text).status == 202
     assert site.nova.seen[0][2] == text
 
@@ -286,7 +286,7 @@ def test_a_large_body_passes_unread(site: Site) -> None:
 @pytest.mark.parametrize("length", ["-1", "many", "", "0"])
 def test_a_body_of_no_length_is_not_waited_for(length: str) -> None:
     environ = {"CONTENT_LENGTH": length, "wsgi.input": NotToBeRead()}
-    assert api._body(environ) is None
+    assert api_filter._body(environ) is None
 
 
 # a create with the hint
@@ -395,7 +395,7 @@ def test_a_holdfast_that_hangs_holds_nobody_up_for_long(site: Site) -> None:
 def test_after_a_slow_create_the_lease_is_left_to_the_sweep(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "ACT_WITHIN_S", sum(PATIENT) + 0.1)
+    monkeypatch.setattr(api_filter, "ACT_WITHIN_S", sum(PATIENT) + 0.1)
     site.nova.pause_s = 0.2
     assert site.post(hinted()).headers[HEADER] == LATER
     assert [asked.get("dry_run") for asked in site.asked()] == [True]
@@ -449,7 +449,7 @@ def test_several_unhinted_servers_at_once_are_left_to_the_sweep(site: Site) -> N
 def test_with_holdfast_away_unhinted_creates_pass_and_soon_do_not_even_wait(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "QUIET_S", 600.0)
+    monkeypatch.setattr(api_filter, "QUIET_S", 600.0)
     site.set(every_server=True, timeouts=HASTY)
     site.holdfast.hangs = True
     assert site.post(server()).headers[HEADER] == LATER
@@ -509,7 +509,7 @@ def test_its_options_come_from_nova_conf_and_follow_a_reload(tmp_path: Path) -> 
 
 
 def test_paste_gets_a_filter_that_keeps_to_the_rules_of_wsgi(site: Site) -> None:
-    made = api.filter_factory({}, anything="here")(validator(site.nova))
+    made = api_filter.filter_factory({}, anything="here")(validator(site.nova))
     assert isinstance(made, LeaseFilter)
     site.filter = LeaseFilter(validator(site.nova), lambda: site.options)
     environ: dict[str, Any] = {"REQUEST_METHOD": "POST", "PATH_INFO": "/servers"}
@@ -526,7 +526,7 @@ def test_paste_gets_a_filter_that_keeps_to_the_rules_of_wsgi(site: Site) -> None
 
 
 def test_it_loads_nothing_else_of_ours_into_nova() -> None:
-    look = "import sys, holdfast.nova.api; print(*sys.modules)"
+    look = "import sys, holdfast.nova.api_filter; print(*sys.modules)"
     said = subprocess.run(
         [sys.executable, "-c", look], check=True, capture_output=True, text=True, timeout=PATIENCE_S
     ).stdout.split()

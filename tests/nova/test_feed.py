@@ -21,8 +21,7 @@ import psutil
 import pytest
 
 from holdfast.nova import install_monitor
-from holdfast.nova.feed import Feed
-from holdfast.nova.host_cpu import KERNEL, HostCpu
+from holdfast.nova.compute_monitor import KERNEL, Feed, HostCpu
 from tests.processes import PATIENCE_S, eventually
 
 #: So much of a processor a guest uses between two looks.
@@ -194,7 +193,8 @@ def test_one_that_died_is_started_again_a_minute_later(site: Site) -> None:
 
 def test_it_ends_with_nova_compute(site: Site, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from holdfast.nova.feed import Feed; feed = Feed(sys.argv[1:]);"
+        "import sys, time; from holdfast.nova.compute_monitor import Feed;"
+        " feed = Feed(sys.argv[1:]);"
         "feed.give({}); print(feed.pid, flush=True); time.sleep(600)"
     )
     words = [sys.executable, "-m", "holdfast.cmd.nova_plugins", "--file", str(site.file)]

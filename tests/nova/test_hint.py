@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.nova import hint, names
-from holdfast.nova.hint import LONGEST_NOTE, BadHint, Wish
+from holdfast.nova import lease_hint, names
+from holdfast.nova.lease_hint import LONGEST_NOTE, BadHint, Wish
 
 NOW = datetime(2026, 11, 30, 12, 0, 30, tzinfo=UTC)
 START, END = datetime(2026, 12, 1, 2, tzinfo=UTC), datetime(2026, 12, 1, 6, tzinfo=UTC)
@@ -25,7 +25,7 @@ FULL = {
 
 
 def read(value: Any, length: timedelta | None = None) -> Wish:
-    return hint.read(value, "web", NOW, length)
+    return lease_hint.read(value, "web", NOW, length)
 
 
 @pytest.mark.parametrize("form", [FULL, json.dumps(FULL), [json.dumps(FULL)], [FULL]])
@@ -116,7 +116,7 @@ def test_the_lease_is_asked_for_as_its_interface_wants_it() -> None:
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=80)
 MOMENTS = st.datetimes(datetime(2026, 12, 1), datetime(2030, 1, 1), timezones=st.just(UTC))
-ON_END = st.sampled_from(["", *hint.ON_END, "snapshot,delete"])
+ON_END = st.sampled_from(["", *lease_hint.ON_END, "snapshot,delete"])
 
 
 @given(NAMES, st.lists(MOMENTS, min_size=2, max_size=3, unique=True), ON_END)
@@ -135,16 +135,16 @@ def test_a_wish_survives_the_servers_metadata(
     except BadHint:
         return  # a name that cannot be
     assert len(wish.note()) <= LONGEST_NOTE and wish.note().isascii()
-    assert hint.from_note(wish.note(), NOW) == wish
+    assert lease_hint.from_note(wish.note(), NOW) == wish
 
 
 def test_a_wish_found_late_starts_now_and_one_found_too_late_is_none() -> None:
     note = read(FULL).note()
-    late = hint.from_note(note, START + timedelta(minutes=5))
+    late = lease_hint.from_note(note, START + timedelta(minutes=5))
     assert late == Wish("night", None, END, END - timedelta(hours=1), "delete")
-    very_late = hint.from_note(note, END - timedelta(minutes=5))
+    very_late = lease_hint.from_note(note, END - timedelta(minutes=5))
     assert very_late == Wish("night", None, END, None, "delete")
-    assert hint.from_note(note, END) is None
+    assert lease_hint.from_note(note, END) is None
 
 
 @pytest.mark.parametrize(
@@ -152,23 +152,23 @@ def test_a_wish_found_late_starts_now_and_one_found_too_late_is_none() -> None:
 )
 def test_metadata_that_makes_no_sense_is_no_wish(note: str) -> None:
     with pytest.raises(BadHint):
-        hint.from_note(note, NOW)
+        lease_hint.from_note(note, NOW)
 
 
 @pytest.mark.parametrize("server", ["web", "", "x" * 255, "\N{SNOWMAN}" * 255, "a\tb", '"' * 255])
 def test_every_server_can_have_a_lease_of_the_usual_length(server: str) -> None:
-    wish = hint.default(server, NOW, timedelta(days=30), "shelve")
+    wish = lease_hint.default(server, NOW, timedelta(days=30), "shelve")
     assert (wish.start, wish.on_end) == (None, "shelve")
     assert wish.end == datetime(2026, 12, 30, 12, tzinfo=UTC)
     assert len(wish.note()) <= LONGEST_NOTE and 0 < len(wish.name) <= 80
-    assert hint.from_note(wish.note(), NOW) == wish
+    assert lease_hint.from_note(wish.note(), NOW) == wish
 
 
-@pytest.mark.parametrize("key", hint.HINTS)
+@pytest.mark.parametrize("key", lease_hint.HINTS)
 def test_nova_gets_the_wish_as_metadata_and_not_the_hint(key: str) -> None:
     body = {"server": {"name": "web", "metadata": {"a": "b"}}, key: {"lease_params": FULL, "x": 1}}
-    wish = read(hint.hinted(body)["lease_params"])
-    assert hint.passed_on(body, wish) == {
+    wish = read(lease_hint.hinted(body)["lease_params"])
+    assert lease_hint.passed_on(body, wish) == {
         "server": {"name": "web", "metadata": {"a": "b", names.WISH: wish.note()}},
         key: {"x": 1},
     }
@@ -176,11 +176,11 @@ def test_nova_gets_the_wish_as_metadata_and_not_the_hint(key: str) -> None:
 
 
 def test_the_hints_that_nova_looks_at_count() -> None:
-    first, second = hint.HINTS
+    first, second = lease_hint.HINTS
     both = {first: {"a": 1}, second: {"lease_params": FULL}}
-    assert hint.hinted(both) == {"a": 1}
-    assert hint.hinted({first: None}) == {}
-    assert hint.hinted({}) == {}
+    assert lease_hint.hinted(both) == {"a": 1}
+    assert lease_hint.hinted({first: None}) == {}
+    assert lease_hint.hinted({}) == {}
 
 
 @pytest.mark.parametrize(
@@ -195,4 +195,4 @@ def test_the_hints_that_nova_looks_at_count() -> None:
     ],
 )
 def test_a_lease_is_for_one_server(server: dict[str, Any], single: bool) -> None:
-    assert hint.is_single(server) is single
+    assert lease_hint.is_single(server) is single

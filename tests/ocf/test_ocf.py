@@ -18,10 +18,11 @@ from typing import NoReturn
 
 import pytest
 
-from holdfast.client import Client
-from holdfast.drivers.cloud.sim import SimCloud, Simulator
-from holdfast.ports.clock import SystemClock
+from holdfast.client.client import Client
+from holdfast.drivers.sim.cloud import SimCloud
+from holdfast.drivers.sim.simulator import Simulator
 from holdfast.ports.cloud import Server
+from holdfast.runtime.clock import SystemClock
 from tests.e2e.deployment import all_in_one, write_config
 from tests.ocf.resource import (
     ARGS,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import conf as configuration
-from holdfast import service
+from holdfast.app import service
 from tests.processes import PATIENCE_S
 
 MANAGERS = 3

@@ -29,13 +29,13 @@ from typing import Any
 from sqlalchemy import event
 
 from holdfast import conf as configuration
-from holdfast import service
-from holdfast.drivers.cloud.sim import Simulator
+from holdfast.app import service
+from holdfast.db import migrations
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.leases import aggregates, booking
 from holdfast.model.errors import Conflict
 from holdfast.model.host import Inventory
-from holdfast.ports.clock import SystemClock
-from holdfast.reserve import leases, tell
-from holdfast.store import migrations
+from holdfast.runtime.clock import SystemClock
 from tests.processes import PATIENCE_S
 from tests.races import journal
 from tests.races.audit import Audit
@@ -108,10 +108,10 @@ class Signals:
 
 def manage(race: Race, number: int, base: datetime, signals: Signals) -> None:
     """A manager with its share of the clients, in a process of its own."""
-    tell.TELL_AFTER_S = (3600.0,)  # after the race
-    leases._LONGEST_S = LONG_S  # who is beaten is so by others, and not by a slow machine
+    aggregates.TELL_AFTER_S = (3600.0,)  # after the race
+    booking._LONGEST_S = LONG_S  # who is beaten is so by others, and not by a slow machine
     logging.basicConfig(level=logging.ERROR, format=f"m{number} %(asctime)s %(name)s %(message)s")
-    logging.getLogger("holdfast.store.database").setLevel(logging.WARNING)
+    logging.getLogger("holdfast.db.engine").setLevel(logging.WARNING)
     core, manager = race.open(f"m{number}")
     manager.start()
     if not race.has_one_writer():

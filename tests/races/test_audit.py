@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.ports.clock import SystemClock
-from holdfast.store import Store, migrations
+from holdfast.db import Store, migrations
+from holdfast.runtime.clock import SystemClock
 from tests.races import journal
 from tests.races.audit import QUERIES, Audit
 from tests.races.journal import Entry, Told

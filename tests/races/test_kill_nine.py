@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from holdfast.drivers.cloud.sim import Simulator
-from holdfast.ports.clock import SystemClock
-from holdfast.store import Store, migrations
+from holdfast.db import Store, migrations
+from holdfast.drivers.sim.simulator import Simulator
+from holdfast.runtime.clock import SystemClock
 from tests.processes import PATIENCE_S, Program
 from tests.races.audit import Audit
 from tests.races.victim import CAPACITY, HOSTS, NETWORK

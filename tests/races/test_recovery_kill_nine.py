@@ -24,11 +24,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from holdfast.drivers.cloud.sim import SimCloud, Simulator
+from holdfast.db import Store, migrations
+from holdfast.drivers.sim.cloud import SimCloud
+from holdfast.drivers.sim.simulator import Simulator
 from holdfast.model.errors import Conflict
 from holdfast.model.notification import NewNotification
-from holdfast.ports.clock import SystemClock
-from holdfast.store import Store, migrations
+from holdfast.runtime.clock import SystemClock
 from tests.processes import PATIENCE_S, Program
 
 RESCUES = int(os.environ.get("RESCUES", "8"))

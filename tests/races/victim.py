@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import conf as configuration
-from holdfast import service
+from holdfast.app import service
 from holdfast.model.caller import Caller
 from holdfast.model.errors import Conflict, HoldfastError, InvalidInput, NotFound, Unavailable
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation

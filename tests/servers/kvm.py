@@ -21,7 +21,7 @@ from typing import Self
 
 import psutil
 
-from holdfast.drivers.cloud.libvirt.settings import Host
+from holdfast.drivers.libvirt.settings import Host
 from tests.processes import PATIENCE_S, Kept, eventually
 from tests.servers.libvirt import Libvirt, remove
 

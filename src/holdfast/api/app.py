@@ -1,19 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
 """The WSGI application: the route table as falcon resources, behind a fixed order of middleware."""
 
+import logging
+import re
+import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import falcon
+from oslo_context import context as oslo_context
 
 from holdfast import console
-from holdfast.api import auth, body, faults, forms, login, microversions, requests
-from holdfast.api.ask import Ask, Route, Services
-from holdfast.api.instance_ha_v1 import project
-from holdfast.api.metrics import Metrics
+from holdfast.api import auth, errors, login, request, versions
+from holdfast.api.health import Metrics
+from holdfast.api.instance_ha_v1 import extensions
 from holdfast.api.policies import Policy
+from holdfast.api.request import Request, Route, Services
 from holdfast.api.routes import table
+
+# Every request gets an id, a log line and a place in the counters; `.json` is taken off.
+
+
+LOG = logging.getLogger(__name__)
+_ID = re.compile(r"req-[0-9a-fA-F-]{36}")
+HEADER = "x-openstack-request-id"
+_DRAIN = 1_048_576
+
+
+class Middleware:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
+        req.context.began = time.perf_counter()
+        req.context.request_id = f"req-{uuid.uuid4()}"
+        asked = req.get_header(HEADER)
+        context = oslo_context.RequestContext(
+            request_id=req.context.request_id,
+            global_request_id=asked if asked and _ID.fullmatch(asked) else None,
+            overwrite=True,
+        )
+        req.context.oslo = context
+        resp.set_header(HEADER, req.context.request_id)
+        if "//" in req.path or req.path[1:].endswith("/"):  # falcon looks past some of them
+            raise falcon.HTTPRouteNotFound
+        if req.path.endswith(".json") and req.path.startswith(("/reservation", "/instance-ha")):
+            req.path = req.path.removesuffix(".json")
+
+    def process_response(
+        self, req: falcon.Request, resp: falcon.Response, _resource: Any, _ok: bool
+    ) -> None:
+        took = time.perf_counter() - getattr(req.context, "began", time.perf_counter())
+        route = req.uri_template or "none"
+        method = req.method if req.method in falcon.HTTP_METHODS else "other"
+        self._metrics.request(method, route, resp.status_code, took)
+        request.drain(req, _DRAIN)
+        level = logging.DEBUG if req.method in ("GET", "HEAD") else logging.INFO
+        if resp.status_code >= 500:
+            level = logging.WARNING
+        if LOG.isEnabledFor(level):
+            path, status = quote(req.path, safe="/:"), resp.status_code  # a path may hold newlines
+            LOG.log(level, "%s %s %s %.1f ms", req.method, path, status, took * 1000)
+
 
 Wsgi = Callable[[Any, Any], Any]
 
@@ -25,15 +76,15 @@ def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None =
     people = login.make(identify, services.store.sessions, conf, clock)
     services = replace(services, login=people)
     middleware: list[Any] = [
-        requests.Middleware(metrics),  # first: whatever fails later has an id and a log line
-        microversions.Middleware(),  # before auth: a version we do not speak is nobody's secret
+        Middleware(metrics),  # first: whatever fails later has an id and a log line
+        versions.Middleware(),  # before auth: a version we do not speak is nobody's secret
         auth.Middleware(conf, Policy(conf, clock), identify, people),
-        project.Middleware(),  # last: whose project an address names is told by who is asking
+        extensions.Middleware(),  # last: whose project an address names is told by who is asking
     ]
     app = falcon.App(middleware=middleware)
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
-    faults.install(app)
+    errors.install(app)
     chosen = (*table(metrics), *console.ROUTES) if routes is None else routes
     for path, methods in _by_path(chosen).items():
         app.add_route(path, _Endpoint(services, methods))
@@ -62,10 +113,10 @@ class _Endpoint:
         return self._routes.get("GET" if method == "HEAD" else method)
 
     def _responder(self, route: Route) -> Callable[..., None]:
-        schema = None if route.schema is None else body.Schema(route.schema)
+        schema = None if route.schema is None else request.Schema(route.schema)
         query = None
         if route.query is not None:
-            query = body.Schema(body.query_schema(route.query, route.needs))
+            query = request.Schema(request.query_schema(route.query, route.needs))
 
         def respond(req: falcon.Request, resp: falcon.Response, **params: str) -> None:
             ask = self._ask(req, params, (route, schema), query)
@@ -91,26 +142,26 @@ class _Endpoint:
         self,
         req: falcon.Request,
         path: dict[str, str],
-        wanted: tuple[Route, body.Schema | None],
-        query: body.Schema | None,
-    ) -> Ask:
+        wanted: tuple[Route, request.Schema | None],
+        query: request.Schema | None,
+    ) -> Request:
         route, schema = wanted
         every = {k: [v] if isinstance(v, str) else v for k, v in req.params.items()}
         asked = {k: v[-1] for k, v in every.items()}
         for name, values in [*((k, [v]) for k, v in path.items()), *every.items()]:
             for value in values:
-                body.check_text(value, name)
+                request.check_text(value, name)
         content: Any = None
         limit = max(route.max_body, self._services.conf.api.max_body)
         if route.page and req.method == "POST":
-            every |= forms.read(req, limit, self._services.conf.api.public_url)
+            every |= login.read(req, limit, self._services.conf.api.public_url)
             content = {k: v[-1] for k, v in every.items()}
         elif req.method in ("POST", "PUT", "PATCH"):
-            content = body.read(req, limit)
+            content = request.read(req, limit)
             if schema is not None:
                 content = schema.body(content)
         public = self._services.conf.api.public_url
-        return Ask(
+        return Request(
             services=self._services,
             caller=getattr(req.context, "caller", None),  # type: ignore[arg-type]
             path=path,
@@ -119,7 +170,7 @@ class _Endpoint:
             base_url=(public or f"{req.scheme}://{req.netloc}").rstrip("/"),
             microversion=getattr(req.context, "microversion", (1, 0)),
             every=every,
-            may=getattr(req.context, "may", Ask.may),
+            may=getattr(req.context, "may", Request.may),
             cookies=req.cookies,
             address=req.remote_addr,
             here=req.relative_uri,

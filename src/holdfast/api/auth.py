@@ -10,14 +10,17 @@ Each strategy is asked after routing, so how an address is written makes no diff
 import contextlib
 import functools
 import hashlib
+import hmac
 import ipaddress
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import falcon
@@ -28,17 +31,196 @@ from keystoneauth1.exceptions import ClientException
 from oslo_config import cfg
 from oslo_middleware import basic_auth
 
-from holdfast.api import agents, monitors
-from holdfast.api.guesses import Guesses
+from holdfast.api import tokens
+from holdfast.api.concurrency import ConcurrencyLimiter
 from holdfast.api.policies import Policy
-from holdfast.api.remembered import Memory
-from holdfast.api.turns import Turns
 from holdfast.model.caller import Caller
-from holdfast.model.errors import Forbidden, Unauthorized, Unavailable
-from holdfast.model.observed import AGENT_HEADER
-from holdfast.ports.clock import Clock
+from holdfast.model.errors import Forbidden, TooMany, Unauthorized, Unavailable
+from holdfast.model.observation import AGENT_HEADER
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.text import printable
+
+# What was found out about a secret, for a while.
+#
+# memory.put(b"token", identity, lasts_s=60.0)
+# memory.get(b"token")        # None once that is over
+# memory.once(b"password", 60.0, check)    # what is known, or found out by one of those who ask
+
+
+T = TypeVar("T")
+#: In the last part of its time what is known is found out again: by one; others go on with it.
+SOON: Final = 0.25
+#: So long others wait for the one who finds it out.
+PATIENCE_S: Final = 5.0
+
+
+class AuthCache(Generic[T]):
+    """Who was let in by which secret, for a while. Secrets are not kept, only salted hashes."""
+
+    MOST = 10_000
+
+    def __init__(self, clock: Clock, most_waiting: int = 8) -> None:
+        """So many at most wait for what somebody else finds out: they take threads."""
+        self._clock = clock
+        self._salt = os.urandom(16)
+        self._found: dict[bytes, tuple[T, float]] = {}
+        self._going: dict[bytes, Future[T]] = {}
+        self._room = threading.BoundedSemaphore(most_waiting)
+        self._lock = threading.Lock()
+
+    def get(self, secret: bytes) -> T | None:
+        found = self._found.get(self._key(secret))
+        return found[0] if found and found[1] > self._clock.monotonic() else None
+
+    def put(self, secret: bytes, value: T, lasts_s: float) -> None:
+        if lasts_s <= 0:
+            return
+        key, now = self._key(secret), self._clock.monotonic()
+        with self._lock:
+            self._found.pop(key, None)  # what is new goes to the end
+            self._found[key] = (value, now + lasts_s)
+            while (first := next(iter(self._found))) != key and (
+                len(self._found) > self.MOST or self._found[first][1] <= now
+            ):
+                del self._found[first]
+
+    def once(self, secret: bytes, lasts_s: float, find: Callable[[], T]) -> T:
+        """One client may have many requests under way: each is let in by what is found out once."""
+        key, now = self._key(secret), self._clock.monotonic()
+        with self._lock:
+            found, going = self._found.get(key), self._going.get(key)
+            left_s = found[1] - now if found else 0.0
+            if found and left_s > 0 and (going or left_s > lasts_s * SOON):
+                return found[0]
+            if going is None:
+                mine = self._going[key] = Future[T]()
+        return self._follow(going) if going else self._lead(secret, lasts_s, find, mine)
+
+    def _follow(self, going: "Future[T]") -> T:
+        if not self._room.acquire(blocking=False):
+            raise Unavailable("many log in at once: try again")
+        try:
+            return going.result(PATIENCE_S)
+        except TimeoutError:
+            raise Unavailable("it takes long to look at passwords: try again") from None
+        finally:
+            self._room.release()
+
+    def _lead(self, secret: bytes, lasts_s: float, find: Callable[[], T], mine: "Future[T]") -> T:
+        try:
+            made = self._found_out(secret, lasts_s, find)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result(made)
+            return made
+        finally:
+            with self._lock:
+                del self._going[self._key(secret)]
+
+    def _found_out(self, secret: bytes, lasts_s: float, find: Callable[[], T]) -> T:
+        try:
+            made = find()
+        except (TooMany, Unavailable):
+            if (known := self.get(secret)) is None:
+                raise
+            return known  # it is not over yet: whoever comes next tries again
+        self.put(secret, made, lasts_s)
+        return made
+
+    def _key(self, secret: bytes) -> bytes:
+        return hmac.digest(self._salt, secret, "sha256")
+
+
+# Wrong passwords are slowed down: after a few for one user from one address the next ones wait,
+# twice as long each time. Who has the right one but comes from elsewhere does not notice.
+#
+#     with guesses.attempt("alice", "192.0.2.7"):    # TooMany while it is too early
+#         check(password)                            # Unauthorized counts as a guess
+#
+# Behind a proxy all come from its address: there a stranger can keep a user out, a minute at a
+# time,
+# unless the user's password is remembered.
+
 
 LOG = logging.getLogger(__name__)
+#: So many cost nothing: people mistype.
+FREE: Final = 5
+#: So long the first one after these waits.
+FIRST_S: Final = 1.0
+LONGEST_S: Final = 60.0
+#: After so long without one all is forgotten.
+FORGOTTEN_S: Final = 900.0
+#: Of so many users and addresses it is known; the oldest go first.
+MOST: Final = 10_000
+
+#: Of a user and an address, as long for every name: strangers choose names.
+Key = bytes
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    count: int
+    last: float
+
+    @property
+    def until(self) -> float:
+        return self.last + min(LONGEST_S, FIRST_S * 2.0 ** min(self.count - FREE, 10))
+
+
+class LoginThrottle:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wrong: dict[Key, _Wrong] = {}
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def attempt(self, user: str, address: str) -> Iterator[None]:
+        """Counts as wrong from the start, so that many at once are no way round it."""
+        key = hashlib.blake2b(
+            f"{user}\n{address}".encode(errors="replace"), digest_size=16
+        ).digest()
+        before = self._begin(key)
+        try:
+            yield
+        except Unauthorized:
+            LOG.warning("wrong password for %s from %s", printable(user)[:64], address)
+            raise
+        except BaseException:
+            self._put(key, before)  # nobody looked at the password
+            raise
+        self._put(key, None)
+
+    def _begin(self, key: Key) -> _Wrong | None:
+        now = self._clock.monotonic()
+        with self._lock:
+            before = self._wrong.pop(key, None)
+            if before is not None and now - before.last > FORGOTTEN_S:
+                before = None
+            early = before is not None and before.count >= FREE and now < before.until
+            count = before.count if before else 0
+            self._wrong[key] = before if early and before else _Wrong(count + 1, now)
+            self._tidy(now)
+        if early and before is not None:
+            wait_s = max(1, round(before.until - now))
+            raise TooMany(f"too many wrong passwords: try again in {wait_s} s", wait_s=wait_s)
+        return before
+
+    def _tidy(self, now: float) -> None:
+        """What nobody tried for long goes, and the oldest of too many: what is new is last."""
+        while (first := next(iter(self._wrong), None)) is not None and (
+            len(self._wrong) > MOST or now - self._wrong[first].last > FORGOTTEN_S
+        ):
+            del self._wrong[first]
+
+    def _put(self, key: Key, known: _Wrong | None) -> None:
+        with self._lock:
+            self._wrong.pop(key, None)
+            if known is not None:
+                self._wrong[key] = known
+
+
 _FORWARDED = (
     "Forwarded",
     "Via",
@@ -101,11 +283,11 @@ class Middleware:
         shown = req.get_header(AGENT_HEADER)
         if shown is None:
             return self._identify(req)
-        if monitors.is_token(shown):
-            name = monitors.observer_of(shown, self._conf.auth.agent_secret_file)
-            return f"{monitors.PREFIX}{name}", monitors.PROJECT, (monitors.ROLE,)
-        host = agents.host_of(shown, self._conf.auth.agent_secret_file)
-        return f"{agents.PREFIX}{host}", agents.PROJECT, (agents.ROLE,)
+        if tokens.is_token(shown):
+            name = tokens.observer_of(shown, self._conf.auth.agent_secret_file)
+            return f"{tokens.MONITOR_PREFIX}{name}", tokens.MONITOR_PROJECT, (tokens.MONITOR_ROLE,)
+        host = tokens.host_of(shown, self._conf.auth.agent_secret_file)
+        return f"{tokens.AGENT_PREFIX}{host}", tokens.AGENT_PROJECT, (tokens.AGENT_ROLE,)
 
 
 def refuse_other_sites(req: falcon.Request) -> None:
@@ -157,9 +339,11 @@ class Basic:
         # Passwords take long to check, on purpose: one address never takes all threads by that.
         threads = conf.api.threads
         most, waiting = max(1, min(_MOST_CHECKING, threads // 4)), threads // 2
-        self._verified: Memory[bool] = Memory(clock, most_waiting=max(1, threads // 4))
-        self._guesses = Guesses(clock)
-        self._checking = Turns(most, waiting, _TURN_S, "many log in at once: try again")
+        self._verified: AuthCache[bool] = AuthCache(clock, most_waiting=max(1, threads // 4))
+        self._guesses = LoginThrottle(clock)
+        self._checking = ConcurrencyLimiter(
+            most, waiting, _TURN_S, "many log in at once: try again"
+        )
         self._users: tuple[str, dict[str, Any]] = ("", {})
 
     def __call__(self, req: falcon.Request) -> Identity:
@@ -311,7 +495,7 @@ class Keystone:
             conf.set_default(name, value, "keystone_authtoken")
         self._conf = conf
         self._clock = clock
-        self._known: Memory[Identity] = Memory(clock)
+        self._known: AuthCache[Identity] = AuthCache(clock)
         self._asking = threading.BoundedSemaphore(max(1, conf.api.threads // 2))
         # Not to decide would make an unreachable Keystone look like a wrong token.
         settings = {

@@ -1,37 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
 """Health for machines: /healthcheck (answers), /livez (the loop turns), /readyz (can work)."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from holdfast.api.ask import Ask, Handler, Reply, Route
-from holdfast.api.metrics import Metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from holdfast.api.request import Handler, Request, Response, Route
+from holdfast.hoststatus import status
+from holdfast.hoststatus.status import StatusReport
+from holdfast.jobs.loop import Ended
 from holdfast.model.errors import HoldfastError
+from holdfast.runtime.clock import Clock
+
+# What Prometheus may know: requests, durable work, its lateness. One registry per process.
+
+
+_LAG = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Histogram(
+            "holdfast_request_seconds",
+            "Time to answer requests",
+            ["method", "route", "status"],
+            registry=self.registry,
+        )
+        self._ended = Counter(
+            "holdfast_operations_ended",
+            "Durable work by kind and how it ended",
+            ["kind", "status"],
+            registry=self.registry,
+        )
+        self._lag = Histogram(
+            "holdfast_operation_lag_seconds",
+            "How long after its due time work was done",
+            ["kind"],
+            buckets=_LAG,
+            registry=self.registry,
+        )
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(method, route, status).observe(seconds)
+
+    def ended(self, ended: Ended) -> None:
+        self._ended.labels(ended.operation.kind, ended.status).inc()
+        if ended.status == "done":
+            self._lag.labels(ended.operation.kind).observe(max(0.0, ended.lag_s))
+
+    def watch_open(self, count: Callable[[], Mapping[str, int]]) -> None:
+        """Ask for the open work at each scrape."""
+        self.registry.register(_Open(count))
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Open(Collector):
+    def __init__(self, count: Callable[[], Mapping[str, int]]) -> None:
+        self._count = count
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        yield GaugeMetricFamily("holdfast_operations_open", "Open durable work", labels=["kind"])
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        gauge = GaugeMetricFamily("holdfast_operations_open", "Open durable work", labels=["kind"])
+        up = GaugeMetricFamily("holdfast_database_up", "Whether the database answers")
+        try:
+            for kind, number in self._count().items():
+                gauge.add_metric([kind], number)
+            up.add_metric([], 1)
+        except HoldfastError:
+            up.add_metric([], 0)
+        yield gauge
+        yield up
+
 
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def healthcheck(_ask: Ask) -> Reply:
-    return Reply(b"OK", content_type="text/plain")
+def healthcheck(_ask: Request) -> Response:
+    return Response(b"OK", content_type="text/plain")
 
 
-def livez(ask: Ask) -> Reply:
+def livez(ask: Request) -> Response:
     """503 when the loop of due work has stopped coming round: restart me."""
     if ask.services.loop_age_s is None:
-        return Reply({"status": "ok", "loop": "none in this process"})
+        return Response({"status": "ok", "loop": "none in this process"})
     age, most = ask.services.loop_age_s(), ask.services.conf.manager.livez_max_age_s
     ok = age <= most
     body = {"status": "ok" if ok else "stuck", "loop_age_s": round(age, 3), "max_age_s": most}
-    return Reply(body, status=200 if ok else 503)
+    return Response(body, status=200 if ok else 503)
 
 
-def readyz(ask: Ask) -> Reply:
+def readyz(ask: Request) -> Response:
     """503 while something we need is away; says what."""
     checks = {
         "database": _state(ask.services.store.database.ping),
         "rpc": _state(ask.services.manager.ping),
     }
     ok = all(state == "ok" for state in checks.values())
-    return Reply({"status": "ok" if ok else "not ready", **checks}, status=200 if ok else 503)
+    return Response({"status": "ok" if ok else "not ready", **checks}, status=200 if ok else 503)
 
 
 def _state(check: Callable[[], object]) -> str:
@@ -48,6 +121,94 @@ def routes(metrics: Metrics) -> Sequence[Route]:
         ("/healthcheck", healthcheck, "Whether the server answers"),
         ("/livez", livez, "Whether the loop of due work comes round"),
         ("/readyz", readyz, "Whether database and managers can be reached"),
-        ("/metrics", lambda _ask: Reply(metrics.text(), content_type=_CONTENT), "Prometheus"),
+        ("/metrics", lambda _ask: Response(metrics.text(), content_type=_CONTENT), "Prometheus"),
     ]
     return [Route("GET", path, handler, None, summary) for path, handler, summary in answers]
+
+
+# What Prometheus may know of watching: a `watch.monitor.Tally` that counts.
+
+
+_STATES = (status.UP, status.SUSPECT, status.DOWN, status.RETURNING)
+
+
+class MonitorMetrics:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        clock: Clock,
+        by_state: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._clock = clock
+        self._registry = registry
+        self._sightings = Counter(
+            "holdfast_sightings",
+            "What sources said of hosts",
+            ["source", "verdict"],
+            registry=registry,
+        )
+        self._failures = Counter(
+            "holdfast_monitor_failures",
+            "Calls of monitors that went wrong",
+            ["monitor", "how"],
+            registry=registry,
+        )
+        self._messages = Counter(
+            "holdfast_monitor_messages",
+            "Messages of Nova and what became of them",
+            ["how"],
+            registry=registry,
+        )
+        self._connected = Gauge(
+            "holdfast_push_connected",
+            "Whether this process listens to Nova's broker",
+            registry=registry,
+        )
+        self._age = Gauge(
+            "holdfast_poll_age_seconds",
+            "How long ago this process had an answer from the monitor; the least of all managers"
+            " counts",
+            ["monitor"],
+            registry=registry,
+        )
+        self._polled_at: dict[str, float] = {}
+        registry.register(_ByState(by_state))
+
+    def sighted(self, sighting: StatusReport) -> None:
+        self._sightings.labels(sighting.source, sighting.verdict).inc()
+
+    def failed(self, monitor: str, how: str) -> None:
+        self._failures.labels(monitor, how).inc()
+
+    def polled(self, monitor: str) -> None:
+        self._polled_at[monitor] = self._clock.monotonic()
+        self._age.labels(monitor).set_function(lambda: self._seconds_since(monitor))
+
+    def connected(self, there: bool) -> None:
+        self._connected.set(there)
+
+    def message(self, how: str) -> None:
+        self._messages.labels(how).inc()
+
+    def _seconds_since(self, monitor: str) -> float:
+        return self._clock.monotonic() - self._polled_at.get(monitor, -math.inf)
+
+
+class _ByState(Collector):
+    """Asked for at each scrape; none of them while the database is away."""
+
+    def __init__(self, by_state: Callable[[], Mapping[str, int]]) -> None:
+        self._by_state = by_state
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        yield GaugeMetricFamily("holdfast_hosts", "Hosts by standing", labels=["state"])
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        (gauge,) = self.describe()
+        try:
+            found = self._by_state()
+        except HoldfastError:
+            return
+        for state in _STATES:
+            gauge.add_metric([state], found.get(state, 0))
+        yield gauge

@@ -6,7 +6,7 @@ http_basic  the cookie is a random word, and the session ends with the password 
 keystone    the cookie is a token of Keystone's, asked for with the password and revoked at logout;
             it counts as long as Keystone says so too
 
-With both the hash of the cookie is a row (store/sessions), which ends by itself and by logging out:
+With both the hash of the cookie is a row (db/sessions), which ends by itself and by logging out:
 at once and for the pages of every API process, whatever one remembers of a token. A token that
 somebody took from the cookie and sends as X-Auth-Token is known until that is forgotten (`auth`).
 
@@ -15,6 +15,7 @@ somebody took from the cookie and sends as X-Auth-Token is known until that is f
 """
 
 import hashlib
+import hmac
 import logging
 import secrets
 import unicodedata
@@ -22,18 +23,94 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import Any, Protocol
+from urllib.parse import parse_qs, urlsplit
 
 import falcon
 from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
-from holdfast.api import forms
-from holdfast.api.auth import LONGEST_NAME, Basic, Identity, Keystone, NoAuth
-from holdfast.api.guesses import Guesses
-from holdfast.api.turns import Turns
+from holdfast.api import request
+from holdfast.api.auth import (
+    LONGEST_NAME,
+    Basic,
+    Identity,
+    Keystone,
+    LoginThrottle,
+    NoAuth,
+    refuse_other_sites,
+)
+from holdfast.api.concurrency import ConcurrencyLimiter
+from holdfast.db.sessions import SessionStore
 from holdfast.model.errors import Forbidden, InvalidInput, Unauthorized, Unavailable
-from holdfast.ports.clock import Clock
-from holdfast.store.sessions import SessionStore
+from holdfast.runtime.clock import Clock
+
+# What people send from pages, and the proof that it was one of our pages that sent it.
+#
+# Each browser has a cookie of its own, which no script and no other site can read. Every form of
+# ours
+# carries a word made of it and of the session: whoever has not seen the page cannot know it.
+# Nothing
+# that a page sends is taken without it (`read`, the only way in).
+#
+#     forms.token(cookies)          # for the page
+#     forms.read(req, limit)        # {"name": ["blue"]}; Forbidden if the word is not there
+
+
+#: The field that carries the word, and the header by which a script does.
+FIELD, HEADER = "form_token", "X-Form-Token"
+COOKIE, SESSION = "holdfast_form", "holdfast_session"
+_MOST_FIELDS = 5_000
+
+
+def new_cookie() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def token(cookies: Mapping[str, str]) -> str:
+    """Of a browser and of whoever is logged in there."""
+    said = f"form\n{cookies.get(SESSION, '')}".encode(errors="replace")
+    return hmac.new(cookies.get(COOKIE, "").encode(errors="replace"), said, "sha256").hexdigest()
+
+
+def read(req: falcon.Request, limit: int, public_url: str = "") -> dict[str, list[str]]:
+    """The fields, each with all its values, without the word itself. `public_url` is what we are
+    called where a proxy calls us something else."""
+    if (req.content_type or "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+        raise InvalidInput("pages send forms: Content-Type application/x-www-form-urlencoded")
+    data = request.data(req, limit)
+    try:
+        found = parse_qs(
+            data.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
+        )
+    except ValueError as error:
+        raise InvalidInput(f"this form cannot be read: {error}") from None
+    for name, values in found.items():
+        request.check_text(name, "form")
+        for value in values:
+            request.check_text(value, name)
+    given = found.pop(FIELD, [""])[-1] or req.get_header(HEADER) or ""
+    _check(req, given, public_url)
+    return found
+
+
+def _check(req: falcon.Request, given: str, public_url: str) -> None:
+    refuse_other_sites(req)
+    origin = req.get_header("Origin")
+    ours = (req.netloc.lower(), _place(public_url))
+    if origin not in (None, "null") and _place(origin or "") not in ours:
+        raise Forbidden("another site's page cannot change anything here")
+    cookies = req.cookies
+    if not cookies.get(COOKIE) or not hmac.compare_digest(token(cookies).encode(), given.encode()):
+        raise Forbidden("this form is too old: open the page again, then send it once more")
+
+
+def _place(url: str) -> str:
+    """Host and port of an address; of what is none, something that nobody is called."""
+    try:
+        return urlsplit(url).netloc.lower() or "?"
+    except ValueError:
+        return "?"
+
 
 LOG = logging.getLogger(__name__)
 _PATIENCE_S = 10.0
@@ -104,7 +181,7 @@ class BasicLogin:
         self._conf = conf
 
     def __call__(self, req: falcon.Request) -> Identity:
-        cookie = req.cookies.get(forms.SESSION, "")
+        cookie = req.cookies.get(SESSION, "")
         found = self._sessions.get(_hash(cookie)) if cookie else None
         if found is None or not found.proof or found.proof != self._basic.proof(found.user_id):
             raise LoginWanted("log in first")
@@ -157,13 +234,13 @@ class KeystoneLogin:
         self._sessions = sessions
         self._conf = conf
         self._clock = clock
-        self._guesses = Guesses(clock)
+        self._guesses = LoginThrottle(clock)
         # strangers who try passwords leave Keystone to those who have a token
         why, waiting = "many log in at once: try again", conf.api.threads // 4
-        self._entering = Turns(_MOST_ENTERING, waiting, _ENTERING_S, why)
+        self._entering = ConcurrencyLimiter(_MOST_ENTERING, waiting, _ENTERING_S, why)
 
     def __call__(self, req: falcon.Request) -> Identity:
-        cookie = req.cookies.get(forms.SESSION, "")
+        cookie = req.cookies.get(SESSION, "")
         if not cookie or self._sessions.get(_hash(cookie)) is None:
             raise LoginWanted("log in first")
         req.env["HTTP_X_AUTH_TOKEN"] = cookie

@@ -12,9 +12,9 @@ from typing import Any
 from oslo_config import cfg
 from oslo_policy import policy
 
-from holdfast.api import agents, monitors
+from holdfast.api import tokens
 from holdfast.model.errors import Forbidden, Unavailable
-from holdfast.ports.clock import Clock
+from holdfast.runtime.clock import Clock
 
 LOG = logging.getLogger(__name__)
 
@@ -398,7 +398,7 @@ class Policy:
             raise Forbidden(f"Policy doesn't allow {rule} to be performed by your roles")
 
     def _allows(self, rule: str, target: dict[str, Any], credentials: dict[str, Any]) -> bool:
-        whole = monitors.without_role(agents.without_role(credentials))
+        whole = tokens.without_monitor_role(tokens.without_agent_role(credentials))
         with self._lock:  # a reload takes the rules away before it brings the new ones
             if self._clock.monotonic() >= self._look_again:
                 try:

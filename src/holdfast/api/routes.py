@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from holdfast.api import health, versions
-from holdfast.api.ask import Ask, Reply, Route
+from holdfast.api.health import Metrics
 from holdfast.api.holdfast_v1 import (
     agents,
     alarm_rules,
@@ -12,28 +12,23 @@ from holdfast.api.holdfast_v1 import (
     audit,
     availability,
     errors,
-    expected,
     explanation,
     failover,
     incidents,
     monitors,
     observations,
-    openapi,
     operations,
-    pauses,
-    preview,
     repair,
-    reservations,
-    samples,
-    silences,
     sim,
+    switches,
 )
 from holdfast.api.holdfast_v1 import hosts as standings
-from holdfast.api.holdfast_v1.openapi import many, one
-from holdfast.api.instance_ha_v1 import extensions, notifications, segments, vmoves
-from holdfast.api.instance_ha_v1 import hosts as segment_hosts
-from holdfast.api.metrics import Metrics
+from holdfast.api.instance_ha_v1 import extensions, notifications, segments
+from holdfast.api.instance_ha_v1 import segments as segment_hosts
+from holdfast.api.request import Request, Response, Route
 from holdfast.api.reservation_v1 import floatingips, hosts, leases
+from holdfast.api.versions import many, one
+from holdfast.metrics import history
 
 R, H = "/reservation/v1", "/holdfast/v1"
 HA = "/instance-ha/v1"
@@ -101,16 +96,17 @@ ROUTES: Sequence[Route] = (
           "Change a segment", schema=segments.UPDATE),
     Route("DELETE", f"{HA}/segments/{{segment_id}}", segments.delete, "instance_ha:segment:delete",
           "Delete a segment", status=204),
-    Route("GET", f"{HA}/segments/{{segment_id}}/hosts", segment_hosts.index,
+    Route("GET", f"{HA}/segments/{{segment_id}}/hosts", segment_hosts.list_hosts,
           "instance_ha:host:list", "List the hosts of a segment"),
-    Route("POST", f"{HA}/segments/{{segment_id}}/hosts", segment_hosts.create,
-          "instance_ha:host:create", "Add a host to a segment", schema=segment_hosts.CREATE,
+    Route("POST", f"{HA}/segments/{{segment_id}}/hosts", segment_hosts.create_host,
+          "instance_ha:host:create", "Add a host to a segment", schema=segment_hosts.HOST_CREATE,
           status=201),
-    Route("GET", f"{HA}/segments/{{segment_id}}/hosts/{{host_id}}", segment_hosts.show,
+    Route("GET", f"{HA}/segments/{{segment_id}}/hosts/{{host_id}}", segment_hosts.show_host,
           "instance_ha:host:show", "Show a host of a segment"),
-    Route("PUT", f"{HA}/segments/{{segment_id}}/hosts/{{host_id}}", segment_hosts.update,
-          "instance_ha:host:update", "Change a host of a segment", schema=segment_hosts.UPDATE),
-    Route("DELETE", f"{HA}/segments/{{segment_id}}/hosts/{{host_id}}", segment_hosts.delete,
+    Route("PUT", f"{HA}/segments/{{segment_id}}/hosts/{{host_id}}", segment_hosts.update_host,
+          "instance_ha:host:update", "Change a host of a segment",
+          schema=segment_hosts.HOST_UPDATE),
+    Route("DELETE", f"{HA}/segments/{{segment_id}}/hosts/{{host_id}}", segment_hosts.delete_host,
           "instance_ha:host:delete", "Take a host out of a segment", status=204),
     Route("GET", f"{HA}/notifications", notifications.index, "instance_ha:notification:list",
           "List notifications"),
@@ -118,9 +114,10 @@ ROUTES: Sequence[Route] = (
           "Report a failure", schema=notifications.CREATE, status=202),
     Route("GET", f"{HA}/notifications/{{notification_id}}", notifications.show,
           "instance_ha:notification:show", "Show a notification and how its recovery goes"),
-    Route("GET", f"{HA}/notifications/{{notification_id}}/vmoves", vmoves.index,
+    Route("GET", f"{HA}/notifications/{{notification_id}}/vmoves", notifications.list_vmoves,
           "instance_ha:vmove:list", "List servers that are moved off a dead host"),
-    Route("GET", f"{HA}/notifications/{{notification_id}}/vmoves/{{vmove_id}}", vmoves.show,
+    Route("GET", f"{HA}/notifications/{{notification_id}}/vmoves/{{vmove_id}}",
+          notifications.show_vmove,
           "instance_ha:vmove:show", "Show a server that is moved off a dead host"),
 
     # our own
@@ -134,8 +131,8 @@ ROUTES: Sequence[Route] = (
           "List what monitors saw", query=observations.QUERY,
           reply=many("observations", observations.VIEW)),
     Route("POST", f"{H}/leases/{{lease_id}}/reservations/{{reservation_id}}/replace-host",
-          reservations.replace_host, "holdfast:reservation:replace",
-          "Give a reservation that has not started another host", schema=reservations.REPLACE,
+          repair.replace_host, "holdfast:reservation:replace",
+          "Give a reservation that has not started another host", schema=repair.REPLACE,
           status=204),
     Route("POST", f"{H}/leases/{{lease_id}}/acknowledge", repair.acknowledge,
           "holdfast:lease:acknowledge", "Say that it was seen that a lease got something else",
@@ -155,15 +152,15 @@ ROUTES: Sequence[Route] = (
     Route("GET", f"{H}/hosts/{{host}}/health", standings.show_health, "holdfast:host:list",
           "What each monitor sees of a host, and how they vote", query={},
           reply=one("health", standings.WHOLE_HEALTH)),
-    Route("GET", f"{H}/hosts/{{host}}/expected", expected.show, "holdfast:host:expected",
-          "What should run on a host, by the word of the cloud", query=expected.QUERY,
-          reply=one("expected", expected.VIEW)),
-    Route("GET", f"{H}/hosts/{{host}}/samples", samples.show, "holdfast:host:samples",
+    Route("GET", f"{H}/hosts/{{host}}/expected", agents.show_expected, "holdfast:host:expected",
+          "What should run on a host, by the word of the cloud", query=agents.QUERY,
+          reply=one("expected", agents.EXPECTED_VIEW)),
+    Route("GET", f"{H}/hosts/{{host}}/samples", agents.show_samples, "holdfast:host:samples",
           "The last hour of a host and its guests, as far as somebody wanted it", query={},
-          reply=one("samples", samples.VIEW)),
-    Route("POST", f"{H}/hosts/{{host}}/samples", samples.want, "holdfast:host:samples",
+          reply=one("samples", agents.SAMPLES_VIEW)),
+    Route("POST", f"{H}/hosts/{{host}}/samples", agents.want_samples, "holdfast:host:samples",
           "Say that somebody looks at a host: its agent sends its last hour and what comes",
-          schema=samples.WANT, status=202, reply=one("samples", samples.WANTED)),
+          schema=agents.WANT, status=202, reply=one("samples", agents.WANTED)),
     Route("PUT", f"{H}/monitors/{{observer}}", monitors.put, "holdfast:monitor:report",
           "Say all that a monitor sees now", schema=monitors.PUT, status=204,
           max_body=monitors.MOST_BYTES),
@@ -184,9 +181,10 @@ ROUTES: Sequence[Route] = (
     Route("PUT", f"{H}/agents/{{host}}", agents.beat, "holdfast:agent:report",
           "Say that the agent of a host lives; learn which alarm rules hold", schema=agents.PUT,
           reply=one("agent", agents.BEAT)),
-    Route("PUT", f"{H}/agents/{{host}}/samples", samples.put, "holdfast:agent:samples",
-          "Send the numbers of a host that somebody looks at", schema=samples.PUT, status=204,
-          max_body=samples.MOST_BYTES),
+    Route("PUT", f"{H}/agents/{{host}}/samples", agents.put_samples, "holdfast:agent:samples",
+          "Send the numbers of a host that somebody looks at", schema=agents.SAMPLES_PUT,
+          status=204,
+          max_body=history.MOST_BYTES),
     Route("GET", f"{H}/agents/{{host}}/alarm-rules", agents.rules, "holdfast:agent:rules",
           "The alarm rules that hold for a host, as one file", query={},
           reply=one("alarm_rules", agents.HELD)),
@@ -222,9 +220,10 @@ ROUTES: Sequence[Route] = (
     Route("DELETE", f"{H}/alarm-rules/{{rules_name}}", alarm_rules.delete,
           "holdfast:alarm_rules:update", "Take a document of alarm rules away", query={},
           status=204),
-    Route("POST", f"{H}/alarm-rules-preview", preview.show, "holdfast:alarm_rules:preview",
+    Route("POST", f"{H}/alarm-rules-preview", alarm_rules.show_preview,
+          "holdfast:alarm_rules:preview",
           "What alarm rules would have made of the last hour of hosts that are looked at",
-          schema=preview.ASKED, reply=one("preview", preview.VIEW)),
+          schema=alarm_rules.ASKED, reply=one("preview", alarm_rules.PREVIEW_VIEW)),
     Route("GET", f"{H}/failover", failover.index, "holdfast:failover:list",
           "What segments keep free for the case that hosts fail", query={},
           reply=many("failover", failover.VIEW)),
@@ -249,22 +248,23 @@ ROUTES: Sequence[Route] = (
     Route("POST", f"{H}/incidents/{{incident_id}}/confirm-off", incidents.confirm_off,
           "holdfast:incident:confirm-off", "Say that the host of an incident is off",
           schema=incidents.CONFIRM_OFF, status=202, reply=one("incident", incidents.VIEW)),
-    Route("POST", f"{H}/approvals", pauses.approve, "holdfast:incident:approve",
-          "Say that so much did fail: what is held for that goes on", schema=pauses.APPROVE,
-          status=202, reply=one("approval", pauses.APPROVAL)),
-    Route("GET", f"{H}/pauses", pauses.index, "holdfast:pause:list",
-          "Where recovery is paused", query={}, reply=many("pauses", pauses.VIEW)),
-    Route("POST", f"{H}/pauses", pauses.pause, "holdfast:pause:create",
-          "Pause recovery, everywhere or in a segment", schema=pauses.PAUSE, status=201,
-          reply=one("pause", pauses.VIEW)),
-    Route("DELETE", f"{H}/pauses", pauses.resume, "holdfast:pause:delete",
-          "Let recovery go on", query=pauses.RESUME, status=204),
-    Route("GET", f"{H}/silences", silences.index, "holdfast:silence:list",
-          "List silences", query={}, reply=many("silences", silences.VIEW)),
-    Route("POST", f"{H}/silences", silences.create, "holdfast:silence:create",
-          "Leave alone what dies in a window of maintenance", schema=silences.CREATE, status=201,
-          reply=one("silence", silences.VIEW)),
-    Route("DELETE", f"{H}/silences/{{silence_id}}", silences.delete, "holdfast:silence:delete",
+    Route("POST", f"{H}/approvals", switches.approve, "holdfast:incident:approve",
+          "Say that so much did fail: what is held for that goes on", schema=switches.APPROVE,
+          status=202, reply=one("approval", switches.APPROVAL)),
+    Route("GET", f"{H}/pauses", switches.list_pauses, "holdfast:pause:list",
+          "Where recovery is paused", query={}, reply=many("pauses", switches.VIEW)),
+    Route("POST", f"{H}/pauses", switches.pause, "holdfast:pause:create",
+          "Pause recovery, everywhere or in a segment", schema=switches.PAUSE, status=201,
+          reply=one("pause", switches.VIEW)),
+    Route("DELETE", f"{H}/pauses", switches.resume, "holdfast:pause:delete",
+          "Let recovery go on", query=switches.RESUME, status=204),
+    Route("GET", f"{H}/silences", switches.list_silences, "holdfast:silence:list",
+          "List silences", query={}, reply=many("silences", switches.VIEW)),
+    Route("POST", f"{H}/silences", switches.create_silence, "holdfast:silence:create",
+          "Leave alone what dies in a window of maintenance", schema=switches.CREATE, status=201,
+          reply=one("silence", switches.VIEW)),
+    Route("DELETE", f"{H}/silences/{{silence_id}}", switches.delete_silence,
+          "holdfast:silence:delete",
           "End a silence", query={}, status=204),
     Route("GET", f"{H}/operations", operations.index, "holdfast:operation:list",
           "List durable work", query=operations.QUERY, reply=many("operations", operations.VIEW)),
@@ -284,7 +284,7 @@ ROUTES: Sequence[Route] = (
           "Power a host on again", status=202, reply=sim.SAID),
     Route("POST", f"{H}/sim/hosts/{{name}}/cut", sim.cut_host, "holdfast:sim:change",
           "Cut a host off, on one network or all", schema=sim.CUT, status=202, reply=sim.SAID),
-    Route("POST", f"{H}/sim/hosts/{{name}}/mend", sim.mend_host, "holdfast:sim:change",
+    Route("POST", f"{H}/sim/hosts/{{name}}/mend", sim.repair_host, "holdfast:sim:change",
           "Let a host be heard again", schema=sim.CUT, status=202, reply=sim.SAID),
     Route("POST", f"{H}/sim/servers/{{ref}}/crash", sim.crash_server, "holdfast:sim:change",
           "Crash a server", status=202, reply=sim.SAID),
@@ -295,8 +295,8 @@ ROUTES: Sequence[Route] = (
 def table(metrics: Metrics) -> Sequence[Route]:
     """Every route of this process."""
 
-    def show(_ask: Ask) -> Reply:
-        return Reply(openapi.document(routes))
+    def show(_ask: Request) -> Response:
+        return Response(versions.document(routes))
 
     document = Route("GET", f"{H}/openapi.json", show, None, "This document")
     routes = (*ROUTES, *health.routes(metrics), document)

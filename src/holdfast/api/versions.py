@@ -1,11 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Version documents: what clients read first to find their way."""
+"""The header `OpenStack-API-Version: <service> X.Y`: read, checked, answered.
 
+Each contract has its own service type and range; a header that speaks of another service is not
+ours to judge.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.api.ask import Ask, Reply
-from holdfast.api.microversions import CONTRACTS, Contract, text
+import falcon
+
+import holdfast
+from holdfast.api.request import Request, Response, Route
+from holdfast.model.errors import HoldfastError
+
+HEADER = "OpenStack-API-Version"
+Version = tuple[int, int]
+
+
+class NotAcceptable(HoldfastError):
+    """The version asked for is outside the range that the version document names."""
+
+    code = "holdfast.microversion.range"
+    status = 406
+    title = "Version not supported"
+
+
+class Malformed(HoldfastError):
+    """The header is of the form `OpenStack-API-Version: <service> X.Y`, or `latest`."""
+
+    code = "holdfast.microversion.malformed"
+    status = 400
+    title = "Malformed version"
+
+
+@dataclass(frozen=True)
+class Contract:
+    prefix: str
+    service: str
+    lowest: Version
+    highest: Version
+
+    def negotiate(self, header: str | None) -> Version:
+        """The version a request asks for; the lowest when it asks for none."""
+        for part in (header or "").split(","):
+            words = part.split()
+            if not words or words[0].lower() != self.service:
+                continue
+            asked = " ".join(words[1:])
+            if asked.lower() == "latest":
+                return self.highest
+            if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", asked):
+                raise Malformed(f"{HEADER}: {asked[:40]!r} is not of the form X.Y")
+            major, minor = (int(number) for number in asked.split("."))
+            if not self.lowest <= (major, minor) <= self.highest:
+                raise NotAcceptable(
+                    f"Version {major}.{minor} is not supported; the minimum is"
+                    f" {text(self.lowest)} and the maximum {text(self.highest)}"
+                )
+            return major, minor
+        return self.lowest
+
+
+CONTRACTS = (
+    Contract("/reservation/v1", "reservation", (1, 0), (1, 1)),
+    Contract("/instance-ha/v1", "instance-ha", (1, 0), (1, 4)),
+    Contract("/holdfast/v1", "holdfast", (1, 0), (1, 0)),
+)
+
+
+def text(version: Version) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def contract_of(path: str) -> Contract | None:
+    return next((c for c in CONTRACTS if path.startswith(c.prefix)), None)
+
+
+class Middleware:
+    def process_resource(
+        self, req: falcon.Request, resp: falcon.Response, _resource: object, _params: object
+    ) -> None:
+        contract = contract_of(req.path)
+        if contract is None:
+            return
+        resp.append_header("Vary", HEADER)
+        version = contract.negotiate(req.get_header(HEADER))
+        req.context.microversion = version
+        resp.set_header(HEADER, f"{contract.service} {text(version)}")
+
+
+# Version documents: what clients read first to find their way.
+
 
 _UPDATED = "2026-11-15T00:00:00Z"
 _MEDIA = {
@@ -18,7 +107,7 @@ def _contract(service: str) -> Contract:
     return next(c for c in CONTRACTS if c.service == service)
 
 
-def _entry(ask: Ask, contract: Contract) -> dict[str, Any]:
+def _entry(ask: Request, contract: Contract) -> dict[str, Any]:
     return {
         "id": "v1.0",
         "status": "CURRENT",
@@ -28,46 +117,131 @@ def _entry(ask: Ask, contract: Contract) -> dict[str, Any]:
     }
 
 
-def reservation_root(ask: Ask) -> Reply:
-    return Reply({"versions": [_entry(ask, _contract("reservation"))]}, status=300)
+def reservation_root(ask: Request) -> Response:
+    return Response({"versions": [_entry(ask, _contract("reservation"))]}, status=300)
 
 
-def reservation_v1(ask: Ask) -> Reply:
-    return Reply({"version": _entry(ask, _contract("reservation"))})
+def reservation_v1(ask: Request) -> Response:
+    return Response({"version": _entry(ask, _contract("reservation"))})
 
 
-def _instance_ha(ask: Ask) -> dict[str, Any]:
+def _instance_ha(ask: Request) -> dict[str, Any]:
     contract = _contract("instance-ha")
     entry = {**_entry(ask, contract), "updated": _UPDATED}
     entry["version"] = entry.pop("max_version")
     return entry
 
 
-def instance_ha_root(ask: Ask) -> Reply:
-    return Reply({"versions": [_instance_ha(ask)]})
+def instance_ha_root(ask: Request) -> Response:
+    return Response({"versions": [_instance_ha(ask)]})
 
 
-def instance_ha_choices(ask: Ask) -> Reply:
+def instance_ha_choices(ask: Request) -> Response:
     """What an address without a version could mean."""
     entry = {name: _instance_ha(ask)[name] for name in ("id", "status", "links")}
     choice = {**entry, "media-types": [_MEDIA]}
     choice["links"] = [
         {**link, "href": f"{link['href']}/{quote(ask.path['other'])}"} for link in entry["links"]
     ]
-    return Reply({"choices": [choice]}, status=300)
+    return Response({"choices": [choice]}, status=300)
 
 
-def instance_ha_v1(ask: Ask) -> Reply:
-    return Reply({"version": {**_instance_ha(ask), "media-types": [_MEDIA]}})
+def instance_ha_v1(ask: Request) -> Response:
+    return Response({"version": {**_instance_ha(ask), "media-types": [_MEDIA]}})
 
 
-def holdfast_root(ask: Ask) -> Reply:
-    return Reply({"versions": [_entry(ask, _contract("holdfast"))]})
+def holdfast_root(ask: Request) -> Response:
+    return Response({"versions": [_entry(ask, _contract("holdfast"))]})
 
 
-def holdfast_v1(ask: Ask) -> Reply:
+def holdfast_v1(ask: Request) -> Response:
     links = [
         {"rel": "self", "href": f"{ask.base_url}/holdfast/v1"},
         {"rel": "service-desc", "href": f"{ask.base_url}/holdfast/v1/openapi.json"},
     ]
-    return Reply({"version": {**_entry(ask, _contract("holdfast")), "links": links}})
+    return Response({"version": {**_entry(ask, _contract("holdfast")), "links": links}})
+
+
+# The OpenAPI document of /holdfast/v1, from the route table and the schemas that validate.
+
+
+_ERROR = {
+    "type": "object",
+    "required": ["errors"],
+    "properties": {
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["code", "status", "title", "detail"],
+                "properties": {
+                    "request_id": {"type": "string"},
+                    "code": {"type": "string"},
+                    "status": {"type": "integer"},
+                    "title": {"type": "string"},
+                    "detail": {"type": "string"},
+                    "details": {"type": "object"},
+                    "links": {"type": "array", "items": {"type": "object"}},
+                },
+            },
+        }
+    },
+}
+
+
+def one(name: str, schema: Any) -> dict[str, Any]:
+    """An answer that holds one thing under its name."""
+    return {"type": "object", "required": [name], "properties": {name: schema}}
+
+
+def many(name: str, schema: Any) -> dict[str, Any]:
+    return one(name, {"type": "array", "items": schema})
+
+
+def document(routes: Sequence[Route]) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        if f"{route.path}/".startswith("/holdfast/v1/"):
+            paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Holdfast", "version": holdfast.__version__},
+        "paths": paths,
+        "components": {"schemas": {"Error": _ERROR}},
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": _operation_id(route),
+        "responses": {
+            str(route.status): _content("As asked", route.reply or {"type": "object"}),
+            "default": _content("Refused", {"$ref": "#/components/schemas/Error"}),
+        },
+    }
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", route.path)
+    ] + [
+        {"name": name, "in": "query", "required": name in route.needs, "schema": schema}
+        for name, schema in (route.query or {}).items()
+    ]
+    if parameters:
+        said["parameters"] = parameters
+    if route.schema is not None:
+        said["requestBody"] = {
+            "required": bool(route.schema.get("required") or route.schema.get("minProperties")),
+            "content": {"application/json": {"schema": route.schema}},
+        }
+    return said
+
+
+def _operation_id(route: Route) -> str:
+    """`get_observations`: a name that generated clients can use."""
+    words = re.findall(r"\w+", route.path.removeprefix("/holdfast/v1"))
+    return "_".join([route.method.lower(), *(words or ["version"])])
+
+
+def _content(description: str, schema: Any) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.client import clock
+from holdfast.client import dates
 from holdfast.client.errors import NotReachable
 from holdfast.model.errors import DriverError, HoldfastError, Unavailable, by_code
 
@@ -32,7 +32,7 @@ def ask(
     timeout_s: float = ANSWER_S,
 ) -> dict[str, Any]:
     """The answer to one question."""
-    until = clock.monotonic() + timeout_s
+    until = dates.monotonic() + timeout_s
     with contextlib.closing(_Line(path, command, args or {}, until)) as line:
         said = line.next(until)
     if said is None:
@@ -47,10 +47,10 @@ def stream(
     path: str, command: str, args: Mapping[str, Any] | None = None
 ) -> Iterator[dict[str, Any] | None]:
     """What comes, as it comes, until the agent ends it; None every now and then."""
-    until = clock.monotonic() + ANSWER_S
+    until = dates.monotonic() + ANSWER_S
     with contextlib.closing(_Line(path, command, args or {}, until)) as line:
         while True:
-            said = line.next(clock.monotonic() + TICK_S)
+            said = line.next(dates.monotonic() + TICK_S)
             if said is None:
                 yield None
             elif "item" in said:
@@ -84,7 +84,7 @@ class _Line:
         """The next line; None if there is none in time."""
         while (end := self._got.find(b"\n", self._looked)) < 0:
             self._looked = len(self._got)
-            left = until - clock.monotonic()
+            left = until - dates.monotonic()
             if left <= 0:
                 return None
             self._socket.settimeout(left)
@@ -123,7 +123,7 @@ class _Line:
 
 def _left(until: float) -> float:
     """Nearly nothing when the time is over: 0 would mean something else."""
-    return max(0.001, until - clock.monotonic())
+    return max(0.001, until - dates.monotonic())
 
 
 def _connected(path: str, until: float) -> socket.socket:
@@ -135,9 +135,9 @@ def _connected(path: str, until: float) -> socket.socket:
                 made.connect(path)
                 return made
             except BlockingIOError:  # too many are at the door
-                if clock.monotonic() >= until:
+                if dates.monotonic() >= until:
                     raise
-                clock.sleep(0.02)
+                dates.sleep(0.02)
     except OSError as error:
         made.close()
         raise NotReachable(_why(path, error)) from error

@@ -7,6 +7,7 @@ parse("2027-01-31T18:00+01:00").on_wire(now)  ->  "2027-01-31 17:00"
 """
 
 import re
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -81,3 +82,18 @@ def from_wire(text: str) -> datetime:
     """A date of a lease or an event, which comes without a zone, as aware UTC."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+# The only place where the client asks for the time or waits; tests put their own here.
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def monotonic() -> float:
+    return time.monotonic()

@@ -1,19 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 """What monitors saw, sent over HTTP: to Holdfast, or as notifications to any instance HA API."""
 
+import builtins
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.alarms.scopes import Held
 from holdfast.client import errors
 from holdfast.client.client import Client
-from holdfast.client.kept import Kept
-from holdfast.client.wire import path
-from holdfast.model.errors import Forbidden, InvalidInput, Unavailable
-from holdfast.model.observed import GUEST, PROCESS
+from holdfast.client.http import Wire, path
+from holdfast.model.errors import Forbidden, InvalidInput, NotFound, Unavailable
+from holdfast.model.observation import EXPECTED_STATES, GUEST, PROCESS, Expectation, Expected, Heard
 from holdfast.model.votes import HOST_HEALTH
+
+# A client that a program keeps for as long as it runs.
+
+
+class LazyClient:
+    """Made when it is first needed, and anew once it is not let in: by then its token or password
+    may have been replaced, and is read again. One thread at a time."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+        self._client: Client | None = None
+
+    def call(
+        self,
+        method: str,
+        where: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Any:
+        """As `Wire.call`."""
+        if self._client is None:
+            self._client = self._connect()
+        try:
+            return self._client.wire.call(method, where, body=body, query=query, key=key)
+        except errors.Unauthorized:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
 
 #: How the codes of what Holdfast refuses begin.
 OWN_CODES = "holdfast."
@@ -78,10 +114,10 @@ class _OfThread:
         self._kept = threading.local()
 
     @property
-    def client(self) -> Kept:
+    def client(self) -> LazyClient:
         if not hasattr(self._kept, "client"):
-            self._kept.client = Kept(self._connect)
-        found: Kept = self._kept.client
+            self._kept.client = LazyClient(self._connect)
+        found: LazyClient = self._kept.client
         return found
 
 
@@ -119,3 +155,118 @@ def _translated(
         raise Forbidden(str(error)) from error
     except errors.ClientError as error:
         raise Unavailable(str(error)) from error
+
+
+# What should run on a host, over the wire: `{url}/holdfast/v1/hosts/{host}/expected`.
+
+
+class HoldfastExpected:
+    """`ports.expected.ExpectedGuests` by /holdfast/v1; one thread at a time."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._client = LazyClient(connect)
+
+    def expected(self, host: str, also: Sequence[str] = ()) -> Expectation:
+        where = path("holdfast", "v1", "hosts", host, "expected")
+        query = {"also": ",".join(also)} if also else {}
+        try:
+            return _read(self._client.call("GET", where, query=query, key="expected"))
+        except errors.NotFound as error:
+            raise NotFound(error.message) from error
+        except (errors.BadRequest, errors.Forbidden) as error:
+            raise InvalidInput(error.message) from error
+        except errors.ClientError as error:
+            raise Unavailable(str(error)) from error
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _read(said: Any) -> Expectation:
+    """Unavailable if it makes no sense: half an answer would be taken for missing servers."""
+    try:
+        servers = tuple(
+            Expected(
+                str(one["id"]).lower(), str(one["name"]), _state(one["state"]), str(one["why"])
+            )
+            for one in said["servers"]
+        )
+        return Expectation(str(said["host"]), datetime.fromisoformat(said["at"]), servers)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unavailable(f"what should run here was not answered in our words: {error}") from error
+
+
+def _state(word: Any) -> str:
+    if word not in EXPECTED_STATES:
+        raise ValueError(f"{word!r} is no state")
+    return str(word)
+
+
+# Agents of hosts over the wire: which there are, and the way by which one says that it lives.
+
+
+_AGENTS = "/holdfast/v1/agents"
+
+#: host, started_at, seen_at, fresh, groups, rules, deaf, firing, …
+Agent = dict[str, Any]
+
+
+class Agents:
+    """For administrators."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def list(self) -> builtins.list[Agent]:
+        """Those that were heard of within a week; `fresh` ones just now."""
+        found: list[Agent] = self._wire.call("GET", _AGENTS, key="agents")
+        return found
+
+    def samples(self, host: str) -> dict[str, Any]:
+        """The last hour of a host and its guests as it is known here (metrics/history.plain), with
+        `at`, `fresh` and `wanted_until`. Nothing is sent because of that."""
+        found: dict[str, Any] = self._wire.call("GET", _samples(host), key="samples")
+        return found
+
+    def want_samples(self, host: str) -> str:
+        """Somebody looks: from its next heartbeat on its agent sends them; until when."""
+        return str(self._wire.call("POST", _samples(host), key="samples")["wanted_until"])
+
+    def rules(self, host: str) -> dict[str, Any]:
+        """The alarm rules that hold for a host: version, text, origins."""
+        where = _AGENTS + path(host, "alarm-rules")
+        found: dict[str, Any] = self._wire.call("GET", where, key="alarm_rules")
+        return found
+
+
+def _samples(host: str) -> str:
+    return "/holdfast/v1/hosts" + path(host, "samples")
+
+
+class HoldfastCentre:
+    """`ports.agents.Centre` by /holdfast/v1; one thread at a time."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._client = LazyClient(connect)
+
+    def beat(self, host: str, body: Mapping[str, Any]) -> Heard:
+        said = self._call("PUT", _AGENTS + path(host), "agent", body)
+        wanted = said.get("samples")  # a Holdfast of yesterday says nothing of them
+        return Heard(str(said["rules"]["version"]), int(wanted["after"]) if wanted else None)
+
+    def rules(self, host: str) -> Held:
+        said = self._call("GET", _AGENTS + path(host, "alarm-rules"), "alarm_rules", None)
+        return Held(str(said["version"]), str(said["text"]))
+
+    def samples(self, host: str, body: Mapping[str, Any]) -> None:
+        self._call("PUT", _AGENTS + path(host, "samples"), None, body)
+
+    def _call(
+        self, method: str, where: str, key: str | None, body: Mapping[str, Any] | None
+    ) -> Any:
+        try:
+            return self._client.call(method, where, body=body, key=key)
+        except (errors.BadRequest, errors.Forbidden) as error:
+            raise InvalidInput(error.message) from error
+        except errors.ClientError as error:
+            raise Unavailable(str(error)) from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from holdfast import agent, daemon
+from holdfast.app import agent, daemon
 
 
 def parts(conf: cfg.ConfigOpts) -> Sequence[daemon.Part]:

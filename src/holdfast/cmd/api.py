@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from holdfast import daemon, service
+from holdfast.app import daemon, service
 
 
 def parts(conf: cfg.ConfigOpts) -> Sequence[daemon.Part]:

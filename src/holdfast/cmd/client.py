@@ -22,7 +22,7 @@ from cliff.command import Command
 from cliff.commandmanager import CommandManager, EntryPointWrapper
 
 from holdfast import __version__
-from holdfast.client.access import read_password
+from holdfast.client.auth import read_password
 from holdfast.client.client import Client
 
 NAMESPACE = "holdfast.commands"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from holdfast import daemon, hostmonitor
+from holdfast.app import daemon, hostmonitor
 
 
 def parts(conf: cfg.ConfigOpts) -> Sequence[daemon.Part]:

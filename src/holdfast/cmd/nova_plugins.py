@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metric plugins of nova-compute, in a process that it starts: `holdfast.nova.feed` writes what
+"""The metric plugins of nova-compute, in a child process: `nova/compute_monitor` writes what
 it sees to our standard input, a line of JSON each time, and reads a byte for each from our output.
 
 Which plugins there are a file says, as in the agent, and it is followed as it changes. What they
@@ -18,17 +18,13 @@ import threading
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from holdfast.drivers.metrics.files import Files
-from holdfast.drivers.metrics.kernel import Host
-from holdfast.drivers.metrics.own import OwnProcess
-from holdfast.drivers.metrics.qemu import Qemus
-from holdfast.ports.clock import SystemClock
-from holdfast.ports.measures import Process
-from holdfast.watch.metrics.plugin_desk import PluginDesk
-from holdfast.watch.metrics.plugin_limits import Limits
-from holdfast.watch.metrics.plugin_log import PluginLog
-from holdfast.watch.metrics.plugins import PluginRunner
-from holdfast.watch.metrics.told import Message, Told
+from holdfast.metrics.linux import Files, Host, OwnProcess, Qemus
+from holdfast.metrics.nova_snapshots import Message, NovaSnapshots
+from holdfast.metrics.plugin_events import PluginLog
+from holdfast.metrics.plugin_manager import PluginManager
+from holdfast.metrics.plugin_runner import Limits, PluginRunner
+from holdfast.ports.metrics import Process
+from holdfast.runtime.clock import SystemClock
 
 LOG = logging.getLogger("holdfast.nova_plugins")
 
@@ -71,7 +67,7 @@ def pipes() -> tuple[int, int]:
     return ours
 
 
-def serve(runner: PluginRunner, told: Told, read: int, answer: int) -> None:
+def serve(runner: PluginRunner, told: NovaSnapshots, read: int, answer: int) -> None:
     for line in lines(read):
         if line is None:
             runner.look_after()
@@ -102,19 +98,19 @@ def main() -> int:
     read, answer = pipes()
     clock = SystemClock()
     runner = PluginRunner(Limits(), PluginLog(), OwnProcess())
-    desk = PluginDesk(runner, asked.file, clock)
+    desk = PluginManager(runner, asked.file, clock)
     began = threading.Thread(target=_begin, args=(desk,), name="first plugins", daemon=True)
     began.start()
     began.join(FIRST_S)
     try:
-        serve(runner, Told(Host(Files()).look, processes, clock), read, answer)
+        serve(runner, NovaSnapshots(Host(Files()).look, processes, clock), read, answer)
     finally:
         desk.stop()
         runner.close()
     return 0
 
 
-def _begin(desk: PluginDesk) -> None:
+def _begin(desk: PluginManager) -> None:
     desk.follow()
     desk.start()
 

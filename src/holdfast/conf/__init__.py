@@ -18,54 +18,45 @@ import holdfast
 from holdfast.conf import (
     agent,
     api,
-    auth,
     cloud,
-    console,
-    database,
     default,
     enforcement,
     fencing,
     hostmonitor,
-    lease_notifications,
-    libvirt,
     manager,
-    metrics,
     monitors,
-    networks,
-    notifications,
-    openstack,
+    publishers,
     recovery,
     reservation,
-    sim,
-    sinks,
 )
 
 LOG = logging.getLogger(__name__)
 #: Groups of libraries that read our files too.
 _OTHERS = ("oslo_", "keystone_authtoken", "profiler", "healthcheck", "cors")
-_GROUPS = (
-    default,
-    agent,
-    api,
-    auth,
-    cloud,
-    console,
-    database,
-    enforcement,
-    fencing,
-    hostmonitor,
-    lease_notifications,
-    libvirt,
-    manager,
-    metrics,
-    monitors,
-    notifications,
-    openstack,
-    recovery,
-    reservation,
-    sim,
-    sinks,
-)
+#: Option groups in the order of the sample file.
+_GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
+    default.GROUP: default.OPTS,
+    agent.GROUP: agent.OPTS,
+    api.GROUP: api.OPTS,
+    api.AUTH_GROUP: api.AUTH_OPTS,
+    cloud.GROUP: cloud.OPTS,
+    api.CONSOLE_GROUP: api.CONSOLE_OPTS,
+    default.DATABASE_GROUP: default.DATABASE_OPTS,
+    enforcement.GROUP: enforcement.OPTS,
+    fencing.GROUP: fencing.OPTS,
+    hostmonitor.GROUP: hostmonitor.OPTS,
+    publishers.GROUP: publishers.OPTS,
+    cloud.LIBVIRT_GROUP: cloud.LIBVIRT_OPTS,
+    manager.GROUP: manager.OPTS,
+    agent.METRICS_GROUP: agent.METRICS_OPTS,
+    monitors.GROUP: monitors.OPTS,
+    monitors.NOTIFICATIONS_GROUP: monitors.NOTIFICATIONS_OPTS,
+    cloud.OPENSTACK_GROUP: cloud.OPENSTACK_OPTS,
+    recovery.GROUP: recovery.OPTS,
+    reservation.GROUP: reservation.OPTS,
+    cloud.SIM_GROUP: cloud.SIM_OPTS,
+    agent.SINKS_GROUP: agent.SINKS_OPTS,
+}
 
 
 def load(args: Sequence[str], files: Sequence[str] | None = None) -> cfg.ConfigOpts:
@@ -80,28 +71,28 @@ def load(args: Sequence[str], files: Sequence[str] | None = None) -> cfg.ConfigO
         default_config_files=list(files) if files is not None else None,
     )
     try:
-        networks.register(conf)
+        hostmonitor.register(conf)
     except ValueError as error:
         raise cfg.Error(str(error)) from error
-    for group in _GROUPS:  # a value that cannot be is found now, not when it is first used
-        for opt in group.OPTS:
-            _ = conf[opt.dest] if group.GROUP == "DEFAULT" else conf[group.GROUP][opt.dest]
+    for group, opts in _GROUPS.items():  # an invalid value fails now, not when it is first used
+        for opt in opts:
+            _ = conf[opt.dest] if group == "DEFAULT" else conf[group][opt.dest]
     return conf
 
 
 def unknown(conf: cfg.ConfigOpts) -> list[str]:
     """Options in our groups of the files that do not exist: typing errors, most likely."""
-    ours = {group.GROUP: {opt.dest for opt in group.OPTS} for group in _GROUPS}
+    ours = {group: {opt.dest for opt in opts} for group, opts in _GROUPS.items()}
     for name in conf.hostmonitor.networks:
-        ours[networks.group(name)] = {opt.dest for opt in networks.OPTS}
+        ours[hostmonitor.group(name)] = {opt.dest for opt in hostmonitor.NETWORKS_OPTS}
     for entry in importlib.metadata.entry_points(group="oslo.config.opts", name="oslo.log"):
         ours["DEFAULT"] |= {opt.dest for _group, opts in entry.load()() for opt in opts}
     found = []
     for path in conf.config_file:
         sections: dict[str, dict[str, Any]] = {}
         cfg.ConfigParser(path, sections).parse()
-        if openstack.GROUP in sections:
-            ours[openstack.GROUP] |= _of_the_login(sections[openstack.GROUP])
+        if cloud.OPENSTACK_GROUP in sections:
+            ours[cloud.OPENSTACK_GROUP] |= _of_the_login(sections[cloud.OPENSTACK_GROUP])
         for group, names in sections.items():
             if group not in ours and not group.startswith(_OTHERS):
                 found.append(f"[{group}]")
@@ -112,14 +103,14 @@ def unknown(conf: cfg.ConfigOpts) -> list[str]:
 
 def _of_the_login(section: Mapping[str, Sequence[str]]) -> set[str]:
     """Names that the login plugin of [openstack] understands; nobody registers them before it."""
-    opts = openstack.plugin_opts({*openstack.SHOWN, *section.get("auth_type", ())})
+    opts = cloud.plugin_opts({*cloud.SHOWN, *section.get("auth_type", ())})
     old = {str(old.name).replace("-", "_") for opt in opts for old in opt.deprecated_opts}
     return old | {opt.dest for opt in opts}
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    for group in _GROUPS:
-        conf.register_opts(group.OPTS, group=None if group.GROUP == "DEFAULT" else group.GROUP)
+    for group, opts in _GROUPS.items():
+        conf.register_opts(opts, group=None if group == "DEFAULT" else group)
 
 
 def set_up_logging(conf: cfg.ConfigOpts, program: str) -> None:
@@ -162,7 +153,9 @@ def _levels(conf: cfg.ConfigOpts, fresh: dict[Any, Any]) -> None:
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """For oslo-config-generator and `holdfast config sample`."""
-    shown = {group.GROUP: list(group.OPTS) for group in _GROUPS}
-    shown[openstack.GROUP] += openstack.plugin_opts()
-    shown |= {networks.group(name): list(networks.OPTS) for name in networks.USUAL}
+    shown = {group: list(opts) for group, opts in _GROUPS.items()}
+    shown[cloud.OPENSTACK_GROUP] += cloud.plugin_opts()
+    shown |= {
+        hostmonitor.group(name): list(hostmonitor.NETWORKS_OPTS) for name in hostmonitor.USUAL
+    }
     return list(shown.items())

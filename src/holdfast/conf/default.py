@@ -30,3 +30,30 @@ OPTS = [
     ),
     cfg.StrOpt("region", default="", help="The region this deployment is; a label of its hosts."),
 ]
+
+
+# [database]: the one truth.
+
+
+DATABASE_GROUP = "database"
+DATABASE_OPTS = [
+    cfg.StrOpt(
+        "connection",
+        default="sqlite:///holdfast.db",
+        secret=True,
+        help="SQLAlchemy URL: sqlite:///…, postgresql+psycopg://…, mysql+pymysql://….",
+    ),
+    cfg.IntOpt(
+        "timeout_s",
+        default=30,
+        min=0,
+        help="Seconds to wait for an answer before the database counts as away; 0: for ever.",
+    ),
+    cfg.IntOpt(
+        "pool_size",
+        default=8,
+        min=1,
+        help="Connections kept open per process. Few are better: work queues for them, and many at"
+        " once slow each other down.",
+    ),
+]

@@ -6,8 +6,7 @@ and a script. `routes` has every page on one screen, `pages` is how one is made,
 asks the API, `live` how it learns of changes.
 """
 
-from holdfast.console.pages import PREFIX
-from holdfast.console.refusals import refuse
+from holdfast.console.pages import PREFIX, refuse
 from holdfast.console.routes import ROUTES
 
 __all__ = ["PREFIX", "ROUTES", "refuse"]

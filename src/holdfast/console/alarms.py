@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from holdfast.api.ask import Ask, Reply
+from holdfast.alarms.central import STATES
 from holdfast.api.holdfast_v1 import alarms
-from holdfast.console import inside
-from holdfast.console.lengths import LENGTHS
+from holdfast.api.request import Request, Response
+from holdfast.console import api_calls
+from holdfast.console.format import LENGTHS, read_time
 from holdfast.console.pages import PREFIX, away, page, part
-from holdfast.console.words import read_time
-from holdfast.model.alarm import STATES
 from holdfast.model.errors import InvalidInput
 
 #: How long an alarm can be silenced by a button, in seconds.
@@ -25,51 +24,51 @@ _SHOWN = frozenset(alarms.WHOLE["properties"]) | _SAID_ELSEWHERE
 _FILTERS = ("host", "rule", "state", "project")
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     return page(ask, "alarms.html", title="Alarms", **_listed(ask))
 
 
-def rows(ask: Ask) -> Reply:
+def rows(ask: Request) -> Response:
     return part(ask, "alarms_rows.html", **_listed(ask))
 
 
-def one(ask: Ask) -> Reply:
+def one(ask: Request) -> Response:
     alarm = _alarm(ask)
     return page(ask, "alarm.html", title=f"Alarm {alarm['rule']}", **_whole(alarm))
 
 
-def state(ask: Ask) -> Reply:
+def state(ask: Request) -> Response:
     return part(ask, "alarm_state.html", **_whole(_alarm(ask)))
 
 
-def acknowledge(ask: Ask) -> Reply:
-    found = inside.call(ask, alarms.acknowledge, path=ask.path)["alarm"]
+def acknowledge(ask: Request) -> Response:
+    found = api_calls.call(ask, alarms.acknowledge, path=ask.path)["alarm"]
     return away(_place(ask), said=f"{found['acked_by']} takes care of it: it is not told again")
 
 
-def silence(ask: Ask) -> Reply:
+def silence(ask: Request) -> Response:
     """`for` is one of SECONDS, or 0: it is not silent any more."""
     asked = ask.body.get("for", "")
     if asked != "0" and asked not in SECONDS:
         raise InvalidInput(f"silence: for one of {', '.join(SECONDS)}, or 0 to end it")
     body = {"duration_s": SECONDS.get(asked, 0)}
-    inside.call(ask, alarms.silence, path=ask.path, body=body)
+    api_calls.call(ask, alarms.silence, path=ask.path, body=body)
     said = f"nothing is told of it for {asked}" if body["duration_s"] else "it is told of again"
     return away(_place(ask), said=said)
 
 
-def end(ask: Ask) -> Reply:
-    inside.call(ask, alarms.end, path=ask.path)
+def end(ask: Request) -> Response:
+    api_calls.call(ask, alarms.end, path=ask.path)
     return away(_place(ask), said="it is over")
 
 
-def _listed(ask: Ask) -> dict[str, Any]:
+def _listed(ask: Request) -> dict[str, Any]:
     asked = {name: value for name in _FILTERS if (value := str(ask.query.get(name, "")).strip())}
     if asked.get("state") not in (None, *STATES):
         del asked["state"]
     every = ask.query.get("all") == "true"
     wanted = {**asked, **({"all": "true"} if every else {}), "limit": MOST + 1}
-    found = inside.call(ask, alarms.index, query=wanted)["alarms"]
+    found = api_calls.call(ask, alarms.index, query=wanted)["alarms"]
     shown = [{**one, "silent": _is_silent(ask, one)} for one in found[:MOST]]
     command = ["holdfast", "alarms", "list", "--limit", str(MOST)]
     command += [part for name, value in asked.items() for part in (f"--{name}", value)]
@@ -78,12 +77,12 @@ def _listed(ask: Ask) -> dict[str, Any]:
     return {"alarms": shown, "more": more, "asked": asked, "every": every, "command": command}
 
 
-def _alarm(ask: Ask) -> dict[str, Any]:
-    found: dict[str, Any] = inside.call(ask, alarms.show, path=ask.path)["alarm"]
+def _alarm(ask: Request) -> dict[str, Any]:
+    found: dict[str, Any] = api_calls.call(ask, alarms.show, path=ask.path)["alarm"]
     return {**found, "silent": _is_silent(ask, found)}
 
 
-def _is_silent(ask: Ask, alarm: Mapping[str, Any]) -> bool:
+def _is_silent(ask: Request, alarm: Mapping[str, Any]) -> bool:
     until = alarm["silent_until"]
     return until is not None and read_time(until) > ask.services.clock.now()
 
@@ -97,5 +96,5 @@ def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _place(ask: Ask) -> str:
+def _place(ask: Request) -> str:
     return f"{PREFIX}/alarms/{quote(ask.path['alarm_id'], safe='')}"

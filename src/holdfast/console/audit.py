@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1 import audit
-from holdfast.console import inside
-from holdfast.console.addresses import address
+from holdfast.api.request import Request, Response
+from holdfast.console import api_calls
+from holdfast.console.format import address
 from holdfast.console.pages import HEADERS, PREFIX, page, part
-from holdfast.model.audit import HEAD, csv_row
+from holdfast.db.audit import Wanted
 from holdfast.model.errors import InvalidInput
-from holdfast.store.audit_list import Wanted
+from holdfast.runtime.text import HEAD, csv_row
 
 PATH: Final = f"{PREFIX}/audit"
 #: Lines of a page, and around the one of a permalink.
@@ -27,21 +27,21 @@ _LEASE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-
 _NAME: Final = re.compile(r"host ([\w.-]+)")
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     if ask.query.get("id"):
         return _around(ask)
     return page(ask, "audit.html", title="Audit", **_lines(ask))
 
 
-def lines(ask: Ask) -> Reply:
+def lines(ask: Request) -> Response:
     """The lines alone, when there are new ones."""
     return part(ask, "audit_lines.html", **_lines(ask))
 
 
-def _lines(ask: Ask) -> dict[str, Any]:
+def _lines(ask: Request) -> dict[str, Any]:
     given, asked = _given(ask), _asked(ask)
     marker = asked.get("marker", "")
-    found = inside.call(ask, audit.index, query={**asked, "limit": LINES + 1})["audit"]
+    found = api_calls.call(ask, audit.index, query={**asked, "limit": LINES + 1})["audit"]
     shown = found[:LINES]
     more = len(found) > LINES
     return {
@@ -55,7 +55,7 @@ def _lines(ask: Ask) -> dict[str, Any]:
     }
 
 
-def _around(ask: Ask) -> Reply:
+def _around(ask: Request) -> Response:
     """One line, and what was decided just before and after it."""
     own = str(ask.query["id"])
     if not own.isascii() or not own.isdigit() or len(own) > 15:
@@ -74,17 +74,17 @@ def _around(ask: Ask) -> Reply:
     return page(ask, "audit.html", title=f"Audit, line {own}", **_frame({}, from_here), **shown)
 
 
-def _given(ask: Ask) -> dict[str, str]:
+def _given(ask: Request) -> dict[str, str]:
     return {name: str(ask.query[name]).strip() for name in FILTERS if _is_said(ask, name)}
 
 
-def _asked(ask: Ask) -> dict[str, str]:
+def _asked(ask: Request) -> dict[str, str]:
     """With where the page begins, if not with the newest."""
     marker = str(ask.query.get("marker", "")).strip()
     return _given(ask) | ({"marker": marker} if marker else {})
 
 
-def _is_said(ask: Ask, name: str) -> bool:
+def _is_said(ask: Request, name: str) -> bool:
     return bool(str(ask.query.get(name, "")).strip())
 
 
@@ -132,29 +132,29 @@ def subject_page(subject: str, sentence: str = "") -> str:
 # export
 
 
-def as_json(ask: Ask) -> Reply:
+def as_json(ask: Request) -> Response:
     return _export(ask, "json", "application/json", _json(_pages(ask)))
 
 
-def as_csv(ask: Ask) -> Reply:
+def as_csv(ask: Request) -> Response:
     return _export(ask, "csv", "text/csv; charset=utf-8", _csv(_pages(ask)))
 
 
-def _pages(ask: Ask) -> Iterator[Sequence[Mapping[str, Any]]]:
+def _pages(ask: Request) -> Iterator[Sequence[Mapping[str, Any]]]:
     """The filters are looked at before the first byte goes out; then portion by portion."""
     asked: dict[str, Any] = _asked(ask)
-    inside.call(ask, audit.index, query={**asked, "limit": 1})
+    api_calls.call(ask, audit.index, query={**asked, "limit": 1})
     if "marker" in asked:
         asked["marker"] = int(asked["marker"])
     wanted: Wanted = audit.wanted(replace(ask, query=asked))
     return ask.services.store.audit.pages(wanted)
 
 
-def _export(ask: Ask, form: str, content_type: str, text: Iterator[str]) -> Reply:
+def _export(ask: Request, form: str, content_type: str, text: Iterator[str]) -> Response:
     """It lasts as long as somebody reads it: others get a 503 while too many do."""
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="audit.{form}"'}
     stream = ask.services.exports.lent(piece.encode() for piece in text)
-    return Reply(headers=headers, content_type=content_type, stream=stream)
+    return Response(headers=headers, content_type=content_type, stream=stream)
 
 
 def _json(pages: Iterator[Sequence[Mapping[str, Any]]]) -> Iterator[str]:

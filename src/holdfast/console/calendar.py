@@ -3,23 +3,548 @@
 chooses what is seen is in the address."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
+from zlib import crc32
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1 import availability
-from holdfast.api.reservation_v1.dates import parse
-from holdfast.console import inside
-from holdfast.console.booking import KINDS, Wish
-from holdfast.console.calendar_pools import of_pools
-from holdfast.console.calendar_rows import CROWDED, Around, Row, of_hosts, of_leases
+from holdfast.api.request import Request, Response
+from holdfast.api.reservation_v1 import parse
+from holdfast.console import api_calls
+from holdfast.console.leases import KINDS, Wish
 from holdfast.console.pages import PREFIX, page, part
-from holdfast.console.timescale import WEEK, ZOOMS, Scale
+from holdfast.db.views import GROUPS, Which
+from holdfast.hoststatus.status import USABLE
 from holdfast.model.errors import HoldfastError, InvalidInput
-from holdfast.store.calendar import GROUPS, Which
+from holdfast.model.incident import covers
+
+# A stretch of time as it is drawn: where a moment lies in it, where its lines are, what is before
+# and after it. Pure.
+#
+#     scale = Scale.of("week", start=None, now=now)
+#     scale.place(now)      # 14.2: percent from the left
+
+
+_EPOCH: Final = datetime(1970, 1, 5, tzinfo=UTC)  # a Monday
+_MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Tick:
+    x: float
+    at: datetime
+    label: str = ""  # none: a thin line
+
+    @property
+    def told(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M} UTC"
+
+
+@dataclass(frozen=True)
+class _Zoom:
+    """`back` is where a look at the present begins; a drag jumps by `snap`."""
+
+    length: timedelta
+    back: timedelta
+    labels: timedelta
+    lines: timedelta
+    snap: timedelta
+    form: str
+
+
+ZOOMS: Final[Mapping[str, _Zoom]] = {
+    "hour": _Zoom(_HOUR, 10 * _MINUTE, 10 * _MINUTE, 5 * _MINUTE, _MINUTE, "%H:%M"),
+    "day": _Zoom(_DAY, 2 * _HOUR, 3 * _HOUR, _HOUR, 15 * _MINUTE, "%H:%M"),
+    "week": _Zoom(7 * _DAY, _DAY, _DAY, 6 * _HOUR, _HOUR, "%a %d %b"),
+    "month": _Zoom(35 * _DAY, 7 * _DAY, 7 * _DAY, _DAY, 6 * _HOUR, "%d %b"),
+    "year": _Zoom(365 * _DAY, 30 * _DAY, 30 * _DAY, 30 * _DAY, _DAY, "%b %Y"),
+}
+WEEK: Final = "week"
+
+
+@dataclass(frozen=True)
+class Scale:
+    zoom: str
+    start: datetime
+    end: datetime
+
+    @classmethod
+    def of(cls, zoom: str, start: datetime | None, now: datetime) -> "Scale":
+        """From `start` on; without one, a little before now, on a line."""
+        if zoom not in ZOOMS:
+            raise InvalidInput(f"zoom: there is no {zoom[:40]!r}; one of {', '.join(ZOOMS)}")
+        kind = ZOOMS[zoom]
+        begin = _floor(now, kind.back, zoom) if start is None else start
+        return cls(zoom, begin, begin + kind.length)
+
+    @property
+    def earlier(self) -> datetime:
+        return max(self.start - ZOOMS[self.zoom].length, _EPOCH)
+
+    @property
+    def later(self) -> datetime:
+        return self.end
+
+    @property
+    def snap(self) -> timedelta:
+        return ZOOMS[self.zoom].snap
+
+    def place(self, at: datetime) -> float:
+        """Percent from the left; what lies outside is at the edge."""
+        part = (at - self.start) / (self.end - self.start)
+        return round(100 * min(max(part, 0.0), 1.0), 3)
+
+    def spans(self, start: datetime, end: datetime) -> tuple[float, float]:
+        """Left edge and width."""
+        left = self.place(start)
+        return left, round(self.place(end) - left, 3)
+
+    def holds(self, at: datetime) -> bool:
+        return self.start <= at < self.end
+
+    def ticks(self) -> Sequence[Tick]:
+        marks = _months(self) if self.zoom == "year" else _even(self)
+        return [Tick(self.place(at), at, label) for at, label in marks]
+
+
+def _floor(now: datetime, unit: timedelta, zoom: str) -> datetime:
+    if zoom == "year":
+        return now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return now - (now - _EPOCH) % unit
+
+
+def _even(scale: Scale) -> Iterator[tuple[datetime, str]]:
+    kind = ZOOMS[scale.zoom]
+    at = scale.start + (_EPOCH - scale.start) % kind.lines
+    while at < scale.end:
+        named = (at - _EPOCH) % kind.labels == timedelta()
+        yield at, _label(scale, at, kind.form) if named else ""
+        at += kind.lines
+
+
+def _label(scale: Scale, at: datetime, form: str) -> str:
+    """Hours of another day name the day."""
+    midnight = scale.zoom in ("hour", "day") and (at.hour, at.minute) == (0, 0)
+    return f"{at:%a %d %b}" if midnight else f"{at:{form}}"
+
+
+def _months(scale: Scale) -> Iterator[tuple[datetime, str]]:
+    at = scale.start.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    while at < scale.end:
+        if at >= scale.start:
+            yield at, f"{at:%b %Y}" if at.month == 1 else f"{at:%b}"
+        at = (at + 32 * _DAY).replace(day=1)
+
+
+# Rows of the calendar as they are drawn: bars in lanes, health below, maintenance behind. Pure:
+# rows of the store in, places in percent out.
+
+
+#: Colours that projects share out among themselves; calendar.css has them.
+HUES: Final = 8
+#: So many bars one above the other are drawn; a host with more slots says how many are left out.
+LANES: Final = 5
+#: A host with more holds than that is drawn by blocks, of which it has so many.
+CROWDED, BLOCKS = 40, 24
+SHAPES: Final[Mapping[str, str]] = {
+    "PENDING": "○",
+    "ACTIVE": "●",
+    "ERROR": "■",
+    "TERMINATED": "✓",
+    "DELETING": "✕",
+}
+#: What is said of a host that no lease gets: its enrolment failed or goes on, or it is down.
+CLOSED: Final = "not reservable"
+_CHANGEABLE: Final = ("PENDING", "ACTIVE")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What one reservation holds of a row, where and how it is drawn."""
+
+    lease_id: str
+    name: str
+    project: str
+    status: str
+    start: datetime
+    end: datetime
+    x: float
+    width: float
+    what: str = ""
+    flag: str = ""  # what its owner should know
+    movable: bool = False  # its end is on the page and can be pulled
+    lane: int = 0
+
+    @cached_property
+    def when(self) -> str:
+        return f"{self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M} UTC"
+
+    @cached_property
+    def told(self) -> str:
+        """All of it, for who points at it or does not see it."""
+        flag = f", {self.flag}" if self.flag else ""
+        about = f"{self.name}, project {self.project}, {self.status}{flag}, {self.what}"
+        return f"{about}, {self.when}"
+
+    @property
+    def hue(self) -> int:
+        return hue(self.project)
+
+    @property
+    def shape(self) -> str:
+        return "▲" if self.flag else SHAPES.get(self.status, "◐")
+
+    @property
+    def look(self) -> str:
+        return self.status.lower()
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch that is marked: health, an incident, or maintenance."""
+
+    x: float
+    width: float
+    kind: str
+    said: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """More leases than can be told apart, from the first to the last of them."""
+
+    x: float
+    width: float
+    count: int
+    start: datetime
+    end: datetime
+
+    @property
+    def begins(self) -> str:
+        """As it stands in an address."""
+        return f"{self.start:%Y-%m-%dT%H%%3A%M}"
+
+    @cached_property
+    def told(self) -> str:
+        return f"{self.count} leases, {self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M} UTC"
+
+
+@dataclass(frozen=True)
+class Row:
+    id: str
+    name: str
+    sub: str = ""
+    state: str = ""
+    since: datetime | None = None
+    marked: bool = False  # on maintenance, by the word of an operator or of recovery
+    where: str | None = None  # what books exactly this; None: nothing can be booked here
+    blocks: Sequence[Block] = ()
+    bars: Sequence[Bar] = ()
+    hidden: int = 0  # bars that have no lane
+    health: Sequence[Span] = ()  # how it stands now
+    incidents: Sequence[Span] = ()
+    blocked: Sequence[Span] = ()
+    link: str = ""
+    levels: Sequence["Level"] = ()
+
+    @property
+    def lanes(self) -> int:
+        return max((bar.lane for bar in self.bars), default=0) + 1
+
+
+@dataclass(frozen=True)
+class Level:
+    """So many of a pool are free, from here to there."""
+
+    x: float
+    width: float
+    free: int
+    total: int
+    start: datetime
+    end: datetime
+
+    @property
+    def height(self) -> float:
+        return round(100 * self.free / self.total, 1) if self.total else 0.0
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is known beside the holds themselves."""
+
+    incidents: Sequence[Any] = ()
+    silences: Sequence[Any] = ()
+    dense: Iterable[Any] = ()  # holds of hosts that have too many of them
+    now: datetime = field(default=datetime.min)
+
+
+def hue(project: str) -> int:
+    return crc32(project.encode()) % HUES
+
+
+def of_hosts(
+    hosts: Sequence[Any], holds: Iterable[Any], around: Around, scale: Scale, may_change: bool
+) -> Sequence[Row]:
+    held: dict[int, list[Bar]] = {}
+    for hold in holds:
+        held.setdefault(hold.host_id, []).append(_bar(hold, scale, may_change))
+    dense: dict[int, list[Any]] = {}
+    for hold in around.dense:
+        dense.setdefault(hold.host_id, []).append(hold)
+    incidents: dict[str, list[Any]] = {}
+    for one in around.incidents:
+        incidents.setdefault(one.subject.removeprefix("host:"), []).append(one)
+    rows = (
+        _host(host, held.get(host.id, []), incidents.get(host.name, []), around, scale)
+        for host in hosts
+    )
+    return [
+        replace(row, blocks=in_blocks(dense.get(host.id, ()), scale))
+        for row, host in zip(rows, hosts, strict=True)
+    ]
+
+
+def _host(
+    host: Any, bars: Sequence[Bar], incidents: Sequence[Any], around: Around, scale: Scale
+) -> Row:
+    drawn, hidden = in_lanes(bars)
+    given = host.reservable and host.state in USABLE
+    return Row(
+        id=f"row-{host.id}",
+        name=host.service_host,
+        sub=" · ".join(part for part in (host.rack, host.zone, "" if given else CLOSED) if part),
+        state=host.state,
+        since=host.state_since,
+        marked=bool(host.on_maintenance),
+        link=f"/console/hosts/{quote(host.service_host)}",
+        where=named(host.hypervisor_hostname) if given else None,
+        bars=drawn,
+        hidden=hidden,
+        health=list(_health(host, scale, around.now)),
+        incidents=list(_incidents(incidents, scale, around.now)),
+        blocked=list(_blocked(host, around, scale)),
+    )
+
+
+def named(hostname: str) -> str:
+    """The condition that only this host fulfils, as people type conditions."""
+    plain = all(sign.isalnum() or sign in "._-" for sign in hostname)
+    if plain:
+        return f"hypervisor_hostname={hostname}"
+    quoted = hostname.replace("\\", "\\\\").replace('"', '\\"')
+    return f'["==", "$hypervisor_hostname", "{quoted}"]'
+
+
+def of_leases(rows: Iterable[Any], scale: Scale, may_change: bool) -> Sequence[Row]:
+    """A row for each reservation, with its one bar."""
+    found = []
+    for row in rows:
+        bar = _bar(row, scale, may_change)
+        sub = f"{bar.what} · {bar.project}"
+        link = f"/console/leases/{row.lease_id}"
+        found.append(
+            Row(f"row-{row.reservation_id}", row.name, sub, row.status, link=link, bars=[bar])
+        )
+    return found
+
+
+def _bar(hold: Any, scale: Scale, may_change: bool) -> Bar:
+    start = max(hold.start_date, getattr(hold, "held_from", hold.start_date))
+    end = min(hold.end_date, getattr(hold, "held_until", hold.end_date))
+    x, width = scale.spans(start, end)
+    return Bar(
+        lease_id=hold.lease_id,
+        name=hold.name,
+        project=hold.project_id,
+        status=hold.status,
+        start=start,
+        end=end,
+        x=x,
+        width=max(width, 0.1),
+        what=_what(hold),
+        flag=_flag(hold),
+        movable=may_change and hold.status in _CHANGEABLE and scale.holds(end),
+    )
+
+
+def _what(hold: Any) -> str:
+    slots, spec = getattr(hold, "slots", None), hold.spec or {}
+    if slots is not None:
+        return "1 slot" if slots == 1 else f"{slots} slots"
+    if hasattr(hold, "host_id"):
+        return "whole host"
+    low, high = spec.get("min"), spec.get("max")
+    if high is not None:
+        return f"{high} host{'' if high == 1 else 's'}" if low == high else f"{low} to {high} hosts"
+    kind = hold.resource_type.rpartition(":")[2]
+    return f"{spec['amount']} x {kind}" if "amount" in spec else str(kind)
+
+
+def _flag(hold: Any) -> str:
+    if hold.missing_resources:
+        return "something is missing"
+    if hold.resources_changed:
+        return "something was replaced"
+    return "degraded" if hold.degraded else ""
+
+
+def in_lanes(bars: Iterable[Bar]) -> tuple[Sequence[Bar], int]:
+    """Each where no other is at the same time; and how many found no room."""
+    ends: list[datetime] = []
+    drawn, hidden = [], 0
+    for bar in sorted(bars, key=lambda one: one.start):
+        free = next((lane for lane, end in enumerate(ends) if end <= bar.start), len(ends))
+        if free == LANES:
+            hidden += 1
+            continue
+        ends[free : free + 1] = [bar.end]
+        drawn.append(replace(bar, lane=free))
+    return drawn, hidden
+
+
+def in_blocks(holds: Iterable[Any], scale: Scale) -> Sequence[Block]:
+    """Of each part of the time those that begin in it, together."""
+    part = (scale.end - scale.start) / BLOCKS
+    found: dict[int, tuple[int, datetime, datetime]] = {}
+    for hold in holds:
+        place = max(0, int((hold.held_from - scale.start) / part))
+        count, start, end = found.get(place, (0, hold.held_from, hold.held_until))
+        found[place] = count + 1, min(start, hold.held_from), max(end, hold.held_until)
+    return [
+        Block(*scale.spans(start, end), count, start, end) for count, start, end in found.values()
+    ]
+
+
+def _health(host: Any, scale: Scale, now: datetime) -> Iterator[Span]:
+    """How it stands, since that is so."""
+    since = host.state_since or scale.start
+    x, width = scale.spans(since, now)
+    if width:
+        told = f"{host.state} since {since:%Y-%m-%d %H:%M} UTC" if host.state_since else host.state
+        yield Span(x, width, host.state, told)
+
+
+def _incidents(incidents: Sequence[Any], scale: Scale, now: datetime) -> Iterator[Span]:
+    """When it had failed; of one that is open nobody knows what comes after now."""
+    for one in incidents:
+        until = one.closed_at or now
+        if until < scale.start or one.opened_at >= scale.end:
+            continue
+        x, width = scale.spans(one.opened_at, until)
+        at = f"{one.opened_at:%Y-%m-%d %H:%M} UTC"
+        yield Span(x, max(width, 0.2), "down", f"incident {one.status}, {at}: {one.sentence}")
+
+
+def _blocked(host: Any, around: Around, scale: Scale) -> Iterator[Span]:
+    """Maintenance: said of the host, or planned by a silence about it."""
+    if host.on_maintenance:
+        since = host.marked_at or around.now
+        x, width = scale.spans(since, scale.end)
+        if width:
+            yield Span(x, width, "maintenance", f"on maintenance since {since:%Y-%m-%d %H:%M} UTC")
+    for one in around.silences:
+        if covers(one.matcher, host.service_host, host.segment):
+            x, width = scale.spans(one.starts_at, one.expires_at)
+            until = f"{one.expires_at:%Y-%m-%d %H:%M} UTC"
+            said = f"maintenance until {until}, by {one.author}: {one.reason}"
+            yield Span(x, width, "maintenance", said)
+
+
+# Pools of the calendar: of each rack or zone, how many of its hosts are free when. Pure.
+
+
+#: Into so many parts the time is cut; of each it is told how many are free at every moment of it.
+PARTS: Final = 84
+GIVEN, FAILED = "given", "failed"
+#: A time, and by how many more are held from then on.
+Step = tuple[datetime, int]
+
+
+def of_pools(
+    pools: Iterable[Any], whole: Iterable[Any], slots: Iterable[Any], group: str, scale: Scale
+) -> Sequence[Row]:
+    """`whole` are hosts that are held as such, several at once; of `slots` each is one hold."""
+    hosts: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in pools:
+        hosts[one.pool][_how(one)] += one.hosts
+    steps: dict[str, list[Step]] = defaultdict(list)
+    for one in whole:
+        steps[one.pool] += [(one.held_from, one.hosts), (one.held_until, -one.hosts)]
+    for (pool, start, end), count in Counter(_joined(slots)).items():
+        steps[pool] += [(start, count), (end, -count)]
+    return [_row(name, group, counts, steps[name], scale) for name, counts in sorted(hosts.items())]
+
+
+def _how(hosts: Any) -> str:
+    """Whether a lease can get them, or why not."""
+    if hosts.state not in USABLE:
+        return FAILED
+    return GIVEN if hosts.reservable else CLOSED
+
+
+def _joined(slots: Iterable[Any]) -> Iterator[tuple[str, datetime, datetime]]:
+    """A host of which several hold slots is taken once."""
+    held: dict[tuple[str, int], list[tuple[datetime, datetime]]] = defaultdict(list)
+    for one in slots:
+        held[one.pool, one.host_id].append((one.held_from, one.held_until))
+    for (pool, _), spans in held.items():
+        spans.sort()
+        start, end = spans[0]
+        for more, until in spans[1:]:
+            if more > end:
+                yield pool, start, end
+                start = more
+            end = max(end, until)
+        yield pool, start, end
+
+
+def _row(
+    name: str, group: str, hosts: Mapping[str, int], steps: Sequence[Step], scale: Scale
+) -> Row:
+    kind, total = group.removesuffix("s"), hosts[GIVEN]
+    key = "rack" if kind == "rack" else "availability_zone"
+    told = [f"{total} host{'' if total == 1 else 's'}"]
+    told += [f"{hosts[how]} {how}" for how in (FAILED, CLOSED) if hosts[how]]
+    return Row(
+        id=f"row-{group}-{name}",
+        name=name or f"no {kind}",
+        sub=", ".join(told),
+        where=f"{key}={name}" if name else None,
+        link=f"/console/calendar?{urlencode({kind: name})}" if name else "",
+        levels=_levels([total - most for most in _most(steps, scale)], total, scale),
+    )
+
+
+def _most(steps: Sequence[Step], scale: Scale) -> Sequence[int]:
+    """Of each part of the time, how many are held at its worst moment."""
+    part = (scale.end - scale.start) / PARTS
+    found, held, at = [0] * PARTS, 0, 0
+    for when, by in sorted(steps):  # who goes at a moment goes before who comes
+        until = min(max((when - scale.start) / part, 0.0), float(PARTS))
+        for place in range(at, min(int(until) + (until % 1 > 0), PARTS)):
+            found[place] = max(found[place], held)
+        at, held = min(int(until), PARTS), held + by
+    return found
+
+
+def _levels(free: Sequence[int], total: int, scale: Scale) -> Sequence[Level]:
+    """Parts with the same number become one."""
+    part: timedelta = (scale.end - scale.start) / PARTS
+    found: list[Level] = []
+    begun = 0
+    for place in range(1, PARTS + 1):
+        if place < PARTS and free[place] == free[begun]:
+            continue
+        start, end = scale.start + begun * part, scale.start + place * part
+        found.append(Level(*scale.spans(start, end), free[begun], total, start, end))
+        begun = place
+    return found
+
 
 HERE: Final = f"{PREFIX}/calendar"
 HOSTS, LEASES = "hosts", "leases"
@@ -33,7 +558,7 @@ _FRESH: Final = Row("row-new", "new lease", "drag to choose its time", where="")
 
 
 @dataclass(frozen=True)
-class Look:
+class CalendarView:
     """What somebody looks at."""
 
     view: str
@@ -61,8 +586,8 @@ class Look:
         return self.address(**{"from": f"{to:%Y-%m-%dT%H:%M}"})
 
 
-def show(ask: Ask) -> Reply:
-    look = _look(ask)
+def show(ask: Request) -> Response:
+    look = _view_of(ask)
     rows, total = _rows(ask, look)
     racks, zones = ask.services.store.calendar.places() if _sees_hosts(ask) else ((), ())
     return page(
@@ -80,14 +605,14 @@ def show(ask: Ask) -> Reply:
     )
 
 
-def board(ask: Ask) -> Reply:
+def board(ask: Request) -> Response:
     """The rows alone, when something changed."""
-    look = _look(ask)
+    look = _view_of(ask)
     rows, total = _rows(ask, look)
     return part(ask, "calendar_rows.html", **_board(ask, look, rows, total))
 
 
-def _board(ask: Ask, look: Look, rows: Sequence[Row], total: int) -> dict[str, Any]:
+def _board(ask: Request, look: CalendarView, rows: Sequence[Row], total: int) -> dict[str, Any]:
     # what is refreshed must lie where it lay, however late it is
     fixed = {"from": f"{look.scale.start:%Y-%m-%dT%H:%M}", "page": str(look.number)}
     return {
@@ -102,7 +627,7 @@ def _board(ask: Ask, look: Look, rows: Sequence[Row], total: int) -> dict[str, A
     }
 
 
-def _look(ask: Ask) -> Look:
+def _view_of(ask: Request) -> CalendarView:
     query = {name: str(ask.query.get(name, "")) for name in _KEPT}
     views = _views(ask)
     view = query["view"] or views[0]
@@ -115,22 +640,22 @@ def _look(ask: Ask) -> Look:
     if not good or not 1 <= int(number) <= 10_000:
         raise InvalidInput(f"page: {number[:40]!r} is not a number of a page")
     which = Which(query["rack"], query["zone"], query["text"].strip().lower())
-    return Look(view, scale, which, int(number), query)
+    return CalendarView(view, scale, which, int(number), query)
 
 
-def _books(ask: Ask) -> bool:
+def _books(ask: Request) -> bool:
     return ask.may("reservation:lease:create")
 
 
-def _sees_hosts(ask: Ask) -> bool:
+def _sees_hosts(ask: Request) -> bool:
     return ask.may("reservation:host:list") and ask.may("reservation:host:allocations")
 
 
-def _views(ask: Ask) -> Sequence[str]:
+def _views(ask: Request) -> Sequence[str]:
     return (HOSTS, *GROUPS, LEASES) if _sees_hosts(ask) else (LEASES,)
 
 
-def _rows(ask: Ask, look: Look) -> tuple[Sequence[Row], int]:
+def _rows(ask: Request, look: CalendarView) -> tuple[Sequence[Row], int]:
     store, scale = ask.services.store.calendar, look.scale
     may_change = ask.may("reservation:lease:update")
     if look.view == LEASES:
@@ -158,7 +683,7 @@ def _rows(ask: Ask, look: Look) -> tuple[Sequence[Row], int]:
 # when something could be had
 
 
-def _found(ask: Ask) -> dict[str, Any] | None:
+def _found(ask: Request) -> dict[str, Any] | None:
     """What the search found, or why nothing; None: nobody searched."""
     if "find" not in ask.query:
         return None
@@ -166,7 +691,7 @@ def _found(ask: Ask) -> dict[str, Any] | None:
     try:
         reservation, query = wish.search(ask.services.clock.now(), FITS)
         query["reservation"] = json.dumps(reservation)
-        answer = inside.call(ask, availability.show, query=query)["availability"]
+        answer = api_calls.call(ask, availability.show, query=query)["availability"]
     except HoldfastError as error:
         return {"windows": (), "why": {"message": error.message, **error.details}}
     now = ask.services.clock.now()

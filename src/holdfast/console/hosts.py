@@ -6,33 +6,32 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1 import hosts
-from holdfast.console import inside, sim
+from holdfast.api.request import Request, Response
+from holdfast.console import api_calls, sim
 from holdfast.console.pages import page, part
-from holdfast.console.tiles import Tile, furnish
-from holdfast.console.wall import HOLDERS, looked
+from holdfast.console.wall import HOLDERS, Tile, furnish, snapshot_of
+from holdfast.db import alarms, audit, incident_queries
+from holdfast.db.host_status import Seen
 from holdfast.model.errors import NotFound
 from holdfast.model.host import normalise
 from holdfast.model.votes import FRESH_BEATS
-from holdfast.store import alarms, audit_list, cases
-from holdfast.store.standings import Seen
 
 MOST_HOLDS, MOST_INCIDENTS, MOST_LINES = 50, 20, 30
 ALARMS, AUDIT, INCIDENTS = "holdfast:alarm:list", "holdfast:audit:list", "holdfast:incident:list"
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     shown = _shown(ask, ask.path["host"])
     return page(ask, "host.html", title=f"Host {shown['seen'].name}", **shown)
 
 
-def body(ask: Ask) -> Reply:
+def body(ask: Request) -> Response:
     """What changes of it."""
     return part(ask, "host_body.html", **_shown(ask, ask.path["host"]))
 
 
-def _shown(ask: Ask, name: str) -> dict[str, Any]:
+def _shown(ask: Request, name: str) -> dict[str, Any]:
     store = ask.services.store
     seen = store.standings.of(name)
     if seen is None:
@@ -53,31 +52,31 @@ def _shown(ask: Ask, name: str) -> dict[str, Any]:
     }
 
 
-def _health(ask: Ask, seen: Seen) -> Mapping[str, Any] | None:
+def _health(ask: Request, seen: Seen) -> Mapping[str, Any] | None:
     """None if no monitor knows it."""
     try:
-        found = inside.call(ask, hosts.show_health, path={"host": seen.name})
+        found = api_calls.call(ask, hosts.show_health, path={"host": seen.name})
     except NotFound:
         return None
     health: Mapping[str, Any] = found["health"]
     return health
 
 
-def _tile(ask: Ask, seen: Seen, health: Mapping[str, Any] | None) -> Tile:
-    look = looked(ask, seen.id)
+def _tile(ask: Request, seen: Seen, health: Mapping[str, Any] | None) -> Tile:
+    look = snapshot_of(ask, seen.id)
     networks = {name: one["state"] for name, one in health["networks"].items()} if health else {}
     (tile,) = furnish(look, {}, networks, {})
     return tile
 
 
-def _incidents(ask: Ask, seen: Seen) -> Any:
+def _incidents(ask: Request, seen: Seen) -> Any:
     if not ask.may(INCIDENTS):
         return ()
-    wanted = cases.Wanted(host=seen.name, limit=MOST_INCIDENTS)
+    wanted = incident_queries.Wanted(host=seen.name, limit=MOST_INCIDENTS)
     return ask.services.store.cases.list_all(wanted)
 
 
-def _alarms(ask: Ask, seen: Seen) -> Any:
+def _alarms(ask: Request, seen: Seen) -> Any:
     if not ask.may(ALARMS):
         return ()
     own = None if ask.caller.is_admin else ask.caller.project_id
@@ -85,14 +84,14 @@ def _alarms(ask: Ask, seen: Seen) -> Any:
     return ask.services.store.alarms.list_all(wanted)
 
 
-def _lines(ask: Ask, seen: Seen) -> Any:
+def _lines(ask: Request, seen: Seen) -> Any:
     if not ask.may(AUDIT) or not ask.caller.is_admin:
         return ()
-    wanted = audit_list.Wanted(subject=f"host:{seen.uuid}", limit=MOST_LINES)
+    wanted = audit.Wanted(subject=f"host:{seen.uuid}", limit=MOST_LINES)
     return ask.services.store.audit.list_all(wanted)
 
 
-def agent(ask: Ask, name: str) -> Mapping[str, Any] | None:
+def agent(ask: Request, name: str) -> Mapping[str, Any] | None:
     """That of the host, and whether it lives; None: none was ever heard of."""
     found = ask.services.store.wall.agent(normalise(name))
     if found is None:

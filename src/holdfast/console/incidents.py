@@ -2,24 +2,452 @@
 """/console/incidents: what died and how it stands, the open ones first; and the page of one, from
 the first missed sample to closed, with what a person can order about it."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
-from holdfast.api.ask import Ask, Reply
-from holdfast.api.holdfast_v1 import incidents, pauses
-from holdfast.console import hearsay, inside, phases, switch_commands
-from holdfast.console.addresses import address
-from holdfast.console.incident_events import events, sights
-from holdfast.console.incident_orders import possible, waits_for_approval
-from holdfast.console.lengths import LENGTHS
-from holdfast.console.pages import PREFIX, away, page, part
-from holdfast.console.refusals import again
-from holdfast.console.words import read_time
+from holdfast.api.holdfast_v1 import incidents, switches
+from holdfast.api.request import Request, Response
+from holdfast.console import api_calls
+from holdfast.console import switches as switch_pages
+from holdfast.console.format import LENGTHS, address, read_time
+from holdfast.console.pages import PREFIX, again, away, page, part
 from holdfast.model.errors import Conflict, HoldfastError
-from holdfast.model.incident import HOST, KINDS, LIVING
-from holdfast.model.moves import INCIDENT
+from holdfast.model.incident import ABORTED, FAILED, GUEST, HELD, HOST, KINDS, LIVING, WORK, entries
+from holdfast.model.observation import Observed
+from holdfast.model.state_machines import INCIDENT
+
+# What a person can order about an incident now, and by which command; values in, values out.
+
+
+MASS_FAILURE: Final = "mass_failure"
+
+
+@dataclass(frozen=True)
+class Order:
+    """A form with a button: where it goes, what it says, the command that does the same."""
+
+    name: str
+    label: str
+    what: str
+    command: Sequence[str]
+    kind: str = ""
+    needs_reason: bool = True
+    confirm: str = ""
+    hidden: Mapping[str, str] = field(default_factory=dict)  # what is sent along
+
+
+def possible(
+    case: Mapping[str, Any], may: Callable[[str], bool], domain: str = ""
+) -> Sequence[Order]:
+    """In this state, for who may; the order in which people think of them. `domain` is the rack or
+    zone of its host; empty: nobody knows it."""
+    rules = {name: f"holdfast:incident:{name}" for name in _ALL}
+    return [one for one in _possible(case, domain) if may(rules[one.name])]
+
+
+def waits_for_approval(case: Mapping[str, Any]) -> bool:
+    """Whether it is held, and because so much seems to have failed."""
+    return bool(case["status"] == HELD and _says_no(case) == MASS_FAILURE)
+
+
+_ALL: Final = ("retry", "approve", "confirm-off", "abort")
+
+
+def _possible(case: Mapping[str, Any], domain: str) -> Iterator[Order]:
+    own, details = case["id"], case["details"]
+    tried = case["status"] in (FAILED, ABORTED) and case["kind"] in WORK
+    left = any(one["status"] == FAILED for one in case.get("servers", ()))
+    if tried and (left or not details.get("back_at")):
+        said = "The guards are asked again, and that the host is off must be proven anew."
+        if details.get("back_at"):
+            said = "The host is in use again: servers that did not leave it start there."
+        yield Order("retry", "Try again", said, _command("retry", own), "main", needs_reason=False)
+    if waits_for_approval(case):
+        yield _approval(domain)
+    if case["status"] in LIVING and case["kind"] == HOST and _lacks_proof(details):
+        said = (
+            "Its servers are started elsewhere on your word: if it is not off, they run twice and"
+            " destroy their disks. Look at the machine, or pull the plug, before you say it."
+        )
+        command = _command("confirm-off", own, "--reason", "TEXT")
+        sure = f"Is {case['host']} off, seen with your own eyes?"
+        yield Order("confirm-off", f"{case['host']} is off", said, command, "bad", confirm=sure)
+    if case["status"] in LIVING:
+        said = "Nothing more is begun for it; servers that are on their way arrive."
+        command = _command("abort", own, "--reason", "TEXT")
+        sure = "Begin nothing more for this incident?"
+        yield Order("abort", "Abort", said, command, "bad", confirm=sure)
+
+
+def _approval(domain: str) -> Order:
+    """It takes the guard against mass failures away, so it says where."""
+    where = f"in {domain}" if domain else "everywhere"
+    said = f"So much did fail {where}: what is held for that {where} goes on, for an hour."
+    if not domain:
+        said += " It counts for every rack, because nobody knows which one this host is in."
+    command = _command("approve", *(("--domain", domain) if domain else ()), "--reason", "TEXT")
+    sure = f"Let recovery go on {where}, however many hosts are down there, for an hour?"
+    label = f"Approve: so much did fail {where}"
+    hidden = {"domain": domain}
+    return Order("approve", label, said, command, "bad", confirm=sure, hidden=hidden)
+
+
+def _command(*words: str) -> Sequence[str]:
+    return ("holdfast", "incident", *words)
+
+
+def _says_no(case: Mapping[str, Any]) -> str:
+    """The first guard that does; it decides."""
+    return next((one["guard"] for one in case["verdicts"] if not one["passed"]), "")
+
+
+def _lacks_proof(details: Mapping[str, Any]) -> bool:
+    return not details.get("evidence") and not details.get("confirmed_off")
+
+
+# Where the seconds of an incident went: noticed, judged, fenced, moved, verified, one after the
+# other from the first missed sample on. Values in, values out; the incident is as the API shows
+# it.
+#
+#     [Phase("noticed", …, seconds=3.1), Phase("judged", …), …]
+
+
+PHASE_DONE, BUSY, TO_COME = "done", "under way", "to come"
+#: The phase of each step, by kind; a step that a site put between them is a phase by itself.
+_OF: Final[Mapping[str, Mapping[str, str]]] = {
+    "host": {
+        "guards": "judged",
+        "fence": "fenced",
+        "tell": "told and repaired",
+        "repair": "told and repaired",
+        "prepare": "moved",
+        "move": "moved",
+        "verify": "verified",
+        "report": "closed",
+    },
+    "guest": {
+        "guards": "judged",
+        "stop": "stopped",
+        "start": "started",
+        "confirm": "verified",
+        "elsewhere": "moved",
+        "report": "closed",
+    },
+    "process": {
+        "guards": "judged",
+        "disable": "disabled",
+        "confirm": "verified",
+        "report": "closed",
+    },
+}
+#: What steps say that had nothing to do.
+_IDLE: Final = ("over", "not needed")
+#: Who saw it earlier than that before it was opened has a clock that is wrong.
+LONGEST: Final = timedelta(days=1)
+#: A phase is drawn so wide at least, of all: it can be seen and pointed at.
+_LEAST: Final = 0.03
+
+
+@dataclass(frozen=True)
+class Phase:
+    """`x` and `width` are percent of the bar; 0 for what is to come."""
+
+    name: str
+    state: str
+    begin: datetime | None
+    end: datetime | None
+    sentence: str = ""
+    x: float = 0.0
+    width: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        if self.begin is None or self.end is None:
+            return 0.0
+        return max(0.0, (self.end - self.begin).total_seconds())
+
+    @property
+    def slug(self) -> str:
+        return self.name.split()[0]
+
+
+def first(case: Mapping[str, Any], seen: Sequence[Mapping[str, Any]] = ()) -> datetime:
+    """When the first sample was missed: the earliest that anybody's evidence says."""
+    opened = read_time(case["opened_at"])
+    said = [*_sinces(case["details"].get("seen")), *(row.get("since") for row in seen)]
+    said += [one["generated_at"] for one in case["reports"]]
+    times = [at for one in said if (at := api_calls.time(one)) and opened - LONGEST <= at <= opened]
+    return min([opened, *times])
+
+
+def _sinces(votes: Any) -> Iterator[Any]:
+    for vote in api_calls.votes(votes):
+        yield vote.get("since")
+        for one in api_calls.networks(vote).values():
+            if one.get("health") == "down":
+                yield one.get("since")
+
+
+def phases(case: Mapping[str, Any], begin: datetime, now: datetime) -> Sequence[Phase]:
+    """From the first missed sample on, without gaps; those to come have no times."""
+    opened = read_time(case["opened_at"])
+    seen = str(case["seen"] or case["cause"])
+    found = [Phase("noticed", PHASE_DONE, begin, opened, seen)]
+    if retried := api_calls.time(case["details"].get("retried_at")):
+        tried = entries(case["details"].get("attempts"))
+        said = "; ".join(f"{one['status']}: {one['sentence']}" for one in tried)
+        found.append(Phase("tried before", PHASE_DONE, opened, retried, said))
+    for name, steps in _grouped(case):
+        found.append(_phase(name, list(steps), found[-1].end, now))
+    found = [_with_holds(one, case) if one.name == "judged" else one for one in found]
+    if api_calls.known(case["details"].get("evidence")).get("kind") != "fenced":
+        found = [replace(one, name="proven off") if one.name == "fenced" else one for one in found]
+    return _drawn([*found, *_rest(case, found, now)])
+
+
+def _grouped(case: Mapping[str, Any]) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
+    of = _OF.get(case["kind"], {})
+    shown = [one for one in case["steps"] if one["sentence"] not in _IDLE]
+    return groupby(shown, key=lambda one: of.get(one["name"], one["name"]))
+
+
+def _phase(
+    name: str, steps: Sequence[Mapping[str, Any]], begin: datetime | None, now: datetime
+) -> Phase:
+    said = "; ".join(one["sentence"] for one in steps if one["sentence"])
+    states = {one["status"] for one in steps}
+    if begin is None or states == {TO_COME}:
+        return Phase(name, TO_COME, None, None, said)
+    if states != {PHASE_DONE}:
+        return Phase(name, BUSY, begin, max(begin, now), said)
+    ended = [at for one in steps if (at := api_calls.time(one["finished_at"]))]
+    return Phase(name, PHASE_DONE, begin, max([begin, *ended]), said)
+
+
+def _with_holds(judged: Phase, case: Mapping[str, Any]) -> Phase:
+    """Why it took so long: each reason for which it was held, once."""
+    said = [one["sentence"] for one in case["timeline"] if one["sentence"].startswith("held: ")]
+    reasons = [one for one in dict.fromkeys(said) if judged.sentence not in one]
+    return replace(judged, sentence="; ".join([*reasons, judged.sentence]))
+
+
+def _rest(case: Mapping[str, Any], found: Sequence[Phase], now: datetime) -> Iterator[Phase]:
+    """What no step stands for: an end by somebody's order, or an incident that has no work."""
+    last, closed = found[-1], api_calls.time(case["closed_at"])
+    if last.end is None or last.state != PHASE_DONE or last.name == "closed":
+        return
+    if closed is not None and closed > last.end:
+        yield Phase(f"{case['status']}", PHASE_DONE, last.end, closed, case["sentence"])
+    elif closed is None:
+        yield Phase("open", BUSY, last.end, max(last.end, now), case["sentence"])
+
+
+def _drawn(found: Sequence[Phase]) -> Sequence[Phase]:
+    lived = [one for one in found if one.begin is not None]
+    total = sum(one.seconds for one in lived) or 1.0
+    shares = [max(one.seconds / total, _LEAST) for one in lived]
+    places, x = iter(shares), 0.0
+    drawn = []
+    for one in found:
+        if one.begin is None:
+            drawn.append(one)
+            continue
+        width = 100 * next(places) / sum(shares)
+        drawn.append(replace(one, x=round(x, 3), width=round(width, 3)))
+        x += width
+    return drawn
+
+
+def total(found: Sequence[Phase]) -> float:
+    return sum(one.seconds for one in found)
+
+
+# Everything that happened in an incident, in its order: what was seen, decided, done and moved,
+# what became of reservations, how the host came back. Values in, values out.
+
+
+SEEN, DECIDED, DONE, MOVED, REPAIRED, HOST_CHANGE, PERSON = (
+    "seen",
+    "decided",
+    "done",
+    "moved",
+    "repaired",
+    "host",
+    "person",
+)
+_LEASE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
+#: Beginnings of lines that say how the incident stands.
+_STANDS: Final = re.compile(r"(\w+): ")
+#: Lines about the move of one server: which, and what.
+_MOVE: Final = re.compile(r"server (\S+) (.*)", re.DOTALL)
+_BY_ITSELF: Final = "holdfast"
+
+
+@dataclass(frozen=True)
+class Event:
+    at: datetime
+    kind: str
+    sentence: str
+    lease: str = ""  # whose page tells more
+
+    def after(self, begin: datetime) -> float:
+        return (self.at - begin).total_seconds()
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What one monitor saw on one network, since when, who confirms it, and when it said so."""
+
+    observer: str
+    network: str
+    health: str
+    since: datetime | None
+    confirmed: str
+    said: datetime | None = None
+
+
+def sights(votes: Any) -> Sequence[Sight]:
+    """Of those who voted that it is down."""
+    return [
+        _sight(str(vote.get("observer", "")), name, said, api_calls.time(vote.get("said_at")))
+        for vote in api_calls.votes(votes)
+        for name, said in api_calls.networks(vote).items()
+    ]
+
+
+def _sight(observer: str, network: str, said: Mapping[str, Any], at: datetime | None) -> Sight:
+    confirmed = said.get("confirmed_by")
+    by = ", ".join(map(str, confirmed)) if isinstance(confirmed, list) else ""
+    since = api_calls.time(said.get("since"))
+    return Sight(observer, network, str(said.get("health", "")), since, by, at)
+
+
+def events(
+    case: Mapping[str, Any],
+    lines: Sequence[Mapping[str, Any]],
+    observed: Sequence[Mapping[str, Any]] = (),
+) -> Sequence[Event]:
+    """`lines` of the audit that are about its host; what was `observed` of it."""
+    found = [
+        *_seen(case),
+        *_reported(case),
+        *(_observed(one) for one in observed),
+        *_written(case),
+        *_steps(case),
+        *_attempts(case),
+        *_guest(case),
+        *_moves(case),
+        *_back(case),
+        *(_line(one) for one in lines),
+    ]
+    return sorted(found, key=lambda one: one.at)
+
+
+def _seen(case: Mapping[str, Any]) -> Iterator[Event]:
+    for one in sights(case["details"].get("seen")):
+        if one.since is not None and one.health == "down":
+            by = f" ({one.confirmed})" if one.confirmed else ""
+            yield Event(one.since, SEEN, f"{one.network} down, says {one.observer}{by}")
+
+
+def _reported(case: Mapping[str, Any]) -> Iterator[Event]:
+    """When it is said to have happened, if that was earlier, and when we heard of it."""
+    for one in case["reports"]:
+        came, made = read_time(one["received_at"]), api_calls.time(one.get("generated_at"))
+        if made is not None and came - LONGEST <= made < came:
+            yield Event(made, SEEN, f"it happened, says a {one['type']} report")
+        said = f"a {one['type']} report came in: notification {one['id']}"
+        yield Event(came, SEEN, said)
+
+
+def _observed(row: Mapping[str, Any]) -> Event:
+    """Since when it is so; of who has a wrong clock, when we heard of it."""
+    names = ("id", "observer", "subject", "kind", "state", "since")
+    one = Observed(**{name: row[name] for name in names}, evidence=api_calls.known(row["evidence"]))
+    heard = row["created_at"]
+    at = one.since if heard - LONGEST <= one.since <= heard else heard
+    what = "" if one.what == one.state else f": {one.what}"
+    return Event(at, SEEN, f"{one.kind} {one.state}, says {one.observer}{what}")
+
+
+def _written(case: Mapping[str, Any]) -> Iterator[Event]:
+    """What steps and moves say again is left to them; of moves that are tries in vain."""
+    known = {one["sentence"] for one in case["steps"]}
+    moves = {one["server"]: one for one in case["servers"]}
+    for one in case["timeline"]:
+        if tried := _MOVE.match(one["sentence"]):
+            move = moves.get(tried[1], {"name": tried[1], "ended_at": None})
+            if one["at"] != move["ended_at"]:
+                yield Event(read_time(one["at"]), MOVED, f"{move['name']}: {tried[2]}")
+            continue
+        said = _STANDS.match(one["sentence"])
+        rest = one["sentence"][said.end() :] if said else one["sentence"]
+        if rest in known and said and said[1] == "running":
+            continue
+        kind = DECIDED if one["actor"] == _BY_ITSELF else PERSON
+        yield Event(read_time(one["at"]), kind, one["sentence"])
+
+
+def _steps(case: Mapping[str, Any]) -> Iterator[Event]:
+    for one in case["steps"]:
+        if one["finished_at"]:
+            yield Event(read_time(one["finished_at"]), DONE, f"{one['name']}: {one['sentence']}")
+
+
+def _attempts(case: Mapping[str, Any]) -> Iterator[Event]:
+    """What was asked of the fence, now and in attempts before a retry, and the steps of those."""
+    details = case["details"]
+    before = entries(details.get("attempts"))
+    for one in (*before, details):
+        for entry in entries(one.get("fence_requests")):
+            said = (
+                "the fence was asked to switch it off" if entry.get("asked") else "fencing failed"
+            )
+            answer = entry.get("refused") or entry.get("failed")
+            joined = " and answered: " if entry.get("asked") else ": "
+            yield Event(read_time(entry["at"]), DONE, f"{said}{joined}{answer}" if answer else said)
+    for number, one in enumerate(before, 1):
+        for step in one["steps"]:
+            if step["at"]:
+                said = f"attempt {number}: {step['name']}: {step['sentence']}"
+                yield Event(read_time(step["at"]), DONE, said)
+
+
+def _guest(case: Mapping[str, Any]) -> Iterator[Event]:
+    """When a guest died and when it ran again."""
+    if case.get("kind") != GUEST:
+        return
+    name = case.get("server_name") or case.get("server") or "it"
+    for key, kind, said in (("reported_at", SEEN, "failed"), ("ran_again_at", DONE, "ran again")):
+        if (at := api_calls.time(case["details"].get(key))) is not None:
+            yield Event(at, kind, f"{name} {said}")
+
+
+def _moves(case: Mapping[str, Any]) -> Iterator[Event]:
+    for one in case["servers"]:
+        where = f"{one['from']} → {one['to']}" if one["to"] else one["from"]
+        if one["started_at"]:
+            now = f"{where}, under way" if not one["ended_at"] else f"leaves {one['from']}"
+            yield Event(read_time(one["started_at"]), MOVED, f"{one['name']}: {now}")
+        if one["ended_at"]:
+            said = f"{one['name']}: {where}, {one['status']}: {one['message']}"
+            yield Event(read_time(one["ended_at"]), MOVED, said)
+
+
+def _back(case: Mapping[str, Any]) -> Iterator[Event]:
+    if (at := api_calls.time(case["details"].get("back_at"))) is not None:
+        yield Event(at, HOST_CHANGE, f"{case['host']} came back and is in use again")
+
+
+def _line(line: Mapping[str, Any]) -> Event:
+    lease = line["subject"] if _LEASE.fullmatch(line["subject"]) else ""
+    return Event(line["at"], REPAIRED if lease else HOST_CHANGE, line["sentence"], lease)
+
 
 PATH: Final = f"{PREFIX}/incidents"
 #: Of those that are over, so many on a page; of the others, so many at all.
@@ -36,16 +464,16 @@ _NOTHING_SAID: Final[Given] = {}
 # many
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     return page(ask, "incidents.html", title="Incidents", **_list(ask))
 
 
-def listed(ask: Ask) -> Reply:
+def listed(ask: Request) -> Response:
     """The tables alone, when something changed."""
     return part(ask, "incidents_list.html", **_list(ask))
 
 
-def _list(ask: Ask) -> dict[str, Any]:
+def _list(ask: Request) -> dict[str, Any]:
     given = {name: str(ask.query[name]).strip() for name in FILTERS if ask.query.get(name)}
     marker = str(ask.query.get("marker", ""))
     wants_open = given.get("open") != "false" and given.get("status", LIVING[0]) in LIVING
@@ -68,12 +496,12 @@ def _list(ask: Ask) -> dict[str, Any]:
         "statuses": list(INCIDENT),
         "kinds": list(KINDS),
         "segments": sorted(ask.services.store.cases.segment_names().values()),
-        "command": _command(given, marker),
+        "command": _incidents_command(given, marker),
     }
 
 
-def _found(ask: Ask, asked: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
-    answer = inside.call(ask, incidents.index, query={**asked, "limit": limit})
+def _found(ask: Request, asked: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
+    answer = api_calls.call(ask, incidents.index, query={**asked, "limit": limit})
     return [{**one, "took": _took(one, ask.services.clock.now())} for one in answer["incidents"]]
 
 
@@ -82,7 +510,7 @@ def _took(one: Mapping[str, Any], now: datetime) -> float:
     return max(0.0, (end - read_time(one["opened_at"])).total_seconds())
 
 
-def _command(given: Mapping[str, str], marker: str) -> list[str]:
+def _incidents_command(given: Mapping[str, str], marker: str) -> list[str]:
     line = ["holdfast", "incident", "list"]
     for name, value in given.items():
         if name == "open":
@@ -95,30 +523,30 @@ def _command(given: Mapping[str, str], marker: str) -> list[str]:
 # one
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     return _page(ask)
 
 
-def body(ask: Ask) -> Reply:
+def body(ask: Request) -> Response:
     """All that changes while it goes on."""
     return part(ask, "incident_parts.html", **_case(ask))
 
 
-def _page(ask: Ask, why: str = "", status: int = 200, given: Given = _NOTHING_SAID) -> Reply:
+def _page(ask: Request, why: str = "", status: int = 200, given: Given = _NOTHING_SAID) -> Response:
     """`given` is what somebody typed, by the name of the order."""
     shown = {**_case(ask), "given": given}
     title = f"{shown['case']['host'] or shown['case']['subject']}, {shown['case']['status']}"
     return page(ask, "incident.html", title=title, status=status, here=_own(ask), why=why, **shown)
 
 
-def _case(ask: Ask) -> dict[str, Any]:
+def _case(ask: Request) -> dict[str, Any]:
     own = {"incident_id": ask.path["incident_id"]}
-    case = inside.call(ask, incidents.show, path=own)["incident"]
-    story = inside.call(ask, incidents.explain, path=own)["explanation"]
+    case = api_calls.call(ask, incidents.show, path=own)["incident"]
+    story = api_calls.call(ask, incidents.explain, path=own)["explanation"]
     seen = ask.services.store.cases.observations(case["id"])
     now = ask.services.clock.now()
-    begin = phases.first(case, seen)
-    drawn = phases.phases(case, begin, now)
+    begin = first(case, seen)
+    drawn = phases(case, begin, now)
     lines = _lines(ask, case, begin)
     told = lines[:MOST_LINES]
     return {
@@ -127,9 +555,9 @@ def _case(ask: Ask) -> dict[str, Any]:
         "story": story,
         "seen": seen,
         "sights": sights(case["details"].get("seen")),
-        "votes": hearsay.votes(case["details"].get("seen")),
+        "votes": api_calls.votes(case["details"].get("seen")),
         "phases": drawn,
-        "took": phases.total(drawn),
+        "took": total(drawn),
         "begin": begin,
         "events": events(case, told, seen),
         "more_lines": len(lines) > len(told),
@@ -140,7 +568,7 @@ def _case(ask: Ask) -> dict[str, Any]:
         "moves_ended": sum(bool(one["ended_at"]) for one in case["servers"]),
         "paused": _paused(ask, case),
         "lengths": LENGTHS,
-        "pause_command": switch_commands.pause({}),
+        "pause_command": switch_pages.pause_command({}),
     }
 
 
@@ -153,7 +581,7 @@ _NOTHING: Final[Mapping[str, Any]] = {
 }
 
 
-def _lines(ask: Ask, case: Mapping[str, Any], begin: datetime) -> Sequence[Mapping[str, Any]]:
+def _lines(ask: Request, case: Mapping[str, Any], begin: datetime) -> Sequence[Mapping[str, Any]]:
     """Of the audit: what became of the host, and of reservations that had it. One more than are
     shown, if there are more. It is about all projects: who reads all of the audit reads it."""
     if not (ask.may(AUDIT) and ask.caller.is_admin):
@@ -167,16 +595,16 @@ def _lines(ask: Ask, case: Mapping[str, Any], begin: datetime) -> Sequence[Mappi
     return found
 
 
-def _domain(ask: Ask, case: Mapping[str, Any]) -> str:
+def _domain(ask: Request, case: Mapping[str, Any]) -> str:
     """The rack or zone that an approval would be about."""
     return ask.services.store.cases.domain(case["host"]) if waits_for_approval(case) else ""
 
 
-def _paused(ask: Ask, case: Mapping[str, Any]) -> Mapping[str, Any]:
+def _paused(ask: Request, case: Mapping[str, Any]) -> Mapping[str, Any]:
     """Which switches stand: everywhere, and of its segment."""
     if not ask.may("holdfast:pause:list"):
         return {"everywhere": None, "segment": None}
-    rows = inside.call(ask, pauses.index)["pauses"]
+    rows = api_calls.call(ask, switches.list_pauses)["pauses"]
     of = {one["segment_id"] or "": one for one in rows}
     segment = case["segment_id"]
     return {"everywhere": of.get(""), "segment": of.get(segment) if segment else None}
@@ -185,46 +613,46 @@ def _paused(ask: Ask, case: Mapping[str, Any]) -> Mapping[str, Any]:
 # orders
 
 
-def retry(ask: Ask) -> Reply:
+def retry(ask: Request) -> Response:
     return _order(ask, "retry", incidents.retry, "it is tried again")
 
 
-def abort(ask: Ask) -> Reply:
+def abort(ask: Request) -> Response:
     return _order(ask, "abort", incidents.abort, "aborted: nothing more is begun")
 
 
-def confirm_off(ask: Ask) -> Reply:
+def confirm_off(ask: Request) -> Response:
     said = "your word is taken: the host is off"
     return _order(ask, "confirm-off", incidents.confirm_off, said)
 
 
-def approve(ask: Ask) -> Reply:
+def approve(ask: Request) -> Response:
     """Where its host is, and nowhere else: that is what the page said."""
     own = {"incident_id": ask.path["incident_id"]}
     try:
-        case = inside.call(ask, incidents.show, path=own)["incident"]
+        case = api_calls.call(ask, incidents.show, path=own)["incident"]
         domain = ask.services.store.cases.domain(case["host"])
         given = {"reason": ask.body.get("reason", "")} | ({"domain": domain} if domain else {})
         if ask.body.get("domain", domain) != domain:
             raise Conflict(f"its host is in {domain or 'no known rack'} now: look again")
-        held = inside.call(ask, pauses.approve, body=given)["approval"]["held"]
+        held = api_calls.call(ask, switches.approve, body=given)["approval"]["held"]
     except HoldfastError as error:
         return _again(ask, "approve", error)
     where = f"in {domain}" if domain else "everywhere"
     return away(_own(ask), said=f"approved {where} for an hour: {held} held incidents look again")
 
 
-def _order(ask: Ask, name: str, handler: Callable[[Ask], Reply], said: str) -> Reply:
+def _order(ask: Request, name: str, handler: Callable[[Request], Response], said: str) -> Response:
     own = {"incident_id": ask.path["incident_id"]}
     given = ask.body.get("reason", "")
     try:
-        inside.call(ask, handler, path=own, body={"reason": given} if given else {})
+        api_calls.call(ask, handler, path=own, body={"reason": given} if given else {})
     except HoldfastError as error:
         return _again(ask, name, error)
     return away(_own(ask), said=said)
 
 
-def _again(ask: Ask, name: str, error: HoldfastError) -> Reply:
+def _again(ask: Request, name: str, error: HoldfastError) -> Response:
     """The page once more, with what was wrong and what was entered."""
     missing = error.message.startswith("Missing parameter reason")
     why = "say why: it is kept for those who ask later" if missing else error.message
@@ -232,5 +660,5 @@ def _again(ask: Ask, name: str, error: HoldfastError) -> Reply:
     return again(ask, lambda: _page(ask, why, error.status, given), error)
 
 
-def _own(ask: Ask) -> str:
+def _own(ask: Request) -> str:
     return f"{PATH}/{quote(ask.path['incident_id'], safe='')}"

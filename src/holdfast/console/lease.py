@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1 import repair
+from holdfast.api.request import Request, Response
 from holdfast.api.reservation_v1 import leases
 from holdfast.client import dates
-from holdfast.console import inside, lease_chain
+from holdfast.console import api_calls
+from holdfast.console import leases as lease_pages
 from holdfast.console.leases import HERE, outcome
 from holdfast.console.pages import away, page, part
+from holdfast.db.audit import Wanted
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
-from holdfast.store.audit_list import Wanted
 
 #: Lines of its history that are shown; of what is older, so many of each that says something of
 #: how it came to be as it is.
@@ -23,12 +24,12 @@ AUDIT: Final = "holdfast:audit:list"
 Lines = Sequence[Mapping[str, Any]]
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     shown = _shown(ask, _lease(ask))
     return page(ask, "lease.html", title=f"Lease {shown['lease']['name']}", **shown)
 
 
-def state(ask: Ask) -> Reply:
+def state(ask: Request) -> Response:
     """The page's contents, when something changed."""
     try:
         shown = _shown(ask, _lease(ask))
@@ -37,7 +38,7 @@ def state(ask: Ask) -> Reply:
     return part(ask, "lease_state.html", **shown)
 
 
-def dates_form(ask: Ask) -> Reply:
+def dates_form(ask: Request) -> Response:
     """Another end, as it was pulled in the calendar: `?end=…`."""
     lease = _lease(ask)
     shown = _form(lease, {**_known(lease), **_given(ask.query)}, None)
@@ -48,7 +49,7 @@ def dates_form(ask: Ask) -> Reply:
     return page(ask, "lease_dates.html", title=f"Change lease {lease['name']}", **shown)
 
 
-def change(ask: Ask) -> Reply:
+def change(ask: Request) -> Response:
     """`do` is check, check+1h, check-1h, or change; change@START/END takes what was offered."""
     lease = _lease(ask)
     given = {**_known(lease), **_given(ask.body)}
@@ -63,7 +64,7 @@ def change(ask: Ask) -> Reply:
         )
         return _answer(ask, lease, given, found, error.status)
     if verb != "change":
-        differs = lease_chain.differences(lease, made)
+        differs = lease_pages.differences(lease, made)
         found = outcome(lease=made, differs=differs, command=_same(lease, body), end=given["end"])
         return _answer(ask, lease, given, found)
     said = f"Lease {made['name']} is changed."
@@ -72,46 +73,46 @@ def change(ask: Ask) -> Reply:
     return away(f"{HERE}/{lease['id']}", said=said)
 
 
-def end(ask: Ask) -> Reply:
+def end(ask: Request) -> Response:
     body = {"end_date": "now"}
-    lease = inside.call(ask, leases.update, path=_path(ask), body=body)["lease"]
+    lease = api_calls.call(ask, leases.update, path=_path(ask), body=body)["lease"]
     return away(f"{HERE}/{lease['id']}", said=f"Lease {lease['name']} ends now.")
 
 
-def delete(ask: Ask) -> Reply:
+def delete(ask: Request) -> Response:
     lease = _lease(ask)
-    inside.call(ask, leases.delete, path=_path(ask))
+    api_calls.call(ask, leases.delete, path=_path(ask))
     return away(HERE, said=f"Lease {lease['name']} is deleted.")
 
 
-def acknowledge(ask: Ask) -> Reply:
+def acknowledge(ask: Request) -> Response:
     lease = _lease(ask)
-    inside.call(ask, repair.acknowledge, path=_path(ask))
+    api_calls.call(ask, repair.acknowledge, path=_path(ask))
     return away(f"{HERE}/{lease['id']}", said="It is noted that you have seen it.")
 
 
 # what is shown
 
 
-def _path(ask: Ask) -> dict[str, str]:
+def _path(ask: Request) -> dict[str, str]:
     return {"lease_id": ask.path["lease_id"]}
 
 
-def _lease(ask: Ask) -> dict[str, Any]:
-    found: dict[str, Any] = inside.call(ask, leases.show, path=_path(ask))["lease"]
+def _lease(ask: Request) -> dict[str, Any]:
+    found: dict[str, Any] = api_calls.call(ask, leases.show, path=_path(ask))["lease"]
     return found
 
 
-def _shown(ask: Ask, lease: dict[str, Any]) -> dict[str, Any]:
+def _shown(ask: Request, lease: dict[str, Any]) -> dict[str, Any]:
     history, older = _history(ask, lease["id"])
     for one in lease["reservations"]:
-        one["asked"] = lease_chain.asked(one)
+        one["asked"] = lease_pages.asked(one)
     ends, starts = (dates.from_wire(lease[name]) for name in ("end_date", "start_date"))
     return {
         **_form(lease, _known(lease), None),
-        "chain": lease_chain.chain(lease, [*history, *older]),
-        "flags": lease_chain.flags(lease),
-        "healed": lease_chain.healed([*history, *older]),
+        "chain": lease_pages.chain(lease, [*history, *older]),
+        "flags": lease_pages.flags(lease),
+        "healed": lease_pages.healed([*history, *older]),
         "changed": any(one["resources_changed"] for one in lease["reservations"]),
         "history": history,
         "more": len(history) == _HISTORY and _HISTORY,
@@ -119,7 +120,7 @@ def _shown(ask: Ask, lease: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _history(ask: Ask, lease_id: str) -> tuple[Lines, Lines]:
+def _history(ask: Request, lease_id: str) -> tuple[Lines, Lines]:
     """Its lines of the audit, for who may read that: the last ones, and of older ones those that
     tell when it came to a state and what was done about its resources."""
     if not ask.may(AUDIT):
@@ -132,7 +133,7 @@ def _history(ask: Ask, lease_id: str) -> tuple[Lines, Lines]:
     before = replace(wanted, older_than=last[-1]["id"], limit=_TELLING)
     found = {
         line["id"]: line
-        for text in lease_chain.TELLING
+        for text in lease_pages.TELLING
         for line in ask.services.store.audit.list_all(replace(before, text=text))
     }
     return last, [found[one] for one in sorted(found, reverse=True)]
@@ -145,12 +146,12 @@ def _form(
 
 
 def _answer(
-    ask: Ask,
+    ask: Request,
     lease: Mapping[str, Any],
     given: Mapping[str, str],
     found: Mapping[str, Any],
     status: int = 200,
-) -> Reply:
+) -> Response:
     shown = _form(lease, given, found)
     if "part" in ask.body:
         return part(ask, "lease_outcome.html", **shown)
@@ -192,7 +193,7 @@ def _meant(given: dict[str, str], verb: str, instead: str) -> dict[str, str]:
     return {**given, "end": dates.on_wire(moved)}
 
 
-def _body(ask: Ask, lease: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+def _body(ask: Request, lease: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
     """What differs from what it is."""
     known, now = _known(lease), ask.services.clock.now()
     body: dict[str, Any] = {} if given["name"] == known["name"] else {"name": given["name"]}
@@ -206,9 +207,9 @@ def _body(ask: Ask, lease: Mapping[str, Any], given: Mapping[str, str]) -> dict[
     return body
 
 
-def _changed(ask: Ask, body: dict[str, Any], dry_run: bool) -> Any:
+def _changed(ask: Request, body: dict[str, Any], dry_run: bool) -> Any:
     asked = {**body, "dry_run": True} if dry_run else body
-    return inside.call(ask, leases.update, path=_path(ask), body=asked)["lease"]
+    return api_calls.call(ask, leases.update, path=_path(ask), body=asked)["lease"]
 
 
 def _same(lease: Mapping[str, Any], body: Mapping[str, Any]) -> list[str]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logging in and out, and the theme that somebody likes."""
 
-from holdfast.api import forms
-from holdfast.api.ask import Ask, Reply
+from holdfast.api import login
 from holdfast.api.login import LoginWanted
+from holdfast.api.request import Request, Response
 from holdfast.console.pages import PREFIX, THEME, THEMES, away, cookie, local, page
 from holdfast.model.errors import Forbidden, InvalidInput, TooMany, Unavailable
 
@@ -18,35 +18,35 @@ _FIELDS = {
 }
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     if not ask.services.login.fields:
         return away("/")
     return _page(ask, ask.query.get("next", "/"), "")
 
 
-def enter(ask: Ask) -> Reply:
+def enter(ask: Request) -> Response:
     then = ask.body.get("next", "/")
     try:
         entered = ask.services.login.enter(ask.body, ask.address)
     except (LoginWanted, Forbidden, TooMany, Unavailable) as error:
         return _page(ask, then, error.message, error.status)
     _leave(ask)  # what was open in this browser before is over
-    session = cookie(forms.SESSION, entered.cookie, entered.lasts_s)
+    session = cookie(login.SESSION, entered.cookie, entered.lasts_s)
     # a new word for forms with every session: the old page of somebody else is worth nothing
-    return away(local(then), cookies=(session, cookie(forms.COOKIE, forms.new_cookie())))
+    return away(local(then), cookies=(session, cookie(login.COOKIE, login.new_cookie())))
 
 
-def leave(ask: Ask) -> Reply:
+def leave(ask: Request) -> Response:
     _leave(ask)
-    return away(f"{PREFIX}/login", cookies=(cookie(forms.SESSION, "", 0),))
+    return away(f"{PREFIX}/login", cookies=(cookie(login.SESSION, "", 0),))
 
 
-def _leave(ask: Ask) -> None:
-    if known := ask.cookies.get(forms.SESSION, ""):
+def _leave(ask: Request) -> None:
+    if known := ask.cookies.get(login.SESSION, ""):
         ask.services.login.leave(known)
 
 
-def theme(ask: Ask) -> Reply:
+def theme(ask: Request) -> Response:
     chosen = ask.body.get("theme", "")
     if chosen not in ("", *THEMES):
         raise InvalidInput(f"there is no theme {chosen[:40]!r}: {', '.join(THEMES)}")
@@ -54,7 +54,7 @@ def theme(ask: Ask) -> Reply:
     return away(local(ask.body.get("next", "/")), cookies=(kept,))
 
 
-def _page(ask: Ask, then: str, why: str, status: int = 200) -> Reply:
+def _page(ask: Request, then: str, why: str, status: int = 200) -> Response:
     fields = [(name, *_FIELDS[name]) for name in ask.services.login.fields]
     return page(
         ask,

@@ -2,19 +2,106 @@
 """The strategy as a table, with the hosts that are in each row now; and an edit of it tried before
 anybody goes by it. Nothing here changes the strategy: host monitors follow a file."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1 import monitors
-from holdfast.console import inside
-from holdfast.console.matrix_trial import Trial, compare
-from holdfast.console.pages import HEADERS, PREFIX, page, part
-from holdfast.console.problems import by_line, entered
-from holdfast.model import matrix
+from holdfast.api.request import Request, Response
+from holdfast.console import api_calls
+from holdfast.console.pages import HEADERS, PREFIX, by_line, entered, page, part
+from holdfast.hostmonitor import matrix
+from holdfast.hostmonitor.matrix import (
+    ALERT,
+    DOWN,
+    NONE,
+    RECOVERY,
+    UNDECIDED,
+    UNKNOWN,
+    UP,
+    Answer,
+    InvalidDocument,
+    Matrix,
+)
+from holdfast.hostmonitor.matrix_file import written
 from holdfast.model.errors import Conflict, NotFound
-from holdfast.model.matrix import DOWN, UNKNOWN, UP, BadStrategy
-from holdfast.model.matrix_text import written
-from holdfast.model.yaml_lines import MAX_BYTES
+from holdfast.runtime.documents import MAX_BYTES
+
+# Two strategies side by side: what each says of every combination, how many hosts are in it now,
+# and for which of them something else would follow. Values in, values out.
+
+
+@dataclass(frozen=True)
+class Row:
+    """One health of the networks, by name: what is said of it, now and then."""
+
+    health: Mapping[str, str]
+    hosts: Sequence[str]
+    now: Answer
+    then: Answer
+
+    @property
+    def differs(self) -> bool:
+        return (self.now.action, self.now.for_s) != (self.then.action, self.then.for_s)
+
+
+@dataclass(frozen=True)
+class Trial:
+    networks: Sequence[str]
+    rows: Sequence[Row]
+    warning: str = ""  # names the rows that the new strategy leaves out
+
+    @property
+    def changed(self) -> Sequence[Row]:
+        """Rows that differ, with hosts in them."""
+        return [row for row in self.rows if row.differs and row.hosts]
+
+    @property
+    def differing(self) -> int:
+        return sum(row.differs for row in self.rows)
+
+    def becoming(self, action: str) -> list[str]:
+        """Hosts about which that would be done, and is not now."""
+        rows = [r for r in self.rows if r.then.action == action != r.now.action]
+        return [host for row in rows for host in row.hosts]
+
+    @property
+    def sentence(self) -> str:
+        if not self.differing:
+            return "It says the same of every combination as the strategy in force."
+        many = "1 row differs" if self.differing == 1 else f"{self.differing} rows differ"
+        moved = [
+            f"{len(found)} {word}" for action, word in _WORDS if (found := self.becoming(action))
+        ]
+        later = sum(len(row.hosts) for row in self.changed if row.now.action == row.then.action)
+        moved += [f"{later} would wait for another time"] if later else []
+        if not moved:
+            return f"{many}; for no host anything would change now."
+        return f"{many}; of the hosts as they are now, {', '.join(moved)}."
+
+
+_WORDS = (
+    (RECOVERY, "would be recovered"),
+    (ALERT, "would raise an alert"),
+    (NONE, "would be left alone"),
+    (UNDECIDED, "would be undecided"),
+)
+
+
+def compare(now: Matrix, then: Matrix, shown: Mapping[str, Any]) -> Trial:
+    """`shown`: the matrix as the API shows it, with the hosts of each row."""
+    blind = shown["blind"]
+    rows = [
+        Row(
+            one["health"],
+            one["hosts"],
+            now.answer(one["health"], blind),
+            then.answer(one["health"], blind),
+        )
+        for one in (*shown["rows"], *shown["undecided"])
+    ]
+    return Trial(now.networks, rows, then.warning)
+
 
 #: Of a row so many hosts are named; all of them are on its own page.
 NAMED = 4
@@ -24,17 +111,17 @@ FILE = "strategy.yaml"
 PATH = f"{PREFIX}/matrix"
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     found = _found(ask)
     text = written(matrix.from_plain(found["strategy"])) if found["strategy"] else ""
     return page(ask, "matrix.html", title="Strategy", named=NAMED, text=text, found=found)
 
 
-def table(ask: Ask) -> Reply:
+def table(ask: Request) -> Response:
     return part(ask, "matrix_table.html", named=NAMED, found=_found(ask))
 
 
-def row(ask: Ask) -> Reply:
+def row(ask: Request) -> Response:
     """Every host of one row; which one is said by network: ?storage=down&…"""
     found = _found(ask)
     health = {name: ask.query.get(name, "") for name in found["networks"]}
@@ -47,29 +134,29 @@ def row(ask: Ask) -> Reply:
     return page(ask, "matrix_row.html", title=title, health=health, hosts=hosts, said=said)
 
 
-def try_it(ask: Ask) -> Reply:
+def try_it(ask: Request) -> Response:
     """What would follow; nothing is changed."""
     text = _text(ask)
     try:
         trial = _tried(ask, text)
-    except BadStrategy as error:
+    except InvalidDocument as error:
         return _refused(ask, text, error)
     shown: dict[str, Any] = {"text": text, "trial": trial, "file": FILE}
     return page(ask, "matrix_try.html", title="Strategy, tried", here=PATH, **shown)
 
 
-def download(ask: Ask) -> Reply:
+def download(ask: Request) -> Response:
     """As a file, if it is a strategy at all."""
     text = _text(ask)
     try:
         _tried(ask, text)
-    except BadStrategy as error:
+    except InvalidDocument as error:
         return _refused(ask, text, error)
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{FILE}"'}
-    return Reply(text.encode(), 200, headers, "application/yaml; charset=utf-8")
+    return Response(text.encode(), 200, headers, "application/yaml; charset=utf-8")
 
 
-def _tried(ask: Ask, text: str) -> Trial:
+def _tried(ask: Request, text: str) -> Trial:
     found = _found(ask)
     if not found["strategy"]:
         raise Conflict("no monitor was heard of lately, so that there is nothing to compare with")
@@ -80,15 +167,15 @@ def _tried(ask: Ask, text: str) -> Trial:
     )
 
 
-def _refused(ask: Ask, text: str, error: BadStrategy) -> Reply:
+def _refused(ask: Request, text: str, error: InvalidDocument) -> Response:
     wrong = by_line(text, error)
     shown = {"problems": wrong, "text": text, "why": "" if wrong else error.message, "trial": None}
     return page(ask, "matrix_try.html", title="Strategy", status=error.status, here=PATH, **shown)
 
 
-def _found(ask: Ask) -> dict[str, Any]:
+def _found(ask: Request) -> dict[str, Any]:
     """As the API shows it; also of rows with something unknown what follows from them."""
-    found: dict[str, Any] = inside.call(ask, monitors.show_matrix)["matrix"]
+    found: dict[str, Any] = api_calls.call(ask, monitors.show_matrix)["matrix"]
     if found["strategy"]:
         strategy = matrix.from_plain(found["strategy"])
         found["undecided"] = [
@@ -98,5 +185,5 @@ def _found(ask: Ask) -> dict[str, Any]:
     return found
 
 
-def _text(ask: Ask) -> str:
+def _text(ask: Request) -> str:
     return entered(str(ask.body.get("text", "")))

@@ -9,19 +9,59 @@ forbids scripts of others, the word for its forms, who looks, where else one can
 Templates escape everything; markup is made by `words` alone.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+import falcon
 import jinja2
 
 import holdfast
-from holdfast.api import forms
-from holdfast.api.ask import Ask, Reply
-from holdfast.console import static, words
+from holdfast.api import login
+from holdfast.api.login import LoginWanted
+from holdfast.api.request import Request, Response
+from holdfast.console import format
+from holdfast.hostmonitor.matrix import InvalidDocument
+from holdfast.model.errors import HoldfastError, NotFound, Unavailable
+
+# Styles and scripts, of our own and nobody else's. Their addresses name what is in them, so that
+# a
+# browser keeps them for as long as they stay the same.
+
+
+_FOLDER = Path(__file__).parent / "static"
+_KINDS: Final[Mapping[str, str]] = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@cache
+def _files() -> Mapping[str, bytes]:
+    return {one.name: one.read_bytes() for one in _FOLDER.iterdir() if one.suffix in _KINDS}
+
+
+@cache
+def address(name: str) -> str:
+    return f"/console/static/{name}?v={hashlib.sha256(_files()[name]).hexdigest()[:12]}"
+
+
+def show(ask: Request) -> Response:
+    name = ask.path["name"]
+    if name not in _files():
+        raise NotFound(f"there is no file {name}")
+    headers = {
+        "Cache-Control": "public, max-age=31536000, immutable",
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "default-src 'none'",
+    }
+    return Response(_files()[name], headers=headers, content_type=_KINDS[Path(name).suffix])
+
 
 PREFIX: Final = "/console"
 THEME, THEMES = "holdfast_theme", ("light", "dark")
@@ -42,7 +82,7 @@ HEADERS: Final[Mapping[str, str]] = {
     "Vary": "Cookie",
 }
 HTML: Final = "text/html; charset=utf-8"
-_FOLDER = Path(__file__).parent / "templates"
+_pages_FOLDER = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -84,28 +124,28 @@ NAVIGATION: Final[Sequence[Entry]] = (
 @cache
 def environment() -> jinja2.Environment:
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
+        loader=jinja2.FileSystemLoader(_pages_FOLDER),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= words.FILTERS
-    made.globals |= {"static": static.address, "version": holdfast.__version__}
+    made.filters |= format.FILTERS
+    made.globals |= {"static": address, "version": holdfast.__version__}
     return made
 
 
 def page(
-    ask: Ask, template: str, *, title: str, status: int = 200, here: str = "", **shown: Any
-) -> Reply:
+    ask: Request, template: str, *, title: str, status: int = 200, here: str = "", **shown: Any
+) -> Response:
     """A whole page. `here` is where it can be looked at again, if that is not where it was asked
     for: what a form was sent to answers no link."""
     cookies = dict(ask.cookies)
     fresh = []
-    if not cookies.get(forms.COOKIE):
-        cookies[forms.COOKIE] = forms.new_cookie()
-        fresh.append(cookie(forms.COOKIE, cookies[forms.COOKIE]))
+    if not cookies.get(login.COOKIE):
+        cookies[login.COOKIE] = login.new_cookie()
+        fresh.append(cookie(login.COOKIE, cookies[login.COOKIE]))
     if cookies.get(SAID):
         fresh.append(cookie(SAID, "", 0))
     frame = {
@@ -121,29 +161,29 @@ def page(
         "at": ask.at,
     }
     text = environment().get_template(template).render({**frame, **shown})
-    return Reply(text.encode(), status, HEADERS, HTML, cookies=tuple(fresh))
+    return Response(text.encode(), status, HEADERS, HTML, cookies=tuple(fresh))
 
 
 def part(
-    ask: Ask, template: str, *, headers: Mapping[str, str] | None = None, **shown: Any
-) -> Reply:
+    ask: Request, template: str, *, headers: Mapping[str, str] | None = None, **shown: Any
+) -> Response:
     """A piece of a page, which our script puts into its place."""
     text = environment().get_template(template).render({**_common(ask, ask.cookies), **shown})
-    return Reply(text.encode(), 200, {**HEADERS, **(headers or {})}, HTML)
+    return Response(text.encode(), 200, {**HEADERS, **(headers or {})}, HTML)
 
 
-def _common(ask: Ask, cookies: Mapping[str, str]) -> dict[str, Any]:
+def _common(ask: Request, cookies: Mapping[str, str]) -> dict[str, Any]:
     return {
         "caller": ask.caller,
         "may": ask.may,
-        "form_token": forms.token(cookies),
-        "form_field": forms.FIELD,
+        "form_token": login.token(cookies),
+        "form_field": login.FIELD,
         "simulated": ask.services.sim is not None,
         "now": ask.services.clock.now(),
     }
 
 
-def pauses(ask: Ask) -> Sequence[Mapping[str, Any]]:
+def pauses(ask: Request) -> Sequence[Mapping[str, Any]]:
     """Recovery that stands still is said on every page."""
     if not ask.caller or not ask.may("holdfast:pause:list"):
         return ()
@@ -157,12 +197,12 @@ def _where(scope: str, names: Mapping[str, str]) -> str:
     return f"in segment {names.get(segment, segment)}" if segment else "everywhere"
 
 
-def away(path: str, said: str = "", cookies: Sequence[str] = ()) -> Reply:
+def away(path: str, said: str = "", cookies: Sequence[str] = ()) -> Response:
     """After a change: to where it can be seen, with a sentence about it. The sentence is kept by
     a cookie, not by the address: nobody's link can put words into our mouth."""
     kept = [cookie(SAID, quote(said[:_LONGEST_SAID], safe=""), 30)] if said else []
     where = quote(path, safe="/?&=#%+,:;@!$'()*[]~")
-    return Reply(b"", 303, {**HEADERS, "Location": where}, HTML, cookies=(*kept, *cookies))
+    return Response(b"", 303, {**HEADERS, "Location": where}, HTML, cookies=(*kept, *cookies))
 
 
 def theme(cookies: Mapping[str, str]) -> str:
@@ -182,3 +222,70 @@ def local(path: str) -> str:
     """Where to go next, if that is a page of ours; the wall otherwise."""
     good = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if good else "/"
+
+
+# Errors as people see them: a page that says what and what now; the login page where nobody is
+# logged in; a short text for our script.
+
+
+#: By which our script says that it is asking, not a person.
+SCRIPT = "X-Holdfast-Script"
+STREAM = "text/event-stream"
+
+
+def refuse(req: falcon.Request, resp: falcon.Response, error: HoldfastError) -> None:
+    resp.set_headers(dict(HEADERS))
+    resp.content_type = HTML
+    if _is_script(req):
+        resp.status = falcon.code_to_http_status(error.status)
+        resp.content_type = "text/plain; charset=utf-8"
+        resp.data = error.message.encode()
+    elif isinstance(error, LoginWanted) and req.method in ("GET", "HEAD"):
+        resp.status = falcon.HTTP_303
+        resp.set_header("Location", f"{PREFIX}/login?next={quote(req.relative_uri)}")
+        resp.data = b""
+    else:
+        resp.status = falcon.code_to_http_status(error.status)
+        resp.data = _page(req.cookies, error, {})
+
+
+def _is_script(req: falcon.Request) -> bool:
+    """A browser that opens a stream of events has no header of ours, and no use for a page."""
+    return bool(req.get_header(SCRIPT)) or STREAM in (req.get_header("Accept") or "")
+
+
+def again(ask: Request, draw: Callable[[], Response], error: HoldfastError) -> Response:
+    """The page of a form that was refused, as `draw` makes it. Where that cannot be, since what it
+    shows is away as well, the refusal with what somebody wrote: to be copied. It came with the
+    word of our form: no other site can have it shown."""
+    try:
+        return draw()
+    except Unavailable:
+        entered = {name: text for name, text in ask.body.items() if text and name != "next"}
+        return Response(_page(ask.cookies, error, entered), error.status, HEADERS, HTML)
+
+
+def _page(cookies: Mapping[str, str], error: HoldfastError, entered: Mapping[str, str]) -> bytes:
+    shown: dict[str, Any] = {"error": error, "title": error.title, "theme": theme(cookies)}
+    shown["entered"] = entered
+    return environment().get_template("refusal.html").render(shown).encode()
+
+
+# What somebody wrote in a form, and what is wrong with it beside the line in which it is.
+
+
+#: The number of a line (0: the whole text), what is wrong with it, and how it is written there.
+Wrong = tuple[int, str, str]
+
+
+def entered(said: str) -> str:
+    """As it was written: forms end lines as the network does."""
+    return said.replace("\r\n", "\n")
+
+
+def by_line(text: str, error: InvalidDocument) -> Sequence[Wrong]:
+    lines = text.splitlines()
+    return [
+        (one.line, one.text, lines[one.line - 1] if 0 < one.line <= len(lines) else "")
+        for one in error.problems
+    ]

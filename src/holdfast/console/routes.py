@@ -1,28 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every page, and everything that a page can do, on one screen. `_get` shows and changes nothing;
-`_post` takes a form of ours (api/forms) and changes something by the API's own handlers."""
+`_post` takes a form of ours (api/login) and changes something by the API's own handlers."""
 
 from collections.abc import Sequence
 
-from holdfast.api.ask import Handler, Route
+from holdfast.api.request import Handler, Route
 from holdfast.console import (
     alarms,
     audit,
     calendar,
-    changes,
     hosts,
     incidents,
     lease,
     leases,
+    live,
     login,
     matrix,
     metrics,
+    pages,
     rules,
-    rules_preview,
     search,
     sim,
-    static,
-    story,
     switches,
     wall,
     what_if,
@@ -49,21 +47,21 @@ def _post(path: str, handler: Handler, rule: str | None, summary: str, max_body:
 
 # fmt: off
 ROUTES: Sequence[Route] = (
-    _get(f"{PREFIX}/static/{{name}}", static.show, None, "A style or a script"),
+    _get(f"{PREFIX}/static/{{name}}", pages.show, None, "A style or a script"),
     _get(f"{PREFIX}/login", login.show, None, "The form to log in"),
     _post(f"{PREFIX}/login", login.enter, None, "Log in"),
     _post(f"{PREFIX}/logout", login.leave, None, "Log out"),
     _post(f"{PREFIX}/theme", login.theme, None, "Choose a theme"),
-    _get(f"{PREFIX}/live", changes.live, LOOK, "What changes, as it does"),
-    _get(f"{PREFIX}/changes", changes.index, LOOK, "What changed, for who asks"),
+    _get(f"{PREFIX}/live", live.live, LOOK, "What changes, as it does"),
+    _get(f"{PREFIX}/changes", live.index, LOOK, "What changed, for who asks"),
     _get("/", wall.show, LOOK, "The wall: every host as a tile"),
     _get(f"{PREFIX}/wall/tiles", wall.fresh, LOOK, "What of the wall has changed"),
-    _get(f"{PREFIX}/story", story.show, sim.CHANGE, "What follows from what was broken"),
+    _get(f"{PREFIX}/story", wall.show_story, sim.CHANGE, "What follows from what was broken"),
     _post(f"{PREFIX}/sim", sim.do, sim.CHANGE, "Break or mend a simulated host"),
     _get(f"{PREFIX}/hosts/{{host}}", hosts.show, wall.LIST, "A host, and why it stands so"),
     _get(f"{PREFIX}/hosts/{{host}}/body", hosts.body, wall.LIST, "What changes of a host"),
     _get(f"{PREFIX}/search", search.show, LOOK, "Hosts, leases and incidents by a few letters"),
-    _get(f"{PREFIX}/what-if", what_if.show, what_if.PLAN, "What would follow if hosts died"),
+    _get(f"{PREFIX}/what-if", what_if.show, wall.PLAN, "What would follow if hosts died"),
     _get(f"{PREFIX}/matrix", matrix.show, MATRIX, "The strategy, and who is in which row"),
     _get(f"{PREFIX}/matrix/table", matrix.table, MATRIX, "The table of the strategy"),
     _get(f"{PREFIX}/matrix/row", matrix.row, MATRIX, "The hosts of one row"),
@@ -73,7 +71,12 @@ ROUTES: Sequence[Route] = (
     _get(f"{PREFIX}/metric-rows", metrics.rows, metrics.SAMPLES, "The table of hosts"),
     _get(f"{PREFIX}/metrics/{{host}}", metrics.host, metrics.SAMPLES, "The last hour of a host"),
     _get(f"{PREFIX}/metrics/{{host}}/figures", metrics.figures, metrics.SAMPLES, "Its pictures"),
-    _post(f"{PREFIX}/metrics/{{host}}/look", metrics.look, metrics.SAMPLES, "Have it send numbers"),
+    _post(
+        f"{PREFIX}/metrics/{{host}}/look",
+        metrics.watch_host,
+        metrics.SAMPLES,
+        "Have its agent send samples",
+    ),
     _get(f"{PREFIX}/alarms", alarms.show, ALARMS, "Alarms"),
     _get(f"{PREFIX}/alarms/rows", alarms.rows, ALARMS, "The table of alarms"),
     _get(f"{PREFIX}/alarms/{{alarm_id}}", alarms.one, ALARM, "An alarm, and what was said of it"),
@@ -84,7 +87,7 @@ ROUTES: Sequence[Route] = (
     _get(f"{PREFIX}/rules", rules.show, "holdfast:alarm_rules:list", "Documents of alarm rules"),
     _get(f"{PREFIX}/rules/rows", rules.rows, "holdfast:alarm_rules:list", "The table of them"),
     _get(f"{PREFIX}/rules/new", rules.new, WRITE, "Write alarm rules"),
-    _post(f"{PREFIX}/rules/preview", rules_preview.show, PREVIEW, "Try rules", RULES_BYTES),
+    _post(f"{PREFIX}/rules/preview", rules.show_preview, PREVIEW, "Try rules", RULES_BYTES),
     _post(f"{PREFIX}/rules/save", rules.save, WRITE, "Keep alarm rules", RULES_BYTES),
     _get(f"{PREFIX}/rules/of/{{rules_name}}", rules.document, RULES, "Rules, and what they were"),
     _get(f"{PREFIX}/rules/of/{{rules_name}}/state", rules.state, RULES, "What changes of them"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.api.ask import Ask, Reply
+from holdfast.api.request import Request, Response
 from holdfast.console.pages import PREFIX, away, page
 from holdfast.model.host import normalise
 
@@ -27,7 +27,7 @@ class Hit:
     keys: tuple[str, ...]  # who says one of these means it and nothing else
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     text = str(ask.query.get("q", "")).strip()[:LONGEST]
     hits = _hits(ask, text) if text else []
     if path := meant(hits, text):
@@ -45,7 +45,7 @@ def meant(hits: Sequence[Hit], text: str) -> str:
     return hits[0].path if len(hits) == 1 else ""
 
 
-def _hits(ask: Ask, text: str) -> list[Hit]:
+def _hits(ask: Request, text: str) -> list[Hit]:
     store, found = ask.services.store.search, list[Hit]()
     if ask.may(HOSTS):
         found += map(_host, store.hosts(text, MOST))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1 import sim
-from holdfast.console import inside
+from holdfast.api.request import Request, Response
+from holdfast.console import api_calls
 from holdfast.console.pages import PREFIX, away, local
 from holdfast.model.errors import InvalidInput
 from holdfast.model.host import same
@@ -17,7 +17,7 @@ CHANGE = "holdfast:sim:change"
 DEEDS = ("fail", "cut", "heal")
 
 
-def world_of(ask: Ask, host: str) -> Mapping[str, Any] | None:
+def world_of(ask: Request, host: str) -> Mapping[str, Any] | None:
     """The simulated host: what is really so; None for who may not break it, or where none is."""
     if ask.services.sim is None or not ask.may(CHANGE):
         return None
@@ -25,14 +25,14 @@ def world_of(ask: Ask, host: str) -> Mapping[str, Any] | None:
     return next((one for one in hosts if same(one["name"], host)), None)
 
 
-def do(ask: Ask) -> Reply:
+def do(ask: Request) -> Response:
     """One deed, then back to where it was done, or to the story of it."""
     host, deed = ask.body.get("host", ""), ask.body.get("deed", "")
     if deed == "fail":
-        said = inside.call(ask, sim.fail_host, path={"name": host})["said"]
+        said = api_calls.call(ask, sim.fail_host, path={"name": host})["said"]
     elif deed == "cut":
         network = {"network": ask.body.get("network", "")}
-        said = inside.call(ask, sim.cut_host, path={"name": host}, body=network)["said"]
+        said = api_calls.call(ask, sim.cut_host, path={"name": host}, body=network)["said"]
     elif deed == "heal":
         said = _heal(ask, host)
     else:
@@ -43,12 +43,12 @@ def do(ask: Ask) -> Reply:
     return away(local(ask.body.get("next", page)), said=said)
 
 
-def _heal(ask: Ask, host: str) -> str:
+def _heal(ask: Request, host: str) -> str:
     """Its cables are whole again, and it has power."""
     known = world_of(ask, host) or {}
     for network in known.get("cut", ()):
-        inside.call(ask, sim.mend_host, path={"name": host}, body={"network": network})
-    return str(inside.call(ask, sim.recover_host, path={"name": host})["said"])
+        api_calls.call(ask, sim.repair_host, path={"name": host}, body={"network": network})
+    return str(api_calls.call(ask, sim.recover_host, path={"name": host})["said"])
 
 
 def heal_commands(known: Mapping[str, Any]) -> list[list[str]]:
@@ -58,7 +58,7 @@ def heal_commands(known: Mapping[str, Any]) -> list[list[str]]:
     return [*mends, ["holdfast", "sim", "recover-host", host]]
 
 
-def _story(ask: Ask, host: str) -> str:
+def _story(ask: Request, host: str) -> str:
     """With the lease that holds it, to see what becomes of that."""
     store = ask.services.store
     at, seen = int(store.database.now().timestamp()), store.standings.of(host)

@@ -2,37 +2,91 @@
 """/console/switches: where recovery is paused, what is left alone in windows of maintenance, what
 operators approved; each with who, why and until when."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.api.ask import Ask, Reply
-from holdfast.api.holdfast_v1 import pauses, silences
-from holdfast.console import inside, pages, switch_commands
-from holdfast.console.lengths import LENGTHS
-from holdfast.console.pages import PREFIX, away, local, page, part
-from holdfast.console.refusals import again
-from holdfast.console.switch_commands import FOREVER, HOUR
+from holdfast.api.holdfast_v1 import switches
+from holdfast.api.request import Request, Response
+from holdfast.console import api_calls, pages
+from holdfast.console.format import LENGTHS
+from holdfast.console.pages import PREFIX, again, away, local, page, part
 from holdfast.model.errors import HoldfastError, InvalidInput
 from holdfast.model.incident import MATCHERS, WORK
+
+# The command that does the same as a form of switches, as it is filled in; static/commands.js
+# says the same of what is chosen later. Values in, values out.
+#
+# >>> pause({"segment": "north", "lasts": "forever"})
+# ['holdfast', 'incident', 'pause', '--segment', 'north', '--for', 'forever', '--reason', 'TEXT']
+
+
+Given = Mapping[str, str]
+FOREVER: Final = "forever"
+#: What is chosen at first, in seconds.
+HOUR: Final = "3600"
+_WORDS: Final[Mapping[str, str]] = {seconds: word for seconds, word, _ in LENGTHS} | {
+    FOREVER: FOREVER
+}
+#: In the order in which the form asks for them.
+_NAMED: Final = ("host", "segment", "kind", "server")
+
+
+def pause_command(given: Given) -> list[str]:
+    where = [("--segment", given.get("segment", ""))]
+    return _line(["holdfast", "incident", "pause"], [*where, *_lasts(given), *_why(given)])
+
+
+def silence_command(given: Given) -> list[str]:
+    """All that is named; something must be."""
+    named = [(f"--{name}", given.get(name, "").strip()) for name in _NAMED]
+    if not any(value for _, value in named):
+        named = [("--host", "HOST")]
+    begins = [("--from", given.get("starts_at", ""))]
+    options = [*named, *begins, *_lasts(given), *_why(given)]
+    return _line(["holdfast", "silence", "add"], options)
+
+
+def approve_command(given: Given) -> list[str]:
+    where = [("--domain", given.get("domain", "").strip())]
+    return _line(["holdfast", "incident", "approve"], [*where, *_why(given)])
+
+
+def _lasts(given: Given) -> Iterator[tuple[str, str]]:
+    yield "--for", _WORDS.get(given.get("lasts", HOUR), _WORDS[HOUR])
+
+
+def _why(given: Given) -> Iterator[tuple[str, str]]:
+    yield "--reason", given.get("reason", "").strip() or "TEXT"
+
+
+def _line(words: list[str], options: Sequence[tuple[str, str]]) -> list[str]:
+    """What is empty is left out; what would be taken for an option is tied to its own."""
+    for name, value in options:
+        if value.startswith("-"):
+            words.append(f"{name}={value}")
+        elif value:
+            words += [name, value]
+    return words
+
 
 PATH: Final = f"{PREFIX}/switches"
 PAUSE, SILENCE, APPROVE = FORMS = ("pause", "silence", "approve")
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     return _page(ask)
 
 
-def body(ask: Ask) -> Reply:
+def body(ask: Request) -> Response:
     return part(ask, "switches_parts.html", **_switches(ask))
 
 
-def banner(ask: Ask) -> Reply:
+def banner(ask: Request) -> Response:
     """That recovery stands still, above every page."""
     return part(ask, "_pauses.html", pauses=pages.pauses(ask))
 
 
-def _page(ask: Ask, form: str = "", why: str = "", status: int = 200) -> Reply:
+def _page(ask: Request, form: str = "", why: str = "", status: int = 200) -> Response:
     """`form` is the one whose fields were sent: what was entered stays there, and nowhere else."""
     names = ask.services.store.cases.segment_names()
     given = {one: _named(ask.body, names) if one == form else {} for one in FORMS}
@@ -48,9 +102,9 @@ def _page(ask: Ask, form: str = "", why: str = "", status: int = 200) -> Reply:
         segments=sorted({*names.values(), *chosen}),
         kinds=list(WORK),
         commands={
-            PAUSE: switch_commands.pause(given[PAUSE]),
-            SILENCE: switch_commands.silence(given[SILENCE]),
-            APPROVE: switch_commands.approve(given[APPROVE]),
+            PAUSE: pause_command(given[PAUSE]),
+            SILENCE: silence_command(given[SILENCE]),
+            APPROVE: approve_command(given[APPROVE]),
         },
         lengths=LENGTHS,
         **_switches(ask),
@@ -64,10 +118,10 @@ def _named(given: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, s
     return {**given, "segment": names.get(segment, segment)}
 
 
-def _switches(ask: Ask) -> dict[str, Any]:
+def _switches(ask: Request) -> dict[str, Any]:
     may = ask.may
     return {
-        "stopped": inside.call(ask, pauses.index)["pauses"],
+        "stopped": api_calls.call(ask, switches.list_pauses)["pauses"],
         "silences": _silences(ask) if may("holdfast:silence:list") else [],
         "approvals": ask.services.store.switches.all_approvals()
         if may("holdfast:incident:approve")
@@ -75,8 +129,8 @@ def _switches(ask: Ask) -> dict[str, Any]:
     }
 
 
-def _silences(ask: Ask) -> list[dict[str, Any]]:
-    found = inside.call(ask, silences.index)["silences"]
+def _silences(ask: Request) -> list[dict[str, Any]]:
+    found = api_calls.call(ask, switches.list_silences)["silences"]
     return [{**one, "what": _what(one)} for one in found]
 
 
@@ -86,10 +140,10 @@ def _what(silence: Mapping[str, Any]) -> str:
     return " and ".join(f"{name} {said[name]}" for name in MATCHERS if name in said)
 
 
-def pause(ask: Ask) -> Reply:
+def pause(ask: Request) -> Response:
     def do() -> str:
         said = f"paused {_where(ask)}"
-        inside.call(ask, pauses.pause, body=_paused(ask.body))
+        api_calls.call(ask, switches.pause, body=_paused(ask.body))
         return said
 
     return _done(ask, PAUSE, do)
@@ -104,36 +158,36 @@ def _paused(given: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def resume(ask: Ask) -> Reply:
+def resume(ask: Request) -> Response:
     segment = ask.body.get("segment", "")
     query = {"segment": segment} if segment else {}
 
     def do() -> str:
         said = f"recovery goes on {_where(ask)}: what waited for it is asked again"
-        inside.call(ask, pauses.resume, query=query)
+        api_calls.call(ask, switches.resume, query=query)
         return said
 
     return _done(ask, "", do)
 
 
-def _where(ask: Ask) -> str:
+def _where(ask: Request) -> str:
     segment = _named(ask.body, ask.services.store.cases.segment_names())["segment"]
     return f"in segment {segment}" if segment else "everywhere"
 
 
-def approve(ask: Ask) -> Reply:
+def approve(ask: Request) -> Response:
     content = {name: ask.body[name] for name in ("reason", "domain") if ask.body.get(name)}
 
     def do() -> str:
-        inside.call(ask, pauses.approve, body=content)
+        api_calls.call(ask, switches.approve, body=content)
         return "approved"
 
     return _done(ask, APPROVE, do)
 
 
-def silence(ask: Ask) -> Reply:
+def silence(ask: Request) -> Response:
     def do() -> str:
-        inside.call(ask, silences.create, body=_silenced(ask.body))
+        api_calls.call(ask, switches.create_silence, body=_silenced(ask.body))
         return "silenced: what dies there meanwhile is noted and left alone"
 
     return _done(ask, SILENCE, do)
@@ -150,17 +204,17 @@ def _silenced(given: Mapping[str, str]) -> dict[str, Any]:
     return content
 
 
-def unsilence(ask: Ask) -> Reply:
+def unsilence(ask: Request) -> Response:
     own = {"silence_id": ask.path["silence_id"]}
 
     def do() -> str:
-        inside.call(ask, silences.delete, path=own)
+        api_calls.call(ask, switches.delete_silence, path=own)
         return "the silence has ended"
 
     return _done(ask, "", do)
 
 
-def _done(ask: Ask, form: str, do: Callable[[], str]) -> Reply:
+def _done(ask: Request, form: str, do: Callable[[], str]) -> Response:
     """Back to where it was asked for, with the sentence that `do` gives; what was wrong is shown
     with what was entered."""
     try:

@@ -6,33 +6,464 @@ What is shown is `tiles`, in the way that the address says; a page that is open 
 it shows, and gets the pieces that differ (`renderings`)."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlencode
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1.agents import is_fresh
-from holdfast.console import story
-from holdfast.console.pages import HEADERS, PREFIX, environment, page
-from holdfast.console.renderings import Memory, Rendering
-from holdfast.console.tiles import (
-    IS,
-    LEASE,
-    STATES,
-    Group,
-    Networks,
-    Tile,
-    Wanted,
-    counts,
-    furnish,
-    grouped,
+from holdfast.api.request import Request, Response
+from holdfast.api.reservation_v1 import leases
+from holdfast.console import api_calls, sim
+from holdfast.console.live import Memory, Rendering
+from holdfast.console.pages import HEADERS, PREFIX, environment, page, part
+from holdfast.db.host_status import Seen
+from holdfast.db.incident_queries import Wanted
+from holdfast.db.views import (
+    ALARMS,
+    HOSTS,
+    INCIDENTS,
+    LEASES,
+    NETWORKS,
+    SWITCHES,
+    Held,
+    WallSnapshot,
 )
+from holdfast.hostmonitor.matrix import UNKNOWN
+from holdfast.hoststatus.status import DOWN, RETURNING, SUSPECT, UP, USABLE
 from holdfast.model import votes
-from holdfast.model.host import normalise
-from holdfast.model.matrix import UNKNOWN
-from holdfast.store.changes import ALARMS, HOSTS, INCIDENTS, LEASES, NETWORKS, SWITCHES
-from holdfast.store.wall import Held, Look
+from holdfast.model.errors import NotFound
+from holdfast.model.host import normalise, same, short
+from holdfast.model.incident import HOST, Incident, covers
+
+# Tiles of the wall: what is said of each host, which of them somebody wants to see, and in which
+# groups. Values in, values out.
+#
+#     tiles = furnish(look, networks, guests)
+#     wanted = Wanted.read(query)            # ?by=segment&state=down&is=reserved&q=rack-a
+#     near = [one for one in tiles if wanted.near(one)]
+#     groups = grouped([one for one in near if wanted.takes(one)], wanted)
+
+
+STATES: Final = (DOWN, SUSPECT, RETURNING, UP)
+RACK, SEGMENT, LEASE = "rack", "segment", "lease"
+RESERVED, FREE, CLOSED = "reserved", "free", "closed"
+MAINTENANCE, FENCED, BY_ALARMS, INCIDENT = "maintenance", "fenced", "alarms", "incident"
+#: Evidence of a host whose power read off though Holdfast did not cut it.
+POWER_OFF = "power_off"
+IS: Final = (RESERVED, FREE, MAINTENANCE, FENCED, BY_ALARMS, INCIDENT)
+#: With more than that, groups are lines and only what is bad is shown by itself.
+MOST_TILES: Final = 400
+#: Of a group that was opened, and of what is bad.
+MOST_OF_A_GROUP, MOST_BAD = 1000, 200
+_LONGEST = 100
+Networks = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    id: int
+    name: str
+    state: str = UP
+    rack: str = ""
+    segment: str = ""
+    zone: str = ""
+    use: str = CLOSED
+    held: Sequence[Held] = ()
+    networks: Networks = field(default_factory=dict)
+    since: datetime | None = None
+    why: str = ""
+    maintenance: bool = False
+    spare: bool = False
+    fenced: str = ""  # the sentence that proves it
+    guests: int | None = None  # None: nobody knows
+    alarms: int = 0
+    incidents: Sequence[Incident] = ()
+    enrolled: bool = False
+    silent_until: datetime | None = None  # left alone by a silence: that is maintenance too
+    off: str = ""  # the sentence that says that its power read off and that it was not fenced
+
+    @property
+    def is_bad(self) -> bool:
+        return self.state != UP or bool(self.incidents) or DOWN in self.networks.values()
+
+    @property
+    def ways(self) -> frozenset[str]:
+        """Of `IS`, what it is."""
+        said = {
+            MAINTENANCE: self.maintenance or self.silent_until is not None,
+            FENCED: bool(self.fenced),
+            BY_ALARMS: self.alarms > 0,
+            INCIDENT: bool(self.incidents),
+        }
+        return frozenset({self.use, *(name for name, so in said.items() if so)})
+
+    @property
+    def text(self) -> str:
+        """What a search goes through."""
+        leases = (f"{one.lease} {one.project_id}" for one in self.held)
+        return " ".join((self.name, self.rack, self.zone, self.segment, *leases)).lower()
+
+
+def furnish(
+    look: WallSnapshot,
+    networks: Mapping[str, Networks],
+    unseen: Networks,
+    guests: Mapping[str, int],
+) -> list[Tile]:
+    """`networks` by name of host; `unseen` where no monitor knows it."""
+    hit: dict[str, list[Incident]] = {}
+    for one in look.open:
+        hit.setdefault(short(one.host), []).append(one)
+    left = _by_host(look.silences)
+    return [_tile(row, look, (networks, unseen, guests), hit, left) for row in look.hosts]
+
+
+def _by_host(silences: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
+    """By the short name that they speak of; those that name no host under no name."""
+    found: dict[str, list[Any]] = {}
+    for one in silences:
+        found.setdefault(short(str(one.matcher.get("host", ""))), []).append(one)
+    return found
+
+
+def _silent(row: Any, left: Mapping[str, Sequence[Any]]) -> datetime | None:
+    """Until when it is left alone as a whole, by the longest that means it."""
+    known = (*left.get("", ()), *left.get(short(row.name), ())) if left else ()
+    ends = [
+        one.expires_at for one in known if covers(one.matcher, row.service_host, row.segment_id)
+    ]
+    return max(ends, default=None)
+
+
+def _tile(
+    row: Any,
+    look: WallSnapshot,
+    seen: tuple[Any, Networks, Any],
+    hit: Mapping[str, Any],
+    left: Mapping[str, Sequence[Any]],
+) -> Tile:
+    networks, unseen, guests = seen
+    held = look.held.get(row.id, ())
+    since, why = look.bad.get(row.id, (None, ""))
+    last = look.last.get(f"host:{row.name}")
+    open_ = row.reservable and row.state in USABLE
+    return Tile(
+        row.id,
+        row.service_host,
+        row.state,
+        row.rack,
+        row.segment or "",
+        row.zone,
+        RESERVED if held else FREE if row.enrolled and open_ else CLOSED,
+        held,
+        _of(networks, row.name) or unseen,
+        since,
+        why,
+        bool(row.on_maintenance),
+        bool(row.spare),
+        _proof(last, FENCED) if last is not None else "",
+        _of(guests, row.name),
+        look.alarms.get(row.name, 0),
+        hit.get(short(row.name), ()) if hit else (),
+        row.enrolled,
+        _silent(row, left),
+        _proof(last, POWER_OFF) if last is not None else "",
+    )
+
+
+def _of(known: Mapping[str, Any], name: str) -> Any:
+    """By its name, whole or short."""
+    found = known.get(name)
+    return known.get(short(name)) if found is None and known else found
+
+
+def _proof(last: Incident, kind: str) -> str:
+    """The sentence of evidence of that kind that a host is off, until the host is back."""
+    evidence = last.details.get("evidence") or {}
+    is_so = evidence.get("kind") == kind and not last.details.get("back_at")
+    return str(evidence.get("sentence", "")) if is_so else ""
+
+
+# what is wanted
+
+
+@dataclass(frozen=True)
+class TileFilter:
+    """All of it is in the address of the page."""
+
+    by: str = RACK
+    states: tuple[str, ...] = ()
+    ways: tuple[str, ...] = ()
+    text: str = ""
+    groups: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, every: Mapping[str, Sequence[str]]) -> "TileFilter":
+        """What makes no sense is left aside: an address is not worth an error."""
+        by = every.get("by", [RACK])[-1]
+        return cls(
+            by if by in (RACK, SEGMENT) else RACK,
+            tuple(one for one in STATES if one in every.get("state", ())),
+            tuple(one for one in IS if one in every.get("is", ())),
+            every.get("q", [""])[-1].strip()[:_LONGEST],
+            tuple(dict.fromkeys(every.get("group", ()))),
+        )
+
+    def takes(self, tile: Tile) -> bool:
+        """Among those that are `near`."""
+        if self.states and tile.state not in self.states:
+            return False
+        return not self.ways or tile.ways.issuperset(self.ways)
+
+    def near(self, tile: Tile) -> bool:
+        """Whether it is meant by text and group, whatever it is like: what is counted."""
+        if self.groups and not any(name in self.groups for name in names(tile, self.by)):
+            return False
+        return not self.text or all(word in tile.text for word in self.text.lower().split())
+
+    @property
+    def narrows(self) -> bool:
+        return bool(self.states or self.ways or self.text or self.groups)
+
+    def address(self, path: str = "/", **changes: Any) -> str:
+        """Where it is to be seen, with these differences."""
+        one = replace(self, **changes)
+        pairs = [("by", one.by)] if one.by != RACK else []
+        pairs += [("state", state) for state in one.states] + [("is", way) for way in one.ways]
+        pairs += [("q", one.text)] if one.text else []
+        pairs += [("group", group) for group in one.groups]
+        return f"{path}?{urlencode(pairs)}" if pairs else path
+
+    def toggled(self, *, state: str = "", way: str = "") -> str:
+        """The same with one more, or one less."""
+        return self.address(states=_toggle(self.states, state), ways=_toggle(self.ways, way))
+
+
+def _toggle(some: tuple[str, ...], one: str) -> tuple[str, ...]:
+    if not one:
+        return some
+    return tuple(x for x in some if x != one) if one in some else (*some, one)
+
+
+# groups
+
+
+@dataclass(frozen=True)
+class Group:
+    """`tiles` are those that are shown; `states` and `ways` count all."""
+
+    name: str
+    size: int
+    states: Mapping[str, int]
+    ways: Mapping[str, int]
+    tiles: Sequence[Tile] = ()
+    is_open: bool = True
+
+    @property
+    def left_out(self) -> int:
+        return self.size - len(self.tiles)
+
+    @property
+    def bar(self) -> Sequence[tuple[str, float, float]]:
+        """State, from and width in percent."""
+        found, at = [], 0.0
+        for state in STATES:
+            if count := self.states.get(state, 0):
+                found.append((state, round(at, 3), round(100 * count / self.size, 3)))
+                at += 100 * count / self.size
+        return found
+
+
+def grouped(tiles: Sequence[Tile], wanted: TileFilter) -> list[Group]:
+    """All of them, unless they are too many: then lines, and what is bad."""
+    many = len(tiles) > MOST_TILES
+    found: dict[str, list[Tile]] = {}
+    for one in tiles:
+        for name in names(one, wanted.by):
+            found.setdefault(name, []).append(one)
+    left, groups = MOST_BAD, []
+    for name in sorted(found):
+        is_open = not many or name in wanted.groups
+        some = found[name] if is_open else [one for one in found[name] if one.is_bad]
+        shown = some[: MOST_OF_A_GROUP if is_open else left]
+        left -= 0 if is_open else len(shown)
+        groups.append(_group(name, found[name], shown, is_open))
+    return groups
+
+
+def names(tile: Tile, by: str) -> Iterable[str]:
+    if by == LEASE:
+        return dict.fromkeys(one.lease for one in tile.held)
+    return (tile.segment if by == SEGMENT else tile.rack or tile.zone,)
+
+
+def _group(name: str, every: Sequence[Tile], shown: Sequence[Tile], is_open: bool) -> Group:
+    states, ways = counts(every)
+    return Group(name, len(every), states, ways, shown, is_open)
+
+
+def counts(tiles: Iterable[Tile]) -> tuple[Counter[str], Counter[str]]:
+    states: Counter[str] = Counter()
+    ways: Counter[str] = Counter()
+    for one in tiles:
+        states[one.state] += 1
+        ways.update(one.ways)
+    return states, ways
+
+
+# The newcomer's story, on the wall of a simulated cloud: break a host that somebody holds, and
+# watch the reservation heal. Told step by step, each with a link to where it can be seen.
+
+
+#: A monitor may have seen it a little before our clock says that it was done.
+_EARLY = timedelta(seconds=2)
+DONE, NOW, LATER = "done", "running", "later"
+
+
+@dataclass(frozen=True)
+class Step:
+    state: str  # done | running | later
+    said: str
+    path: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Story:
+    """`victim`: who could be broken; `host`: who was, with what followed."""
+
+    victim: Tile | None
+    hosts: Sequence[str]
+    networks: Sequence[str]
+    broken: Sequence[str] = ()
+    host: str = ""
+    steps: Sequence[Step] = ()
+    is_over: bool = False
+    query: str = ""
+    healing: Sequence[Sequence[str]] = ()  # commands that mend `host`
+
+
+def story_of(ask: Request, tiles: Sequence[Tile]) -> Story | None:
+    """None where nothing can be broken."""
+    if ask.services.sim is None or not ask.may(sim.CHANGE):
+        return None
+    world = ask.services.sim().world()["hosts"]
+    whole = {one["name"] for one in world if one["powered"] and not one["cut"]}
+    names = [one["name"] for one in world]
+    fit = [one for one in tiles if one.use == RESERVED and one.state == UP and one.name in whole]
+    host = str(ask.query.get("story", ""))
+    steps = _steps(ask, host) if host in names else ()
+    return Story(
+        next((one for one in fit if one.held[0].slots is None), None),
+        names,
+        ask.services.conf.hostmonitor.networks,
+        [name for name in names if name not in whole],
+        host if steps else "",
+        steps,
+        bool(steps) and all(one.state == DONE for one in steps),
+        urlencode({name: ask.query.get(name, "") for name in ("story", "lease", "at")}),
+        next((sim.heal_commands(one) for one in world if one["name"] == host), ()),
+    )
+
+
+def show_story(ask: Request) -> Response:
+    """The story alone, for a wall that is open."""
+    found = story_of(ask, ())
+    if found is None:
+        raise NotFound("the cloud of this deployment is not simulated ([cloud] driver)")
+    return part(ask, "story_steps.html", story=found)
+
+
+def _steps(ask: Request, host: str) -> Sequence[Step]:
+    standing = ask.services.store.standings.of(host)
+    incident, lease = _incident(ask, host), _lease(ask)
+    known = sim.world_of(ask, host) or {}
+    is_back = known.get("powered") and not known.get("cut") and incident is not None
+    steps = [
+        _broken(known, host),
+        _noticed(standing, incident),
+        _recovered(incident),
+        *([] if lease is None else [_healed(lease, host)]),
+        *([_back(standing, host)] if is_back else []),
+    ]
+    first = next((at for at, one in enumerate(steps) if one.state != DONE), len(steps))
+    return [
+        one if one.state == DONE or at == first else _later(one) for at, one in enumerate(steps)
+    ]
+
+
+def _later(step: Step) -> Step:
+    return Step(LATER, step.said, step.path, step.link)
+
+
+def _broken(known: Mapping[str, Any], host: str) -> Step:
+    path = f"{PREFIX}/hosts/{host}"
+    if not known.get("powered", True):
+        return Step(DONE, f"{host} has no power; the cloud itself does not know yet", path, host)
+    cut = ", ".join(known.get("cut", ()))
+    return Step(DONE, f"{host} is cut off on {cut}" if cut else f"{host} was broken", path, host)
+
+
+def _noticed(standing: Seen | None, incident: Incident | None) -> Step:
+    if incident is not None:
+        return Step(DONE, f"noticed: {incident.cause}")
+    if standing is not None and not standing.standing.usable:
+        how = standing.standing
+        return Step(
+            DONE, f"noticed: {how.state} since {how.since:%Y-%m-%d %H:%M:%S} UTC, {how.why}"
+        )
+    return Step(NOW, "host monitors notice it, and wait whether it lasts (about 3 s)")
+
+
+def _back(standing: Seen | None, host: str) -> Step:
+    if standing is not None and standing.standing.usable:
+        return Step(DONE, f"{host} is back: {standing.standing.why}")
+    said = f"{host} has power again, and is used again when it has been well for a while"
+    return Step(NOW, f"{said} (about 20 s)")
+
+
+def _recovered(incident: Incident | None) -> Step:
+    if incident is None:
+        return Step(
+            NOW, "an incident is opened: its power is made sure to be off, its servers move"
+        )
+    path = f"{PREFIX}/incidents/{incident.id}"
+    said = f"incident {incident.status}: {incident.sentence}"
+    return Step(NOW if incident.is_open else DONE, said, path, "its incident, step by step")
+
+
+def _healed(lease: Mapping[str, Any], host: str) -> Step:
+    path = f"{PREFIX}/leases/{lease['id']}"
+    has = [one["name"] for r in lease["reservations"] for one in r.get("hosts", ())]
+    missing = any(r["missing_resources"] for r in lease["reservations"])
+    if missing or any(same(host, one) for one in has):
+        return Step(NOW, f"lease {lease['name']} gets another host instead", path, "the lease")
+    said = f"healed: lease {lease['name']} has {' and '.join(has)} now, and its owner was told"
+    return Step(DONE, said, path, f"lease {lease['name']}")
+
+
+def _incident(ask: Request, host: str) -> Incident | None:
+    at = str(ask.query.get("at", ""))
+    good = at.isascii() and at.isdigit() and len(at) < 12
+    since = datetime.fromtimestamp(int(at), UTC) - _EARLY if good else None
+    wanted = Wanted(kind=HOST, host=host, since=since, limit=1)
+    found = ask.services.store.cases.list_all(wanted)
+    return found[0].incident if found else None
+
+
+def _lease(ask: Request) -> Mapping[str, Any] | None:
+    lease_id = str(ask.query.get("lease", ""))
+    try:
+        found: Mapping[str, Any] = api_calls.call(ask, leases.show, path={"lease_id": lease_id})
+    except NotFound:
+        return None
+    lease: Mapping[str, Any] = found["lease"]
+    return lease
+
 
 LIST, HOLDERS = "holdfast:host:list", "reservation:host:allocations"
 CASES, ALARM_LIST = "holdfast:incident:list", "holdfast:alarm:list"
@@ -46,7 +477,7 @@ SHOWN = (HOSTS, NETWORKS, LEASES, INCIDENTS, ALARMS, SWITCHES)
 
 @dataclass(frozen=True)
 class Wall:
-    wanted: Wanted
+    wanted: TileFilter
     total: int
     near: Sequence[Tile]
     groups: Sequence[Group]
@@ -62,8 +493,8 @@ class Wall:
         return sum(one.left_out for one in self.groups)
 
 
-def show(ask: Ask) -> Reply:
-    wall, tiles = _look(ask)
+def show(ask: Request) -> Response:
+    wall, tiles = _snapshot(ask)
     made = rendering(wall)
     _memory().keep(made)
     return page(
@@ -73,36 +504,36 @@ def show(ask: Ask) -> Reply:
         wall=wall,
         made=made,
         fresh=wall.wanted.address(FRESH),
-        story=story.told(ask, tiles) if wall.whole else None,
+        story=story_of(ask, tiles) if wall.whole else None,
     )
 
 
-def fresh(ask: Ask) -> Reply:
+def fresh(ask: Request) -> Response:
     """What differs from the version that the page shows."""
-    made = _for_all(ask) if _sees_all(ask) else rendering(_look(ask)[0])
+    made = _for_all(ask) if _sees_all(ask) else rendering(_snapshot(ask)[0])
     changed = _memory().difference(str(ask.query.get("since", "")), made)
-    return Reply(changed, headers=HEADERS)
+    return Response(changed, headers=HEADERS)
 
 
-def _sees_all(ask: Ask) -> bool:
+def _sees_all(ask: Request) -> bool:
     """Every host, who holds it, its incidents and everybody's alarms; of others each has a view of
     their own."""
     return ask.may(LIST) and _sees_holders(ask) and ask.may(CASES) and _sees_alarms(ask)
 
 
-def _sees_holders(ask: Ask) -> bool:
+def _sees_holders(ask: Request) -> bool:
     return ask.caller.is_admin or ask.may(HOLDERS)
 
 
-def _sees_alarms(ask: Ask) -> bool:
+def _sees_alarms(ask: Request) -> bool:
     """Those of all projects, as a tile counts them; who is no admin lists their own."""
     return ask.caller.is_admin and ask.may(ALARM_LIST)
 
 
-def _for_all(ask: Ask) -> Rendering:
+def _for_all(ask: Request) -> Rendering:
     """When something changed, all who look ask at once: it is worked out once for the state that
     things are in, and drawn once for each way in which it is wanted."""
-    services, wanted, plans = ask.services, Wanted.read(ask.every), ask.may(PLAN)
+    services, wanted, plans = ask.services, TileFilter.read(ask.every), ask.may(PLAN)
     marks = services.store.changes.look()
     state = services.sim is None, *(marks[topic] for topic in SHOWN)
     shared, now = services.shared, services.clock.monotonic()
@@ -119,8 +550,8 @@ def _memory() -> Memory:
     return Memory()
 
 
-def _look(ask: Ask) -> tuple[Wall, Sequence[Tile]]:
-    wanted = Wanted.read(ask.every)
+def _snapshot(ask: Request) -> tuple[Wall, Sequence[Tile]]:
+    wanted = TileFilter.read(ask.every)
     if ask.may(LIST):
         tiles = all_tiles(ask)
         return _wall(tiles, wanted, whole=True, plans=ask.may(PLAN)), tiles
@@ -128,21 +559,21 @@ def _look(ask: Ask) -> tuple[Wall, Sequence[Tile]]:
     return _wall(tiles, replace(wanted, by=LEASE), whole=False, plans=False), tiles
 
 
-def _wall(tiles: Sequence[Tile], wanted: Wanted, *, whole: bool, plans: bool) -> Wall:
+def _wall(tiles: Sequence[Tile], wanted: TileFilter, *, whole: bool, plans: bool) -> Wall:
     near = [one for one in tiles if wanted.near(one)]
     groups = grouped([one for one in near if wanted.takes(one)], wanted)
     return Wall(wanted, len(tiles), near, groups, whole, plans)
 
 
-def all_tiles(ask: Ask, *, to_judge: bool = False) -> list[Tile]:
+def all_tiles(ask: Request, *, to_judge: bool = False) -> list[Tile]:
     """With what monitors see, and guests where that is known without asking a cloud. `to_judge`:
     with incidents, which are not to be shown."""
     networks, unseen = seen(ask)
-    look = _anonymous(ask, ask.services.store.wall.look()) if to_judge else looked(ask)
+    look = _anonymous(ask, ask.services.store.wall.look()) if to_judge else snapshot_of(ask)
     return furnish(look, networks, unseen, _guests(ask))
 
 
-def looked(ask: Ask, only: int | None = None) -> Look:
+def snapshot_of(ask: Request, only: int | None = None) -> WallSnapshot:
     """Who holds hosts, what recovery does about them and what stands out on them is not
     everybody's business who may list them."""
     look = _anonymous(ask, ask.services.store.wall.look(only))
@@ -151,13 +582,13 @@ def looked(ask: Ask, only: int | None = None) -> Look:
     return look if _sees_alarms(ask) else replace(look, alarms={})
 
 
-def _anonymous(ask: Ask, look: Look) -> Look:
+def _anonymous(ask: Request, look: WallSnapshot) -> WallSnapshot:
     if _sees_holders(ask):
         return look
     return replace(look, held={host: (SOMEBODY,) for host in look.held})
 
 
-def seen(ask: Ask) -> tuple[Mapping[str, Networks], Networks]:
+def seen(ask: Request) -> tuple[Mapping[str, Networks], Networks]:
     """Of each host that monitors know, its networks; and what is shown of the others."""
     now, views = ask.services.store.monitors.views()
     fresh = [one for one in views if one.is_fresh(now)]
@@ -167,7 +598,7 @@ def seen(ask: Ask) -> tuple[Mapping[str, Networks], Networks]:
     return votes.everybody(fresh, strategy.networks), dict.fromkeys(strategy.networks, UNKNOWN)
 
 
-def _guests(ask: Ask) -> Mapping[str, int]:
+def _guests(ask: Request) -> Mapping[str, int]:
     """By the word of agents that live, or of the simulation, which has none."""
     if ask.services.sim is None:
         now, rows = ask.services.store.agents.all()

@@ -3,28 +3,304 @@
 planner that repairs and the rungs that recovery asks, and nothing is changed: which hosts are meant
 is in the address."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1 import failover, repair
-from holdfast.console import inside
-from holdfast.console.fates import Known, fates, sums
+from holdfast.api.request import Request, Response
+from holdfast.console import api_calls
 from holdfast.console.pages import page
-from holdfast.console.remaining import After, Left, left
-from holdfast.console.tiles import MOST_TILES, Tile
-from holdfast.console.wall import PLAN, all_tiles
+from holdfast.console.wall import CLOSED, FREE, MOST_TILES, Tile, all_tiles
+from holdfast.hoststatus.status import USABLE
 from holdfast.model.errors import HoldfastError
-from holdfast.model.mass_failure import Rule
-from holdfast.model.standing import USABLE
+from holdfast.model.host import Size, normalise
+from holdfast.model.incident import HOST, OPEN, Incident, Verdict, matches
+from holdfast.model.segment import RESERVED_HOST, SegmentHost
 from holdfast.ports.recovery import Switch
+from holdfast.recovery import guards, mass_failure
+from holdfast.recovery.mass_failure import Rule
 
-__all__ = ["PLAN", "show"]
+# What recovery would do about the servers of hosts that are thought dead, and why not. Pure; the
+# rungs are those that recovery itself asks (`recovery/guards`).
+#
+#     fates(known, dead, report["moves"])     # [Fate("cmp-1", 3, "recovery is paused by ann:
+# storm")]
+#
+# What only the cloud knows then is left open: whether there is room, whether the power of a host
+# can
+# be proven to be off, which servers their owners want to be left alone.
+
+
+Move = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RecoveryPreview:
+    """Of the servers of one host. `why` they stay down; without it they move, and `how` says what
+    is to be known of that."""
+
+    host: str
+    guests: int | None  # None: nobody knows
+    segment: str = ""
+    why: str = ""
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What recovery would look at. Pauses by their scope, silences with their matchers."""
+
+    now: datetime
+    tiles: Sequence[Tile]
+    members: Mapping[int, SegmentHost]  # by the id of the host
+    pauses: Mapping[str, Switch] = field(default_factory=dict)  # by segment; empty: everywhere
+    silences: Sequence[tuple[Mapping[str, Any], Switch]] = ()
+    approved: Collection[str] = ()  # racks and zones; empty: everywhere
+    rule: mass_failure.Rule = field(default_factory=mass_failure.Rule)
+    dry_run: bool = False
+    repairs: bool = True
+
+
+def recovery_preview(
+    known: Known, dead: Collection[str], moves: Sequence[Move]
+) -> list[RecoveryPreview]:
+    """Of those of the dead that have servers, or may have."""
+    case = _Case(known, frozenset(dead), moves)
+    return [case.fate(one) for one in known.tiles if one.name in dead and one.guests != 0]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """How many servers move and how many stay, and of how many hosts nobody has counted them."""
+
+    move: int
+    stay: int
+    uncounted: int
+
+
+def sums(some: Sequence[RecoveryPreview]) -> Sums:
+    return Sums(
+        sum(one.guests or 0 for one in some if not one.why),
+        sum(one.guests or 0 for one in some if one.why),
+        sum(one.guests is None for one in some),
+    )
+
+
+@dataclass(frozen=True)
+class _Case:
+    known: Known
+    dead: frozenset[str]
+    moves: Sequence[Move]
+
+    def fate(self, tile: Tile) -> RecoveryPreview:
+        member = self.known.members.get(tile.id)
+        if member is None:
+            return RecoveryPreview(tile.name, tile.guests, why="it is in no segment")
+        segment = member.segment.name
+        crowd = self._mass(tile)
+        asked = [*self._switches(tile, member), crowd]
+        no = guards.first_denial(asked)
+        why = no.sentence if no is not None else self._nowhere(tile, member)
+        if not why and self.known.dry_run:
+            why = "[recovery] dry_run is on: it is decided and recorded, and nothing is touched"
+        slowly = crowd.sentence if self._found(tile, self._fleet) is not None else ""
+        return RecoveryPreview(tile.name, tile.guests, segment, why, "" if why else slowly)
+
+    # what recovery asks first
+
+    def _switches(self, tile: Tile, member: SegmentHost) -> Sequence[Verdict]:
+        known, segment = self.known, member.segment.uuid
+        about = {"host": tile.name, "segment": segment}
+        subject = f"host:{normalise(tile.name)}"
+        draft = Incident("", subject, HOST, "it is thought dead", OPEN, known.now, details=about)
+        pauses = [known.pauses[one] for one in ("", segment) if one in known.pauses]
+        silences = [switch for matcher, switch in known.silences if matches(matcher, draft)]
+        return (
+            guards.paused_verdict(pauses),
+            guards.silenced_verdict(silences),
+            guards.segment_verdict(member),
+            guards.maintenance_verdict(tile.name, member.on_maintenance),
+        )
+
+    def _mass(self, tile: Tile) -> Verdict:
+        return guards.mass_failure_verdict(
+            self._found(tile, self._fleet), _domain(tile), self._approved(tile)
+        )
+
+    def _found(
+        self, tile: Tile, judged: Mapping[str, mass_failure.Verdict]
+    ) -> mass_failure.Verdict | None:
+        found = judged.get(_domain(tile))
+        return None if found is None or found.what == mass_failure.GO else found
+
+    def _approved(self, tile: Tile) -> bool:
+        return bool({"", _domain(tile)} & {*self.known.approved})
+
+    def _is_down(self, tile: Tile) -> bool:
+        hit = any(one.kind == HOST for one in tile.incidents)
+        return hit or tile.state not in USABLE or tile.name in self.dead
+
+    @cached_property
+    def _fleet(self) -> Mapping[str, mass_failure.Verdict]:
+        """Recovery counts all hosts."""
+        seen = [mass_failure.Seen(_domain(one), self._is_down(one)) for one in self.known.tiles]
+        return mass_failure.judge(seen, self.known.rule)
+
+    @cached_property
+    def _enrolled(self) -> Mapping[str, mass_failure.Verdict]:
+        """The repair of reservations counts those that it may give."""
+        seen = [
+            mass_failure.Seen(_domain(one), one.state not in USABLE or one.name in self.dead)
+            for one in self.known.tiles
+            if one.enrolled
+        ]
+        return mass_failure.judge(seen, self.known.rule)
+
+    # where they could go
+
+    @cached_property
+    def _alive(self) -> Sequence[Tile]:
+        return [one for one in self.known.tiles if not self._is_down(one)]
+
+    @cached_property
+    def _homes(self) -> Mapping[str, set[str]]:
+        """Hosts that leases have and keep."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for one in self._alive:
+            for held in one.held:
+                found[held.lease_id].add(one.name)
+        return found
+
+    @cached_property
+    def _given(self) -> Mapping[str, set[str]]:
+        """Hosts that leases would get instead."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for move in self.moves:
+            if move["active"]:
+                found[move["lease_id"]].update(move["joins"])
+        return found
+
+    def _nowhere(self, tile: Tile, member: SegmentHost) -> str:
+        """Why no host would take them; empty: there is one."""
+        if not tile.held:
+            return self._no_target(tile, member)
+        said = [self._no_home(tile, one.lease_id, one.lease) for one in tile.held]
+        return said[0] if all(said) else ""
+
+    def _no_home(self, tile: Tile, lease: str, name: str) -> str:
+        """Servers of a reservation stay inside it."""
+        if not lease or self._homes.get(lease):  # whose name is not told: nor is what it has
+            return ""
+        if not self._given.get(lease):
+            return f"its lease {name} has no other host"
+        if not self.known.repairs:
+            return f"its lease {name} gets no other host: [reservation] repair is off"
+        verdict = guards.mass_failure_verdict(
+            self._found(tile, self._enrolled), "", self._approved(tile)
+        )
+        if not verdict.passed:
+            return f"its lease {name} gets no other host before somebody approves"
+        return ""
+
+    def _no_target(self, tile: Tile, member: SegmentHost) -> str:
+        """Hosts that are enrolled take reserved servers, and such that give way; others the rest.
+        Spares are there for all."""
+        spares = [one for one in self._alive if _is_spare(one, tile)]
+        if member.segment.recovery_method == RESERVED_HOST:
+            return "" if spares else f"no spare host of segment {member.segment.name} is left"
+        taken = {name for names in self._given.values() for name in names}
+        others = [
+            one
+            for one in self._alive
+            if one.enrolled == tile.enrolled
+            and not one.maintenance
+            and (not one.enrolled or (one.use == FREE and one.name not in taken))
+        ]
+        return "" if others or spares else "no other host is up that would take them"
+
+
+def _domain(tile: Tile) -> str:
+    return tile.rack or tile.zone
+
+
+def _is_spare(one: Tile, of: Tile) -> bool:
+    return one.spare and one.segment == of.segment and not one.maintenance
+
+
+# What racks or segments have now, and would have if hosts were gone. Pure.
+#
+# left(tiles, After({"cmp-1"}, taken, sizes), "rack")     # [Left("rack-a", up=4, still_up=3, …)]
+
+
+NOTHING: Final = Size()
+
+
+@dataclass(frozen=True)
+class After:
+    """Hosts that are gone then, those that reservations have got, and what each host has."""
+
+    gone: Collection[str]
+    taken: Collection[str]
+    sizes: Mapping[int, Size]
+
+
+@dataclass(frozen=True)
+class Left:
+    """Of a rack or a segment, before and after: hosts that are up, of them those that leases can
+    get, of these free ones; and what all that are up have."""
+
+    name: str
+    up: int = 0
+    still_up: int = 0
+    usable: int = 0
+    still_usable: int = 0
+    free: int = 0
+    still_free: int = 0
+    size: Size = NOTHING
+    still_size: Size = NOTHING
+    kept: int = 0
+
+    @property
+    def is_short(self) -> bool:
+        return self.still_free < self.kept
+
+    def plus(self, tile: Tile, stays: bool, taken: bool, size: Size) -> "Left":
+        given, free = tile.use != CLOSED, tile.use == FREE
+        return replace(
+            self,
+            up=self.up + 1,
+            still_up=self.still_up + stays,
+            usable=self.usable + given,
+            still_usable=self.still_usable + (given and stays),
+            free=self.free + free,
+            still_free=self.still_free + (free and stays and not taken),
+            size=self.size + size,
+            still_size=self.still_size + (size if stays else NOTHING),
+        )
+
+
+def left(
+    tiles: Sequence[Tile], after: After, by: str, kept: Mapping[str, int] | None = None
+) -> list[Left]:
+    """What each rack or segment has now, and would have then."""
+    found: dict[str, Left] = {}
+    for one in (tile for tile in tiles if tile.state in USABLE):
+        name = getattr(one, by)
+        known = found.get(name) or Left(name, kept=(kept or {}).get(name, 0))
+        size = after.sizes.get(one.id, NOTHING)
+        found[name] = known.plus(one, one.name not in after.gone, one.name in after.taken, size)
+    return [found[name] for name in sorted(found)]
+
+
 FAILOVER = "holdfast:failover:list"
 MOST_FAILED = repair.MOST_NAMED
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     tiles = all_tiles(ask, to_judge=True)
     known, sizes = {one.name for one in tiles}, _racks(tiles)
     hosts, racks = (set(ask.every.get(name, ())) for name in ("fail", "rack"))
@@ -53,11 +329,11 @@ def show(ask: Ask) -> Reply:
 
 
 def _follows(
-    ask: Ask, tiles: Sequence[Tile], dead: Sequence[Tile], report: Mapping[str, Any]
+    ask: Request, tiles: Sequence[Tile], dead: Sequence[Tile], report: Mapping[str, Any]
 ) -> dict[str, Any]:
     left_out = {one.name for one in dead if one.enrolled} - set(report["failed"])
     gone = {one.name for one in dead} - left_out
-    found = fates(_known(ask, tiles), gone, report["moves"])
+    found = recovery_preview(_known(ask, tiles), gone, report["moves"])
     sizes = ask.services.store.ledger.sizes()
     after = After(gone | set(report["failed"]), _taken(report), sizes)
     return {
@@ -85,7 +361,7 @@ def command(dead: Sequence[Tile], racks: Collection[str], left_out: Collection[s
     return words + (["--fail", *alone] if alone else [])
 
 
-def _known(ask: Ask, tiles: Sequence[Tile]) -> Known:
+def _known(ask: Request, tiles: Sequence[Tile]) -> Known:
     store, conf = ask.services.store, ask.services.conf
     now, given = store.database.now(), conf.reservation
     return Known(
@@ -114,10 +390,10 @@ def _switch(row: Mapping[str, Any]) -> Switch:
     return Switch(str(row.get("scope", "")), row["author"], row["reason"], row["expires_at"])
 
 
-def _plan(ask: Ask, names: Sequence[str]) -> tuple[Mapping[str, Any] | None, str]:
+def _plan(ask: Request, names: Sequence[str]) -> tuple[Mapping[str, Any] | None, str]:
     """What the planner says, or why it cannot; it knows those that leases get."""
     try:
-        found = inside.call(ask, repair.plan, body={"hosts": names})
+        found = api_calls.call(ask, repair.plan, body={"hosts": names})
     except HoldfastError as error:
         return None, error.message
     report: Mapping[str, Any] = found["repair"]
@@ -136,10 +412,10 @@ def _taken(report: Mapping[str, Any]) -> set[str]:
     return {name for move in report["moves"] if move["active"] for name in move["joins"]}
 
 
-def _segments(ask: Ask, tiles: Sequence[Tile], after: After) -> list[Left]:
+def _segments(ask: Request, tiles: Sequence[Tile], after: After) -> list[Left]:
     """Those that keep hosts free."""
     if not ask.may(FAILOVER):
         return []
-    said = inside.call(ask, failover.index)["failover"]
+    said = api_calls.call(ask, failover.index)["failover"]
     kept = {one["segment"]: one["kept"] for one in said if one["kept"]}
     return [one for one in left(tiles, after, "segment", kept) if one.kept]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.model.timeline import FOREVER, Line
+from holdfast.model.capacity import FOREVER, Line
 
 Times = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from holdfast.model.standing import USABLE
+from holdfast.hoststatus.status import USABLE
 
 
 def normalise(name: str) -> str:
@@ -98,7 +98,7 @@ class Host:
     local_gb: int = 0
     enrolled: bool = False
     reservable: bool = False
-    state: str = "up"  # model/standing.py decides it
+    state: str = "up"  # hoststatus/status.py decides it
     generation: int = 0
     created_at: datetime | None = None
     updated_at: datetime | None = None

@@ -6,12 +6,14 @@ saves the step from old to new, all or nothing, refused if somebody else wrote i
 (`version`).
 """
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from holdfast.model import moves
+from holdfast.model import state_machines
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Reservation:
     updated_at: datetime | None = None
 
     def move(self, status: str) -> "Reservation":
-        moves.check(f"reservation {self.id}", moves.RESERVATION, self.status, status)
+        state_machines.check(
+            f"reservation {self.id}", state_machines.RESERVATION, self.status, status
+        )
         return replace(self, status=status)
 
     def host_ids(self) -> tuple[int, ...]:
@@ -84,13 +88,13 @@ class Lease:
         return Window(self.start, self.end)
 
     def move(self, status: str) -> "Lease":
-        moves.check(f"lease {self.id}", moves.LEASE, self.status, status)
+        state_machines.check(f"lease {self.id}", state_machines.LEASE, self.status, status)
         return replace(self, status=status)
 
     def move_reservations(self, status: str) -> "Lease":
         """Move every reservation that still can; one already past that point stays."""
         moved = tuple(
-            r.move(status) if status in moves.RESERVATION[r.status] else r
+            r.move(status) if status in state_machines.RESERVATION[r.status] else r
             for r in self.reservations
         )
         return replace(self, reservations=moved)
@@ -135,3 +139,37 @@ EVENT_TYPES: Mapping[str, str] = {
     BEFORE_END: "before_end_lease",
     END: "end_lease",
 }
+
+
+# A lease as plain data and back: what durable work keeps of a lease that may be gone by then.
+
+
+_TIMES = ("start", "end", "before_end", "created_at", "updated_at")
+
+
+def to_plain(lease: Lease) -> dict[str, Any]:
+    """JSON-able; `from_plain` gives an equal lease."""
+    text = json.dumps(dataclasses.asdict(lease), default=datetime.isoformat)
+    plain: dict[str, Any] = json.loads(text)
+    return plain
+
+
+def from_plain(plain: Mapping[str, Any]) -> Lease:
+    reservations = tuple(_reservation(one) for one in plain["reservations"])
+    return Lease(**{**_with_times(plain), "reservations": reservations})
+
+
+def _reservation(plain: Mapping[str, Any]) -> Reservation:
+    allocations = tuple(_allocation(one) for one in plain["allocations"])
+    return Reservation(**{**_with_times(plain), "allocations": allocations})
+
+
+def _allocation(plain: Mapping[str, Any]) -> Allocation:
+    return Allocation(**{**plain, "held": Window(**_with_times(plain["held"]))})
+
+
+def _with_times(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: datetime.fromisoformat(value) if key in _TIMES and value else value
+        for key, value in plain.items()
+    }

@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from holdfast.model import matrix
+from holdfast.hostmonitor import matrix
+from holdfast.hostmonitor.matrix import ALERT, DOWN, NONE, RECOVERY, UNDECIDED, UNKNOWN, UP, Matrix
 from holdfast.model.host import normalise, same, short
-from holdfast.model.matrix import ALERT, DOWN, NONE, RECOVERY, UNDECIDED, UNKNOWN, UP, Strategy
 from holdfast.model.operation import Operation
 
 #: The kind of observations that are words about hosts, and what they say.
@@ -65,7 +65,7 @@ class Picture:
     """What a monitor sees, without when."""
 
     networks: Mapping[str, Sight]
-    strategy: Strategy
+    strategy: Matrix
     rows: Sequence[Row]
     places: Mapping[str, int]  # the row of each host, by normalised name
     problem: str = ""  # of its strategy file
@@ -151,7 +151,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Word:
+class MonitorReport:
     """What a monitor last reported of a host, by the same clock as its view."""
 
     id: str
@@ -188,7 +188,7 @@ class Vote:
     vote: str
     says: str  # recovery | alert | none | undecided; alert of one that abstains: a doubt
     why: str
-    word: Word | None = None
+    word: MonitorReport | None = None
     is_waiting: bool = False  # it sees the host down, and has not reported it yet
 
     def to_plain(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class Ballot:
     now: datetime
     registered: int  # monitors, also those that were never heard of
     views: Sequence[View] = ()
-    words: Mapping[str, Word] = field(default_factory=dict)
+    words: Mapping[str, MonitorReport] = field(default_factory=dict)
 
     @cached_property
     def fresh(self) -> Sequence[View]:
@@ -275,7 +275,7 @@ class Count:
         return [one.to_plain() for one in self.votes]
 
     def sentence(self) -> str:
-        return told(self.host, self.plain())
+        return report_text(self.host, self.plain())
 
 
 def count(ballot: Ballot, minimum: int) -> Count:
@@ -303,7 +303,7 @@ def vote(view: View, ballot: Ballot) -> Vote:
     return _cast(name, row.opinion, word, row)
 
 
-def _cast(observer: str, says: str, word: Word | None, row: Row | None = None) -> Vote:
+def _cast(observer: str, says: str, word: MonitorReport | None, row: Row | None = None) -> Vote:
     if says == RECOVERY:
         return Vote(observer, FOR, says, "saw it down", word)
     if says == ALERT:
@@ -319,7 +319,7 @@ def _cast(observer: str, says: str, word: Word | None, row: Row | None = None) -
 # in words
 
 
-def told(host: str, seen: Sequence[Mapping[str, Any]]) -> str:
+def report_text(host: str, seen: Sequence[Mapping[str, Any]]) -> str:
     """Who saw what, of what an incident keeps:
     ctl-1 and ctl-2 saw cmp-1 down on storage since 10:00:03; ctl-3 could not see"""
     groups: dict[str, list[str]] = {}
@@ -416,9 +416,9 @@ def everybody(views: Sequence[View], networks: Sequence[str]) -> dict[str, dict[
     return found
 
 
-def in_force(views: Sequence[View]) -> tuple[Strategy | None, list[View]]:
+def in_force(views: Sequence[View]) -> tuple[Matrix | None, list[View]]:
     """The strategy that most monitors go by, and those that go by another one."""
-    best: tuple[Strategy | None, list[View]] = (None, list(views))
+    best: tuple[Matrix | None, list[View]] = (None, list(views))
     for view in sorted(views, key=lambda one: one.observer):
         mine = view.picture.strategy
         others = [one for one in views if not mine.agrees(one.picture.strategy)]

@@ -18,7 +18,7 @@ from pathlib import Path
 PACKAGE = "nova.compute.monitors.cpu"
 TEXT = """\
 # Written by `python -m holdfast.nova.install_monitor`, which with --remove takes it away.
-from holdfast.nova.monitor import Monitor  # noqa: F401
+from holdfast.nova.compute_monitor import Monitor  # noqa: F401
 """
 
 

@@ -49,7 +49,7 @@ OPTS = [
     ),
 ]
 
-#: Of the filter in nova-api's pipeline (`holdfast.nova.api`).
+#: Of the filter in nova-api's pipeline (`holdfast.nova.api_filter`).
 API_OPTS = [
     cfg.StrOpt(
         "endpoint",
@@ -115,7 +115,7 @@ API_OPTS = [
     ),
 ]
 
-#: Of nova-compute's monitor (`holdfast.nova.monitor`).
+#: Of nova-compute's monitor (`holdfast.nova.compute_monitor`).
 METRIC_OPTS = [
     cfg.StrOpt(
         "metric_plugins_file",

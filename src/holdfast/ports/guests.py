@@ -3,7 +3,7 @@
 
 A driver tells what happens (`heard`) and, each time it has found its way to the hypervisor, first
 listens and then reads every guest (`reconciled`): what happened while nobody listened shows in a
-state. What any of it means is decided by `watch/guests.py`, never by a driver.
+state. What any of it means is decided by `agent/guest_state.py`, never by a driver.
 
 Another hypervisor is one class and one entry point:
 
@@ -150,4 +150,28 @@ class Guests(Protocol):
 
     def why_deaf(self) -> str:
         """Why nothing is heard just now, "" if it is."""
+        ...
+
+
+# The processors of guests as their host sees them: threads that run, wait or sleep.
+
+
+@dataclass(frozen=True, slots=True)
+class Vcpu:
+    """One, at one moment. `ran_ns` and `waited_ns` (for a processor) only grow, as long as it is
+    the same `thread`. `wants`: it could go on, and is kept from it just now. What sleeps because
+    the guest has nothing to do wants nothing, nor does one of a guest that is paused."""
+
+    uuid: str
+    name: str
+    number: int
+    thread: int
+    ran_ns: int
+    waited_ns: int
+    wants: bool
+
+
+class Vcpus(Protocol):
+    def read(self) -> Sequence[Vcpu]:
+        """Of every guest that runs on this machine. Asks no hypervisor, so it cannot hang."""
         ...

@@ -8,14 +8,14 @@ is a `StaleWrite` and the caller looks again.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
+from holdfast.model.capacity import CapacitySnapshot
 from holdfast.model.floatingip import FloatingIp
 from holdfast.model.host import Host
 from holdfast.model.lease import Lease, Window
 from holdfast.model.operation import Claim, Operation
-from holdfast.model.stock import Stock
 from holdfast.ports.cloud import CloudHost
 
 
@@ -179,7 +179,7 @@ class Ledger(Protocol):
         """Enrolled hosts, by id: all, or so many that come after that one."""
         ...
 
-    def stock(self, *, sure: bool = False) -> Stock:
+    def stock(self, *, sure: bool = False) -> CapacitySnapshot:
         """Reservable hosts and who holds them when, as of now: what planning looks at.
 
         A writer that was frozen for long can be missed; `sure` looks at every host, so that a
@@ -262,4 +262,100 @@ class Ledger(Protocol):
 
     def things_not_given_back(self, keys: Collection[str], *, besides: str) -> Collection[str]:
         """Names of leases that are over and whose end has not returned these things yet."""
+        ...
+
+
+# Durable work as the runner needs it: find, claim, keep, record, finish.
+
+
+class Operations(Protocol):
+    def now(self) -> datetime:
+        """The database's clock: the one that all managers share."""
+        ...
+
+    def by_key(self, key: str) -> Operation: ...
+
+    def ensure(self, operation: Operation) -> None:
+        """See to it that work of that key is open; what is open already is left alone."""
+        ...
+
+    def claim_due(
+        self, owner: str, limit: int, ttl: timedelta, kinds: Collection[str]
+    ) -> Sequence[Operation]:
+        """Take up to `limit` operations of these kinds whose time has come, oldest first."""
+        ...
+
+    def next_look(self, after: datetime | None = None) -> datetime | None:
+        """When the earliest open operation wants to be looked at, of those later than `after`.
+
+        Without it: later than now.
+        """
+        ...
+
+    def renew(self, claim: Claim, ttl: timedelta) -> None:
+        """Keep the claim for another `ttl`; ClaimLost if it is not ours any more."""
+        ...
+
+    def renew_many(self, claims: Sequence[Claim], ttl: timedelta) -> set[str]:
+        """The same of several of one owner; the ids of those that are still its own."""
+        ...
+
+    def step_done(
+        self, claim: Claim, position: int, name: str, sentence: str, ttl: timedelta
+    ) -> None:
+        """Record a finished step and renew the claim in one go."""
+        ...
+
+    def put_off(
+        self,
+        claim: Claim,
+        status: str,
+        next_try_at: datetime,
+        sentence: str,
+        failures: int = 0,
+        *,
+        due_at: datetime | None = None,
+    ) -> None:
+        """Give the claim back: look again at `next_try_at`; `failures` adds to the attempts. With
+        the `due_at` that was claimed: at once, if it was asked for again since."""
+        ...
+
+    def finish(self, claim: Claim, status: str, sentence: str) -> bool:
+        """Close the operation as done or error; whether the next of its subject is due already."""
+        ...
+
+
+# Old rows that nobody will ask for any more.
+
+
+class Tidy(Protocol):
+    def now(self) -> datetime: ...
+
+    def operations(self, before: datetime, most: int) -> int:
+        """Remove up to `most` operations that ended before that moment, but none of a lease that
+        still exists; how many were removed."""
+        ...
+
+    def reports(self, before: datetime, most: int) -> int:
+        """Remove up to `most` notifications that ended before that moment, and with the last one of
+        an incident the incident, its verdicts and its moves; how many notifications."""
+        ...
+
+    def observations(self, before: datetime, most: int) -> int:
+        """Remove up to `most` observations older than that, but none of an incident that is open
+        or of a host whose votes are being counted; with the last one of an incident the incident,
+        as above; how many observations."""
+        ...
+
+    def samples(self, before: datetime, most: int) -> int:
+        """Remove up to `most` hosts' numbers that nobody wants since then; how many hosts."""
+        ...
+
+    def audit(self, before: datetime, most: int) -> int:
+        """Remove up to `most` sentences of the audit older than that; how many were removed."""
+        ...
+
+    def alarms(self, before: datetime, most: int) -> int:
+        """End up to `most` alarms that stand, of agents that were not heard of since then; how many
+        that were. Their rows go when they are over for long enough."""
         ...

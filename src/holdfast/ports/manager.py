@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError
-from holdfast.model.expected import Expectation
 from holdfast.model.lease import Lease, Window
+from holdfast.model.observation import Expectation
 
 
 @dataclass(frozen=True)

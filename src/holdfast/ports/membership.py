@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-#: Of a node that went on purpose; beside UP and DOWN of `model/matrix.py`.
+#: Of a node that went on purpose; beside UP and DOWN of `hostmonitor/matrix.py`.
 LEFT: Final = "left"
 
 

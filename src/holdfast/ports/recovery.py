@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from holdfast.model.incident import Incident, Meaning, Verdict
-from holdfast.model.liveness import FailureReport
-from holdfast.model.mass_failure import Seen
-from holdfast.model.observed import Observed
+from holdfast.hoststatus.status import HostStatus
+from holdfast.model.incident import Classification, Incident, Verdict
+from holdfast.model.observation import Observed
 from holdfast.model.operation import Claim, Operation
 from holdfast.model.segment import SegmentHost
+from holdfast.model.votes import Ballot
+from holdfast.ports.cloud import CloudHost
+from holdfast.recovery.liveness import FailureReport
+from holdfast.recovery.mass_failure import Seen
 
 #: What becomes of a move.
 PENDING, ONGOING, IGNORED, FAILED, SUCCEEDED = (
@@ -49,7 +52,7 @@ class Account:
     """That something died, whoever says so: one notification, or the votes of monitors. It is taken
     in by one road, and whoever said so learns what became of it."""
 
-    meaning: Meaning
+    meaning: Classification
     member: SegmentHost
     at: datetime  # a recovery that was verified later explains it
     details: Mapping[str, Any]  # for the incident that is opened, or joined
@@ -60,7 +63,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Taken:
+class IntakeResult:
     """What became of an account: the incident it belongs to, and a sentence."""
 
     incident_id: str
@@ -167,7 +170,7 @@ class Incidents(Protocol):
         work: Operation,
         claim: Claim,
         told: Callable[[Incident], Sequence[Operation]] = lambda _new: (),
-    ) -> Taken:
+    ) -> IntakeResult:
         """Join the open incident that it belongs to, or open one with this work and that of telling
         people; twice is once."""
         ...
@@ -344,3 +347,157 @@ class ServerMoves(Protocol):
 
 class MoveWork(Protocol):
     def __call__(self, move: ServerMove, now: datetime) -> Operation: ...
+
+
+# Where what monitors see and report of hosts is found, and what counting it led to is kept.
+
+
+class Votes(Protocol):
+    def ballot(self, host: str) -> Ballot:
+        """All that there is to count about it, by what it is called here."""
+        ...
+
+    def is_known(self, host: str) -> bool:
+        """Whether it is one of our hosts, and only one can be meant."""
+        ...
+
+    def remember(
+        self, claim: Claim, payload: Mapping[str, Any], say: str, then: Sequence[Operation] = ()
+    ) -> None:
+        """Write down in the work itself what it led to, with a sentence for the audit and the work
+        that comes of it: all or nothing."""
+        ...
+
+
+# Where alarms are kept, for whoever does what their rules ask for.
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A server was moved off that host because of an alarm of that rule; when that ended."""
+
+    host: str
+    rule: str
+    at: datetime
+
+
+class Alarms(Protocol):
+    def show(self, alarm_id: str) -> Mapping[str, Any]:
+        """host, subject, rule, state, …; NotFound."""
+        ...
+
+    def paused(self) -> str:
+        """Why nothing is to be done now: recovery is paused everywhere; empty if it is not."""
+        ...
+
+    def speak_up(self, alarm_id: str) -> str:
+        """Its silence is over: if it stands and people do not know how it is, they are told, and
+        what it asks for is begun, once. The sentence about it; NotFound."""
+        ...
+
+    def moves(self, alarm_id: str) -> None:
+        """Remember that its server is about to be moved off the host because of it."""
+        ...
+
+    def moved(self, alarm_id: str, since: datetime) -> Moved | None:
+        """The last time since then that another alarm moved the server of this one."""
+        ...
+
+    def others_ahead(self, alarm_id: str) -> str:
+        """Another alarm of the same rule that stands there and for which the host is kept out of
+        use too; empty: none."""
+        ...
+
+
+# The one list of hosts, as far as segments need it.
+
+
+class KnownHosts(Protocol):
+    def know(self, host: CloudHost, region: str) -> int:
+        """The id of that host in the list; it is added if it was not there. Twice is once."""
+        ...
+
+
+# Where reports are kept. One that says that something failed comes with the work of looking at
+# it:
+# both are written, or neither.
+
+
+class Observations(Protocol):
+    def add(self, id_: str, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+        """The row, and if it is new: the same key of an observer is the same report."""
+        ...
+
+
+# Where standings are kept, so that of several managers only one decides.
+#
+# A `Change` is written only if the standing is still the `old` one. What takes a host out of use,
+# or
+# back, is written together with the work that follows from it: both, or neither.
+
+
+#: The work that follows when a host goes out of use or comes back: one row, armed again.
+Repair = Callable[[datetime], Operation]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A host as far as watching goes."""
+
+    id: int
+    name: str  # of its service, normalised
+    hypervisor_hostname: str
+    standing: HostStatus
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChange:
+    """One step of one host; `say` is its sentence in the audit, empty for none."""
+
+    host_id: int
+    old: HostStatus
+    new: HostStatus
+    say: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A message that a monitor could not digest."""
+
+    at: datetime
+    monitor: str
+    message_id: str
+    event_type: str
+    why: str
+    message: Mapping[str, object]
+
+
+class HostStatuses(Protocol):
+    def now(self) -> datetime:
+        """The database's clock: the one that all managers share."""
+        ...
+
+    def watched(self) -> Sequence[Watched]:
+        """All hosts, by id."""
+        ...
+
+    def change(self, changes: Sequence[StatusChange], repair: Repair | None) -> set[int]:
+        """Write these, all in one go; the ids of those that somebody else changed meanwhile, which
+        are left out. Where a host goes out of use or comes back, `repair` is armed as well."""
+        ...
+
+    def by_state(self) -> Mapping[str, int]:
+        """How many hosts stand how."""
+        ...
+
+    def hasten(self, key: str) -> bool:
+        """Make the open work of that key due now; False while somebody is at it."""
+        ...
+
+    def set_aside(self, message: SetAside) -> None:
+        """Keep it for people to look at; the oldest go when there are too many."""
+        ...
+
+    def all_set_aside(self, most: int) -> Sequence[SetAside]:
+        """The newest first."""
+        ...

@@ -3,19 +3,24 @@
 say so, whose answer names the version of the rules that hold for their host, and says whether
 somebody looks at its numbers."""
 
+import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from holdfast.api import agents
-from holdfast.api.ask import Ask, Reply
+from holdfast.alarms import scopes
+from holdfast.alarms.scopes import Merged
+from holdfast.api import tokens
 from holdfast.api.holdfast_v1.monitors import shape
 from holdfast.api.holdfast_v1.observations import plain, when
-from holdfast.model import alarm_rules_scope as scopes
-from holdfast.model.alarm_rules_scope import Merged
+from holdfast.api.request import Request, Response
+from holdfast.metrics import history
+from holdfast.metrics.history import FIELDS, POINTS
 from holdfast.model.errors import InvalidInput, StaleWrite, Unavailable
 from holdfast.model.host import normalise
+from holdfast.model.observation import EXPECTED_STATES
 from holdfast.model.votes import FRESH_BEATS
+from holdfast.ports.reports import MOST_ALSO
 
 _TEXT = {"type": "string"}
 _VERSION = {"type": "string", "maxLength": 64}
@@ -97,7 +102,7 @@ HELD = shape(
 _UNSAID = {"program": "", "deaf": "", "guests": None, "firing": 0, "waiting": 0, "parked": 0}
 
 
-def beat(ask: Ask) -> Reply:
+def beat(ask: Request) -> Response:
     host, body = own_host(ask), dict(ask.body)
     rules = body["rules"]
     details = {
@@ -126,10 +131,10 @@ def beat(ask: Ask) -> Reply:
     said: dict[str, Any] = {"host": host, "rules": {"version": scopes.version_of(wanted)}}
     if (last := store.samples.wanted_of(host)) is not None:
         said["samples"] = {"after": last}
-    return Reply({"agent": said})
+    return Response({"agent": said})
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     store = ask.services.store
     now, rows = store.agents.all()
     documents = store.alarm_rules.documents()
@@ -138,29 +143,29 @@ def index(ask: Ask) -> Reply:
         groups = groups_of(ask, row["host"])
         wanted = scopes.held(documents, row["host"], groups)
         found.append(_view(row, now, scopes.version_of(wanted), groups))
-    return Reply({"agents": found})
+    return Response({"agents": found})
 
 
-def rules(ask: Ask) -> Reply:
+def rules(ask: Request) -> Response:
     """What holds for that host; an agent asks for its own."""
     host, store = own_host(ask), ask.services.store
     found: Merged = scopes.merged(store.alarm_rules.documents(), host, groups_of(ask, host))
     shown = {"version": found.version, "text": found.text, "origins": dict(found.origins)}
-    return Reply({"alarm_rules": {"host": host, **shown}})
+    return Response({"alarm_rules": {"host": host, **shown}})
 
 
-def groups_of(ask: Ask, host: str) -> list[str]:
+def groups_of(ask: Request, host: str) -> list[str]:
     """The groups whose rules that host gets."""
-    return agents.groups_of(host, ask.services.conf.auth.agent_groups or ())
+    return tokens.groups_of(host, ask.services.conf.auth.agent_groups or ())
 
 
-def own_host(ask: Ask) -> str:
+def own_host(ask: Request) -> str:
     """Of the path; an agent speaks for its own only."""
     host = normalise(ask.path["host"])
     if not 0 < len(host) <= 255:
         raise InvalidInput("host: its name has 1 to 255 characters")
-    agents.check_host(ask.caller, host)
-    return agents.own_host(ask.caller) or host
+    tokens.check_host(ask.caller, host)
+    return tokens.own_host(ask.caller) or host
 
 
 def is_fresh(row: Mapping[str, Any], now: datetime) -> bool:
@@ -186,3 +191,138 @@ def _view(
         },
         **{name: details.get(name, unsaid) for name, unsaid in _UNSAID.items()},
     }
+
+
+# /holdfast/v1/hosts/{host}/expected: what should run on a host. The cloud is asked at once; if it
+# cannot be, that is a 503 and never an empty list.
+
+
+QUERY: dict[str, Any] = {
+    "also": {
+        **_TEXT,
+        "maxLength": MOST_ALSO * 37,
+        "description": f"Ids of up to {MOST_ALSO} more servers, with commas between them: guests"
+        " that run there and are not listed.",
+    }
+}
+_SERVER = shape(
+    {"id": _TEXT, "name": _TEXT, "state": {**_TEXT, "enum": list(EXPECTED_STATES)}, "why": _TEXT}
+)
+EXPECTED_VIEW = shape(
+    {
+        "host": _TEXT,
+        "at": {**_TEXT, "format": "date-time"},
+        "servers": {"type": "array", "items": _SERVER},
+    }
+)
+
+
+def show_expected(ask: Request) -> Response:
+    host = ask.path["host"]
+    tokens.check_host(ask.caller, host)
+    # of another one that is called so for short it learns nothing
+    host = max(host, tokens.own_host(ask.caller) or "", key=len)
+    said = ask.services.manager.expected(ask.caller, host, _ids(ask))
+    servers = [
+        {"id": one.uuid, "name": one.name, "state": one.state, "why": one.why}
+        for one in said.servers
+    ]
+    shown = {"host": said.host, "at": said.at.isoformat(), "servers": servers}
+    return Response({"expected": shown})
+
+
+def _ids(ask: Request) -> list[str]:
+    words = [word for said in ask.every.get("also", ()) for word in said.split(",") if word]
+    if len(words) > MOST_ALSO:
+        raise InvalidInput(f"also: {len(words)} ids; ask about {MOST_ALSO} at a time")
+    try:
+        return [str(uuid.UUID(word)) for word in words]
+    except ValueError:
+        raise InvalidInput("also: write ids of servers, with commas between them") from None
+
+
+# /holdfast/v1/hosts/HOST/samples: the last hour of a host and its guests. Its agent sends it only
+# while somebody looks, and whoever looks says so by a POST: a GET changes nothing.
+
+
+_samples_DATE = {"type": ["string", "null"], "format": "date-time"}
+_POINTS = {
+    "type": "string",
+    "description": "A float of four bytes, little-endian, for each point, in base64; NaN: unknown.",
+}
+_LINE = {
+    "type": "object",
+    "required": ["kind", "id", "values"],
+    "properties": {
+        "kind": {"type": "string", "enum": list(FIELDS)},
+        "id": _TEXT,
+        **dict.fromkeys(("name", "project", "project_name", "flavor", "guest"), _TEXT),
+        "contracts": {"type": "object", "additionalProperties": {"type": "number"}},
+        "values": {"type": "object", "additionalProperties": _POINTS},
+    },
+}
+_HOUR: dict[str, Any] = {
+    "begin": {**_COUNT, "description": "The first point; point n is of second 10 n since 1970."},
+    "points": {**_COUNT, "maximum": POINTS},
+    "lines": {"type": "array", "items": _LINE},
+    "left_out": {**_COUNT, "description": "So many there was no room for."},
+    "simulated": {"type": "boolean", "description": "There is no host: these are made up."},
+}
+WANT: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": {}}
+#: What is in it is looked at by metrics/history: a schema takes seconds for what may be megabytes.
+SAMPLES_PUT: dict[str, Any] = {
+    "type": "object",
+    "required": ["begin", "points", "lines"],
+    "properties": {**_HOUR, "lines": {"type": "array"}},
+}
+_WANTED = {
+    "host": _TEXT,
+    "wanted_until": {**_samples_DATE, "description": "null: nobody ever looked."},
+}
+WANTED = shape(_WANTED)
+SAMPLES_VIEW = shape(
+    {
+        **_WANTED,
+        "at": {**_samples_DATE, "description": "When numbers came last; null: none did."},
+        "fresh": {"type": "boolean", "description": "Whether they come in just now."},
+        **_HOUR,
+    }
+)
+
+
+def show_samples(ask: Request) -> Response:
+    found = ask.services.store.samples.look(_host(ask))
+    hour = {"left_out": 0, "simulated": False, **history.plain(found.hour)}
+    said = {
+        "host": found.host,
+        "wanted_until": plain(found.wanted_until),
+        "at": plain(found.at),
+        "fresh": found.fresh,
+    }
+    return Response({"samples": {**said, **hour}})
+
+
+def want_samples(ask: Request) -> Response:
+    host = _host(ask)
+    try:
+        until = ask.services.store.samples.want(host)
+    except StaleWrite as error:
+        raise Unavailable("it could not be written just now, ask again") from error
+    return Response({"samples": {"host": host, "wanted_until": plain(until)}}, 202)
+
+
+def put_samples(ask: Request) -> Response:
+    """By the agent of the host. What nobody wants any more is no mistake of its."""
+    host, hour = own_host(ask), history.read(ask.body)
+    try:
+        ask.services.store.samples.put(host, hour)
+    except StaleWrite as error:
+        raise Unavailable("it could not be written just now, send it again") from error
+    return Response(status=204)
+
+
+def _host(ask: Request) -> str:
+    host = normalise(ask.path["host"])
+    if not 0 < len(host) <= 255:
+        raise InvalidInput("host: its name has 1 to 255 characters")
+    return host

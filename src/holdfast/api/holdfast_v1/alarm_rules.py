@@ -8,14 +8,15 @@ nothing. Agents are told of a new version by the answer to their next heartbeat.
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
+from holdfast.alarms import rules_file, scopes
+from holdfast.alarms.preview import Story, preview
+from holdfast.alarms.scopes import Document
 from holdfast.api.holdfast_v1.monitors import shape
 from holdfast.api.holdfast_v1.observations import plain
-from holdfast.model import alarm_rules_file
-from holdfast.model import alarm_rules_scope as scopes
-from holdfast.model.alarm_rules_scope import Document
+from holdfast.api.request import Request, Response
 from holdfast.model.errors import StaleWrite, Unavailable
-from holdfast.model.yaml_lines import MAX_BYTES
+from holdfast.model.host import normalise
+from holdfast.runtime.documents import MAX_BYTES
 
 #: A text of the largest size, however it is escaped.
 MOST_BYTES = 6 * MAX_BYTES + 4096
@@ -63,16 +64,16 @@ WHOLE = shape({**_SHOWN, "text": _TEXT})
 PAST = shape({**_SHOWN, "text": _TEXT, "removed": {"type": "boolean"}})
 
 
-def index(ask: Ask) -> Reply:
-    return Reply({"alarm_rules": [_listed(row) for row in ask.services.store.alarm_rules.all()]})
+def index(ask: Request) -> Response:
+    return Response({"alarm_rules": [_listed(row) for row in ask.services.store.alarm_rules.all()]})
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     row = ask.services.store.alarm_rules.show(_name(ask), ask.query.get("version"))
-    return Reply({"alarm_rules": _view(row, "text")})
+    return Response({"alarm_rules": _view(row, "text")})
 
 
-def put(ask: Ask) -> Reply:
+def put(ask: Request) -> Response:
     store, name, body = ask.services.store.alarm_rules, _name(ask), ask.body
     was = next((row["scope"] for row in store.all() if row["name"] == name), scopes.ALL)
     document = Document(name, scopes.scope(body.get("scope", was)), 0, body["text"])
@@ -81,26 +82,26 @@ def put(ask: Ask) -> Reply:
         row = store.put(document, ask.caller.user_id, body.get("replaces"))
     except StaleWrite as error:
         raise Unavailable("it could not be written just now, send it again") from error
-    return Reply({"alarm_rules": _view(row, "text")})
+    return Response({"alarm_rules": _view(row, "text")})
 
 
-def delete(ask: Ask) -> Reply:
+def delete(ask: Request) -> Response:
     ask.services.store.alarm_rules.remove(_name(ask), ask.caller.user_id)
-    return Reply(status=204)
+    return Response(status=204)
 
 
-def history(ask: Ask) -> Reply:
+def history(ask: Request) -> Response:
     rows = ask.services.store.alarm_rules.history(_name(ask))
-    return Reply({"versions": [_view(row, "text", "removed") for row in rows]})
+    return Response({"versions": [_view(row, "text", "removed") for row in rows]})
 
 
-def roll_back(ask: Ask) -> Reply:
+def roll_back(ask: Request) -> Response:
     store = ask.services.store.alarm_rules
     row = store.roll_back(_name(ask), ask.body.get("version"), ask.caller.user_id)
-    return Reply({"alarm_rules": _view(row, "text")})
+    return Response({"alarm_rules": _view(row, "text")})
 
 
-def _name(ask: Ask) -> str:
+def _name(ask: Request) -> str:
     return scopes.name(ask.path["rules_name"])
 
 
@@ -109,5 +110,83 @@ def _view(row: Mapping[str, Any], *more: str) -> dict[str, Any]:
 
 
 def _listed(row: Mapping[str, Any]) -> dict[str, Any]:
-    found = alarm_rules_file.parse(row["text"], row["name"])
+    found = rules_file.parse(row["text"], row["name"])
     return {**_view(row), "rules": [rule.id for rule in found.rules]}
+
+
+# /holdfast/v1/alarm-rules-preview: what alarm rules would have made of the last hour of hosts
+# that
+# are looked at (/hosts/HOST/samples). Nothing is changed, and nobody is told.
+
+
+#: At a time: a host with 50 guests takes a few tenths of a second.
+MOST_HOSTS = 8
+#: As much as holds on one host.
+PREVIEW_MOST_BYTES = 64 * 1024
+#: Stories; of more the number is told.
+MOST_STORIES = 500
+
+_STATE = {"type": "string", "enum": ["ok", "pending", "firing", "no_data"]}
+_NAMES = {"type": "array", "items": _TEXT}
+ASKED: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["text", "hosts"],
+    "properties": {
+        "text": {"type": "string", "minLength": 1, "maxLength": PREVIEW_MOST_BYTES},
+        "hosts": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MOST_HOSTS,
+            "items": {"type": "string", "minLength": 1, "maxLength": 255},
+        },
+    },
+}
+_CHANGE = {
+    "at": {"type": "string", "format": "date-time"},
+    "before": _STATE,
+    "state": _STATE,
+    "value": {"type": ["number", "null"]},
+    "threshold": {"type": "number"},
+    "reason": _TEXT,
+}
+_STORY = {
+    **dict.fromkeys(("host", "rule", "kind", "entity", "name", "project", "severity"), _TEXT),
+    "state": {**_STATE, "description": "In the end."},
+    "raised": {"type": "integer", "description": "How many times it fired."},
+    "changes": {"type": "array", "items": shape(_CHANGE)},
+}
+PREVIEW_VIEW = shape(
+    {
+        "hosts": {**_NAMES, "description": "Those of which something is known."},
+        "stories": {"type": "array", "items": shape(_STORY)},
+        "left_out": {"type": "integer", "description": "So many stories there was no room for."},
+        "silent": {
+            "type": "object",
+            "additionalProperties": _NAMES,
+            "description": "Rules about fields that are not kept: nothing is said of them.",
+        },
+    }
+)
+
+
+def show_preview(ask: Request) -> Response:
+    """400 with every line that is wrong, as if they were to be set."""
+    store = ask.services.store
+    hosts = dict.fromkeys(map(normalise, ask.body["hosts"]))
+    looked = {host: store.samples.look(host).hour for host in hosts}
+    hours = {host: hour for host, hour in looked.items() if hour.points}
+    seen = preview(ask.body["text"], hours, {host: store.agents.groups(host) for host in hours})
+    said = {
+        "hosts": list(hours),
+        "stories": [_story(one) for one in seen.stories[:MOST_STORIES]],
+        "left_out": max(0, len(seen.stories) - MOST_STORIES),
+        "silent": {rule: list(fields) for rule, fields in seen.silent.items()},
+    }
+    return Response({"preview": said})
+
+
+def _story(one: Story) -> dict[str, Any]:
+    words = ("host", "rule", "kind", "entity", "name", "project", "severity", "state", "raised")
+    changes = [{name: plain(getattr(change, name)) for name in _CHANGE} for change in one.changes]
+    return {**{name: getattr(one, name) for name in words}, "changes": changes}

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
+from holdfast.alarms.central import STATES
 from holdfast.api.holdfast_v1.monitors import shape
 from holdfast.api.holdfast_v1.observations import LIMIT, plain
-from holdfast.model.alarm import STATES
+from holdfast.api.request import Request, Response
+from holdfast.db.alarms import Wanted
 from holdfast.model.errors import NotFound
 from holdfast.model.host import normalise
-from holdfast.store.alarms import Wanted
 
 LONGEST = timedelta(days=30)
 _NAME = {"type": "string", "minLength": 1, "maxLength": 255}
@@ -69,7 +69,7 @@ VIEW = shape({**_SHOWN, "name": _TEXT, "threshold": {"type": ["number", "null"]}
 WHOLE = shape({**VIEW["properties"], "details": {"type": "object"}})
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     query, caller = ask.query, ask.caller
     host = query.get("host")
     wanted = Wanted(
@@ -80,31 +80,31 @@ def index(ask: Ask) -> Reply:
         standing=query.get("all") != "true",
         limit=query.get("limit", LIMIT["default"]),
     )
-    return Reply({"alarms": [_view(row) for row in ask.services.store.alarms.list_all(wanted)]})
+    return Response({"alarms": [_view(row) for row in ask.services.store.alarms.list_all(wanted)]})
 
 
-def show(ask: Ask) -> Reply:
-    return Reply({"alarm": _whole(_mine(ask))})
+def show(ask: Request) -> Response:
+    return Response({"alarm": _whole(_mine(ask))})
 
 
-def acknowledge(ask: Ask) -> Reply:
+def acknowledge(ask: Request) -> Response:
     alarm_id = _mine(ask)["id"]
     row = ask.services.store.alarms.acknowledge(alarm_id, ask.caller.user_id)
-    return Reply({"alarm": _whole(row)})
+    return Response({"alarm": _whole(row)})
 
 
-def silence(ask: Ask) -> Reply:
+def silence(ask: Request) -> Response:
     alarm_id, lasts = _mine(ask)["id"], timedelta(seconds=ask.body["duration_s"])
     row = ask.services.store.alarms.silence(alarm_id, ask.caller.user_id, lasts)
-    return Reply({"alarm": _whole(row)})
+    return Response({"alarm": _whole(row)})
 
 
-def end(ask: Ask) -> Reply:
+def end(ask: Request) -> Response:
     alarm_id = _mine(ask)["id"]
-    return Reply({"alarm": _whole(ask.services.store.alarms.end(alarm_id, ask.caller.user_id))})
+    return Response({"alarm": _whole(ask.services.store.alarms.end(alarm_id, ask.caller.user_id))})
 
 
-def _mine(ask: Ask) -> Mapping[str, Any]:
+def _mine(ask: Request) -> Mapping[str, Any]:
     """Another project's looks like one that is not there."""
     alarm_id = ask.path["alarm_id"]
     row = ask.services.store.alarms.show(alarm_id)

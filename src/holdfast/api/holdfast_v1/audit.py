@@ -5,9 +5,9 @@ decided about its own leases and guests; all of it is for admins."""
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1.observations import LIMIT, plain, when
-from holdfast.store.audit_list import Wanted
+from holdfast.api.request import Request, Response
+from holdfast.db.audit import Wanted
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": 128}
 _WHEN = {"type": "string", "format": "date-time", "maxLength": 64}
@@ -41,12 +41,12 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     found = ask.services.store.audit.list_all(wanted(ask))
-    return Reply({"audit": [view(row) for row in found]})
+    return Response({"audit": [view(row) for row in found]})
 
 
-def wanted(ask: Ask) -> Wanted:
+def wanted(ask: Request) -> Wanted:
     """What is asked for, as far as it is the caller's to see."""
     query = ask.query
     since, until = query.get("since"), query.get("until")

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.api import body
-from holdfast.api.ask import Ask, Reply
+from holdfast.api import request
 from holdfast.api.holdfast_v1.observations import plain
-from holdfast.api.reservation_v1.dates import parse
+from holdfast.api.request import Request, Response
+from holdfast.api.reservation_v1 import parse
 from holdfast.model.errors import InvalidInput
 from holdfast.ports.manager import Availability, AvailabilityQuery, NewReservation
 
@@ -68,10 +68,10 @@ VIEW: dict[str, Any] = {
 }
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     query = _query(ask.query, ask.services.clock.now())
     found = ask.services.manager.availability(ask.caller, query)
-    return Reply({"availability": view(found)})
+    return Response({"availability": view(found)})
 
 
 def view(found: Availability) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _date(asked: Mapping[str, Any], name: str) -> datetime | None:
 
 
 def _reservation(asked: Mapping[str, Any]) -> NewReservation:
-    said = body.parse(asked["reservation"], "reservation")
+    said = request.parse(asked["reservation"], "reservation")
     if not isinstance(said, dict) or not isinstance(said.get("resource_type"), str):
         raise InvalidInput('reservation: a JSON object is wanted, with its "resource_type"')
     spec = {key: value for key, value in said.items() if key != "resource_type"}

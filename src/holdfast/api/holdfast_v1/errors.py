@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
+from holdfast.api.request import Request, Response
 from holdfast.model.errors import NotFound, by_code
 
 _FIELDS = ("code", "status", "title", "meaning")
@@ -14,10 +14,10 @@ VIEW: dict[str, Any] = {
 }
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     cls = by_code().get(ask.path["code"])
     if cls is None:
         raise NotFound(f"no error code {ask.path['code']}")
     meaning = (cls.__doc__ or cls.title).strip()
     body = {"code": cls.code, "status": cls.status, "title": cls.title, "meaning": meaning}
-    return Reply({"error": body})
+    return Response({"error": body})

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from holdfast.db.incident_queries import Case
+from holdfast.model import incident as history
 from holdfast.model import incident as model
-from holdfast.model import incident_history as history
 from holdfast.model import votes
-from holdfast.model.observed import Observed
+from holdfast.model.observation import Observed
 from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, PENDING, SUCCEEDED, ServerMove
-from holdfast.store.cases import Case
 
 _TEXT = {"type": "string"}
 _PART = {"heading": _TEXT, "sentences": {"type": "array", "items": _TEXT}}
@@ -118,7 +118,7 @@ def _monitors(incident: model.Incident) -> Iterator[str]:
     seen = incident.details.get("seen")
     for said_at, new in history.counted_together(seen):
         at = _time(_parse(said_at) if said_at else incident.opened_at, incident)
-        yield f"{at}: {_end(votes.told('it', new))}"
+        yield f"{at}: {_end(votes.report_text('it', new))}"
         yield from (f"- {_end(line)}" for line in votes.grounds(new))
     if dropped := history.left_out(seen):
         yield f"- {dropped} more votes of monitors are not kept."

@@ -4,9 +4,9 @@ whether it will have them."""
 
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1.observations import plain
-from holdfast.model.failover import Capacity
+from holdfast.api.request import Request, Response
+from holdfast.model.segment import Capacity
 
 MOST_KEPT = 100_000
 KEEP: dict[str, Any] = {
@@ -40,16 +40,16 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
-def index(ask: Ask) -> Reply:
-    return Reply({"failover": [view(one) for one in ask.services.store.failover.report()]})
+def index(ask: Request) -> Response:
+    return Response({"failover": [view(one) for one in ask.services.store.failover.report()]})
 
 
-def keep(ask: Ask) -> Reply:
+def keep(ask: Request) -> Response:
     """What is booked already stays; the report says what is short."""
     store = ask.services.store.failover
     segment_id = store.keep(ask.path["segment_id"], ask.body["kept"])
     (found,) = [one for one in store.report() if one.segment_id == segment_id]
-    return Reply({"failover": view(found)})
+    return Response({"failover": view(found)})
 
 
 def view(capacity: Capacity) -> dict[str, Any]:

@@ -5,15 +5,15 @@ monitors see of it on each network."""
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1.monitors import ACTION, HEALTH, STATE, shape
 from holdfast.api.holdfast_v1.observations import plain
+from holdfast.api.request import Request, Response
+from holdfast.db.host_status import Seen
+from holdfast.hostmonitor.matrix import UNKNOWN, Matrix
+from holdfast.hoststatus.status import DOWN, RETURNING, SUSPECT, UP
 from holdfast.model import votes
 from holdfast.model.errors import NotFound
-from holdfast.model.matrix import UNKNOWN, Strategy
-from holdfast.model.standing import DOWN, RETURNING, SUSPECT, UP
-from holdfast.model.votes import ABSTAIN, AGAINST, FOR, Ballot, Word
-from holdfast.store.standings import Seen
+from holdfast.model.votes import ABSTAIN, AGAINST, FOR, Ballot, MonitorReport
 
 _STATE = {"type": "string", "enum": [UP, SUSPECT, DOWN, RETURNING]}
 QUERY: dict[str, Any] = {"state": _STATE}
@@ -68,9 +68,9 @@ WHOLE_HEALTH = shape(
 )
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     found = ask.services.store.standings.shown(state=ask.query.get("state"))
-    return Reply({"hosts": [view(one) for one in found]})
+    return Response({"hosts": [view(one) for one in found]})
 
 
 def view(seen: Seen) -> dict[str, Any]:
@@ -93,14 +93,14 @@ def view(seen: Seen) -> dict[str, Any]:
 # what the monitors see
 
 
-def health(ask: Ask) -> Reply:
+def health(ask: Request) -> Response:
     """Of all hosts that monitors know, which were heard of lately."""
     store = ask.services.store
     now, views = store.monitors.views()
     fresh = [one for one in views if one.is_fresh(now)]
     strategy, _others = votes.in_force(fresh)
     if strategy is None:
-        return Reply({"hosts": []})
+        return Response({"hosts": []})
     everybody = votes.everybody(fresh, strategy.networks)
     blind = votes.blind(fresh, strategy.networks)
     bad = {host for host, states in everybody.items() if set(states.values()) != {UP}}
@@ -116,16 +116,16 @@ def health(ask: Ask) -> Reply:
         for host, states in everybody.items()
         if host in bad or "health" not in ask.query
     ]
-    return Reply({"hosts": shown})
+    return Response({"hosts": shown})
 
 
-def _since(words: Iterable[Word]) -> str | None:
+def _since(words: Iterable[MonitorReport]) -> str | None:
     """Since when it is as bad as they say who say so."""
     since = min((one.since for one in words if one.is_concern), default=None)
     return since.isoformat() if since else None
 
 
-def show_health(ask: Ask) -> Reply:
+def show_health(ask: Request) -> Response:
     """Of one; NotFound if no monitor knows it."""
     store, host = ask.services.store, ask.path["host"]
     ballot = store.votes.ballot(host)
@@ -154,10 +154,10 @@ def show_health(ask: Ask) -> Reply:
         "standing": None if standing is None else _standing(standing),
         "incident_id": None if incident is None else incident.id,
     }
-    return Reply({"health": shown})
+    return Response({"health": shown})
 
 
-def _networks(ballot: Ballot, strategy: Strategy, states: dict[str, str]) -> dict[str, Any]:
+def _networks(ballot: Ballot, strategy: Matrix, states: dict[str, str]) -> dict[str, Any]:
     rows = [(one, one.picture.row(ballot.host)) for one in ballot.fresh]
     words = [word for word in ballot.words.values() if word.is_concern]
     return {

@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1 import explanation
 from holdfast.api.holdfast_v1.observations import LIMIT, plain, when
+from holdfast.api.request import Request, Response
+from holdfast.db.incident_queries import Case, Listed, Wanted
 from holdfast.model import votes
 from holdfast.model.errors import Conflict, InvalidInput
-from holdfast.model.incident import HOST, KINDS, STEPS
-from holdfast.model.incident_history import votes_of
-from holdfast.model.moves import INCIDENT
+from holdfast.model.incident import HOST, KINDS, STEPS, votes_of
 from holdfast.model.operation import OPEN
+from holdfast.model.state_machines import INCIDENT
 from holdfast.ports.fence import ON
 from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, PENDING, SUCCEEDED, ServerMove
-from holdfast.store.cases import Case, Listed, Wanted
 
 LONGEST_REASON = 1000
 KIND = {"type": "string", "enum": sorted(KINDS)}
@@ -154,7 +153,7 @@ CASE = _object(
 )
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     query, cases = ask.query, ask.services.store.cases
     segment, since, is_open = (query.get(name) for name in ("segment", "since", "open"))
     wanted = Wanted(
@@ -167,30 +166,30 @@ def index(ask: Ask) -> Reply:
         marker=query.get("marker"),
         limit=query.get("limit", LIMIT["default"]),
     )
-    return Reply({"incidents": [listed(one) for one in cases.list_all(wanted)]})
+    return Response({"incidents": [listed(one) for one in cases.list_all(wanted)]})
 
 
-def show(ask: Ask) -> Reply:
-    return Reply({"incident": view(_case(ask))})
+def show(ask: Request) -> Response:
+    return Response({"incident": view(_case(ask))})
 
 
-def explain(ask: Ask) -> Reply:
+def explain(ask: Request) -> Response:
     store = ask.services.store
     told = explanation.story(_case(ask), store.database.now())
-    return Reply({"explanation": explanation.view(told)})
+    return Response({"explanation": explanation.view(told)})
 
 
-def retry(ask: Ask) -> Reply:
+def retry(ask: Request) -> Response:
     ask.services.store.orders.retry(_id(ask), ask.caller.user_id, reason(ask, needed=False))
     return _told(ask)
 
 
-def abort(ask: Ask) -> Reply:
+def abort(ask: Request) -> Response:
     ask.services.store.orders.abort(_id(ask), ask.caller.user_id, reason(ask))
     return _told(ask)
 
 
-def confirm_off(ask: Ask) -> Reply:
+def confirm_off(ask: Request) -> Response:
     """409 if the host's fence reads on, unless the operator says so all the same. A fence that
     cannot be read proves nothing: the operator's word counts."""
     why, store, despite = reason(ask), ask.services.store, ask.body.get("despite_power_on", False)
@@ -210,20 +209,20 @@ def confirm_off(ask: Ask) -> Reply:
     return _told(ask)
 
 
-def _id(ask: Ask) -> str:
+def _id(ask: Request) -> str:
     return ask.path["incident_id"]
 
 
-def _case(ask: Ask) -> Case:
+def _case(ask: Request) -> Case:
     return ask.services.store.cases.case(_id(ask))
 
 
-def _told(ask: Ask) -> Reply:
+def _told(ask: Request) -> Response:
     """202: a manager goes by it from now on."""
-    return Reply({"incident": listed(_case(ask))}, status=202)
+    return Response({"incident": listed(_case(ask))}, status=202)
 
 
-def reason(ask: Ask, *, needed: bool = True) -> str:
+def reason(ask: Request, *, needed: bool = True) -> str:
     """Why somebody orders something: not only blanks."""
     said: str = ask.body.get("reason", "").strip()
     if needed and not said:
@@ -255,7 +254,8 @@ def view(case: Case) -> dict[str, Any]:
     evidence = case.incident.details.get("evidence") or {}
     return {
         **listed(case),
-        "seen": votes.told(case.incident.host, votes_of(case.incident.details.get("seen"))) or None,
+        "seen": votes.report_text(case.incident.host, votes_of(case.incident.details.get("seen")))
+        or None,
         "evidence": evidence.get("sentence"),
         "work": None if case.work is None else _picked(_WORK, case.work),
         "verdicts": [_picked(_VERDICT, row) for row in case.verdicts],

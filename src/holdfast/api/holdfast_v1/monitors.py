@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from holdfast.api import monitors as tokens
-from holdfast.api.ask import Ask, Reply
+from holdfast.api import tokens
 from holdfast.api.holdfast_v1.observations import plain, when
-from holdfast.model import matrix, votes
+from holdfast.api.request import Request, Response
+from holdfast.hostmonitor import matrix
+from holdfast.hostmonitor.matrix import ACTIONS, UNDECIDED, UNKNOWN
+from holdfast.model import votes
 from holdfast.model.errors import InvalidInput, StaleWrite, Unavailable
-from holdfast.model.matrix import ACTIONS, UNDECIDED, UNKNOWN
 from holdfast.model.votes import Listed, Sight, View
 
 KIND = {"type": "string", "enum": ["host"]}
@@ -123,7 +124,7 @@ MATRIX = shape(
 )
 
 
-def put(ask: Ask) -> Reply:
+def put(ask: Request) -> Response:
     """204, also where what came is older than what is kept."""
     observer, body = ask.path["observer"], dict(ask.body)
     if len(observer) > 128:
@@ -137,7 +138,7 @@ def put(ask: Ask) -> Reply:
     except StaleWrite as error:
         raise Unavailable("it could not be written just now, send it again") from error
     ask.services.ring()
-    return Reply(status=204)
+    return Response(status=204)
 
 
 def _check_hosts(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -157,25 +158,25 @@ def _check_hosts(rows: Sequence[Mapping[str, Any]]) -> None:
         raise InvalidInput("rows: a host is there twice; each is in exactly one row")
 
 
-def register(ask: Ask) -> Reply:
+def register(ask: Request) -> Response:
     """201 with the token; registering it again answers the same one."""
     observer, services = ask.body["observer"], ask.services
     token = tokens.new_token(observer, services.conf.auth.agent_secret_file)
     made = services.store.monitors.register(observer, ask.caller.user_id)
     said = {"observer": observer, "token": token, "registered_by": made.by}
-    return Reply({"monitor": {**said, "registered_at": plain(made.at)}}, status=201)
+    return Response({"monitor": {**said, "registered_at": plain(made.at)}}, status=201)
 
 
-def unregister(ask: Ask) -> Reply:
+def unregister(ask: Request) -> Response:
     """204; NotFound if no monitor of that name is registered."""
     ask.services.store.monitors.unregister(ask.path["observer"])
-    return Reply(status=204)
+    return Response(status=204)
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     """All that are registered, and whoever else says what it sees."""
     now, listed = ask.services.store.monitors.listed()
-    return Reply({"monitors": [_listed(one, now) for one in listed]})
+    return Response({"monitors": [_listed(one, now) for one in listed]})
 
 
 def _listed(one: Listed, now: datetime) -> dict[str, Any]:
@@ -230,9 +231,9 @@ def _sight(sight: Sight) -> dict[str, Any]:
     return {name: value for name, value in vars(sight).items() if value or name in _SIGHT}
 
 
-def show_matrix(ask: Ask) -> Reply:
+def show_matrix(ask: Request) -> Response:
     now, views = ask.services.store.monitors.views()
-    return Reply({"matrix": shown([one for one in views if one.is_fresh(now)])})
+    return Response({"matrix": shown([one for one in views if one.is_fresh(now)])})
 
 
 def shown(views: Sequence[View]) -> dict[str, Any]:
@@ -265,7 +266,7 @@ def shown(views: Sequence[View]) -> dict[str, Any]:
 
 
 def _in_a_row(
-    strategy: matrix.Strategy, health: Sequence[str], names: Sequence[str]
+    strategy: matrix.Matrix, health: Sequence[str], names: Sequence[str]
 ) -> dict[str, Any]:
     by_network = dict(zip(strategy.networks, health, strict=True))
     return {"health": by_network, "hosts": sorted(names), "count": len(names)}

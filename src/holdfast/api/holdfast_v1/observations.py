@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.api import agents, monitors
-from holdfast.api.ask import Ask, Reply
-from holdfast.model import observed
+from holdfast.api import tokens
+from holdfast.api.request import Request, Response
+from holdfast.db.observations import HOST
+from holdfast.model import observation
 from holdfast.model.errors import Forbidden, InvalidInput, StaleWrite, Unavailable
 from holdfast.model.host import normalise
 from holdfast.model.votes import HOST_HEALTH, STATES
-from holdfast.store.observations import HOST
 
 #: A report is here sooner than that after it was sent.
 WAY = timedelta(seconds=1)
@@ -59,7 +59,7 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
-def create(ask: Ask) -> Reply:
+def create(ask: Request) -> Response:
     """202; the same report again is answered 202 and written once."""
     body = _of_its_own(ask)
     values: dict[str, Any] = {
@@ -76,50 +76,50 @@ def create(ask: Ask) -> Reply:
             values[name] = when(body[name], name) - ahead
     try:
         row, _new = ask.services.store.observations.add(
-            ask.services.new_id(), values, ask_cloud=agents.own_host(ask.caller) is not None
+            ask.services.new_id(), values, ask_cloud=tokens.own_host(ask.caller) is not None
         )
     except StaleWrite as error:  # 409 would tell the monitor that we have it
         raise Unavailable("the report could not be written just now, send it again") from error
     ask.services.ring()
-    return Reply({"observation": view(row)}, status=202)
+    return Response({"observation": view(row)}, status=202)
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     since = ask.query.get("since")
     rows = ask.services.store.observations.list_all(
         **{name: ask.query.get(name) for name in ("subject", "host", "kind", "state")},
         since=when(since, "since") if since else None,
         limit=ask.query.get("limit", LIMIT["default"]),
     )
-    return Reply({"observations": [view(row) for row in rows]})
+    return Response({"observations": [view(row) for row in rows]})
 
 
-def _of_its_own(ask: Ask) -> Mapping[str, Any]:
+def _of_its_own(ask: Request) -> Mapping[str, Any]:
     """What is said; an agent's host is called as its token calls it. Forbidden if it speaks of
     another's."""
     body: Mapping[str, Any] = ask.body
-    own = agents.own_host(ask.caller)
+    own = tokens.own_host(ask.caller)
     if own is None:
         _check_monitor(ask)
         return body
-    if body["kind"] not in observed.STATES:
-        raise Forbidden(f"agents report {', '.join(observed.STATES)}, nothing else")
-    agents.check_own(ask.caller, body["observer"], _host(body))
+    if body["kind"] not in observation.STATES:
+        raise Forbidden(f"agents report {', '.join(observation.STATES)}, nothing else")
+    tokens.check_own(ask.caller, body["observer"], _host(body))
     evidence = {**body["evidence"], "host": own}
-    if body["kind"] == observed.ALARM and body["subject"].startswith(HOST):
+    if body["kind"] == observation.ALARM and body["subject"].startswith(HOST):
         evidence["project"] = ""  # a host is of no project
     return {**body, "evidence": evidence}
 
 
-def _check_monitor(ask: Ask) -> None:
+def _check_monitor(ask: Request) -> None:
     """Forbidden if a monitor's token reports anything but hosts, or under another name; and if
     anybody else reports under the name of a registered monitor."""
-    if monitors.own_name(ask.caller) is not None and ask.body["kind"] != HOST_HEALTH:
+    if tokens.own_name(ask.caller) is not None and ask.body["kind"] != HOST_HEALTH:
         raise Forbidden(f"monitors report {HOST_HEALTH}, nothing else")
-    monitors.check_observer(ask, ask.body["observer"])
+    tokens.check_observer(ask, ask.body["observer"])
 
 
-def _ahead(ask: Ask) -> timedelta:
+def _ahead(ask: Request) -> timedelta:
     """Of ours, the sender's clock: when something died is compared with when it was started. What
     may be the way here is no difference."""
     if "sent_at" not in ask.body:
@@ -143,10 +143,12 @@ def _subject(body: Mapping[str, Any]) -> str:
     """Hosts whose health it is about are kept as they are called, not as they are spelt."""
     said: str = body["subject"]
     kind = body["kind"]
-    if kind in observed.STATES:
-        if body["state"] not in observed.STATES[kind]:
-            raise InvalidInput(f"state: of {kind} it is one of {', '.join(observed.STATES[kind])}")
-        return observed.subject(kind, said, _host(body))
+    if kind in observation.STATES:
+        if body["state"] not in observation.STATES[kind]:
+            raise InvalidInput(
+                f"state: of {kind} it is one of {', '.join(observation.STATES[kind])}"
+            )
+        return observation.subject(kind, said, _host(body))
     if kind != HOST_HEALTH:
         return said
     if not said.startswith(HOST) or not normalise(said.removeprefix(HOST)):

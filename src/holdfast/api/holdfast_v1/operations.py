@@ -3,10 +3,10 @@
 
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1.observations import LIMIT, plain
-from holdfast.model.moves import OPERATION
+from holdfast.api.request import Request, Response
 from holdfast.model.operation import Operation
+from holdfast.model.state_machines import OPERATION
 
 QUERY: dict[str, Any] = {
     "subject": {"type": "string", "maxLength": 255},
@@ -34,13 +34,13 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     found = ask.services.store.operations.list_all(
         subject=ask.query.get("subject"),
         status=ask.query.get("status"),
         limit=ask.query.get("limit", LIMIT["default"]),
     )
-    return Reply({"operations": [view(operation) for operation in found]})
+    return Response({"operations": [view(operation) for operation in found]})
 
 
 def view(operation: Operation) -> dict[str, Any]:

@@ -4,8 +4,8 @@ the owner's word that it was seen."""
 
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
 from holdfast.api.holdfast_v1.observations import plain
+from holdfast.api.request import Request, Response
 from holdfast.model.errors import InvalidInput
 from holdfast.ports.manager import RepairMove, RepairReport
 
@@ -79,19 +79,19 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
-def acknowledge(ask: Ask) -> Reply:
+def acknowledge(ask: Request) -> Response:
     """Twice is once; another project's lease is not found."""
     ask.services.manager.acknowledge(ask.caller, ask.path["lease_id"])
-    return Reply(status=204)
+    return Response(status=204)
 
 
-def plan(ask: Ask) -> Reply:
+def plan(ask: Request) -> Response:
     """Without hosts and racks: what a repair would do now. Nothing is written."""
     hosts, racks = (tuple(ask.body.get(name, ())) for name in ("hosts", "racks"))
     return _told(ask.services.manager.plan_repair(ask.caller, hosts, racks))
 
 
-def run(ask: Ask) -> Reply:
+def run(ask: Request) -> Response:
     """202 and the plan: a manager begins with it at once."""
     approve, reason = ask.body.get("approve", False), ask.body.get("reason", "").strip()
     if approve and not reason:
@@ -119,8 +119,8 @@ def view(report: RepairReport) -> dict[str, Any]:
     }
 
 
-def _told(report: RepairReport, status: int = 200) -> Reply:
-    return Reply({"repair": view(report)}, status)
+def _told(report: RepairReport, status: int = 200) -> Response:
+    return Response({"repair": view(report)}, status)
 
 
 def _move(move: RepairMove) -> dict[str, Any]:
@@ -137,3 +137,30 @@ def _move(move: RepairMove) -> dict[str, Any]:
         "joins": list(move.joins),
         "short": move.short or None,
     }
+
+
+# /holdfast/v1/leases/…/reservations/…: what operators do with a reservation of somebody.
+
+
+REPLACE: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["host"],
+    "properties": {
+        "host": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 255,
+            "description": "The host to be given up, by id or name.",
+        }
+    },
+}
+
+
+def replace_host(ask: Request) -> Response:
+    """Before its start: something else instead of that host, or a refusal and no change."""
+    host = ask.services.store.ledger.host(ask.body["host"])
+    ask.services.manager.replace_host(
+        ask.caller, ask.path["lease_id"], ask.path["reservation_id"], host.id
+    )
+    return Response(status=204)

@@ -4,7 +4,7 @@
 import dataclasses
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
+from holdfast.api.request import Request, Response
 from holdfast.model.errors import InvalidInput, NotFound
 
 _SECONDS = {"type": "number", "minimum": 0, "maximum": 86_400}
@@ -49,25 +49,25 @@ SAID: dict[str, Any] = {
 }
 
 
-def show(ask: Ask) -> Reply:
-    return Reply({"sim": _sim(ask).world()})
+def show(ask: Request) -> Response:
+    return Response({"sim": _sim(ask).world()})
 
 
-def change(ask: Ask) -> Reply:
-    return Reply({"settings": dataclasses.asdict(_sim(ask).change(**ask.body))})
+def change(ask: Request) -> Response:
+    return Response({"settings": dataclasses.asdict(_sim(ask).change(**ask.body))})
 
 
-def fail_host(ask: Ask) -> Reply:
+def fail_host(ask: Request) -> Response:
     _sim(ask).fail_host(ask.path["name"])
     return _said(f"host {ask.path['name']} lost power; its servers are dead")
 
 
-def recover_host(ask: Ask) -> Reply:
+def recover_host(ask: Request) -> Response:
     _sim(ask).recover_host(ask.path["name"])
     return _said(f"host {ask.path['name']} is powered on again")
 
 
-def cut_host(ask: Ask) -> Reply:
+def cut_host(ask: Request) -> Response:
     name, network = ask.path["name"], _network(ask)
     if network is None:
         _sim(ask).cut_host(name)
@@ -76,7 +76,7 @@ def cut_host(ask: Ask) -> Reply:
     return _said(f"host {name} is cut off on the network {network}")
 
 
-def mend_host(ask: Ask) -> Reply:
+def repair_host(ask: Request) -> Response:
     name, network = ask.path["name"], _network(ask)
     if network is None:
         _sim(ask).mend_host(name)
@@ -85,12 +85,12 @@ def mend_host(ask: Ask) -> Reply:
     return _said(f"host {name} is heard again on the network {network}")
 
 
-def crash_server(ask: Ask) -> Reply:
+def crash_server(ask: Request) -> Response:
     _sim(ask).crash_server(ask.path["ref"])
     return _said(f"server {ask.path['ref']} crashed")
 
 
-def _network(ask: Ask) -> str | None:
+def _network(ask: Request) -> str | None:
     """The one that is meant, which must be one that hosts are watched on; None: all of them."""
     network: str | None = (ask.body or {}).get("network")
     known = ask.services.conf.hostmonitor.networks
@@ -102,11 +102,11 @@ def _network(ask: Ask) -> str | None:
     return network
 
 
-def _said(sentence: str) -> Reply:
-    return Reply({"said": sentence}, status=202)
+def _said(sentence: str) -> Response:
+    return Response({"said": sentence}, status=202)
 
 
-def _sim(ask: Ask) -> Any:
+def _sim(ask: Request) -> Any:
     if ask.services.sim is None:
         raise NotFound("the cloud of this deployment is not simulated ([cloud] driver)")
     return ask.services.sim()

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """/instance-ha/v1/extensions: the parts of the contract, by the names that clients may ask for."""
 
+import re
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
-from holdfast.model.errors import NotFound
+import falcon
+
+from holdfast.api.request import Request, Response
+from holdfast.model.errors import InvalidInput, NotFound
 
 _PARTS = {
     "extensions": ("Extensions", "What is served here."),
@@ -16,14 +19,14 @@ _PARTS = {
 }
 
 
-def index(_ask: Ask) -> Reply:
-    return Reply({"extensions": [_view(alias) for alias in _PARTS]})
+def index(_ask: Request) -> Response:
+    return Response({"extensions": [_view(alias) for alias in _PARTS]})
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     if ask.path["alias"] not in _PARTS:
         raise NotFound(f"No extension {ask.path['alias'][:80]}; there are {', '.join(_PARTS)}")
-    return Reply({"extension": _view(ask.path["alias"])})
+    return Response({"extension": _view(ask.path["alias"])})
 
 
 def _view(alias: str) -> dict[str, Any]:
@@ -36,3 +39,31 @@ def _view(alias: str) -> dict[str, Any]:
         "updated": "",
         "links": [],
     }
+
+
+# Addresses of the contract may begin with the caller's project: /instance-ha/v1/PROJECT/segments.
+#
+# The project is taken out before the route is looked for, and compared once it is known who is
+# asking. It is written in hexadecimal digits and dashes, which no noun of the contract is.
+
+
+_NAMED = re.compile(r"(/instance-ha/v1)/([0-9a-f-]+)(?=/|$)")
+
+
+class Middleware:
+    def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
+        named = _NAMED.match(req.path)
+        if named is not None:
+            req.context.named_project = named[2]
+            req.path = named[1] + req.path[named.end() :]
+
+    def process_resource(
+        self, req: falcon.Request, _resp: falcon.Response, _resource: Any, _params: Any
+    ) -> None:
+        named = getattr(req.context, "named_project", None)
+        caller = getattr(req.context, "caller", None)
+        if named is not None and caller is not None and named != caller.project_id:
+            raise InvalidInput(
+                f"Malformed request URL: URL's project_id '{named[:64]}' doesn't match"
+                f" Context's project_id '{caller.project_id}'"
+            )

@@ -5,23 +5,86 @@ They are rows: taken with or without a manager, and shown without asking one.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
-from holdfast.api.instance_ha_v1 import OURS
-from holdfast.api.instance_ha_v1.dates import parse, stamp
-from holdfast.api.instance_ha_v1.details import details
-from holdfast.api.instance_ha_v1.lists import filters, page
+from holdfast.api.instance_ha_v1 import OURS, filters, page, parse, spaced, stamp
 from holdfast.api.instance_ha_v1.segments import times, wrapped
-from holdfast.model.errors import StaleWrite, Unavailable
+from holdfast.api.request import Request, Response
+from holdfast.db.notifications import Progress
+from holdfast.model import operation
+from holdfast.model.errors import InvalidInput, StaleWrite, Unavailable
+from holdfast.model.incident import GUEST, HOST, PROCESS, STEPS, WORK
 from holdfast.model.notification import (
+    COMPUTE_HOST,
     TYPES,
     NewNotification,
     Notification,
     check,
     check_hostname,
 )
+
+# How far a recovery is, as the contract tells it: its steps by the names that clients know.
+
+
+#: Of each kind of incident what clients know its steps by; all others keep their names.
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    HOST: {
+        "tell": "DisableComputeServiceTask",
+        "prepare": "PrepareHAEnabledInstancesTask",
+        "move": "EvacuateInstancesTask",
+    },
+    GUEST: {
+        "stop": "StopInstanceTask",
+        "start": "StartInstanceTask",
+        "confirm": "ConfirmInstanceActiveTask",
+    },
+    PROCESS: {
+        "disable": "DisableComputeNodeTask",
+        "confirm": "ConfirmComputeNodeDisabledTask",
+    },
+}
+_KIND = {work: kind for kind, work in WORK.items()}
+_STATES = {operation.DONE: "SUCCESS", operation.ERROR: "FAILURE"}
+
+
+def details(progress: Progress | None, *, ended_well: bool = False) -> list[dict[str, Any]]:
+    """The steps that are done, and the one that it is at or at which it ended. A guest that died
+    with its host has the host's. `ended_well`: its report says so already, by the same commit as
+    the sentence of the step that ended it; that this step is done is written down after."""
+    if progress is None:
+        return []
+    kind = _KIND[progress.kind]
+    names = _NAMES[kind]
+    shown = [
+        _item(
+            names.get(row["name"], row["name"]),
+            _STATES.get(row["status"], "RUNNING"),
+            row["finished_at"],
+            row["sentence"],
+        )
+        for row in progress.steps
+    ]
+    current = _current(STEPS[kind], [row["name"] for row in progress.steps])
+    over = progress.status in (operation.DONE, operation.CANCELLED)
+    ending = ended_well and progress.status in operation.OPEN
+    if current and not over and (progress.sentence or not ending):
+        state = "SUCCESS" if ending else _STATES.get(progress.status, "RUNNING")
+        shown.append(_item(names.get(current, current), state, progress.at, progress.sentence))
+    return shown
+
+
+def _current(order: Sequence[str], done: Sequence[str]) -> str | None:
+    """The first of our steps after all that are done."""
+    reached = max((order.index(name) + 1 for name in done if name in order), default=0)
+    return order[reached] if reached < len(order) else None
+
+
+def _item(name: str, state: str, at: datetime | None, message: str) -> dict[str, Any]:
+    progress = 1.0 if state == "SUCCESS" else 0.0
+    said = {"timestamp": spaced(at), "progress": str(progress), "message": message}
+    return {"name": name, "progress": progress, "state": state, "progress_details": [said]}
+
 
 _DETAILS = (1, 1)
 CREATE = wrapped(
@@ -36,7 +99,7 @@ CREATE = wrapped(
 )
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     where = filters(ask, ("status", "type"))
     if "source_host_uuid" in ask.query:
         where["segment_host_uuid"] = ask.query["source_host_uuid"]
@@ -45,10 +108,10 @@ def index(ask: Ask) -> Reply:
         where, page(ask), since=parse(since, "generated-since") if since else None
     )
     names = _hostnames(ask, found)
-    return Reply({"notifications": [view(one, ask.microversion, names) for one in found]})
+    return Response({"notifications": [view(one, ask.microversion, names) for one in found]})
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     store = ask.services.store.notifications
     found = store.notification(ask.path["notification_id"])
     shown = view(found, ask.microversion, _hostnames(ask, [found]))
@@ -56,10 +119,10 @@ def show(ask: Ask) -> Reply:
         ended_well = found.status in ("finished", "ignored")
         progress = store.progress(found)
         shown["recovery_workflow_details"] = details(progress, ended_well=ended_well)
-    return Reply({"notification": shown})
+    return Response({"notification": shown})
 
 
-def create(ask: Ask) -> Reply:
+def create(ask: Request) -> Response:
     """202: it is kept, and a manager will see to it."""
     body = ask.body["notification"]
     new = NewNotification(
@@ -76,10 +139,10 @@ def create(ask: Ask) -> Reply:
         raise Unavailable("the report could not be written just now, send it again") from error
     ask.services.ring()
     shown = view(made, ask.microversion, _hostnames(ask, [made]))
-    return Reply({"notification": shown}, status=202)
+    return Response({"notification": shown}, status=202)
 
 
-def _hostnames(ask: Ask, found: Sequence[Notification]) -> Mapping[str, str]:
+def _hostnames(ask: Request, found: Sequence[Notification]) -> Mapping[str, str]:
     """By segment host, as far as the version asked for shows them."""
     if ask.microversion < OURS or not found:
         return {}
@@ -105,3 +168,52 @@ def view(
         return shown
     hostname = hostnames.get(one.segment_host_uuid)
     return shown | {"hostname": hostname, "incident_id": one.incident_id}
+
+
+# /instance-ha/v1/notifications/NOTIFICATION/vmoves: servers on their way off a dead host.
+
+
+def list_vmoves(ask: Request) -> Response:
+    parent = _parent(ask)
+    if parent.type != COMPUTE_HOST:
+        raise InvalidInput(
+            f"Notification {parent.uuid} is of type {parent.type}: servers are moved for"
+            f" {COMPUTE_HOST} only"
+        )
+    where = filters(ask, ("status", "type"))
+    found = ask.services.store.notifications.vmoves(parent, where, page(ask))
+    return Response({"vmoves": [vmove_view(row, parent, ask.microversion) for row in found]})
+
+
+def show_vmove(ask: Request) -> Response:
+    parent = _parent(ask)
+    row = ask.services.store.notifications.vmove(parent, ask.path["vmove_id"])
+    return Response({"vmove": vmove_view(row, parent, ask.microversion)})
+
+
+def _parent(ask: Request) -> Notification:
+    return ask.services.store.notifications.notification(ask.path["notification_id"])
+
+
+def vmove_view(
+    row: Mapping[str, Any], parent: Notification, microversion: tuple[int, int]
+) -> dict[str, Any]:
+    shown = {
+        "id": row["id"],
+        "uuid": row["uuid"],
+        "notification_uuid": parent.uuid,
+        "instance_uuid": row["server_id"],
+        "instance_name": row["server_name"],
+        "source_host": row["source_host"],
+        "dest_host": row["dest_host"],
+        "start_time": stamp(row["started_at"]),
+        "end_time": stamp(row["ended_at"]),
+        "type": row["type"],
+        "status": row["status"],
+        "message": row["message"],
+        "created_at": stamp(row["created_at"]),
+        "updated_at": stamp(row["updated_at"]),
+        "deleted_at": None,
+        "deleted": False,
+    }
+    return shown if microversion < OURS else shown | {"attempts": row["attempts"]}

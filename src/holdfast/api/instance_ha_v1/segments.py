@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """/instance-ha/v1/segments: groups of hosts that stand in for each other."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
-from holdfast.api.instance_ha_v1 import OURS
-from holdfast.api.instance_ha_v1.dates import stamp
-from holdfast.api.instance_ha_v1.lists import filters, page
+from holdfast.api.instance_ha_v1 import OURS, filters, page, stamp
+from holdfast.api.request import Request, Response
 from holdfast.model.errors import InvalidInput
-from holdfast.model.segment import METHODS, Segment, text, truth
+from holdfast.model.host import same
+from holdfast.model.segment import METHODS, Segment, SegmentHost, text, truth
 
 #: `enabled` is a field of requests from here on.
 _ENABLED = (1, 2)
@@ -49,33 +49,33 @@ CREATE = wrapped("segment", _FIELDS, "name", "recovery_method", "service_type")
 UPDATE = wrapped("segment", _FIELDS)
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     where = filters(ask, ("name", "recovery_method", "service_type"), ("enabled",))
     found = ask.services.store.segments.list_all(where, page(ask))
-    return Reply({"segments": [view(one, ask.microversion) for one in found]})
+    return Response({"segments": [view(one, ask.microversion) for one in found]})
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     found = ask.services.store.segments.segment(ask.path["segment_id"])
-    return Reply({"segment": view(found, ask.microversion)})
+    return Response({"segment": view(found, ask.microversion)})
 
 
-def create(ask: Ask) -> Reply:
+def create(ask: Request) -> Response:
     made = ask.services.store.segments.create(ask.services.new_id(), _values(ask))
-    return Reply({"segment": view(made, ask.microversion)}, status=201)
+    return Response({"segment": view(made, ask.microversion)}, status=201)
 
 
-def update(ask: Ask) -> Reply:
+def update(ask: Request) -> Response:
     changed = ask.services.store.segments.change(ask.path["segment_id"], _values(ask))
-    return Reply({"segment": view(changed, ask.microversion)})
+    return Response({"segment": view(changed, ask.microversion)})
 
 
-def delete(ask: Ask) -> Reply:
+def delete(ask: Request) -> Response:
     ask.services.store.segments.delete(ask.path["segment_id"])
-    return Reply(status=204)
+    return Response(status=204)
 
 
-def _values(ask: Ask) -> dict[str, Any]:
+def _values(ask: Request) -> dict[str, Any]:
     given: dict[str, Any] = dict(ask.body["segment"])
     if "enabled" in given and ask.microversion < _ENABLED:
         raise InvalidInput(
@@ -115,4 +115,82 @@ def times(one: Any) -> dict[str, Any]:
         "updated_at": stamp(one.updated_at),
         "deleted_at": None,
         "deleted": False,
+    }
+
+
+# /instance-ha/v1/segments/SEGMENT/hosts: who is in a segment, and as what.
+
+
+_FLAGS = ("reserved", "on_maintenance")
+_TYPE = re.compile(r"[a-zA-Z0-9]{1,255}")
+_hosts_FIELDS = {
+    "name": TEXT,
+    "type": TEXT,
+    "control_attributes": {"type": "string", "maxLength": LONG},
+    "reserved": BOOLEAN,
+    "on_maintenance": BOOLEAN,
+}
+HOST_CREATE = wrapped("host", _hosts_FIELDS, "name", "type", "control_attributes")
+HOST_UPDATE = wrapped("host", _hosts_FIELDS)
+
+
+def list_hosts(ask: Request) -> Response:
+    where = filters(ask, ("name", "type", "control_attributes"), _FLAGS)
+    found = ask.services.store.segments.hosts(ask.path["segment_id"], where, page(ask))
+    return Response({"hosts": [host_view(one, ask.microversion) for one in found]})
+
+
+def show_host(ask: Request) -> Response:
+    return Response({"host": host_view(_host(ask), ask.microversion)})
+
+
+def create_host(ask: Request) -> Response:
+    services, ref = ask.services, ask.path["segment_id"]
+    services.store.segments.segment(ref)  # before the cloud is asked
+    values = _hosts_values(ask)
+    host_id = services.manager.know_host(ask.caller, values.pop("name"))
+    made = services.store.segments.add_host(services.new_id(), ref, host_id, values)
+    return Response({"host": host_view(made, ask.microversion)}, status=201)
+
+
+def update_host(ask: Request) -> Response:
+    host, values = _host(ask), _hosts_values(ask)
+    name = values.pop("name", host.name)
+    if not same(name, host.name):
+        values["host_id"] = ask.services.manager.know_host(ask.caller, name)
+    ref = ask.path["segment_id"]
+    changed = ask.services.store.segments.change_host(ref, host.uuid, values)
+    return Response({"host": host_view(changed, ask.microversion)})
+
+
+def delete_host(ask: Request) -> Response:
+    ask.services.store.segments.delete_host(ask.path["segment_id"], ask.path["host_id"])
+    return Response(status=204)
+
+
+def _host(ask: Request) -> SegmentHost:
+    return ask.services.store.segments.host(ask.path["segment_id"], ask.path["host_id"])
+
+
+def _hosts_values(ask: Request) -> dict[str, Any]:
+    given: dict[str, Any] = dict(ask.body["host"])
+    if "name" in given:
+        text(given["name"], "host.name")
+    if "type" in given and not _TYPE.fullmatch(given["type"]):
+        raise InvalidInput("host.type: letters and digits only, such as COMPUTE")
+    return given | {name: truth(given[name], f"host.{name}") for name in _FLAGS if name in given}
+
+
+def host_view(host: SegmentHost, microversion: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "id": host.id,
+        "uuid": host.uuid,
+        "name": host.name,
+        "failover_segment_id": host.segment.uuid,
+        "failover_segment": view(host.segment, microversion),
+        "type": host.type,
+        "reserved": host.reserved,
+        "control_attributes": host.control_attributes,
+        "on_maintenance": host.on_maintenance,
+        **times(host),
     }

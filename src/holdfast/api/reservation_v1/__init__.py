@@ -1,2 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reservation contract, version 1 (Blazar's): one file per noun."""
+
+from datetime import UTC, datetime
+
+from holdfast.model.errors import InvalidInput
+
+# Dates of the reservation contract: "YYYY-MM-DD HH:MM" in, six digits of microseconds out, UTC.
+#
+# Seconds, and ISO 8601 with or without a zone, are taken too.
+
+
+NOW = "now"
+
+
+def parse(text: str, field: str) -> datetime | None:
+    """The date; None for "now"."""
+    if text == NOW:
+        return None
+    try:
+        value = datetime.fromisoformat(text.strip())
+        value = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise _invalid(text, field) from None
+    if not 1970 <= value.year < 9000 or len(text.strip()) < len("YYYY-MM-DD HH:MM"):
+        raise _invalid(text, field)
+    return value
+
+
+def _invalid(text: str, field: str) -> InvalidInput:
+    return InvalidInput(
+        f"{text[:100]} is an invalid date. Required format: %Y-%m-%d %H:%M (field {field})"
+    )
+
+
+def lease_date(value: datetime) -> str:
+    return value.replace(tzinfo=None).isoformat(timespec="microseconds")
+
+
+def stamp(value: datetime | None) -> str | None:
+    return value.replace(tzinfo=None).isoformat(" ", "seconds") if value else None

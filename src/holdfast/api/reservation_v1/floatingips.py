@@ -3,8 +3,8 @@
 
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
-from holdfast.api.reservation_v1.dates import stamp
+from holdfast.api.request import Request, Response
+from holdfast.api.reservation_v1 import stamp
 from holdfast.model.floatingip import FloatingIp
 
 ENROL = {
@@ -18,28 +18,28 @@ ENROL = {
 }
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     found = ask.services.store.ledger.floatingips()
-    return Reply({"floatingips": [view(one) for one in found]})
+    return Response({"floatingips": [view(one) for one in found]})
 
 
-def show(ask: Ask) -> Reply:
-    return Reply({"floatingip": view(_floatingip(ask))})
+def show(ask: Request) -> Response:
+    return Response({"floatingip": view(_floatingip(ask))})
 
 
-def create(ask: Ask) -> Reply:
+def create(ask: Request) -> Response:
     made = ask.services.manager.enrol_floatingip(
         ask.caller, ask.body["floating_network_id"], ask.body["floating_ip_address"]
     )
-    return Reply({"floatingip": view(ask.services.store.ledger.floatingip(made))}, status=201)
+    return Response({"floatingip": view(ask.services.store.ledger.floatingip(made))}, status=201)
 
 
-def delete(ask: Ask) -> Reply:
+def delete(ask: Request) -> Response:
     ask.services.manager.withdraw_floatingip(ask.caller, _floatingip(ask).id)
-    return Reply(status=204)
+    return Response(status=204)
 
 
-def _floatingip(ask: Ask) -> FloatingIp:
+def _floatingip(ask: Request) -> FloatingIp:
     return ask.services.store.ledger.floatingip(ask.path["floatingip_id"])
 
 

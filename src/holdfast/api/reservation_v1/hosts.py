@@ -4,8 +4,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.api.ask import Ask, Reply
-from holdfast.api.reservation_v1.dates import lease_date, stamp
+from holdfast.api.request import Request, Response
+from holdfast.api.reservation_v1 import lease_date, stamp
 from holdfast.model.errors import Forbidden, InvalidInput, NotFound
 from holdfast.model.host import Host
 
@@ -25,51 +25,51 @@ PROPERTY = {
 }
 
 
-def index(ask: Ask) -> Reply:
-    return Reply({"hosts": [view(host) for host in ask.services.store.ledger.enrolled()]})
+def index(ask: Request) -> Response:
+    return Response({"hosts": [view(host) for host in ask.services.store.ledger.enrolled()]})
 
 
-def show(ask: Ask) -> Reply:
-    return Reply({"host": view(_host(ask))})
+def show(ask: Request) -> Response:
+    return Response({"host": view(_host(ask))})
 
 
-def create(ask: Ask) -> Reply:
+def create(ask: Request) -> Response:
     name = str(ask.body.get("name") or ask.body.get("id") or "")
     if not name:
         raise InvalidInput("Missing parameter name: which host of the cloud is meant")
     extras = {k: v for k, v in ask.body.items() if k not in ("name", "id")}
     capabilities = {key: _capability(key, value) for key, value in extras.items()}
     host_id = ask.services.manager.enrol_host(ask.caller, name, capabilities)
-    return Reply({"host": view(ask.services.store.ledger.host(str(host_id)))}, status=201)
+    return Response({"host": view(ask.services.store.ledger.host(str(host_id)))}, status=201)
 
 
-def update(ask: Ask) -> Reply:
+def update(ask: Request) -> Response:
     host = _host(ask)
     extras = {k: v for k, v in ask.body.items() if k not in ("id", "name")}
     if not extras:
         raise InvalidInput("No data to update")
     capabilities = {k: None if v is None else _capability(k, v) for k, v in extras.items()}
     ask.services.manager.describe_host(ask.caller, host.id, capabilities)
-    return Reply({"host": view(_host(ask))})
+    return Response({"host": view(_host(ask))})
 
 
-def delete(ask: Ask) -> Reply:
+def delete(ask: Request) -> Response:
     ask.services.manager.withdraw_host(ask.caller, _host(ask).id)
-    return Reply(status=204)
+    return Response(status=204)
 
 
-def allocations(ask: Ask) -> Reply:
-    return Reply({"allocations": list(_allocations(ask))})
+def allocations(ask: Request) -> Response:
+    return Response({"allocations": list(_allocations(ask))})
 
 
-def allocation(ask: Ask) -> Reply:
+def allocation(ask: Request) -> Response:
     host = _host(ask)
     for entry in _allocations(ask, host.id):
-        return Reply({"allocation": entry})
+        return Response({"allocation": entry})
     raise NotFound(f"Object with {{'host_id': {str(host.id)!r}}} not found")
 
 
-def properties(ask: Ask) -> Reply:
+def properties(ask: Request) -> Response:
     """Any value of `detail` and `all` counts as yes, the contract says; `all` is for admins."""
     detail, everything = bool(ask.query.get("detail")), bool(ask.query.get("all"))
     if everything and not ask.caller.is_admin:
@@ -86,10 +86,10 @@ def properties(ask: Ask) -> Reply:
     entries: Iterable[dict[str, Any]] = found.values()
     if not detail:
         entries = [{"property": entry["property"]} for entry in entries]
-    return Reply({"resource_properties": list(entries)})
+    return Response({"resource_properties": list(entries)})
 
 
-def set_property(ask: Ask) -> Reply:
+def set_property(ask: Request) -> Response:
     name = ask.path["name"]
     ask.services.manager.set_property(ask.caller, name, ask.body["private"])
     row = ask.services.store.ledger.property(name)
@@ -101,10 +101,10 @@ def set_property(ask: Ask) -> Reply:
         "created_at": stamp(row["created_at"]),
         "updated_at": stamp(row["updated_at"]),
     }
-    return Reply({"resource_property": body})
+    return Response({"resource_property": body})
 
 
-def _host(ask: Ask) -> Host:
+def _host(ask: Request) -> Host:
     return ask.services.store.ledger.host(ask.path["host_id"])
 
 
@@ -114,7 +114,7 @@ def _capability(key: str, value: Any) -> str:
     raise InvalidInput(f"{key}: the value of an extra capability is text or a number")
 
 
-def _allocations(ask: Ask, host_id: int | None = None) -> Iterable[dict[str, Any]]:
+def _allocations(ask: Request, host_id: int | None = None) -> Iterable[dict[str, Any]]:
     """Every enrolled host, also those that nobody holds; the filters thin the reservations out."""
     found: dict[int, list[Mapping[str, Any]]] = {}
     rows = ask.services.store.ledger.allocations(

@@ -2,25 +2,189 @@
 """/reservation/v1/leases."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any
 from urllib.parse import urlencode
 
-from holdfast.api import body as bodies
-from holdfast.api.ask import Ask, Reply
-from holdfast.api.rendered import Missing, Rendered
-from holdfast.api.reservation_v1.dates import NOW, parse
-from holdfast.api.reservation_v1.lease_view import Addresses, holds_addresses, view
-from holdfast.model import moves
+from holdfast.api import request as bodies
+from holdfast.api.concurrency import JsonCache, Missing
+from holdfast.api.request import Request, Response
+from holdfast.api.reservation_v1 import NOW, lease_date, parse, stamp
+from holdfast.db.leases import SORTS, Listing, Seen, Stamp
+from holdfast.model import floatingip, state_machines
 from holdfast.model.errors import Forbidden, InvalidInput, NotFound, Unavailable
-from holdfast.model.lease import Lease
+from holdfast.model.lease import END, EVENT_TYPES, START, Allocation, Event, Lease, Reservation
 from holdfast.model.operation import RETRYING, RUNNING
+from holdfast.nova.names import SERVER_LEASE
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation, Preview
-from holdfast.store.lease_list import SORTS, Listing
-from holdfast.store.leases import Seen, Stamp
+
+# A lease as the reservation contract shows it.
+#
+# At 1.0 a reservation has the contract's keys and no others. From 1.1 on it also says which hosts
+# the owner got, which other things, and all that was asked for.
+
+
+_INSTANCE = (
+    "vcpus",
+    "memory_mb",
+    "disk_gb",
+    "amount",
+    "affinity",
+    "flavor_id",
+    "aggregate_id",
+    "server_group_id",
+    "resource_properties",
+)
+#: Of each type of the contract, what its reservations show beside what all have.
+_KEYS: Mapping[str, Sequence[str]] = {
+    "physical:host": ("min", "max", "before_end", "hypervisor_properties", "resource_properties"),
+    "virtual:instance": _INSTANCE,
+    "flavor:instance": _INSTANCE,
+    "virtual:floatingip": ("network_id", "amount", "required_floatingips"),
+}
+#: What steps remember for each other.
+_OURS = frozenset({"stands", "cloud_ids", "snapshot_for", "lost", "missed_before"})
+#: What is no business of owners: Nova, too, tells only administrators where a server is. They see
+#: the host that is held for it, not what was noted down once.
+_HIDDEN: Mapping[str, frozenset[str]] = {SERVER_LEASE: frozenset({"host"})}
+#: Floating IPs by id.
+Addresses = Mapping[str, str]
+
+
+def view(
+    lease: Lease,
+    events: Sequence[Event],
+    now: datetime,
+    addresses: Addresses | None = None,
+    for_admin: bool = False,
+) -> dict[str, Any]:
+    """With `addresses`: what 1.1 adds; the lease then has its allocations."""
+    got = None if addresses is None else partial(_got, addresses=addresses, for_admin=for_admin)
+    return {
+        "id": lease.id,
+        "name": lease.name,
+        "user_id": lease.user_id,
+        "project_id": lease.project_id,
+        "start_date": lease_date(lease.start),
+        "end_date": lease_date(lease.end),
+        "trust_id": None,
+        "status": lease.status,
+        "degraded": lease.degraded,
+        "created_at": stamp(lease.created_at),
+        "updated_at": stamp(lease.updated_at),
+        "reservations": [_reservation_view(lease, r, got) for r in lease.reservations],
+        "events": [_event_view(lease, event, now) for event in events],
+    }
+
+
+def holds_addresses(lease: Lease) -> bool:
+    return any(a.thing and floatingip.is_key(a.thing) for a in lease.allocations())
+
+
+def _reservation_view(
+    lease: Lease, reservation: Reservation, got: Callable[[Reservation], dict[str, Any]] | None
+) -> dict[str, Any]:
+    common = {
+        "id": reservation.id,
+        "lease_id": lease.id,
+        "resource_id": reservation.id,
+        "resource_type": reservation.resource_type,
+        "status": reservation.status,
+        "missing_resources": reservation.missing_resources,
+        "resources_changed": reservation.resources_changed,
+        "created_at": stamp(reservation.created_at),
+        "updated_at": stamp(reservation.updated_at),
+    }
+    shown = _contract(reservation)
+    if got is not None:
+        shown = {**_known(reservation), **shown, **got(reservation)}
+    return {**common, **{key: value for key, value in shown.items() if key not in common}}
+
+
+def _contract(reservation: Reservation) -> dict[str, Any]:
+    """What the contract says of a reservation of this type; of a type of its own, everything."""
+    known = _known(reservation)
+    keys = _KEYS.get(reservation.resource_type)
+    if keys is None:
+        return known
+    if keys is _INSTANCE:
+        # the flavor that servers of the reservation use, not the one it was asked by
+        known["flavor_id"] = reservation.made.get("flavor_id", reservation.id)
+        known = {**dict.fromkeys(_INSTANCE), **known}
+    return {key: known[key] for key in keys if key in known}
+
+
+def _known(reservation: Reservation) -> dict[str, Any]:
+    known = {**reservation.spec, **reservation.made}
+    hidden = _OURS | _HIDDEN.get(reservation.resource_type, frozenset())
+    return {key: value for key, value in known.items() if key not in hidden}
+
+
+def _got(reservation: Reservation, addresses: Addresses, for_admin: bool) -> dict[str, Any]:
+    """What the reservation holds: hosts, with the slots of each, floating IPs, other things."""
+    shows = for_admin or reservation.resource_type not in _HIDDEN
+    held = reservation.allocations
+    things = [a.thing for a in held if a.thing is not None]
+    ids = [floatingip.id_of(thing) for thing in things if floatingip.is_key(thing)]
+    others = [thing for thing in things if not floatingip.is_key(thing)]
+    hosts = [_host_view(a) for a in held if a.host_id is not None] if shows else []
+    got: dict[str, Any] = {"hosts": hosts}
+    if ids:
+        got["floatingips"] = [{"id": id_, "address": addresses.get(id_)} for id_ in ids]
+    return got | ({"things": others} if others else {})
+
+
+def _host_view(allocation: Allocation) -> dict[str, Any]:
+    host: dict[str, Any] = {"id": str(allocation.host_id), "name": allocation.host}
+    return host if allocation.slots is None else {**host, "slots": allocation.slots}
+
+
+def _event_view(lease: Lease, event: Event, now: datetime) -> dict[str, Any]:
+    return {
+        "id": event.id,
+        "lease_id": lease.id,
+        "event_type": EVENT_TYPES[event.kind],
+        "time": lease_date(event.due_at),
+        "status": _event_status(lease, event, now),
+        "created_at": stamp(event.created_at),
+        "updated_at": stamp(event.updated_at),
+    }
+
+
+#: Start and end are what the lease says of them: both are written in one transaction with it,
+#: their rows of durable work a moment later.
+_FOLLOWS: Mapping[str, Mapping[str, str]] = {
+    START: {
+        "PENDING": "UNDONE",
+        "STARTING": "IN_PROGRESS",
+        "ACTIVE": "DONE",
+        "TERMINATING": "DONE",
+        "TERMINATED": "DONE",
+    },
+    END: {
+        "PENDING": "UNDONE",
+        "STARTING": "UNDONE",
+        "ACTIVE": "UNDONE",
+        "TERMINATING": "IN_PROGRESS",
+        "TERMINATED": "DONE",
+    },
+}
+
+
+def _event_status(lease: Lease, event: Event, now: datetime) -> str:
+    """What the owner may know; work prepared ahead of its time has not happened yet."""
+    if event.status == "error":
+        return "DONE" if event.kind == START and lease.status == "ACTIVE" else "ERROR"
+    follows = _FOLLOWS.get(event.kind, {}).get(lease.status)
+    if follows is not None:
+        return follows
+    if event.status in (RUNNING, RETRYING):
+        return "IN_PROGRESS" if event.due_at <= now else "UNDONE"
+    return "DONE" if event.status == "done" else "UNDONE"
+
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": 80}
 _DATE = {"type": "string", "maxLength": 64}
@@ -77,7 +241,7 @@ UPDATE = {
 
 _DATES = ("start_after", "start_before", "end_after", "end_before")
 QUERY: dict[str, Any] = {
-    "status": {"type": "string", "enum": sorted(moves.LEASE)},
+    "status": {"type": "string", "enum": sorted(state_machines.LEASE)},
     "name": _NAME,
     "resource_type": {"type": "string", "minLength": 1, "maxLength": 66},
     "project_id": {"type": "string", "minLength": 1, "maxLength": 64},
@@ -89,25 +253,25 @@ QUERY: dict[str, Any] = {
 _QUERY = bodies.Schema(bodies.query_schema(QUERY))
 
 
-def index(ask: Ask) -> Reply:
+def index(ask: Request) -> Response:
     """The contract knows no filters and takes any; those of 1.1 are meant, so all are checked."""
     if ask.microversion < _LATER:
-        return Reply(b'{"leases": [%s]}' % b", ".join(_texts(ask)))
+        return Response(b'{"leases": [%s]}' % b", ".join(_texts(ask)))
     query = _QUERY.query(ask.query)
     texts, following = _page(ask, _asked_project(ask, query), _listing(ask, query))
     leases = b'"leases": [%s]' % b", ".join(texts)
     if following is None:
-        return Reply(b"{%s}" % leases)
+        return Response(b"{%s}" % leases)
     more = urlencode({**ask.query, "marker": following})
     link = {"rel": "next", "href": f"{ask.base_url}/reservation/v1/leases?{more}"}
-    return Reply(b'{%s, "leases_links": %s}' % (leases, json.dumps([link]).encode()))
+    return Response(b'{%s, "leases_links": %s}' % (leases, json.dumps([link]).encode()))
 
 
-def show(ask: Ask) -> Reply:
+def show(ask: Request) -> Response:
     return _shown(ask, ask.path["lease_id"])
 
 
-def create(ask: Ask) -> Reply:
+def create(ask: Request) -> Response:
     body = ask.body
     wanted = NewLease(
         id=ask.services.new_id(),
@@ -128,7 +292,7 @@ def create(ask: Ask) -> Reply:
     return _shown(ask, wanted.id, status=201)
 
 
-def update(ask: Ask) -> Reply:
+def update(ask: Request) -> Response:
     body, lease_id = ask.body, ask.path["lease_id"]
     _visible(ask, lease_id)
     changes = body.get("reservations", [])
@@ -150,11 +314,11 @@ def update(ask: Ask) -> Reply:
     return _shown(ask, lease_id)
 
 
-def delete(ask: Ask) -> Reply:
+def delete(ask: Request) -> Response:
     lease_id = ask.path["lease_id"]
     _visible(ask, lease_id)
     ask.services.manager.delete_lease(ask.caller, lease_id)
-    return Reply(status=204)
+    return Response(status=204)
 
 
 def new_reservation(body: Mapping[str, Any]) -> NewReservation:
@@ -174,7 +338,7 @@ def _optional(body: Mapping[str, Any], field: str) -> datetime | None:
     return when
 
 
-def _visible(ask: Ask, lease_id: str) -> None:
+def _visible(ask: Request, lease_id: str) -> None:
     """NotFound unless the lease is there and the caller's: that it is another's looks the same."""
     found, _ = ask.services.store.ledger.stamped(
         lambda _: (), lease_id=lease_id, project_id=_project(ask)
@@ -183,14 +347,14 @@ def _visible(ask: Ask, lease_id: str) -> None:
         raise _not_found(lease_id)
 
 
-def _project(ask: Ask) -> str | None:
+def _project(ask: Request) -> str | None:
     """Whose leases the caller may know of; None: everybody's."""
     return None if ask.caller.is_admin else ask.caller.project_id
 
 
-def _shown(ask: Ask, lease_id: str, status: int = 200) -> Reply:
+def _shown(ask: Request, lease_id: str, status: int = 200) -> Response:
     for text in _texts(ask, lease_id):
-        return Reply(b'{"lease": %s}' % text, status=status)
+        return Response(b'{"lease": %s}' % text, status=status)
     raise _not_found(lease_id)
 
 
@@ -198,7 +362,7 @@ def _not_found(lease_id: str) -> NotFound:
     return NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
 
 
-def _texts(ask: Ask, lease_id: str | None = None) -> list[bytes]:
+def _texts(ask: Request, lease_id: str | None = None) -> list[bytes]:
     """JSON of the leases that the caller may know of, or of one of them."""
     services, whole = ask.services, ask.microversion >= _LATER
     look = partial(
@@ -208,7 +372,7 @@ def _texts(ask: Ask, lease_id: str | None = None) -> list[bytes]:
     return texts.texts(look, _Writer(ask).write, _lasting)
 
 
-def _whole_texts(ask: Ask) -> Rendered:
+def _whole_texts(ask: Request) -> JsonCache:
     """Admins see more: what was written for them is kept apart."""
     services = ask.services
     return services.admin_lease_texts if ask.caller.is_admin else services.whole_lease_texts
@@ -217,7 +381,7 @@ def _whole_texts(ask: Ask) -> Rendered:
 class _Writer:
     """Writes leases as the version asked for wants them, for who asks."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Request) -> None:
         self._services = ask.services
         self._whole = ask.microversion >= _LATER
         self._for_admin = ask.caller.is_admin
@@ -239,7 +403,7 @@ class _Writer:
         return {one.id: one.address for one in self._services.store.ledger.floatingips()}
 
 
-def _page(ask: Ask, project_id: str | None, listing: Listing) -> tuple[list[bytes], str | None]:
+def _page(ask: Request, project_id: str | None, listing: Listing) -> tuple[list[bytes], str | None]:
     """JSON of a page of leases, and the marker of the next page if there is one."""
     limit = listing.limit or MOST_LISTED
     one_more = replace(listing, limit=limit + 1)
@@ -259,7 +423,7 @@ def _page(ask: Ask, project_id: str | None, listing: Listing) -> tuple[list[byte
     return texts, following[0] if following else None
 
 
-def _listing(ask: Ask, query: Mapping[str, Any]) -> Listing:
+def _listing(ask: Request, query: Mapping[str, Any]) -> Listing:
     where = {name: query[name] for name in ("status", "name", "resource_type") if name in query}
     where |= {
         name: parse(query[name], name) or ask.services.clock.now()
@@ -270,7 +434,7 @@ def _listing(ask: Ask, query: Mapping[str, Any]) -> Listing:
     return Listing(where, sort, direction == "desc", query.get("marker"), query.get("limit"))
 
 
-def _asked_project(ask: Ask, query: Mapping[str, Any]) -> str | None:
+def _asked_project(ask: Request, query: Mapping[str, Any]) -> str | None:
     own, asked = _project(ask), query.get("project_id")
     if asked is not None and own not in (None, asked):
         raise Forbidden("project_id: only an administrator lists the leases of other projects")
@@ -283,7 +447,7 @@ def _lasting(seen: Seen) -> bool:
     return not any(event.status in (RUNNING, RETRYING) for event in events)
 
 
-def _previewed(ask: Ask, preview: Preview | None) -> Reply:
+def _previewed(ask: Request, preview: Preview | None) -> Response:
     """A lease as it would be, with the hosts it would get, whatever the version: who asks for a
     dry run knows of them."""
     if preview is None:
@@ -291,4 +455,4 @@ def _previewed(ask: Ask, preview: Preview | None) -> Reply:
             "dry_run: the manager that answered knows none, being older: look what it did"
         )
     shown = _Writer(ask).view((preview.lease, ()), whole=True)
-    return Reply({"lease": shown, "dry_run": True})
+    return Response({"lease": shown, "dry_run": True})

@@ -11,12 +11,12 @@ import logging
 
 from oslo_config import cfg
 
-from holdfast.drivers.fence.check import Settings
 from holdfast.drivers.fence.device import PORT, Device
+from holdfast.drivers.fence.devices_file import Settings
 from holdfast.drivers.fence.fences import Fences
 from holdfast.model.errors import DriverError
-from holdfast.ports.clock import Clock
 from holdfast.ports.fence import Driver
+from holdfast.runtime.clock import Clock
 
 LOG = logging.getLogger(__name__)
 NAMESPACE = "holdfast.fences"

@@ -19,8 +19,8 @@ from typing import Any
 
 from holdfast.drivers.fence.device import PORT, Device, secret, without
 from holdfast.model.errors import DriverError
-from holdfast.ports.clock import Clock
 from holdfast.ports.fence import OFF, ON
+from holdfast.runtime.clock import Clock
 
 #: Where the programs are that agents call.
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -7,10 +7,9 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holdfast.drivers.fence import book
-from holdfast.drivers.fence.book import Book
-from holdfast.drivers.fence.check import Settings
+from holdfast.drivers.fence import devices_file
 from holdfast.drivers.fence.device import PORT, Device, host_name, read_by_others
+from holdfast.drivers.fence.devices_file import DeviceFile, Settings
 from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.ports.fence import OFF, UNKNOWN, Driver
 
@@ -38,7 +37,7 @@ class Fences:
         self._lock = threading.Lock()
         self._made: dict[str, Driver] = {}
         self._stamp: _Stamp | None = None
-        self._book = Book(tuple(given))
+        self._book = DeviceFile(tuple(given))
         if path:
             self._stamp = _stamp(path)
             self._book = self._read(path)
@@ -75,7 +74,7 @@ class Fences:
         """What the file says of that host; NotFound."""
         return self.book().find(host_name(host))
 
-    def book(self) -> Book:
+    def book(self) -> DeviceFile:
         with self._lock:
             return self._current()
 
@@ -93,7 +92,7 @@ class Fences:
                 self._made[device.hosts] = self._connect(device)
             return name, device, self._made[device.hosts]
 
-    def _current(self) -> Book:
+    def _current(self) -> DeviceFile:
         """The book as the file is now; a file that cannot be leaves the old one in force."""
         if not self._path:
             return self._book
@@ -112,7 +111,7 @@ class Fences:
         _warn(self._book)
         return self._book
 
-    def _read(self, path: str) -> Book:
+    def _read(self, path: str) -> DeviceFile:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -120,7 +119,7 @@ class Fences:
             raise DriverError(
                 PORT, f"[fencing] devices_file: {path} cannot be read: {why}", retryable=False
             ) from error
-        return book.read(path, text, self._settings)
+        return devices_file.read(path, text, self._settings)
 
 
 def _stamp(path: str) -> _Stamp | None:
@@ -131,7 +130,7 @@ def _stamp(path: str) -> _Stamp | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _warn(current: Book) -> None:
+def _warn(current: DeviceFile) -> None:
     """What somebody has chosen and should be told of all the same."""
     for device in current.devices:
         if device.driver == "none":

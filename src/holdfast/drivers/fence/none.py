@@ -5,8 +5,8 @@ dead host is off, and its servers may run twice."""
 from typing import Any
 
 from holdfast.drivers.fence.device import Device
-from holdfast.ports.clock import Clock
 from holdfast.ports.fence import UNKNOWN
+from holdfast.runtime.clock import Clock
 
 
 class NoFence:

@@ -18,12 +18,12 @@ import sushy.auth
 import sushy.connector
 from sushy import exceptions
 
-from holdfast.drivers.fence.check import base_url
 from holdfast.drivers.fence.device import PORT, Device, secret, without
-from holdfast.drivers.sinks.bounded import Bounded
+from holdfast.drivers.fence.devices_file import base_url
 from holdfast.model.errors import DriverError
-from holdfast.ports.clock import Clock
 from holdfast.ports.fence import OFF, ON, UNKNOWN
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.threads import BoundedCall
 
 T = TypeVar("T")
 #: Calls that may hang in one device at once.
@@ -71,7 +71,7 @@ class Redfish:
     def __init__(self, device: Device, clock: Clock) -> None:
         self._device = device
         self._clock = clock
-        self._bounded = Bounded(f"redfish {device.hosts}", MOST_HANGING)
+        self._bounded = BoundedCall(f"redfish {device.hosts}", MOST_HANGING)
 
     def power(self, host: str) -> str:
         return self._talk(host, lambda system: _POWER.get(system.power_state, UNKNOWN))

@@ -4,7 +4,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from holdfast.store.tables import UtcDateTime
+from holdfast.db.tables import UtcDateTime
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}

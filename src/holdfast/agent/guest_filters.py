@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of what happens to guests is a failure: ordered rules, of which the first that fits counts.
+
+    filter = guest_filter_file.parse(text, "filters.yaml")
+    verdict, tally = filter.judge(Sign("io_error", "pause", disk="vda"), metadata, {}, now)
+    verdict.do, verdict.after_s          # ("recover", 30.0)
+
+A `Sign` is what an event means, in the words of a rule. Of a rule with a rate all that it would fit
+is counted, guest by guest; it counts only once there were enough.
+"""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+from holdfast.hostmonitor.matrix import InvalidDocument
+from holdfast.runtime.documents import (
+    Followed,
+    Map,
+    Node,
+    Reading,
+    Scalar,
+    either,
+    quoted,
+    seconds,
+    shown,
+)
+
+RECOVER: Final = "recover"
+REPORT: Final = "report"
+IGNORE: Final = "ignore"
+ACTIONS: Final = (RECOVER, REPORT, IGNORE)
+
+#: What a sign can be, and its details.
+EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "stopped": (
+        "failed",
+        "vanished",
+        "terminated",
+        "shutdown",
+        "destroyed",
+        "migrated",
+        "saved",
+        "from_snapshot",
+    ),
+    "panic": ("panicked", "crashloaded"),
+    "io_error": ("pause", "report", "none"),
+    "watchdog": ("pause", "poweroff", "reset", "shutdown", "none", "dump", "inject-nmi"),
+    "monitor": ("stuck", "held"),
+    "hang": ("hung", "stalled"),
+    "control_error": (),
+    "suspended": ("postcopy_failed", "api_error"),
+    "reboot": (),
+    "agent": ("connected", "disconnected"),
+    "memory_failure": ("ignore", "inject", "fatal", "reset"),
+    "block_job": ("failed", "completed", "canceled", "ready"),
+    "expectation": ("missing", "stopped", "unexpected"),
+}
+#: What goes on until somebody does something, or ends by itself: a grace time can be given to it.
+LASTING: Final = frozenset(
+    {
+        ("stopped", "failed"),
+        ("stopped", "vanished"),
+        ("stopped", "terminated"),
+        ("panic", "panicked"),
+        ("panic", "crashloaded"),
+        ("io_error", "pause"),
+        ("watchdog", "pause"),
+        ("watchdog", "poweroff"),
+        ("monitor", "stuck"),
+        ("monitor", "held"),
+        ("hang", "hung"),
+        ("hang", "stalled"),
+        ("control_error", ""),
+        ("suspended", "postcopy_failed"),
+        ("suspended", "api_error"),
+        ("agent", "disconnected"),
+        ("expectation", "missing"),
+        ("expectation", "stopped"),
+        ("expectation", "unexpected"),
+    }
+)
+#: Names of what a rule may say about the guest itself.
+ABOUT: Final = ("name", "project", "flavor", "ha", "on_crash")
+#: A project is known by its id and by its name.
+_ALSO: Final = {"project": ("project", "project_name")}
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """What happened to a guest."""
+
+    event: str
+    detail: str = ""
+    reason: str = ""
+    disk: str = ""
+    path: str = ""
+
+    @property
+    def lasts(self) -> bool:
+        return (self.event, self.detail) in LASTING
+
+    def __str__(self) -> str:
+        words = (self.event, self.detail, self.reason, self.disk)
+        return " ".join(word for word in words if word)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line. An empty condition is none; `disks` and what is said about the guest may have *."""
+
+    do: str
+    event: str = ""
+    details: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    disks: tuple[str, ...] = ()
+    about: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    times: int = 1
+    within_s: float = 0.0
+    after_s: float = 0.0
+    line: int = 0
+    source: str = ""
+
+    def fits(self, sign: Symptom, metadata: Mapping[str, str]) -> bool:
+        """Whatever its rate."""
+        return (
+            self.event in ("", sign.event)
+            and (not self.details or sign.detail in self.details)
+            and (not self.reasons or sign.reason in self.reasons)
+            and (not self.disks or _any((sign.disk, sign.path), self.disks))
+            and all(_about(metadata, name, wanted) for name, wanted in self.about)
+        )
+
+    def covers(self, other: "Rule") -> bool:
+        """Whether all that the other fits, this one fits: then the other never has its turn."""
+        mine, theirs = dict(self.about), dict(other.about)
+        return (
+            self.times <= 1
+            and self.event in ("", other.event)
+            and _within(self.details, other.details)
+            and _within(self.reasons, other.reasons)
+            and _within(self.disks, other.disks)
+            and all(name in theirs and _within(mine[name], theirs[name]) for name in mine)
+        )
+
+    @property
+    def sentence(self) -> str:
+        """filters.yaml line 4: io_error pause, recover after 30 s"""
+        words = [self.event or "anything", *self.details, *self.reasons, *self.disks]
+        words += [f"{name} {'|'.join(wanted)}" for name, wanted in self.about]
+        if self.times > 1:
+            words.append(f"{self.times} times in {self.within_s:g} s")
+        then = f"{self.do} after {self.after_s:g} s" if self.after_s else self.do
+        return f"{self.source} line {self.line}: {' '.join(words)}, {then}"
+
+
+#: When a rule with a rate fitted lately, by rule.
+Tally = Mapping[Rule, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    do: str
+    after_s: float = 0.0
+    rule: str = "no rule"
+
+
+@dataclass(frozen=True)
+class Filter:
+    rules: tuple[Rule, ...]
+    source: str
+    otherwise: str = IGNORE
+
+    def judge(
+        self,
+        sign: Symptom,
+        metadata: Mapping[str, str],
+        tally: Tally,
+        now: float,
+        *,
+        again: bool = False,
+    ) -> tuple[Verdict, Tally]:
+        """What is done about it, and the tally after it. `again`: it was counted before."""
+        for rule in self.rules:
+            if not rule.fits(sign, metadata):
+                continue
+            if rule.times > 1:
+                times = tuple(at for at in tally.get(rule, ()) if at > now - rule.within_s)
+                if not again:
+                    times = (*times, now)[-rule.times :]
+                    tally = {**tally, rule: times}
+                if len(times) < rule.times:
+                    continue
+            return Verdict(rule.do, rule.after_s, rule.sentence), tally
+        return Verdict(self.otherwise), tally
+
+
+class BadFilter(InvalidDocument):
+    """A filter file that cannot be used; `problems` are all that is wrong with it, by line."""
+
+    code = "holdfast.guestfilter.invalid"
+    title = "The guest filters cannot be used"
+
+
+def _any(values: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    return any(value and fnmatchcase(value, one) for value in values for one in wanted)
+
+
+def _about(metadata: Mapping[str, str], name: str, wanted: tuple[str, ...]) -> bool:
+    return _any(tuple(metadata.get(key, "") for key in _ALSO.get(name, (name,))), wanted)
+
+
+def _within(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
+    return not mine or (bool(theirs) and set(theirs) <= set(mine))
+
+
+# Filter files for guests, read so that every problem is named with its line.
+#
+#     rules:
+#       - {event: io_error, detail: pause, disk: "scratch*", do: ignore}
+#       - {event: stopped, detail: failed, project: batch, rate: 3 in 10m, do: report}
+#       - {event: [monitor, hang], after: 90s, do: recover}
+#     otherwise: defaults
+#
+# Of the rules the first that fits counts. What none fits goes to the default set below, unless
+# `otherwise` names an action.
+
+
+KEYS = ("rules", "otherwise")
+RULE = ("event", "detail", "reason", "disk", *ABOUT, "rate", "after", "do")
+DEFAULTS = "defaults"
+MOST_TIMES = 100
+_RATE = re.compile(r"([0-9]{1,3}) +in +(.+)")
+_YES_NO = {"yes": "yes", "true": "yes", "on": "yes", "no": "no", "false": "no", "off": "no"}
+
+DEFAULT_TEXT = """\
+rules:
+  # its owner wants no help
+  - {ha: no, do: ignore}
+
+  # QEMU is gone and nobody asked for it; terminated: by a signal, as when a host shuts down
+  - {event: stopped, detail: [failed, vanished], do: recover}
+  - {event: stopped, detail: terminated, do: report}
+
+  # the guest's own kernel gave up; some are set to come back by themselves
+  - {event: panic, detail: crashloaded, do: report}
+  - {event: panic, on_crash: [restart, coredump-restart, rename-restart], do: report}
+  - {event: panic, do: recover}
+
+  # storage: what comes back in time resumes the guest; to start it anew frees no space
+  - {event: io_error, detail: pause, reason: enospc, after: 5s, do: report}
+  - {event: io_error, detail: pause, after: 30s, do: recover}
+  - {event: io_error, detail: report, do: recover}
+  - {event: io_error, do: report}
+
+  # the guest hung, by its watchdog; what the watchdog itself puts right is only told
+  - {event: watchdog, detail: [pause, poweroff], do: recover}
+  - {event: watchdog, do: report}
+
+  # QEMU hangs, or talks nonsense, which one that just ends seems to do as well; held: it answers,
+  # but somebody's order to it does not end
+  - {event: monitor, detail: stuck, after: 60s, do: recover}
+  - {event: monitor, detail: held, after: 60s, do: report}
+  - {event: control_error, after: 10s, do: report}
+
+  # the guest does nothing any more; only asked of those that want it. stalled: a processor of
+  # it gets no time of the host's, which to start it anew would not change
+  - {event: hang, detail: stalled, do: report}
+  - {event: hang, after: 30s, do: recover}
+
+  - {event: suspended, do: report}
+  - {event: memory_failure, do: report}
+  - {event: block_job, detail: failed, do: report}
+  - {event: reboot, rate: 5 in 5m, do: report}
+
+  # what the cloud says should run here does not, and nobody ended it; of none of them a trace is
+  # rather a wrong address than so many deaths. What runs and should not is for people to see
+  - {event: expectation, detail: missing, reason: all, do: report}
+  - {event: expectation, detail: [missing, stopped], do: recover}
+  - {event: expectation, do: report}
+otherwise: ignore
+"""
+
+
+def parse(data: str | bytes, source: str) -> Filter:
+    """A filter, or BadFilter with all that is wrong."""
+    reading = _Reading(source)
+    return reading.whole(data, reading.filter, functools.partial(BadFilter.because, source))
+
+
+@functools.cache
+def default() -> Filter:
+    """What is done where nobody wrote anything."""
+    return parse(DEFAULT_TEXT, DEFAULTS)
+
+
+class _Reading(Reading):
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self._source = source
+
+    def filter(self, tree: Node | None) -> Filter | None:
+        if tree is None or (isinstance(tree, Scalar) and not tree.text.strip()):
+            self.say(0, "it is empty: write rules, or do without a file to get the default")
+            return None
+        if not isinstance(tree, Map):
+            self.say(tree.line, "a filter begins with `rules:`")
+            return None
+        fields = self.fields(tree, KEYS, needed=("rules",))
+        rules: list[Rule] = []
+        for node in self.items(fields.get("rules"), "rules"):
+            for rule in self._rules(node):
+                self._check_turn(rule, rules)
+                rules.append(rule)
+        otherwise = self.choice(fields.get("otherwise"), (DEFAULTS, *ACTIONS), "end of a filter")
+        if otherwise in ("", DEFAULTS):
+            return Filter((*rules, *default().rules), self._source, IGNORE)
+        return Filter(tuple(rules), self._source, otherwise)
+
+    def _rules(self, node: Node) -> list[Rule]:
+        """One for each event that it names; one without an event is about all of them."""
+        before = len(self.problems)
+        fields = self.fields(node, RULE, needed=("do",))
+        do = self.choice(fields.get("do"), ACTIONS, "action")
+        events = [self._event(fields["event"], word) for word in self._named(fields, "event")]
+        details = self._named(fields, "detail")
+        self._check_details(fields, events, details)
+        times, within_s = self._rate(fields.get("rate"))
+        after_s = self.span(fields.get("after"), 0.0)
+        if after_s:
+            self._check_after(fields["after"], do, events, details)
+        about = ((name, self._about(fields, name)) for name in ABOUT if name in fields)
+        whole = Rule(
+            do,
+            details=details,
+            reasons=self._named(fields, "reason"),
+            disks=self._named(fields, "disk"),
+            about=tuple(about),
+            times=times,
+            within_s=within_s,
+            after_s=after_s,
+            line=node.line,
+            source=self._source,
+        )
+        if len(self.problems) > before:
+            return []
+        return [_of(whole, event) for event in events or [""]]
+
+    def _named(self, fields: dict[str, Node], name: str) -> tuple[str, ...]:
+        return self.words(fields.get(name), name)
+
+    def _about(self, fields: dict[str, Node], name: str) -> tuple[str, ...]:
+        words = self._named(fields, name)
+        if name != "ha":
+            return words
+        for word in words:
+            if word not in _YES_NO:
+                self.say(fields[name].line, f"`ha` is {quoted(word)}: write yes or no")
+        return tuple(_YES_NO.get(word, "") for word in words)
+
+    def _event(self, node: Node, word: str) -> str:
+        if word not in EVENTS:
+            self.say(node.line, f"{quoted(word)} is no event: write {either(tuple(EVENTS))}")
+        return word
+
+    def _check_details(
+        self, fields: dict[str, Node], events: Sequence[str], details: Sequence[str]
+    ) -> None:
+        """Each is of one of the events at least, and each event has one of them."""
+        if not details or not all(event in EVENTS for event in events):
+            return
+        line = fields["detail"].line
+        if not events:
+            self.say(line, "a detail is of an event: say which with `event`")
+            return
+        known = [detail for event in events for detail in EVENTS[event]]
+        for detail in details:
+            if detail not in known:
+                there = f"there are {', '.join(known)}" if known else "it has none, leave it out"
+                self.say(line, f"{quoted(detail)} is no detail of {either(events)}: {there}")
+        for event in events if set(details) <= set(known) else ():
+            if not set(details) & set(EVENTS[event]):
+                self.say(line, f"none of the details is one of {event}: give it a rule of its own")
+
+    def _check_after(
+        self, node: Node, do: str, events: Sequence[str], details: Sequence[str]
+    ) -> None:
+        if do == IGNORE:
+            self.say(node.line, "nothing is done, so nothing has to last: leave `after` out")
+            return
+        if not events:
+            self.say(node.line, "not everything lasts: say with `event` what has to")
+        for event in events:
+            if event in EVENTS:
+                named = [one for one in details if one in EVENTS[event]]
+                self._check_lasting(node, event, named or list(EVENTS[event]) or [""])
+
+    def _check_lasting(self, node: Node, event: str, named: Sequence[str]) -> None:
+        """All of them: what is over at once would be told when it is long past."""
+        over = [one for one in named if (event, one) not in LASTING]
+        lasting = [one for one in EVENTS[event] if (event, one) in LASTING]
+        if over and lasting:
+            said = f"{event} {either(over)} {'is' if len(over) == 1 else 'are'} over at once"
+            self.say(node.line, f"{said}: of {event} only {_listed(lasting)}; say so with `detail`")
+        elif over:
+            self.say(node.line, f"{event} is over at once: leave `after` out")
+
+    def _rate(self, node: Node | None) -> tuple[int, float]:
+        if node is None:
+            return 1, 0.0
+        match = _RATE.fullmatch(node.text.strip()) if isinstance(node, Scalar) else None
+        within_s = seconds(match[2].strip()) if match else None
+        if match is None or not within_s:
+            self.say(node.line, f"{shown(node)} is no rate: write `3 in 10m`")
+            return 1, 0.0
+        times = int(match[1])
+        if not 2 <= times <= MOST_TIMES:
+            self.say(node.line, f"{times} times: write a rate from 2 to {MOST_TIMES}")
+        return times, within_s
+
+    def _check_turn(self, rule: Rule, earlier: Sequence[Rule]) -> None:
+        for one in earlier:
+            if one.covers(rule):
+                text = f"it never has its turn: line {one.line} fits all that it fits"
+                self.say(rule.line, f"{text}; move it up or take it away")
+                return
+
+
+def _of(whole: Rule, event: str) -> Rule:
+    """The part of a rule that is about one event, with the details that are of it."""
+    details = tuple(one for one in whole.details if one in EVENTS.get(event, ()))
+    return replace(whole, event=event, details=details)
+
+
+def _listed(lasting: Sequence[str]) -> str:
+    """pause and poweroff last"""
+    if len(lasting) == 1:
+        return f"{lasting[0]} lasts"
+    return f"{', '.join(lasting[:-1])} and {lasting[-1]} last"
+
+
+# The filters in force: the operator's file for guests, followed as it changes. One that cannot be
+# leaves the old one in force and says so.
+
+
+class FilterFile(Followed[Filter]):
+    """Without a file, the default set."""
+
+    def __init__(self, path: str | None) -> None:
+        super().__init__(path, "filters", default, parse)
+
+    @property
+    def filters(self) -> Filter:
+        return self.value

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is remembered of guests, as plain values: written down beside what was told, it lets a watch
+go on where the one before it ended, which told everything once and overlooked nothing.
+
+A grace time that had begun begins again; what was counted for rates is counted anew. What cannot
+be read from a guest's state, that it hangs, counts for a moment only, unless it is heard again: it
+may have ended while nobody listened. Who listened all the time, and only could not write, has the
+tracks of before (`before`) and goes on with what they have and the disk has not: what hangs, what
+was counted (also of guests that are gone, `counted`), and what is newer than a reading.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from holdfast.agent import guest_state as meaning
+from holdfast.agent.guest_filters import Filter, Symptom, Tally, Verdict
+from holdfast.agent.guest_state import (
+    FAILED,
+    UNSEEN,
+    Fault,
+    GuestEvent,
+    GuestWatch,
+    Track,
+    guest_event,
+)
+from holdfast.model.errors import InvalidInput
+from holdfast.ports.guests import KINDS, Event, Guest
+
+FORMAT = 1
+_KEPT = ("uuid", "name", "life", "closing", "persistent")
+
+
+def to_plain(watch: GuestWatch) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "format": FORMAT,
+        "guests": [_track(track) for track in watch.tracks.values()],
+        "dismissed": dict(watch.dismissed),
+        "ill": list(watch.ill),
+    }
+
+
+def from_plain(
+    said: Any,
+    filters: Filter,
+    now: float,
+    before: Mapping[str, Track] | None = None,
+    counted: Mapping[str, Tally] | None = None,
+) -> GuestWatch:
+    """InvalidInput if that was written by something else."""
+    watch = GuestWatch(filters)
+    watch.counted.update(counted or {})
+    try:
+        if said["format"] != FORMAT:
+            raise ValueError(f"format {said['format']!r} is not known")
+        for one in said["guests"]:
+            track = _remembered(one, filters, now, before)
+            watch.tracks[track.uuid] = track
+        watch.dismissed.update(said.get("dismissed", {}))
+        failed = [one.uuid for one in watch.tracks.values() if one.told == FAILED]
+        watch.ill.update(dict.fromkeys(said.get("ill", failed), True))  # older ones wrote none
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidInput(f"what was remembered of guests cannot be read: {error}") from error
+    return watch
+
+
+def _track(track: Track) -> dict[str, Any]:
+    plain: dict[str, Any] = {name: getattr(track, name) for name in _KEPT}
+    plain |= {"reason": track.reason, "since": track.since and track.since.isoformat()}
+    plain["ended"] = track.ended
+    plain["metadata"] = dict(track.metadata)
+    plain["troubles"] = {name: _trouble(one) for name, one in track.troubles.items()}
+    return plain
+
+
+def _trouble(trouble: Fault) -> dict[str, Any]:
+    return {
+        "sign": asdict(trouble.sign),
+        "since": trouble.since.isoformat(),
+        "lasts": trouble.lasts,
+        "told": trouble.told,
+        "traces": list(trouble.traces),
+        "count": trouble.count,
+    }
+
+
+def _remembered(
+    said: Mapping[str, Any], filters: Filter, now: float, before: Mapping[str, Track] | None
+) -> Track:
+    kept = {name: said[name] for name in _KEPT}
+    old = (before or {}).get(said["uuid"], Track("", ""))
+    metadata = dict(said["metadata"])
+    about = {**metadata, "name": said["name"]}
+    troubles = {}
+    for name, one in said["troubles"].items():
+        sign = Symptom(**one["sign"])
+        verdict, _ = filters.judge(sign, about, old.tally, now, again=True)
+        sure = before is not None or sign.event not in UNSEEN
+        troubles[name] = _again(one, sign, verdict, now, sure)
+    since = said.get("since")  # older ones did not write it
+    return Track(
+        **kept,
+        reason=str(said.get("reason", "")),
+        ended=str(said.get("ended", "")),
+        since=datetime.fromisoformat(since) if since else None,
+        heard=old.heard,
+        rebooted=old.rebooted,
+        metadata=metadata,
+        troubles=troubles,
+        tally=old.tally,
+    )
+
+
+def _again(
+    said: Mapping[str, Any], sign: Symptom, verdict: Verdict, now: float, sure: bool
+) -> Fault:
+    return Fault(
+        sign,
+        datetime.fromisoformat(said["since"]),
+        began=now,
+        last=now,
+        verdict=verdict,
+        lasts=bool(said["lasts"]) and sure,
+        told=str(said["told"]),
+        traces=tuple(said["traces"]),
+        count=int(said["count"]),
+    )
+
+
+# What was heard and read of guests as lines of JSON, and what filters would have made of it.
+#
+#     {"at": "2026-11-16T12:00:00+00:00", "uuid": "…", "name": "web-1", "kind": "lifecycle",
+#      "detail": "stopped", "reason": "failed", "metadata": {"project": "p-1"}}
+#     {"at": "2026-11-16T12:00:05+00:00", "guests": [{"uuid": "…", "name": "web-1",
+#      "state": "shutoff", "reason": "crashed"}]}
+#
+# The second kind is all guests that there were, read at that time.
+
+
+_EVENT = tuple(one.name for one in fields(Event))
+_GUEST = tuple(one.name for one in fields(Guest))
+_TYPES: Mapping[str, type] = {"metadata": dict, "persistent": bool, "autostart": bool}
+
+
+@dataclass(frozen=True)
+class Reading:
+    guests: tuple[Guest, ...]
+    at: datetime
+
+
+def line(record: Event | Reading) -> str:
+    return json.dumps(plain(record))
+
+
+def plain(record: Event | Reading) -> dict[str, Any]:
+    """Without what is empty."""
+    said = asdict(record) | {"at": record.at.isoformat()}
+    if isinstance(record, Event):
+        return {name: value for name, value in said.items() if value}
+    return said
+
+
+def read(lines: Iterable[str], source: str) -> Iterator[Event | Reading]:
+    """InvalidInput names the line that is wrong; empty ones are passed over."""
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            yield _record(json.loads(text))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidInput(f"{source}:{number}: {error}") from error
+
+
+def replay(
+    records: Iterable[Event | Reading], filters: Filter
+) -> Iterator[tuple[datetime, GuestEvent]]:
+    """What would have been told, and when; grace times that end later included."""
+    for now, one in go_on(GuestWatch(filters), records, datetime.timestamp):
+        yield datetime.fromtimestamp(now, UTC), one
+
+
+def go_on(
+    watch: GuestWatch,
+    records: Iterable[Event | Reading],
+    time_of: Callable[[datetime], float],
+) -> Iterator[tuple[float, GuestEvent]]:
+    """The same from what a watch knows already, by its own time."""
+    for record in records:
+        now = time_of(record.at)
+        yield from _until(watch, now)
+        if isinstance(record, Event):
+            told = watch.hear(record, now)
+        else:
+            told = watch.reconcile(record.guests, record.at, now)
+        yield from ((now, one) for one in told)
+    yield from _until(watch, None)
+
+
+def _until(watch: GuestWatch, now: float | None) -> Iterator[tuple[float, GuestEvent]]:
+    while (due := watch.due()) is not None and (now is None or due <= now):
+        yield from ((due, one) for one in watch.look(due))
+
+
+def _record(said: Any) -> Event | Reading:
+    if not isinstance(said, dict):
+        raise ValueError("a line is an event, or what was read: write {…}")
+    at = _date(said.get("at"))
+    if "guests" in said:
+        found = said["guests"]
+        if not isinstance(found, list) or set(said) - {"at", "guests"}:
+            raise ValueError("what was read is `at` and a list of `guests`")
+        return Reading(tuple(Guest(**_fields(one, _GUEST, ())) for one in found), at)
+    known = _fields(said, _EVENT, ("kind",))
+    if known["kind"] not in KINDS:
+        raise ValueError(f"`kind` is {known['kind']!r}: there are {', '.join(KINDS)}")
+    return Event(**known | {"at": at})
+
+
+def _fields(said: Any, names: Sequence[str], needed: Sequence[str]) -> dict[str, Any]:
+    """What a guest or an event is made of: words, but for its metadata and what is yes or no."""
+    if not isinstance(said, dict):
+        raise ValueError("a guest is written {…}")
+    for name in said:
+        if name not in names:
+            raise ValueError(f"`{name}` is unknown: there are {', '.join(names)}")
+    is_guest = "state" in names
+    for name in ("uuid", "name", *needed, *(("state", "reason") if is_guest else ())):
+        if name not in said:
+            raise ValueError(f"`{name}` is missing")
+    for name, value in said.items():
+        wanted = _TYPES.get(name, str)
+        if not isinstance(value, wanted):
+            raise ValueError(f"`{name}` is {value!r}: write a {wanted.__name__}")
+    metadata: Mapping[str, Any] = said.get("metadata", {})
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("`metadata` has something that is no text: write it in quotes")
+    return dict(said)
+
+
+def _date(text: Any) -> datetime:
+    if not isinstance(text, str):
+        raise ValueError("`at` is missing: write a date and time of ISO 8601")
+    at = datetime.fromisoformat(text)
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+# What an agent told before it was killed, said again when it is back and the guest is still down.
+#
+# A guest that was told of, was brought back and died once more while no agent was there is found
+# as
+# it was left: nobody here can tell the two deaths apart. So it is said again, with when it was
+# told
+# first (`told_before`), and Holdfast, which knows whether it brought the guest back in between,
+# takes
+# it as a new failure or as the old one.
+#
+# Not at once: who was ordered to run again may just not be up yet, and would be brought back
+# twice.
+# So it is said if a reading some seconds later still finds it down and nothing was heard of its
+# start
+# between, and with the date of the first reading: an order that was given after that is about it.
+
+
+TOLD_BEFORE: Final = "told_before"
+#: So long after the first reading one that is still down is not just about to be up.
+SURE_S: Final = 10.0
+
+
+class Again:
+    """Made of what was remembered, asked after each reading was judged, until something is said of
+    it; and once more if what came of that could not be written down."""
+
+    def __init__(self, watch: GuestWatch) -> None:
+        self._told = {
+            uuid: since for uuid, track in watch.tracks.items() if (since := _told(track))
+        }
+        self._left = self._told
+        self._first: tuple[float, datetime] | None = None
+        self._said = False
+
+    def begin_again(self) -> None:
+        """What was said since the last that was written down is not said."""
+        self._left, self._said = self._told, False
+
+    def written(self) -> None:
+        self._told = {} if self._said else self._left
+
+    def after(self, reading: Reading, watch: GuestWatch, when: float) -> list[GuestEvent]:
+        """`when` reading began, by the clock that does not jump."""
+        if self._said or not self._told:
+            return []
+        down = [one for guest in reading.guests if (one := self._still(guest, watch)) is not None]
+        self._left = {track.uuid: self._told[track.uuid] for track in down}
+        first, at = self._first = self._first or (when, reading.at)
+        self._said = when - first >= SURE_S
+        return (
+            [_guest_again_again(track, _cause(track), at) for track in down] if self._said else []
+        )
+
+    def _still(self, guest: Guest, watch: GuestWatch) -> Track | None:
+        """What is known of it, if it is down as it was left; otherwise that is over, or something
+        else by now."""
+        track = watch.tracks.get(guest.uuid)
+        if track is None or guest.uuid not in self._told or _told(track) != self._told[guest.uuid]:
+            return None
+        by_order = meaning.of_state(guest, meaning.UNKNOWN, "").sign is None
+        return None if by_order else track
+
+
+def _cause(track: Track) -> str:
+    return next((name for name, one in track.troubles.items() if one.told == FAILED), "")
+
+
+def _told(track: Track) -> datetime | None:
+    """Since when it is down, if that was told as a failure."""
+    name = _cause(track)
+    return track.troubles[name].since if name else None
+
+
+def _guest_again_again(track: Track, name: str, at: datetime) -> GuestEvent:
+    trouble = track.troubles[name]
+    said = guest_event(track, name, replace(trouble, since=at), FAILED)
+    before = {TOLD_BEFORE: trouble.since.isoformat()}
+    return replace(said, key=f"{said.key}/again", evidence={**said.evidence, **before})

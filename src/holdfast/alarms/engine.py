@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alarms of one host: snapshots in, changes and what is to be told of them out.
+
+    engine = Engine(rules, groups={"gpu"})
+    outcome = engine.take(snapshot)        # once for each; outcome.changes, outcome.groups
+    engine.apply(new_rules)                # between two passes; engine.roll_back()
+
+Level in, edges out: every pass looks at how things are, and says what is another way than before.
+No clock, no thread, no input or output; one caller at a time.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any, Final
+
+from holdfast.alarms.conditions import Column, Series, series_of
+from holdfast.alarms.notify import AlarmNotifier, Storm, is_capped
+from holdfast.alarms.rules import NONE, Condition, Rule, RuleSet, Selector
+from holdfast.alarms.tracks import (
+    FIRING,
+    NO_DATA,
+    OK,
+    PENDING,
+    STATES,
+    Change,
+    Group,
+    Moment,
+    Pass,
+    Scope,
+    Track,
+    Watcher,
+    change_from,
+)
+from holdfast.model.errors import Conflict
+from holdfast.ports.metrics import Entity, Snapshot, Table
+
+#: How many sets of rules one can go back.
+MOST_BEFORE: Final = 10
+#: Kinds of selection for which it is remembered whom they are about.
+MOST_SCOPES: Final = 1000
+NOT_READ: Final = "not read"
+RULE_CHANGED: Final = "rule changed"
+RULE_REMOVED: Final = "rule removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one pass; `dropped` if it came too late, or twice."""
+
+    changes: tuple[Change, ...] = ()
+    groups: tuple[Group, ...] = ()
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What new rules did to the old ones, by id."""
+
+    version: str
+    kept: tuple[str, ...] = ()  # the same
+    tuned: tuple[str, ...] = ()  # other levels or times, the same memory
+    begun: tuple[str, ...] = ()  # new, or about other numbers
+    ended: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a rule would have made of the last pass, if it had not to last."""
+
+    rule: str
+    selected: int
+    holds: int
+    unknown: int
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Rules that only have to be put in force, instead of those on which they are based."""
+
+    rules: RuleSet
+    base: dict[str, Watcher]
+    watchers: dict[str, Watcher] = field(default_factory=dict)
+    series: dict[tuple[Any, ...], Series] = field(default_factory=dict)
+    retired: list[tuple[Watcher, str]] = field(default_factory=list)
+    applied: Applied = Applied("")
+
+
+class Engine:
+    def __init__(self, rules: RuleSet, groups: Iterable[str] = ()) -> None:
+        """`groups`: those that this host is in."""
+        self.rules = RuleSet()
+        self.groups = frozenset(groups)
+        self.watchers: dict[str, Watcher] = {}
+        self.teller = AlarmNotifier()
+        self.before: list[RuleSet] = []
+        self.dropped = 0
+        self.retired: list[tuple[Watcher, str]] = []  # whose alarms end with the next pass, and why
+        self._series: dict[tuple[Any, ...], Series] = {}
+        self._scopes: dict[tuple[Any, ...], Scope] = {}
+        self._tables: dict[str, Table] = {}
+        self._last: Snapshot | None = None
+        self._put_in_force(rules)
+
+    # passes
+
+    def take(self, snapshot: Snapshot) -> Outcome:
+        last = self._last
+        if last is not None and (
+            snapshot.pass_id <= last.pass_id or snapshot.monotonic < last.monotonic
+        ):
+            self.dropped += 1
+            return Outcome(dropped=True)
+        self._last = snapshot
+        moment = self._moment(snapshot)
+        changes: list[Change] = []
+        for watcher, reason in self.retired:
+            changes += watcher.end_all(reason, moment)
+        columns = self._columns(snapshot)
+        for watcher in self.watchers.values():
+            changes += self._watch(watcher, snapshot, columns, moment)
+        watchers = list(self.watchers.values())
+        self.teller.tell(watchers, [one for one, _ in self.retired], self.rules, moment)
+        self.retired = []
+        wait_s, step_s = self.rules.group_wait_s, snapshot.elapsed_s
+        groups = self.teller.due(snapshot.monotonic, wait_s, step_s, snapshot.host)
+        return Outcome(tuple(changes), groups)
+
+    def alarms(self) -> list[Change]:
+        """All that are not ok, as they are now."""
+        if self._last is None:
+            return []
+        moment = self._moment(self._last)
+        return [
+            watcher.change(track, track.state, moment)
+            for watcher in self.watchers.values()
+            for track in watcher.tracks.values()
+            if track.state != OK
+        ]
+
+    @property
+    def firing(self) -> int:
+        """How many alarms are."""
+        return sum(
+            watcher.tracks[one].state == FIRING
+            for watcher in self.watchers.values()
+            for one in watcher.alive
+        )
+
+    # rules
+
+    def prepare(self, rules: RuleSet) -> Prepared:
+        """All of `apply` that can be done while passes go on, in another thread too."""
+        made = Prepared(rules, self.watchers)
+        done: dict[str, list[str]] = {"kept": [], "tuned": [], "begun": [], "ended": []}
+        for rule in rules.rules:
+            if not rule.selector.is_here(self.groups):
+                continue
+            old = made.base.get(rule.id)
+            if old is not None and old.rule == rule:
+                made.watchers[rule.id], how = old, "kept"
+            else:
+                same = old is not None and old.rule.means_the_same(rule)
+                made.watchers[rule.id], how = Watcher(rule), "tuned" if same else "begun"
+            done[how].append(rule.id)
+        begun = set(done["begun"])
+        done["ended"] = [one for one in made.base if one in begun or one not in made.watchers]
+        made.retired = [
+            (made.base[one], RULE_CHANGED if one in begun else RULE_REMOVED)
+            for one in done["ended"]
+        ]
+        had = self._series
+        for rule in (watcher.rule for watcher in made.watchers.values()):
+            for one in rule.conditions:
+                key = (rule.kind, *one.series)
+                if key not in made.series:
+                    made.series[key] = had.get(key) or series_of(one)
+        made.applied = Applied(rules.version, **{name: tuple(ids) for name, ids in done.items()})
+        return made
+
+    def apply(self, rules: RuleSet | Prepared) -> Applied:
+        """From the next pass on these count. What is the same keeps what it remembers. What was
+        prepared before other rules came into force is prepared again."""
+        before = self.rules
+        applied = self._put_in_force(rules)
+        self.before = [*self.before, before][-MOST_BEFORE:]
+        return applied
+
+    def roll_back(self) -> Applied:
+        """To the rules before these."""
+        if not self.before:
+            raise Conflict(f"there are no rules before {self.rules.version}: set others")
+        applied = self._put_in_force(self.before[-1])
+        self.before = self.before[:-1]
+        return applied
+
+    def try_out(self, rules: RuleSet) -> list[Trial]:
+        """On the last pass, without touching anything."""
+        if self._last is None:
+            return []
+        trial = Engine(rules, self.groups)
+        trial.take(self._last)
+        return [trial._trial(watcher) for watcher in trial.watchers.values()]
+
+    def _trial(self, watcher: Watcher) -> Trial:
+        states = [track.state for track in watcher.tracks.values()]
+        table = self._tables.get(watcher.rule.kind)
+        selected = len(self._scope(watcher.rule, table).ids) if table else 0
+        holds = sum(state in (PENDING, FIRING) for state in states)
+        return Trial(watcher.rule.id, selected, holds, states.count(NO_DATA))
+
+    def _put_in_force(self, rules: RuleSet | Prepared) -> Applied:
+        if isinstance(rules, RuleSet):
+            rules = self.prepare(rules)
+        elif rules.base is not self.watchers:
+            rules = self.prepare(rules.rules)
+        for name in rules.applied.tuned:
+            rules.watchers[name].take_over(self.watchers[name])
+        self.retired += rules.retired
+        if len(self._scopes) > MOST_SCOPES:
+            self._scopes = {}
+        self.watchers, self._series, self.rules = rules.watchers, rules.series, rules.rules
+        return rules.applied
+
+    # what a pass needs
+
+    def _moment(self, snapshot: Snapshot) -> Moment:
+        return Moment(snapshot.monotonic, snapshot.at, snapshot.host, self.rules.version)
+
+    def _columns(self, snapshot: Snapshot) -> dict[tuple[Any, ...], Column | None]:
+        for kind, table in self._read(snapshot).items():
+            old = self._tables.get(kind)
+            if old is None or old.entities != table.entities:
+                self._scopes = {key: one for key, one in self._scopes.items() if key[0] != kind}
+                rows = _rows(old.entities if old else (), table.entities)
+                for key, series in self._series.items():
+                    if key[0] == kind:
+                        series.move(rows)
+            self._tables[kind] = table
+        for kind, table in self._tables.items():
+            table.prepare({key[1] for key in self._series if key[0] == kind})
+        return {
+            key: series.column(self._tables[key[0]], snapshot.monotonic)
+            for key, series in self._series.items()
+            if key[0] in self._tables
+        }
+
+    def _read(self, snapshot: Snapshot) -> Mapping[str, Table]:
+        """A kind that was not read has those who were there, and nothing is known of them."""
+        missing = self._tables.keys() - snapshot.tables.keys()
+        if not missing:
+            return snapshot.tables
+        return {**snapshot.tables, **{one: self._tables[one].unread(NOT_READ) for one in missing}}
+
+    def _watch(
+        self,
+        watcher: Watcher,
+        snapshot: Snapshot,
+        columns: Mapping[tuple[Any, ...], Column | None],
+        moment: Moment,
+    ) -> list[Change]:
+        rule = watcher.rule
+        table = self._tables.get(rule.kind)
+        if table is None:
+            return watcher.not_read(moment)
+        mine = {one.series: columns[(rule.kind, *one.series)] for one in rule.conditions}
+        scope = self._scope(rule, table)
+        this = Pass(moment, table, mine, scope, snapshot.elapsed_s, snapshot.gone)
+        return watcher.take(this)
+
+    def _scope(self, rule: Rule, table: Table) -> Scope:
+        """Rules that choose the same share it, for as long as the same entities are there."""
+        selector: Selector = rule.selector
+        key = (rule.kind, selector, rule.contracts)
+        found = self._scopes.get(key)
+        if found is None:
+            found = self._scopes[key] = Scope(table.entities, selector, rule.contracts)
+        return found
+
+
+def _rows(old: tuple[Entity, ...], new: tuple[Entity, ...]) -> list[int]:
+    """Where each of the new ones was among the old ones, -1 if it was not there."""
+    places = {one.id: row for row, one in enumerate(old)}
+    return [places.get(one.id, -1) for one in new]
+
+
+# What an engine remembers as plain data, for a file, and back after a restart.
+#
+# Monotonic times mean nothing to another process, so ages are kept. What waits for its `for` goes
+# on:
+# the time that nobody looked counts as long as it is a short one, as a restart is. Windows of
+# rates
+# are not kept; until they are filled again, alarms stand as they were. What was told and has no
+# rule
+# any more ends with the first pass, for whoever heard of it waits for its end.
+#
+# Of thousands of alarms few change in a pass: `part` is what is remembered of one rule, to be
+# written
+# when that changed, and `head` is all the rest.
+
+
+FORMAT: Final = 2
+_KNOWN: Final = (1, FORMAT)
+#: Of the time between the last writing and the first pass so much counts as seen.
+UNSEEN_S: Final = 120.0
+_AGES: Final = frozenset({"began", "lapsed", "gap", "cleared", "told_now"})
+_DATES: Final = frozenset({"first_at", "last_at", "told_first_at"})
+_ENTITY: Final = ("kind", "id", "name", "project", "guest")
+#: Most alarms have nothing to say of these.
+_AT_REST: Final = {
+    **dict.fromkeys(("lapsed", "gap", "cleared")),
+    **{"reason": "", "flaps": 0, "which": 0},
+}
+_TOLD: Final = ("told", "told_first_at", "told_as", "told_now")
+_ALWAYS: Final = ("state", "began", "first_at", "last_at", "samples", "value")
+#: What is said of an alarm and stands in its rule.
+_SAID: Final = ("severity", "topic", "summary", "no_data", "for_s")
+
+
+def plain(engine: Engine, at: datetime, now: float) -> dict[str, Any]:
+    """JSON can hold it."""
+    parts = {
+        name: part(watcher, at, now)
+        for name, watcher in engine.watchers.items()
+        if watcher.remembers
+    }
+    return {**head(engine, at, now), "rules": parts}
+
+
+def head(engine: Engine, at: datetime, now: float) -> dict[str, Any]:
+    """Without `rules`, the parts by their ids."""
+    teller = engine.teller
+    storm = teller.storm
+    return {
+        "format": FORMAT,
+        "saved_at": at.isoformat(),
+        "version": engine.rules.version,
+        "ended": [[reason, part(watcher, at, now)] for watcher, reason in engine.retired],
+        "open": {
+            project: {"age_s": now - opened, "changes": [one.plain() for one in changes]}
+            for project, (opened, changes) in teller.open.items()
+        },
+        "storm": {
+            "told": storm.told,
+            "worst": storm.worst,
+            "first": storm.first.plain() if storm.first else None,
+            "calm_s": now - storm.calm_since,
+        },
+    }
+
+
+def part(watcher: Watcher, at: datetime, now: float) -> dict[str, Any]:
+    """What is remembered of one rule."""
+    rule = watcher.rule
+    return {
+        "id": rule.id,
+        "saved_at": at.isoformat(),
+        "memory": rule.memory,
+        "said": {
+            **{name: getattr(rule, name) for name in _SAID},
+            "level": rule.conditions[0].level,
+            "actions": list(rule.actions),
+        },
+        "levels": [one.level for one in rule.conditions],
+        "tracks": [_track(one, now) for one in watcher.tracks.values()],
+        "hits": [judge.hits for judge in watcher.judges],
+        "spent": [judge.spent for judge in watcher.judges],
+    }
+
+
+def restore(engine: Engine, saved: Mapping[str, Any], at: datetime, now: float) -> bool:
+    """Into an engine that has seen nothing yet; whether there was anything it can use. A rule that
+    is about other numbers now begins anew, and its alarms end."""
+    if saved.get("format") not in _KNOWN:
+        return False
+    gap_s = _since(saved["saved_at"], at)
+    ended = list(saved.get("ended", ()))
+    for name, kept in saved["rules"].items():
+        watcher = engine.watchers.get(name)
+        if watcher is None or watcher.rule.memory != kept["memory"]:
+            reason = RULE_REMOVED if watcher is None else RULE_CHANGED
+            ended.append([reason, {"id": name, **kept}])
+            continue
+        _remember(engine, watcher, {"saved_at": saved["saved_at"], **kept}, at, now)
+        for judge, hits, spent in zip(watcher.judges, kept["hits"], kept["spent"], strict=True):
+            judge.hits, judge.spent = dict(hits), dict(spent)
+        if said := kept.get("said"):
+            watcher.renew(said["severity"], said["actions"])
+    for reason, kept in ended:
+        watcher = _without_rule(kept)
+        _remember(engine, watcher, {"saved_at": saved["saved_at"], **kept}, at, now)
+        engine.retired.append((watcher, reason))
+    for project, group in saved["open"].items():
+        changes = [change_from(one) for one in group["changes"]]
+        engine.teller.open[project] = (now - group["age_s"] - gap_s, changes)
+    storm = saved["storm"]
+    first = change_from(storm["first"]) if storm["first"] else None
+    calm_since = now - storm["calm_s"] - gap_s
+    worst = storm.get("worst", first.severity if first else NONE)
+    engine.teller.storm = Storm(storm["told"], worst, first, calm_since)
+    return True
+
+
+def _remember(
+    engine: Engine, watcher: Watcher, kept: Mapping[str, Any], at: datetime, now: float
+) -> None:
+    gap_s = _since(kept["saved_at"], at)
+    tracks = {one["entity"]["id"]: _restored(one, gap_s, now) for one in kept["tracks"]}
+    for track in tracks.values():
+        if track.told != OK:
+            track.told_as = track.told_as or watcher.rule.severity
+            engine.teller.standing[track.told_as] += is_capped(track)
+    watcher.remember(tracks, now)
+
+
+def _without_rule(kept: Mapping[str, Any]) -> Watcher:
+    """Of a rule that is not there any more as much as it takes to say that its alarms are over."""
+    said = dict(kept.get("said", {}))
+    level, actions = said.pop("level", 0.0), tuple(said.pop("actions", ("notify",)))
+    levels = kept.get("levels", [level])
+    conditions = tuple(Condition("", ">", one, one) for one in levels)
+    return Watcher(Rule(kept["id"], Selector(""), conditions, actions=actions, **said))
+
+
+def _since(saved_at: str, at: datetime) -> float:
+    return max(0.0, (at - datetime.fromisoformat(saved_at)).total_seconds())
+
+
+def _track(track: Track, now: float) -> dict[str, Any]:
+    found: dict[str, Any] = {name: getattr(track, name) for name in _ALWAYS}
+    if track.told != OK:
+        found |= {name: getattr(track, name) for name in _TOLD}
+    for name, rest in _AT_REST.items():
+        if (value := getattr(track, name)) != rest:
+            found[name] = value
+    for name in _AGES & found.keys():
+        found[name] = now - found[name]
+    for name in _DATES & found.keys():
+        found[name] = found[name].isoformat()
+    found["entity"] = {name: getattr(track.entity, name) for name in _ENTITY}
+    return found
+
+
+def _restored(saved: Mapping[str, Any], gap_s: float, now: float) -> Track:
+    found = {one.name: saved[one.name] for one in fields(Track) if one.name in saved}
+    for name in _AGES & found.keys():
+        found[name] = None if found[name] is None else now - found[name] - gap_s
+    for name in _DATES & found.keys():
+        found[name] = datetime.fromisoformat(found[name])
+    if found["state"] not in STATES:
+        raise ValueError(f"{found['state']!r} is no state of an alarm")
+    if found["state"] == PENDING:
+        found["began"] += max(0.0, gap_s - UNSEEN_S)
+    return Track(**{**found, "entity": Entity(**saved["entity"])})

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What alarm rules would have made of the last hour of some hosts: the same engine, over what is
+kept of them (metrics/history). Nothing is told and nothing remembered.
+
+    seen = preview(text, {"cmp-7": hour})      # BadRules says what is wrong, by line
+    seen.stories[0].rule, seen.stories[0].name, seen.stories[0].changes
+    seen.silent["too-full"]                    # ("allocation_bytes",): not kept, so nothing is said
+
+A point is a pass, so that what lasts shorter than ten seconds is not seen by it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from math import isnan
+from typing import Any, Final
+
+from holdfast.alarms import rules_file
+from holdfast.alarms.engine import Engine
+from holdfast.alarms.rules import Rule, RuleSet
+from holdfast.alarms.tracks import FIRING, Change, Group
+from holdfast.metrics.history import EVERY_S, FIELDS, Hour, Line
+from holdfast.model.errors import InvalidInput
+from holdfast.ports.metrics import Entity, Reading, Snapshot, Table
+
+# Recorded samples, one pass to a line of JSON, and what rules would have made of them.
+#
+#     {"host": "cmp-7", "pass_id": 1, "at": "2026-11-16T12:00:00+00:00", "entities": [
+#       {"kind": "guest", "id": "4f…", "name": "web-1", "project": "p", "values": {"util_ratio":
+# 1}}]}
+#
+# What may be left out: `monotonic` and `elapsed_s` (then they go by `at`), `gone`, `fresh` (by
+# kind),
+# `kinds` (those that were read: all that were there before), and of an entity all but kind and
+# id.
+
+
+_ENTITY = tuple(one.name for one in fields(Entity))
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of a pass in which something did."""
+
+    at: datetime
+    changes: tuple[Change, ...]
+    groups: tuple[Group, ...]
+
+
+def replay(
+    samples: Iterable[Snapshot], rules: RuleSet, groups: Iterable[str] = ()
+) -> Iterator[Replayed]:
+    engine = Engine(rules, groups)
+    for snapshot in samples:
+        outcome = engine.take(snapshot)
+        if outcome.changes or outcome.groups:
+            yield Replayed(snapshot.at, outcome.changes, outcome.groups)
+
+
+def line(snapshot: Snapshot) -> str:
+    """A snapshot as it is recorded."""
+    entities = [
+        {
+            **{name: value for name in _ENTITY if (value := getattr(reading.entity, name))},
+            "values": dict(reading.values),
+            **({"missing": sorted(reading.missing)} if reading.missing else {}),
+            **({"stale": reading.stale} if reading.stale else {}),
+        }
+        for table in snapshot.tables.values()
+        for reading in table.readings
+    ]
+    found: dict[str, Any] = {
+        "host": snapshot.host,
+        "pass_id": snapshot.pass_id,
+        "at": snapshot.at.isoformat(),
+        "monotonic": snapshot.monotonic,
+        "elapsed_s": snapshot.elapsed_s,
+        "kinds": sorted(snapshot.tables),
+        "entities": entities,
+    }
+    fresh = {
+        kind: sorted(table.fresh)
+        for kind, table in snapshot.tables.items()
+        if table.fresh is not None
+    }
+    return json.dumps({**found, **({"fresh": fresh} if fresh else {}), "gone": dict(snapshot.gone)})
+
+
+def read(lines: Iterable[str], source: str) -> Iterator[Snapshot]:
+    """InvalidInput with the number of the line that cannot be read."""
+    last: Snapshot | None = None
+    known: dict[tuple[str, str], Entity] = {}
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            last = _snapshot(json.loads(text), last, known)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            why = f"this is no recorded pass: {type(error).__name__} {error}"
+            raise InvalidInput(f"{source}:{number}: {why}; docs/alarms.md shows one") from error
+        yield last
+
+
+def _snapshot(
+    plain: Mapping[str, Any], last: Snapshot | None, known: dict[tuple[str, str], Entity]
+) -> Snapshot:
+    at = datetime.fromisoformat(plain["at"])
+    if at.tzinfo is None:
+        raise ValueError("`at` has no time zone")
+    monotonic = float(plain.get("monotonic", at.timestamp()))
+    step_s = monotonic - last.monotonic if last else 0.0
+    kinds = plain.get("kinds", {kind for kind, _ in known})
+    readings: dict[str, list[Reading]] = {kind: [] for kind in kinds}
+    for one in plain["entities"]:
+        entity = _entity(one, known)
+        values = {str(name): float(value) for name, value in one.get("values", {}).items()}
+        reading = Reading(entity, values, frozenset(one.get("missing", ())), one.get("stale", ""))
+        readings.setdefault(entity.kind, []).append(reading)
+    fresh = plain.get("fresh", {})
+    tables = {
+        kind: Table(kind, found, frozenset(fresh[kind]) if kind in fresh else None)
+        for kind, found in readings.items()
+    }
+    elapsed_s = float(plain.get("elapsed_s", step_s))
+    return Snapshot(
+        plain["host"], plain["pass_id"], at, monotonic, elapsed_s, tables, plain.get("gone", {})
+    )
+
+
+def _entity(plain: Mapping[str, Any], known: dict[tuple[str, str], Entity]) -> Entity:
+    """The same object for as long as it is the same."""
+    made = Entity(**{name: plain[name] for name in _ENTITY if name in plain})
+    before = known.get((made.kind, made.id))
+    if before != made:
+        known[made.kind, made.id] = before = made
+    return before
+
+
+NOT_KNOWN: Final = "not known"
+
+
+@dataclass(frozen=True)
+class Story:
+    """What became of one rule about one entity, the oldest first; never without a change."""
+
+    host: str
+    rule: str
+    kind: str
+    entity: str
+    name: str
+    project: str
+    severity: str
+    changes: tuple[Change, ...]
+
+    @property
+    def state(self) -> str:
+        """In the end."""
+        return self.changes[-1].state
+
+    @property
+    def raised(self) -> int:
+        """How many times it fired."""
+        return sum(one.state == FIRING for one in self.changes)
+
+
+@dataclass(frozen=True)
+class Preview:
+    rules: RuleSet
+    stories: tuple[Story, ...]  # in the order of the rules, then by host and name
+    #: Rules of which nothing can be said, and the fields for which that is so.
+    silent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def preview(
+    text: str | bytes,
+    hours: Mapping[str, Hour],
+    groups: Mapping[str, Iterable[str]] | None = None,
+    source: str = "rules",
+) -> Preview:
+    """`hours` and `groups` by host."""
+    rules = rules_file.parse(text, source)
+    silent = {rule.id: lacks for rule in rules.rules if (lacks := _not_kept(rule))}
+    asked = replace(rules, rules=tuple(one for one in rules.rules if one.id not in silent))
+    stories: list[Story] = []
+    for host, hour in hours.items():
+        mine = (groups or {}).get(host, ())
+        found: dict[tuple[str, str], list[Change]] = {}
+        for each in replay(snapshots(host, hour), asked, mine):
+            for one in each.changes:
+                found.setdefault((one.rule, one.entity), []).append(one)
+        stories += [_story(host, tuple(changes)) for changes in found.values()]
+    order = {rule.id: place for place, rule in enumerate(rules.rules)}
+    stories.sort(key=lambda one: (order[one.rule], one.host, one.name, one.entity))
+    return Preview(rules, tuple(stories), silent)
+
+
+def _not_kept(rule: Rule) -> tuple[str, ...]:
+    asked = {one.field for one in rule.conditions}
+    asked |= {one.full for one in rule.conditions if isinstance(one.full, str) and one.full}
+    return tuple(sorted(asked - set(FIELDS[rule.kind])))
+
+
+def _story(host: str, changes: tuple[Change, ...]) -> Story:
+    one = changes[-1]
+    who = (one.rule, one.kind, one.entity, one.name or one.entity, one.project, one.severity)
+    return Story(host, *who, changes)
+
+
+def snapshots(host: str, hour: Hour) -> Iterator[Snapshot]:
+    """Each point as a pass. Who is not known in between is there and not known; who is not known
+    yet, or not any more, is not there."""
+    there = [(_preview_entity(one), one, *_span(one)) for one in hour.lines]
+    for place in range(hour.points):
+        readings: dict[str, list[Reading]] = {kind: [] for kind in FIELDS}
+        for entity, line, first, last in there:
+            if first <= place <= last:
+                readings[line.kind].append(_reading(entity, line, place))
+        at_s = float((hour.begin + place) * EVERY_S)
+        tables = {kind: Table(kind, found) for kind, found in readings.items()}
+        at = datetime.fromtimestamp(at_s, UTC)
+        yield Snapshot(host, hour.begin + place, at, at_s, EVERY_S if place else 0, tables)
+
+
+def _preview_entity(line: Line) -> Entity:
+    return Entity(
+        *(line.kind, line.id, line.name, line.project, line.project_name, line.flavor, line.guest),
+        contracts=dict(line.contracts),
+    )
+
+
+def _span(line: Line) -> tuple[int, int]:
+    """The first and the last point at which something is known of it."""
+    known = [
+        place
+        for points in line.values.values()
+        for place in (_first(points), len(points) - 1 - _first(points[::-1]))
+        if 0 <= place < len(points)
+    ]
+    return (min(known), max(known)) if known else (1, 0)
+
+
+def _first(points: Iterable[float]) -> int:
+    place = -1
+    for place, value in enumerate(points):
+        if not isnan(value):
+            return place
+    return place + 1
+
+
+def _reading(entity: Entity, line: Line, place: int) -> Reading:
+    found = {name: points[place] for name, points in line.values.items()}
+    values = {name: value for name, value in found.items() if not isnan(value)}
+    missing = frozenset(found.keys() - values.keys())
+    return Reading(entity, values, missing, "" if values else NOT_KNOWN)

@@ -1,0 +1,635 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The alarm rules of one host, changed while it runs: one door for whoever brings new ones.
+
+    desk = RulesDesk(engine, spool, clock)     # goes on with what was in force before a restart
+    desk.offer(text, SOCKET)                   # Accepted; BadRules with its lines: nothing changed
+    desk.roll_back()                           # to what was in force before that
+
+Rules come from three places, and each has a layer of its own: a file, the centre, and the socket
+on this machine. Of rules with the same id that of the later place counts, so that the centre can
+change a high-water mark that a file sets, and a person on the host can change both. What one of
+them brings is read, tried on the last pass, written to disk and made ready; the next pass begins by
+putting it in force. A pass sees the old rules or the new ones, and waits for nobody: rules are
+read between two passes.
+"""
+
+import hashlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from holdfast.agent.admin import Handler, only
+from holdfast.alarms import rules_file
+from holdfast.alarms.engine import Applied, Engine, Outcome, Prepared, Trial
+from holdfast.alarms.rules import BadRules, Rule, RuleSet
+from holdfast.alarms.scopes import NONE
+from holdfast.alarms.tracks import Change
+from holdfast.hostmonitor.matrix import Problem
+from holdfast.metrics import history
+from holdfast.metrics.history import Hour, Recent
+from holdfast.metrics.passes import PassScheduler
+from holdfast.model.errors import Conflict, DriverError, InvalidInput
+from holdfast.ports.metrics import Snapshot
+from holdfast.ports.reports import Centre
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.documents import Followed
+from holdfast.runtime.threads import PeriodicTask
+
+LOG = logging.getLogger(__name__)
+
+FILE: Final = "file"
+CENTRAL: Final = "central"
+SOCKET: Final = "socket"
+#: Later ones count more.
+SOURCES: Final = (FILE, CENTRAL, SOCKET)
+#: Under which name it is remembered.
+NOTE: Final = "alarm-rules"
+#: How many times one can go back.
+MOST_BEFORE: Final = 5
+#: Between two passes: so long at least and at most is to be free for whoever brings rules.
+LEAST_ROOM_S, MOST_ROOM_S = 0.01, 0.25
+_NOTHING: Final = RuleSet()
+
+
+class Notes(Protocol):
+    """`watch.spool.Spool`."""
+
+    def put(
+        self,
+        items: Iterable[tuple[str, str, Mapping[str, Any]]],
+        notes: Mapping[str, Any] | None = None,
+    ) -> None: ...
+
+    def note(self, name: str) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one place brought last, and was taken. `version` is what that place calls it."""
+
+    text: str
+    version: str
+    at: str
+
+
+@dataclass(frozen=True)
+class State:
+    """What is in force, by place."""
+
+    number: int = 0
+    layers: Mapping[str, Layer] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        said = [f"{name}\0{self.layers[name].text}" for name in SOURCES if name in self.layers]
+        return hashlib.sha256("\0\0".join(said).encode(errors="surrogatepass")).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a place offered last; `error` says why it is not in force."""
+
+    digest: str = ""
+    version: str = ""
+    error: str = ""
+    at: str = ""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    rules: RuleSet
+    applied: Applied
+    trials: tuple[Trial, ...] = ()  # of rules that are new or changed, on the last pass
+
+
+class RuleManager:
+    """Threads may share it. The engine is its own: passes go through here too."""
+
+    def __init__(
+        self, engine: Engine, notes: Notes, clock: Clock, *, known_fields: bool = True
+    ) -> None:
+        """`known_fields`: rules about what no agent measures are refused. What was taken once
+        stays in force, though: of another version of this program it may have been known."""
+        self._known_fields = known_fields
+        self._engine = engine
+        self._notes = notes
+        self._clock = clock
+        self.turns = PassScheduler(clock)
+        self._needs_s = LEAST_ROOM_S
+        self._piece_at = self._longest_s = 0.0  # of who brings rules now: work between two passes
+        self._offering = threading.Lock()
+        self._passing = threading.Lock()
+        self._ready: deque[Prepared] = deque(maxlen=1)  # for the next pass
+        self._rules = engine.rules
+        self.firing = 0  # alarms, as of the last pass
+        self._parsed: dict[str, tuple[str, RuleSet]] = {}  # by place: the text, and what it says
+        self._state = State()
+        self._before: list[State] = []
+        self._tried: dict[str, Tried] = {}
+        self._last = 0  # the highest number that there was
+        self._recall()
+
+    # passes, on one thread
+
+    def take(self, snapshot: Snapshot) -> Outcome:
+        with self._passing:
+            self._swap()
+            outcome = self._engine.take(snapshot)
+            if outcome.changes:
+                self.firing = self._engine.firing
+            return outcome
+
+    def _swap(self) -> None:
+        """New rules, if there are some: between two passes."""
+        with suppress(IndexError):
+            self._engine.apply(self._ready.pop())
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """For whoever keeps what it remembers; a pass waits meanwhile."""
+        with self._passing:
+            yield self._engine
+
+    @contextmanager
+    def restoring(self) -> Iterator[Engine]:
+        """For whoever gives back to it what it remembered."""
+        with self.engine() as engine:
+            yield engine
+            self.firing = engine.firing
+
+    # what people ask, from any thread
+
+    @property
+    def rules(self) -> RuleSet:
+        """In force from the next pass on at the latest."""
+        return self._rules
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def alarms(self) -> list[Change]:
+        with self._passing:
+            return self._engine.alarms()
+
+    def tried(self, source: str) -> Tried:
+        return self._tried.get(source, Tried())
+
+    def before(self) -> list[str]:
+        """Versions that one can go back to, the last one first."""
+        return [f"{one.number}-{one.digest}" for one in reversed(self._before)]
+
+    def origin(self, rule: str) -> str:
+        """From which place a rule is that is in force."""
+        found = [
+            name
+            for name in SOURCES
+            if (kept := self._parsed.get(name)) is not None and rule in kept[1].by_id
+        ]
+        return found[-1] if found else ""
+
+    # the door
+
+    def offer(self, text: str | bytes, source: str, version: str = "") -> Accepted:
+        """Put it in force in place of what came from there before. BadRules says what is wrong
+        with it, DriverError that the disk is: then all is as it was."""
+        if source not in SOURCES:
+            raise InvalidInput(f"rules come from {', '.join(SOURCES)}, not from {source[:40]!r}")
+        with self._offering, self._between_passes():
+            return self._offer(text, source, version)
+
+    def test(self, text: str | bytes, source: str = SOCKET) -> tuple[RuleSet, tuple[Trial, ...]]:
+        """What would be in force, and what its rules make of the last pass. Nothing changes."""
+        with self._offering, self._between_passes():
+            own = rules_file.parse(text, source, known_fields=self._known_fields)
+            merged = self._merged({**self._sets(), source: own}, self._state)
+            return merged, self._try(replace(merged, rules=own.rules))
+
+    def roll_back(self) -> Accepted:
+        """To what was in force before. What is gone back from is not taken again by itself: a file
+        or the centre has to say something new."""
+        with self._offering, self._between_passes():
+            if not self._before:
+                raise Conflict(f"there are no rules before {self.rules.version}: set others")
+            state = self._before[-1]
+            sets = {
+                name: rules_file.parse(layer.text, name) for name, layer in state.layers.items()
+            }
+            merged = self._merged(sets, state)
+            applied = self._put_in_force(state, merged, self._before[:-1], self._tried)
+            self._parsed = {name: (state.layers[name].text, sets[name]) for name in sets}
+            LOG.warning("alarm rules: back to %s", merged.version)
+            return Accepted(merged, applied)
+
+    @contextmanager
+    def _between_passes(self) -> Iterator[None]:
+        """A pass is not to share the interpreter with who reads rules: the longest piece of that
+        takes about as long as it took before."""
+        self._longest_s = 0.0
+        self.turns.room(self._needs_s)
+        self._piece_at = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            self._end_piece()
+            longest_s = max(LEAST_ROOM_S, self._longest_s, 0.9 * self._needs_s)
+            self._needs_s = min(MOST_ROOM_S, longest_s)
+
+    def _give_way(self) -> None:
+        """Between two pieces, to a pass that is due."""
+        self._end_piece()
+        self.turns.room(self._needs_s)
+        self._piece_at = self._clock.monotonic()
+
+    def _end_piece(self) -> None:
+        self._longest_s = max(self._longest_s, self._clock.monotonic() - self._piece_at)
+
+    def _offer(self, text: str | bytes, source: str, version: str) -> Accepted:
+        said = _text(text)
+        digest = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:12]
+        now = self._clock.now().isoformat()
+        try:
+            own = self._read(text, said, source)
+            self._give_way()
+            layers = {**self._state.layers, source: Layer(said, version or digest, now)}
+            state = State(self._last + 1, layers)
+            if state.digest == self._state.digest:  # the same again: at most under another name
+                state = replace(state, number=self._state.number)
+            merged = self._merged({**self._sets(), source: own}, state)
+            trials = self._try(replace(merged, rules=self._changed(merged)))
+            self._give_way()
+        except BadRules as error:
+            LOG.error("alarm rules of %s are not taken: %s", source, error.message)
+            self._remember(source, Tried(digest, version, error.message, now))
+            raise
+        tried = {**self._tried, source: Tried(digest, version, "", now)}
+        again = state.number == self._state.number
+        before = self._before if again else [*self._before, self._state][-MOST_BEFORE:]
+        applied = self._put_in_force(state, merged, before, tried)
+        self._parsed[source] = (said, own)
+        if not again:
+            LOG.info("alarm rules: %s in force, by %s", merged.version, source)
+        return Accepted(merged, applied, trials)
+
+    def _read(self, text: str | bytes, said: str, source: str) -> RuleSet:
+        known = self._parsed.get(source)
+        if known is not None and known[0] == said:
+            return known[1]
+        return rules_file.parse(text, source, known_fields=self._known_fields)
+
+    def _put_in_force(
+        self, state: State, merged: RuleSet, before: list[State], tried: Mapping[str, Tried]
+    ) -> Applied:
+        """On disk first: killed in between, the next one begins with it. That may take until the
+        next pass, so all that is to be computed is done before."""
+        last, engine = max(self._last, state.number), self._engine
+        ready = engine.prepare(merged) if merged.version != self.rules.version else None
+        self._write(_plain(state, before, tried, last))
+        if ready is None:
+            applied = Applied(merged.version, kept=tuple(merged.by_id))
+        else:
+            if ready.base is not engine.watchers:  # a pass has put others in force meanwhile
+                ready = engine.prepare(merged)
+            applied = ready.applied
+            self._ready.append(ready)
+        self._rules = merged
+        self._state, self._before, self._tried, self._last = state, before, dict(tried), last
+        return applied
+
+    def _remember(self, source: str, tried: Tried) -> None:
+        """That it was refused; a disk that does not take it is no reason to say something else."""
+        self._tried = {**self._tried, source: tried}
+        try:
+            self._write(_plain(self._state, self._before, self._tried, self._last))
+        except DriverError as error:
+            LOG.error("that rules of %s were refused is not written down: %s", source, error)
+
+    def _write(self, said: Mapping[str, Any]) -> None:
+        """For the disk nobody waits but who brings them."""
+        self._end_piece()
+        self._notes.put((), {NOTE: said})
+        self._piece_at = self._clock.monotonic()
+
+    # what it amounts to
+
+    def _sets(self) -> dict[str, RuleSet]:
+        return {name: found for name, (_, found) in self._parsed.items()}
+
+    def _merged(self, sets: Mapping[str, RuleSet], state: State) -> RuleSet:
+        there = [name for name in SOURCES if name in sets]
+        rules: dict[str, Rule] = {}
+        made = _NOTHING
+        for name in there:
+            one = sets[name]
+            rules |= one.by_id
+            if one.storm != _NOTHING.storm:
+                made = replace(made, storm=one.storm)
+            if one.group_wait_s != _NOTHING.group_wait_s:
+                made = replace(made, group_wait_s=one.group_wait_s)
+        return replace(
+            made,
+            rules=tuple(rules.values()),
+            number=state.number,
+            digest=state.digest,
+            source=", ".join(there),
+        )
+
+    def _changed(self, merged: RuleSet) -> tuple[Rule, ...]:
+        """What is as it was has been tried by every pass since."""
+        known = self.rules.by_id
+        return tuple(rule for rule in merged.rules if known.get(rule.id) != rule)
+
+    def _try(self, rules: RuleSet) -> tuple[Trial, ...]:
+        try:
+            return tuple(self._engine.try_out(rules))
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            LOG.exception("alarm rules: the last pass cannot be judged by them")
+            why = f"the last pass cannot be judged by these rules: {type(error).__name__}: {error}"
+            raise BadRules.because("rules", [Problem(0, why)]) from error
+
+    # after a restart
+
+    def _recall(self) -> None:
+        said = self._notes.note(NOTE)
+        if said is None:
+            return
+        state, self._before = _state(said["now"]), [_state(one) for one in said["before"]]
+        tried = {name: Tried(**one) for name, one in said["tried"].items()}
+        # what was refused may be taken by this program: it is offered again
+        self._tried = {name: one for name, one in tried.items() if not one.error}
+        self._last = said["last"]
+        kept = {}
+        for name, layer in state.layers.items():
+            try:
+                kept[name] = rules_file.parse(layer.text, name)
+            except BadRules as error:  # of another version of this program
+                LOG.error("alarm rules of %s cannot be used any more: %s", name, error.message)
+                self._tried[name] = Tried(error=error.message, at=self._clock.now().isoformat())
+        layers = {name: state.layers[name] for name in kept}
+        self._state = replace(state, layers=layers)
+        self._parsed = {name: (layers[name].text, kept[name]) for name in kept}
+        self._rules = self._merged(kept, self._state)
+        self._engine.apply(self._rules)
+
+
+def _text(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode(errors="replace")
+
+
+def _plain(
+    state: State, before: Iterable[State], tried: Mapping[str, Tried], last: int
+) -> dict[str, Any]:
+    return {
+        "now": asdict(state),
+        "before": [asdict(one) for one in before],
+        "tried": {name: asdict(one) for name, one in tried.items()},
+        "last": last,
+    }
+
+
+def _state(said: Mapping[str, Any]) -> State:
+    layers = {name: Layer(**one) for name, one in said["layers"].items()}
+    return State(said["number"], layers)
+
+
+# The roads by which alarm rules come to the desk: a file that is watched, the centre by the
+# answer
+# to our heartbeat, people on this machine. All end at `RulesDesk.offer`.
+
+
+#: How often the file is looked at, and how often the centre hears of us.
+FILE_EVERY_S: Final = 1.0
+BEAT_EVERY_S: Final = 10.0
+#: In the place of a file that is not configured any more.
+NO_RULES: Final = "rules: []\n"
+
+
+class RulesFile:
+    """Offered when it changed, until the desk has taken or refused it, and when somebody asks for
+    it by SIGHUP. One that was gone back from is not offered again by itself, not after a restart
+    either; one that was refused is after a restart, for that may be another program."""
+
+    def __init__(self, path: str | None, desk: RuleManager) -> None:
+        self._desk = desk
+        self._path = path
+        self._file: Followed[bytes] | None = None
+        self._is_due = False  # it has something that the desk has not decided about
+
+    def look(self) -> None:
+        """Now and then. BadRules says what is wrong with it, DriverError that the disk is: then it
+        is offered again by the next look."""
+        if self._path is None:
+            if FILE in self._desk.state.layers and not self._was_offered(NO_RULES):
+                self._desk.offer(NO_RULES, FILE)
+        elif self._file is None:
+            self._file = self._followed()
+            self._is_due |= not self._was_offered(self._file.value.decode(errors="replace"))
+        elif self._file.follow():
+            self._is_due = True
+        self._offer()
+
+    def again(self) -> None:
+        """The file as it is now, whatever became of it before."""
+        if self._path is not None:
+            self._file, self._is_due = None, True
+            self.look()
+
+    def _offer(self) -> None:
+        if self._file is None or not self._is_due:
+            return
+        try:
+            self._desk.offer(self._file.value, FILE)
+        except BadRules:
+            self._is_due = False
+            raise
+        self._is_due = False
+
+    def _followed(self) -> Followed[bytes]:
+        return Followed(self._path, "alarm rules", bytes, lambda data, _: data)
+
+    def _was_offered(self, text: str) -> bool:
+        """As the last, whatever became of it."""
+        digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
+        return digest == self._desk.tried(FILE).digest
+
+
+class Heartbeat:
+    """Tells the centre that we live and by which rules we go; fetches those that it has for us
+    when their version is one that we have not seen. What we refuse is told by the next one. While
+    somebody looks at this host, the numbers that are not known there are sent."""
+
+    def __init__(
+        self,
+        host: str,
+        centre: Centre,
+        desk: RuleManager,
+        about: Callable[[], Mapping[str, Any]],
+        recent: Recent | None = None,
+        every_s: float = BEAT_EVERY_S,
+    ) -> None:
+        """`about`: started_at, and what else is known of the agent (api/holdfast_v1/agents).
+        `recent`: what is sent while somebody looks."""
+        self._host = host
+        self._centre = centre
+        self._desk = desk
+        self._about = about
+        self._recent = recent
+        self._every_s = every_s
+
+    def look(self) -> None:
+        heard = self._centre.beat(self._host, self.body())
+        if heard.rules != self._seen():
+            self._fetch()
+        if heard.samples_after is not None and self._recent is not None:
+            self._send(self._recent.hour(heard.samples_after))
+
+    def _send(self, hour: Hour) -> None:
+        if hour.points:
+            self._centre.samples(self._host, history.plain(hour))
+
+    def _fetch(self) -> None:
+        held = self._centre.rules(self._host)
+        try:
+            self._desk.offer(held.text, CENTRAL, held.version)
+        except BadRules:  # which the desk logged, and remembers
+            self._centre.beat(self._host, self.body())
+
+    def _seen(self) -> str:
+        """What came last from there, whatever became of it."""
+        return self._desk.tried(CENTRAL).version or NONE
+
+    def body(self) -> dict[str, Any]:
+        desk = self._desk
+        layer = desk.state.layers.get(CENTRAL)
+        tried = desk.tried(CENTRAL)
+        error = tried.error
+        if not error and layer is not None and layer.version != tried.version:
+            error = f"{tried.version} was gone back from on the host"
+        rules = {
+            "version": desk.rules.version,
+            "central": layer.version if layer is not None else NONE,
+            "error": error[:2000],
+        }
+        said = {"heartbeat_s": self._every_s, "rules": rules, "firing": desk.firing}
+        return {**said, **self._about()}
+
+
+class RulesPart:
+    """The threads behind the file and the heartbeat; `holdfast.app.daemon.Part`."""
+
+    def __init__(self, file: RulesFile, beat: Heartbeat | None, clock: Clock) -> None:
+        self._file = file
+        self._hup = False
+        self._rounds = [PeriodicTask("alarm-rules", FILE_EVERY_S, self._look, clock)]
+        if beat is not None:
+            self._rounds.append(PeriodicTask("agent-heartbeat", BEAT_EVERY_S, beat.look, clock))
+
+    def start(self) -> None:
+        for one in self._rounds:
+            one.start()
+            one.ring()
+
+    def stop(self) -> None:
+        for one in reversed(self._rounds):
+            one.stop()
+
+    def reload(self) -> None:
+        """SIGHUP: read the file now, and hear of the centre."""
+        self._hup = True
+        for one in self._rounds:
+            one.ring()
+
+    def _look(self) -> None:
+        look = self._file.look
+        if self._hup:
+            self._hup, look = False, self._file.again
+        with suppress(BadRules):  # which the desk logged: it is not tried again until it changes
+            look()
+
+
+class RuleCommands:
+    """What people ask by the socket: `metrics.rules.*`."""
+
+    def __init__(self, desk: RuleManager) -> None:
+        self._desk = desk
+
+    def commands(self) -> Mapping[str, Handler]:
+        return {
+            "metrics.rules.list": self.list,
+            "metrics.rules.set": self.set,
+            "metrics.rules.test": self.test,
+            "metrics.rules.rollback": self.roll_back,
+        }
+
+    def list(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        only(args)
+        desk = self._desk
+        sources = []
+        for name in SOURCES:
+            layer, tried = desk.state.layers.get(name), desk.tried(name)
+            if layer is not None or tried.error:
+                sources.append(
+                    {
+                        "source": name,
+                        "version": layer.version if layer else "",
+                        "at": layer.at if layer else "",
+                        "offered": tried.version or tried.digest,
+                        "error": tried.error,
+                    }
+                )
+        return {
+            "version": desk.rules.version,
+            "before": desk.before(),
+            "sources": sources,
+            "rules": [shown(rule, desk.origin(rule.id)) for rule in desk.rules.rules],
+        }
+
+    def set(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        only(args, "text")
+        return accepted(self._desk.offer(_rules_inlets_text(args), SOCKET))
+
+    def test(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        only(args, "text")
+        merged, trials = self._desk.test(_rules_inlets_text(args))
+        return {"rules": len(merged.rules), "trials": _trials(trials)}
+
+    def roll_back(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        only(args)
+        return accepted(self._desk.roll_back())
+
+
+def accepted(one: Accepted) -> dict[str, Any]:
+    return {
+        "version": one.rules.version,
+        **{name: list(getattr(one.applied, name)) for name in ("kept", "tuned", "begun", "ended")},
+        "trials": _trials(one.trials),
+    }
+
+
+def shown(rule: Rule, source: str = "") -> dict[str, Any]:
+    first = rule.conditions[0]
+    return {
+        "id": rule.id,
+        "source": source,
+        "on": rule.kind,
+        "field": ", ".join(one.field for one in rule.conditions),
+        "when": f"{first.compare} {first.level:g}",
+        "for_s": rule.for_s,
+        "severity": rule.severity,
+        "actions": list(rule.actions),
+    }
+
+
+def _trials(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    return [asdict(one) for one in trials]
+
+
+def _rules_inlets_text(args: Mapping[str, Any]) -> str:
+    text = args.get("text")
+    if not isinstance(text, str):
+        raise InvalidInput("`text` is a file of alarm rules")
+    return text

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of alarm rules, read so that every problem is named with its line.
+
+    storm: 50
+    conditions:
+      busy: {field: util_ratio, when: "> 95%"}
+      starved: {field: steal_ratio, when: "> 10%"}
+    rules:
+      - id: pipe
+        on: nic
+        field: tx_bps
+        contract: tx_bps          # the value is a share of it
+        when: "> 1.2"
+        burst: 30s
+        severity: critical
+        actions: [notify, incident]
+      - {id: hot, on: guest, all: [busy, starved], for: 5m}
+
+JSON is YAML too: what comes by socket or from the centre is read by the same reader.
+"""
+
+import functools
+import hashlib
+import math
+import re
+from dataclasses import dataclass
+
+from holdfast.alarms.rules import (
+    ACTIONS,
+    COMPARATORS,
+    DAYS,
+    KINDS,
+    MEASURES,
+    NONE,
+    OVER,
+    SEVERITIES,
+    TIME_TO_FULL,
+    UNDER,
+    VALUE,
+    BadRules,
+    Condition,
+    Hours,
+    Rule,
+    RuleSet,
+    Selector,
+    default_clear,
+)
+from holdfast.metrics import fields
+from holdfast.runtime.documents import Map, Node, Reading, Scalar, quoted, seconds, shown
+
+# The small words of alarm rules: levels, numbers, hours of the week, so many of so many.
+#
+# >>> comparison("> 5G"), comparison("<= 95%"), number("4h", spans=True)
+# (('>', 5000000000.0), ('<=', 0.95), 14400.0)
+# >>> hours("mon-fri 08:00-18:30")
+# Hours(days=(0, 1, 2, 3, 4), begin_min=480, end_min=1110)
+# >>> of("3 of 5"), of("5 of 3")
+# ((3, 5), None)
+
+
+#: Of how many samples N of M can be counted at most.
+MOST_SAMPLES = 60
+_COMPARISON = re.compile(r"(>=|<=|==|!=|>|<) *(\S+)")
+_NUMBER = re.compile(r"(-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,3})?)(%|[kMGT]i?)?")
+_SCALE = {"": 1.0} | {
+    unit + tail: float(base) ** power
+    for power, unit in enumerate("kMGT", 1)
+    for tail, base in (("", 1000), ("i", 1024))
+}
+_OF = re.compile(r"([0-9]{1,2}) +of +([0-9]{1,2})")
+_DAY = "|".join(DAYS)
+_HOURS = re.compile(
+    rf"(?:((?:{_DAY})(?:[-,](?:{_DAY}))*))?"
+    r"(?: *([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2}))?"
+)
+
+
+def comparison(text: str, *, spans: bool = False) -> tuple[str, float] | None:
+    match = _COMPARISON.fullmatch(text.strip())
+    level = number(match[2], spans=spans) if match else None
+    return (match[1], level) if match and level is not None else None
+
+
+def number(text: str, *, spans: bool = False) -> float | None:
+    """0.95, 95%, 5G, 512Mi; with `spans` also 30s, 4h. None if it is something else."""
+    if spans and (lasts_s := seconds(text)) is not None:
+        return lasts_s
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    found = float(match[1])
+    found = found / 100 if match[2] == "%" else found * _SCALE[match[2] or ""]
+    return found if math.isfinite(found) else None
+
+
+def of(text: str) -> tuple[int, int] | None:
+    """Hits, and of how many samples."""
+    match = _OF.fullmatch(text.strip())
+    if match is None:
+        return None
+    hits, samples = int(match[1]), int(match[2])
+    return (hits, samples) if 1 <= hits <= samples <= MOST_SAMPLES else None
+
+
+def hours(text: str) -> Hours | None:
+    """mon-fri 08:00-18:00, sat,sun, 22:00-06:00 (until the next day); UTC."""
+    match = _HOURS.fullmatch(text.strip())
+    if match is None or not text.strip():
+        return None
+    days = _days(match[1]) if match[1] else tuple(range(7))
+    if match[2] is None:
+        return Hours(days)
+    begin, end = (int(match[n]) * 60 + int(match[n + 1]) for n in (2, 4))
+    if begin >= 1440 or end > 1440 or int(match[3]) > 59 or int(match[5]) > 59:
+        return None
+    return Hours(days, begin, end)
+
+
+def _days(text: str) -> tuple[int, ...]:
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        begin, end = DAYS.index(first), DAYS.index(last.split("-")[-1] or first)
+        found |= {(begin + n) % 7 for n in range((end - begin) % 7 + 1)}
+    return tuple(sorted(found))
+
+
+KEYS = ("rules", "conditions", "group_wait", "storm")
+CONDITION = ("field", "when", "clear", "measure", "over", "full", "contract", "burst", "hits")
+CHOICE = ("name", "project", "flavor", "group")
+TIMES = ("for", "keep_firing", "repeat", "damp", "damp_cap", "no_data_for", "hours")
+RULE = (
+    *("id", "on", *CONDITION, "all", "any", *CHOICE),
+    *("severity", "class", "summary", "no_data", *TIMES, "actions"),
+)
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+#: Actions that only make sense for some kinds.
+_ONLY = {
+    "migrate_away": ("guest", "disk", "nic"),
+    "disable_host": ("host",),
+    "repair_ahead": ("host",),
+}
+MOST_STORM = 10_000
+_STORM = re.compile(r"[0-9]{1,9}")
+NOTHING = Rule("", Selector(""), ())
+
+
+def parse(
+    data: str | bytes, source: str, number: int = 0, *, known_fields: bool = False
+) -> RuleSet:
+    """Rules, or BadRules with all that is wrong. `number` is the version its writer gave it. With
+    `known_fields` a field that no agent measures is wrong too; recordings may have others."""
+    reading = _Reading(known_fields)
+    origin = _Origin(source, number, data)
+    because = functools.partial(BadRules.because, source)
+    return reading.whole(data, lambda tree: reading.rule_set(tree, origin), because, quick=True)
+
+
+@dataclass(frozen=True)
+class _Origin:
+    source: str
+    number: int
+    data: str | bytes
+
+    @property
+    def digest(self) -> str:
+        said = self.data
+        data = said.encode(errors="surrogatepass") if isinstance(said, str) else said
+        return hashlib.sha256(data).hexdigest()[:12]
+
+
+class _Reading(Reading):
+    def __init__(self, known_fields: bool) -> None:
+        super().__init__()
+        self.known_fields = known_fields
+        self.named: dict[str, Condition | None] = {}  # None: it could not be read
+        self.lines: dict[str, int] = {}  # of these
+        self.unknown: set[tuple[int, str, str]] = set()  # fields that were spoken of
+        self.used: set[str] = set()
+        self.ids: dict[str, int] = {}
+
+    def rule_set(self, tree: Node | None, origin: _Origin) -> RuleSet | None:
+        if tree is None or (isinstance(tree, Scalar) and not tree.text.strip()):
+            self.say(0, "it is empty: write `rules: []` if there shall be no alarms")
+            return None
+        if not isinstance(tree, Map):
+            self.say(tree.line, "alarm rules begin with `rules:`")
+            return None
+        fields = self.fields(tree, KEYS, needed=("rules",))
+        self._conditions(fields.get("conditions"))
+        rules = [self._rule(node) for node in self.items(fields.get("rules"), "rules")]
+        for name in self.named.keys() - self.used:
+            self.say(self.lines[name], f"no rule uses condition {name}: use it or take it away")
+        return RuleSet(
+            tuple(rules),
+            group_wait_s=self.span(fields.get("group_wait"), 1.0),
+            storm=self._storm(fields.get("storm")),
+            number=origin.number,
+            digest=origin.digest,
+            source=origin.source,
+        )
+
+    def _storm(self, node: Node | None) -> int:
+        if node is None:
+            return 50
+        found = node.text if isinstance(node, Scalar) and _STORM.fullmatch(node.text) else ""
+        if found and 1 <= int(found) <= MOST_STORM:
+            return int(found)
+        self.say(node.line, f"`storm` is {shown(node)}: write a number from 1 to {MOST_STORM}")
+        return 50
+
+    # conditions
+
+    def _conditions(self, node: Node | None) -> None:
+        if node is None:
+            return
+        if not isinstance(node, Map):
+            self.say(node.line, "`conditions` should be a map: write {busy: {field: …, when: …}}")
+            return
+        for key, value in node.pairs:
+            if key.text in self.lines:
+                self.say(key.line, f"condition {key.text} is there twice: keep one of them")
+            self.lines[key.text] = key.line
+            fields = self.fields(value, CONDITION, needed=("field", "when"))
+            self.named[key.text] = self._condition(fields)
+
+    def _condition(self, fields: dict[str, Node]) -> Condition | None:
+        before = len(self.problems)
+        measure = self.choice(fields.get("measure"), MEASURES, "measure") or VALUE
+        compare, level = self._when(fields.get("when"), spans=measure == TIME_TO_FULL)
+        hits, of = self._hits(fields.get("hits"))
+        over_s, full = self._window(fields, measure, compare)
+        made = Condition(
+            self._word(fields.get("field"), "field"),
+            compare,
+            level,
+            self._clear(fields.get("clear"), compare, level, measure),
+            measure=measure,
+            over_s=over_s,
+            full=full,
+            contract=self._word(fields.get("contract"), "contract"),
+            burst_s=self.span(fields.get("burst"), 0.0),
+            hits=hits,
+            of=of,
+        )
+        good = len(self.problems) == before
+        if good and made.burst_s and (compare not in OVER or level <= 0):
+            self.say(fields["burst"].line, "a burst is above a level that is more than 0: write >")
+        return made if len(self.problems) == before and made.field else None
+
+    def _when(self, node: Node | None, *, spans: bool) -> tuple[str, float]:
+        if node is None:  # which was said
+            return "", 0.0
+        found = comparison(node.text, spans=spans) if isinstance(node, Scalar) else None
+        if found is None:
+            example = '"< 4h"' if spans else '"> 0.95", "> 95%" or "< 5G"'
+            text = f"{shown(node)} is no level: write one of {' '.join(COMPARATORS)} and a number"
+            self.say(node.line, f"{text}, as in {example}")
+            return "", 0.0
+        return found
+
+    def _clear(self, node: Node | None, compare: str, level: float, measure: str) -> float:
+        if node is None:
+            return default_clear(compare, level)
+        spans = measure == TIME_TO_FULL
+        found = number(node.text, spans=spans) if isinstance(node, Scalar) else None
+        if found is None:
+            self.say(node.line, f"`clear` is {shown(node)} and should be a number")
+        elif compare and compare not in (*OVER, *UNDER):
+            self.say(node.line, f"`clear` goes with more or less, not with {compare}: leave it out")
+        elif found > level if compare in OVER else found < level:
+            side = "below" if compare in OVER else "above"
+            text = f"an alarm at {level:g} cannot end at {found:g}"
+            self.say(node.line, f"{text}: write a `clear` {side} the level, or the same")
+        else:
+            return found
+        return level
+
+    def _window(
+        self, fields: dict[str, Node], measure: str, compare: str
+    ) -> tuple[float, str | float]:
+        over_s = self.span(fields.get("over"), 0.0)
+        line = next(iter(fields.values())).line if fields else 0
+        if measure == VALUE and "over" in fields:
+            self.say(
+                fields["over"].line, "`over` goes with a rate or a time to full: add `measure`"
+            )
+        if measure != VALUE and over_s <= 0:
+            self.say(line, f"a {measure} needs a window: add `over: 5m`")
+        if measure != TIME_TO_FULL and "full" in fields:
+            self.say(fields["full"].line, "`full` goes with `measure: time_to_full`: add it")
+        if measure != TIME_TO_FULL:
+            return over_s, ""
+        if compare and compare not in UNDER:
+            self.say(line, 'what will be full soon has little time left: write when: "< 4h"')
+        full = self._word(fields.get("full"), "full")
+        if not full:
+            self.say(
+                line, "a time_to_full needs to know when it is full: add `full: 100G`, or the field"
+            )
+        as_number = number(full)
+        return over_s, full if as_number is None else as_number
+
+    def _hits(self, node: Node | None) -> tuple[int, int]:
+        if node is None:
+            return 1, 1
+        found = of(node.text) if isinstance(node, Scalar) else None
+        if found is None:
+            most = MOST_SAMPLES
+            self.say(node.line, f"{shown(node)}: write `hits: 3 of 5`, of {most} at most")
+        return found or (1, 1)
+
+    # rules
+
+    def _rule(self, node: Node) -> Rule:
+        before = len(self.problems)
+        fields = self.fields(node, RULE, needed=("id", "on"))
+        name = self._id(fields.get("id"))
+        kind = self.choice(fields.get("on"), KINDS, "kind of thing")
+        every, conditions = self._what(node, fields, kind)
+        damp_s = self.span(fields.get("damp"), NOTHING.damp_s)
+        severity = self.choice(fields.get("severity"), SEVERITIES, "severity")
+        no_data = self.choice(fields.get("no_data"), (*SEVERITIES, NONE), "severity")
+        chosen = {key: self.words(fields.get(key), key) for key in CHOICE}
+        times = {key: self.span(fields.get(key), 0.0) for key in ("for", "keep_firing", "repeat")}
+        made = Rule(
+            name,
+            Selector(kind, *(chosen[key] for key in CHOICE)),
+            conditions,
+            every,
+            for_s=times["for"],
+            keep_s=times["keep_firing"],
+            severity=severity or NOTHING.severity,
+            topic=self._word(fields.get("class"), "class"),
+            summary=self._word(fields.get("summary"), "summary"),
+            no_data=no_data or NOTHING.no_data,
+            no_data_for_s=self.span(fields.get("no_data_for"), NOTHING.no_data_for_s),
+            hours=self._hours(fields.get("hours")),
+            repeat_s=times["repeat"],
+            damp_s=damp_s,
+            damp_cap_s=self.span(fields.get("damp_cap"), max(damp_s, NOTHING.damp_cap_s)),
+            actions=self._actions(fields.get("actions"), kind),
+            line=node.line,
+        )
+        if "damp_cap" in fields and made.damp_cap_s < made.damp_s:
+            self.say(fields["damp_cap"].line, "`damp_cap` is less than `damp`: write more")
+        return made if len(self.problems) == before else NOTHING
+
+    def _id(self, node: Node | None) -> str:
+        name = self._word(node, "id")
+        if node is None or not name:
+            return ""
+        if not _ID.fullmatch(name):
+            self.say(node.line, f"id {quoted(name)}: write up to 64 letters, digits, . _ and -")
+        elif name in self.ids:
+            text = f"line {self.ids[name]} has the id {name} already: give it another one"
+            self.say(node.line, text)
+        else:
+            self.ids[name] = node.line
+        return name
+
+    def _what(
+        self, node: Node, fields: dict[str, Node], kind: str
+    ) -> tuple[bool, tuple[Condition, ...]]:
+        """Its own condition, or all or any of the named ones."""
+        ways = [key for key in ("field", "all", "any") if key in fields]
+        if len(ways) != 1:
+            self.say(node.line, "write either `field` and `when`, or one of `all` and `any`")
+            return True, ()
+        if ways[0] == "field":
+            if "when" not in fields:
+                self.say(node.line, "`when` is missing: add `when: …`")
+            own = self._condition({key: fields[key] for key in CONDITION if key in fields})
+            self._measured(own, kind, fields["field"].line)
+            return True, (own,) if own else ()
+        for key in CONDITION:
+            if key in fields:
+                self.say(fields[key].line, f"`{key}` belongs into a condition: put it there")
+        found: list[Condition] = []
+        for name in self.words(fields[ways[0]], ways[0]):
+            self.used.add(name)
+            one = self.named.get(name)
+            if one is not None:
+                self._measured(one, kind, self.lines[name])
+                found.append(one)
+            elif name not in self.named:
+                there = ", ".join(self.named) or "none"
+                line = fields[ways[0]].line
+                self.say(line, f"condition {quoted(name)} is not there: there are {there}")
+        return ways[0] == "all", tuple(found)
+
+    def _measured(self, condition: Condition | None, kind: str, line: int) -> None:
+        """Whether there are such numbers of that kind."""
+        if not self.known_fields or condition is None or not kind:
+            return
+        full = condition.full if isinstance(condition.full, str) else ""
+        for name in filter(None, (condition.field, full)):
+            if fields.is_known(kind, name) or (line, kind, name) in self.unknown:
+                continue
+            self.unknown.add((line, kind, name))
+            like = fields.like(kind, name)
+            advice = f"do you mean {like}?" if like else "docs/metrics.md has their names"
+            self.say(line, f"{quoted(name)} is no number of a {kind}: {advice}")
+
+    def _hours(self, node: Node | None) -> tuple[Hours, ...]:
+        found: list[Hours] = []
+        for text in self.words(node, "hours"):
+            one = hours(text)
+            if one is None and node is not None:
+                advice = "write mon-fri 08:00-18:00, in UTC"
+                self.say(node.line, f"{quoted(text)} are no hours of the week: {advice}")
+            elif one is not None:
+                found.append(one)
+        return tuple(found)
+
+    def _actions(self, node: Node | None, kind: str) -> tuple[str, ...]:
+        if node is None:
+            return NOTHING.actions
+        found = self.words(node, "actions")
+        for name in found:
+            if name not in ACTIONS:
+                self.say(node.line, f"{quoted(name)} is no action: there are {', '.join(ACTIONS)}")
+            elif kind and kind not in _ONLY.get(name, KINDS):
+                there = " or ".join(_ONLY[name])
+                self.say(node.line, f"{name} is for an alarm of a {there}, not of a {kind}")
+        return found
+
+    def _word(self, node: Node | None, what: str) -> str:
+        if node is None:
+            return ""
+        if isinstance(node, Scalar) and node.text.strip():
+            return node.text.strip()
+        self.say(node.line, f"`{what}` is {shown(node)} and should be a word")
+        return ""

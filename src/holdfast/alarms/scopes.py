@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents of alarm rules that are kept centrally: for whom each holds, and what that amounts to
+on one host.
+
+    Document("base", Scope("all"), 3, text)
+    merged([base, gpu], "cmp-7", {"gpu"})       # Merged(version, text, origins)
+
+A document is a file of alarm rules with a name and a scope: all hosts, one host, a group of hosts,
+or the guests of a project wherever they run. Of rules with the same id the one that is said more
+narrowly counts: host before group before all. Rules of a project never stand in for others, for
+these hold for everybody else: they are called `document.id`, and are about its guests alone.
+"""
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from holdfast.alarms import rules_file
+from holdfast.alarms.rules import BadRules, RuleSet
+from holdfast.hostmonitor.matrix import MOST_RULES, Problem
+from holdfast.model.errors import InvalidInput
+from holdfast.model.host import normalise, same
+from holdfast.runtime.documents import MAX_BYTES, MAX_WORDS, List, Map, Node, Scalar, read
+
+ALL: Final = "all"
+HOST: Final = "host"
+GROUP: Final = "group"
+PROJECT: Final = "project"
+#: The later ones count where a rule is there several times; those of projects only add.
+KINDS: Final = (ALL, GROUP, HOST, PROJECT)
+#: The version of no rules at all.
+NONE: Final = "none"
+LONGEST_NAME: Final = 31
+LONGEST_ID: Final = 64
+_WHAT_NOW: Final = ": take rules out, or give them to fewer hosts by a narrower scope"
+_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+    def holds(self, host: str, groups: Collection[str]) -> bool:
+        if self.kind == HOST:
+            return same(self.name, host)
+        return self.kind != GROUP or self.name in groups
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    name: str
+    scope: Scope
+    version: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What holds on one host. `origins`: from which document each rule is, by its id there."""
+
+    version: str
+    text: str
+    origins: Mapping[str, str]
+
+
+class Held(NamedTuple):
+    """What an agent fetches: the rules that hold for its host, as one file."""
+
+    version: str
+    text: str
+
+
+def scope(text: str) -> Scope:
+    """`all`, `host:cmp-7`, `group:gpu`, `project:4f2c…`.
+
+    >>> str(scope("host:CMP-7.example.org."))
+    'host:cmp-7.example.org'
+    """
+    kind, _, name = text.partition(":")
+    name = normalise(name) if kind == HOST else name.strip()
+    strange = set(name) & set("*?[") or len(text) > 255
+    if kind not in KINDS or (kind == ALL) == bool(name) or strange:
+        raise InvalidInput(
+            f"scope: {text[:80]!r} is none: write all, host:NAME, group:NAME or project:ID"
+        )
+    return Scope(kind, name)
+
+
+def name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise InvalidInput(
+            f"name: {text[:80]!r}: write up to {LONGEST_NAME} letters, digits, _ and -"
+        )
+    return text
+
+
+def check(document: Document) -> RuleSet:
+    """Its rules; BadRules with all that is wrong, by line, also for its scope, and where a field
+    is asked for that no agent measures."""
+    name, version = document.name, document.version
+    found = rules_file.parse(document.text, name, version, known_fields=True)
+    problems = []
+    if document.scope.kind == PROJECT:
+        for rule in found.rules:
+            longest = LONGEST_ID - len(document.name) - 1
+            if rule.kind == HOST:
+                problems.append(Problem(rule.line, "a project has no hosts: write `on: guest`"))
+            if rule.selector.projects:
+                text = f"the scope is project {document.scope.name}: leave `project` out"
+                problems.append(Problem(rule.line, text))
+            if len(rule.id) > longest:
+                text = f"id {rule.id} becomes {document.name}.{rule.id}: write up to {longest}"
+                problems.append(Problem(rule.line, f"{text} letters"))
+    if problems:
+        raise BadRules.because(document.name, problems)
+    return found
+
+
+def merged(documents: Iterable[Document], host: str, groups: Collection[str]) -> Merged:
+    """Documents that were checked, as one text that any reader of rules can take."""
+    here = held(documents, host, groups)
+    rules: dict[str, dict[str, Any]] = {}
+    origins: dict[str, str] = {}
+    conditions: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    for document in here:
+        said = _said(document.text)
+        own = {key: f"{document.name}.{key}" for key in said.get("conditions", {})}
+        for rule in said["rules"]:
+            made = _placed(rule, document, own)
+            rules[made["id"]] = made
+            origins[made["id"]] = document.name
+        conditions |= {own[key]: value for key, value in said.get("conditions", {}).items()}
+        settings |= {key: said[key] for key in ("storm", "group_wait") if key in said}
+    used = {one for rule in rules.values() for key in ("all", "any") for one in rule.get(key, ())}
+    named = {"conditions": {key: conditions[key] for key in sorted(used)}} if used else {}
+    return Merged(version_of(here), _text({**settings, **named}, rules.values()), origins)
+
+
+def _text(head: Mapping[str, Any], rules: Iterable[Mapping[str, Any]]) -> str:
+    """A rule to a line, and no space that is not needed: its size is what an agent counts."""
+    lines = ",\n".join(_compact(one) for one in rules)
+    return f'{_compact(head)[:-1]}{"," if head else ""}"rules":[\n{lines}]}}'
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def check_together(
+    document: Document, others: Iterable[Document], hosts: Iterable[tuple[str, Collection[str]]]
+) -> None:
+    """InvalidInput if what would hold on some host is more than its agent takes: on those that are
+    known, with their groups, and on one that is in a group of these or has a name of these."""
+    known = [document, *(one for one in others if one.name != document.name)]
+    places = [*hosts, *((_host(one), _groups(one)) for one in known), ("", ())]
+    seen: set[str] = set()
+    for host, groups in places:
+        here = held(known, host, groups)
+        version = version_of(here)
+        if document not in here or version in seen:
+            continue
+        seen.add(version)
+        found = merged(here, host, groups)
+        if why := _too_much(found):
+            raise InvalidInput(f"rules {_together(document, here, host)} {why}{_WHAT_NOW}")
+
+
+def _host(document: Document) -> str:
+    return document.scope.name if document.scope.kind == HOST else ""
+
+
+def _groups(document: Document) -> Collection[str]:
+    return (document.scope.name,) if document.scope.kind == GROUP else ()
+
+
+def _too_much(found: Merged) -> str:
+    """As any reader of rules counts (model.yaml_lines, model.yaml_fields)."""
+    size, rules = len(found.text.encode(errors="surrogatepass")), len(found.origins)
+    if size > MAX_BYTES:
+        return f"come to {size} bytes, written out as its agent gets them, which takes {MAX_BYTES}"
+    if rules > MOST_RULES:
+        return f"are {rules} rules, and its agent takes {MOST_RULES}"
+    words = _words(json.loads(found.text))
+    return f"have {words} words, and its agent takes {MAX_WORDS}" if words > MAX_WORDS else ""
+
+
+def _words(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(1 + _words(one) for one in value.values())
+    return sum(map(_words, value)) if isinstance(value, list) else 1
+
+
+def _together(document: Document, here: Sequence[Document], host: str) -> str:
+    names = ", ".join(one.name for one in here if one is not document)
+    beside = f" together with {names}" if names else ""
+    return f"{document.name}{beside} on {host or 'one host'}"
+
+
+def held(documents: Iterable[Document], host: str, groups: Collection[str]) -> list[Document]:
+    """Those that hold there, in the order in which they count."""
+    here = [one for one in documents if one.scope.holds(host, groups)]
+    return sorted(here, key=lambda one: (KINDS.index(one.scope.kind), one.name))
+
+
+def version_of(documents: Sequence[Document]) -> str:
+    """Of those that hold on one host, in the order in which they count."""
+    if not documents:
+        return NONE
+    said = [[one.name, str(one.scope), one.version] for one in documents]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]
+
+
+def _placed(rule: Mapping[str, Any], document: Document, own: Mapping[str, str]) -> dict[str, Any]:
+    """A rule of a document as it is among those of others."""
+    made = dict(rule)
+    for key in ("all", "any"):
+        if key in made:
+            named = [made[key]] if isinstance(made[key], str) else made[key]
+            made[key] = [own[one.strip()] for one in named]
+    if document.scope.kind == PROJECT:
+        made |= {"id": f"{document.name}.{made['id'].strip()}", "project": document.scope.name}
+    made["id"] = made["id"].strip()
+    return made
+
+
+@functools.lru_cache(maxsize=16)
+def _said(text: str) -> Mapping[str, Any]:
+    """Read once for many hosts; nobody changes it."""
+    found: Mapping[str, Any] = _plain(read(text, [], quick=True))
+    return found
+
+
+def _plain(node: Node | None) -> Any:
+    if isinstance(node, Scalar):
+        return node.text
+    if isinstance(node, List):
+        return [_plain(one) for one in node.items]
+    if isinstance(node, Map):
+        return {key.text: _plain(value) for key, value in node.pairs}
+    return {}

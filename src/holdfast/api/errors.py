@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors on the wire, in the shape of the contract whose path was asked for.
+
+/reservation   {"error_code", "error_message", "error_name"}, or {"error", "error_message"} when
+               refused before any field was looked at: no such path, version, not JSON;
+               from 1.1 on also "details" where there are some
+/instance-ha   {"<faultName>": {"code", "message"}}
+/console and / pages of the console (console/pages.py)
+others         {"errors": [{"request_id", "code", "status", "title", "detail", "links"}]},
+               each with "details" where there are some
+"""
+
+import json
+import logging
+from typing import Any
+
+import falcon
+
+from holdfast import console
+from holdfast.alarms.rules import BadRules
+from holdfast.api import request, versions
+from holdfast.model.errors import (
+    Conflict,
+    DriverError,
+    HoldfastError,
+    InvalidInput,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+class NoSuchPath(HoldfastError):
+    """Nothing is served at this address, whatever the method."""
+
+    code = "holdfast.request.nopath"
+    status = 404
+    title = "No such address"
+
+
+class NoSuchMethod(HoldfastError):
+    """The address exists, but not with this method; the Allow header names those it has."""
+
+    code = "holdfast.request.nomethod"
+    status = 405
+    title = "Method not possible"
+
+
+#: What falcon itself refuses, by our names.
+_ROUTER: dict[int, type[HoldfastError]] = {404: NoSuchPath, 405: NoSuchMethod, 413: TooLarge}
+_BEFORE = (
+    NoSuchPath,
+    NoSuchMethod,
+    request.Malformed,
+    versions.Malformed,
+    versions.NotAcceptable,
+)
+
+_FAULTS = {
+    400: "badRequest",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "itemNotFound",
+    405: "badMethod",
+    409: "conflictingRequest",
+    413: "overLimit",
+    415: "badMediaType",
+    429: "overLimit",
+    501: "notImplemented",
+    503: "serviceUnavailable",
+}
+
+
+def install(app: falcon.App[Any, Any]) -> None:
+    app.add_error_handler(Exception, _unforeseen)
+    app.add_error_handler(falcon.HTTPError, _router)
+    app.add_error_handler(HoldfastError, _ours)
+
+
+def _ours(req: falcon.Request, resp: falcon.Response, error: Any, _params: Any) -> None:
+    if isinstance(error, DriverError):
+        error = Unavailable(f"{error.message}; nothing was changed, try again")
+    if error.status >= 500:
+        LOG.warning("%s %s: %s", req.method, req.uri_template, error.message)
+    _write(req, resp, error)
+    if isinstance(error, Unauthorized) and (scheme := error.details.get("scheme")):
+        resp.set_header("WWW-Authenticate", scheme)
+    if error.status in (429, 503):
+        resp.set_header("Retry-After", str(error.details.get("wait_s", 2)))
+
+
+def _router(req: falcon.Request, resp: falcon.Response, error: Any, _params: Any) -> None:
+    """What falcon itself refuses: no such path, no such method, headers that make no sense."""
+    message = error.description or error.title or "not possible"
+    if error.status_code == 404:
+        message = f"there is nothing at {req.path}"
+    elif error.status_code == 405:
+        message = f"{req.method} is not possible at {req.path}"
+    if error.headers:
+        resp.set_headers(error.headers)
+    _write(req, resp, _ROUTER.get(error.status_code, InvalidInput)(message))
+
+
+def _unforeseen(req: falcon.Request, resp: falcon.Response, error: Any, _params: Any) -> None:
+    LOG.error("%s %s: unforeseen", req.method, req.uri_template, exc_info=error)
+    message = "Internal Server Error: a defect of ours; the log has it under this request id"
+    _write(req, resp, HoldfastError(message))
+
+
+def _write(req: falcon.Request, resp: falcon.Response, error: HoldfastError) -> None:
+    if getattr(req.context, "page", False) or req.path.startswith(console.PREFIX):
+        console.refuse(req, resp, error)
+        return
+    resp.status = falcon.code_to_http_status(error.status)
+    resp.content_type = "application/json"
+    resp.data = json.dumps(body_for(req, error), default=str).encode()
+
+
+def body_for(req: falcon.Request, error: HoldfastError) -> dict[str, Any]:
+    status, message = error.status, error.message
+    if req.path.startswith("/reservation"):
+        if isinstance(error, _BEFORE):
+            return {"error": status, "error_message": message}
+        name: int | str = "INTERNAL_SERVER_ERROR" if status == 500 else status
+        said = {"error_code": status, "error_message": message, "error_name": name}
+        later = getattr(req.context, "microversion", (1, 0)) >= (1, 1)
+        return said | _details(error) if later else said
+    if req.path.startswith("/instance-ha"):
+        return {_FAULTS.get(status, "masakariFault"): {"code": status, "message": message}}
+    fault = {
+        "request_id": getattr(req.context, "request_id", ""),
+        "code": error.code,
+        "status": status,
+        "title": error.title,
+        "detail": message,
+        "links": [{"rel": "help", "href": f"/holdfast/v1/errors/{error.code}"}],
+    }
+    return {"errors": [fault | _details(error)]}
+
+
+def _details(error: HoldfastError) -> dict[str, Any]:
+    """The parts of a refusal that programs can use: what was in the way, what would fit, all that
+    is wrong with a text by its lines."""
+    told = isinstance(error, Conflict | BadRules) and error.details
+    return {"details": error.details} if told else {}

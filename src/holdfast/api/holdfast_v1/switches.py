@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/holdfast/v1/pauses and /approvals: the operator's switches of recovery. Rows, no manager needed:
+they act with the next look of the guards, and no move of a server begins before it has looked."""
+
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.api.holdfast_v1.incidents import REASON, reason
+from holdfast.api.holdfast_v1.observations import plain, when
+from holdfast.api.request import Request, Response
+from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.incident import MATCHERS, WORK
+
+DEFAULT_S, LONGEST_S = 3600, 366 * 86400
+LONGEST_NAME = 255
+_SEGMENT = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": LONGEST_NAME,
+    "description": "One segment, by name or id; without it: recovery everywhere.",
+}
+PAUSE: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["reason"],
+    "properties": {
+        "reason": REASON,
+        "segment": _SEGMENT,
+        "duration_s": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": LONGEST_S,
+            "default": DEFAULT_S,
+            "description": "How long it lasts; null: until somebody resumes.",
+        },
+    },
+}
+RESUME: dict[str, Any] = {"segment": _SEGMENT}
+APPROVE: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["reason"],
+    "properties": {
+        "reason": REASON,
+        "domain": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 200,
+            "description": "The rack or zone; without it: wherever something is held.",
+        },
+    },
+}
+_TEXT = {"type": "string"}
+_MAYBE = {"type": ["string", "null"]}
+_DATE = {"type": "string", "format": "date-time"}
+_WHEN = {"type": ["string", "null"], "format": "date-time"}
+_SHOWN: dict[str, Any] = {
+    "id": _TEXT,
+    "segment_id": {**_MAYBE, "description": "null: everywhere."},
+    "segment": _MAYBE,
+    "author": _TEXT,
+    "reason": _TEXT,
+    "created_at": _DATE,
+    "expires_at": {**_WHEN, "description": "null: until somebody resumes."},
+}
+VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
+_APPROVAL: dict[str, Any] = {
+    "domain": {**_MAYBE, "description": "null: everywhere."},
+    "author": _TEXT,
+    "reason": _TEXT,
+    "expires_at": _DATE,
+    "held": {
+        "type": "integer",
+        "minimum": 0,
+        "description": "Incidents that were held; their guards are asked again at once.",
+    },
+}
+APPROVAL = {"type": "object", "required": list(_APPROVAL), "properties": _APPROVAL}
+
+
+def list_pauses(ask: Request) -> Response:
+    """Those in force."""
+    store = ask.services.store
+    names = store.cases.segment_names()
+    return Response({"pauses": [pause_view(row, names) for row in store.switches.all_pauses()]})
+
+
+def pause(ask: Request) -> Response:
+    """201; one of the same place is replaced."""
+    store, why = ask.services.store, reason(ask)
+    ref, lasts = ask.body.get("segment"), ask.body.get("duration_s", DEFAULT_S)
+    segment = store.cases.segment_uuid(ref) if ref else ""
+    until = None if lasts is None else store.database.now() + timedelta(seconds=lasts)
+    row = store.switches.pause(segment, ask.caller.user_id, why, until)
+    return Response({"pause": pause_view(row, store.cases.segment_names())}, status=201)
+
+
+def resume(ask: Request) -> Response:
+    store, ref = ask.services.store, ask.query.get("segment")
+    segment = store.cases.segment_uuid(ref) if ref else ""
+    if not store.switches.resume(segment, ask.caller.user_id):
+        where = f"in segment {ref}" if ref else "everywhere"
+        raise NotFound(f"recovery is not paused {where}: holdfast incident list shows what is")
+    store.orders.hasten_held(segment)
+    return Response(status=204)
+
+
+def approve(ask: Request) -> Response:
+    """202: so much did fail; what was held for that goes on."""
+    why, domain = reason(ask), ask.body.get("domain", "").strip()
+    made = ask.services.store.orders.approve(ask.caller.user_id, why, domain)
+    shown = {name: plain(getattr(made, name)) for name in _APPROVAL}
+    return Response({"approval": {**shown, "domain": made.domain or None}}, status=202)
+
+
+def pause_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    _, _, segment = str(row["scope"]).partition(":")
+    known = {**row, "segment_id": segment or None, "segment": names.get(segment)}
+    return {name: plain(known[name]) for name in _SHOWN}
+
+
+# /holdfast/v1/silences: what dies in a window of maintenance is noted and left alone.
+
+
+LONGEST = timedelta(days=30)
+_NAME = {"type": "string", "minLength": 1, "maxLength": 255}
+_silences_WHEN = {"type": "string", "format": "date-time", "maxLength": 64}
+_MATCHER: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "minProperties": 1,
+    "description": "All that is named must be so.",
+    "properties": {
+        "kind": {"type": "string", "enum": sorted(WORK)},
+        "host": {**_NAME, "description": "Short or full."},
+        "segment": {**_NAME, "description": "Name or id."},
+        "server": {**_NAME, "description": "The server's id."},
+    },
+}
+CREATE: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["matcher", "reason"],
+    "properties": {
+        "matcher": _MATCHER,
+        "reason": REASON,
+        "starts_at": {**_silences_WHEN, "description": "Default: now."},
+        "expires_at": {**_silences_WHEN, "description": "At most 30 days after it starts."},
+        "duration_s": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": int(LONGEST.total_seconds()),
+            "description": "Instead of expires_at: how long it lasts.",
+        },
+    },
+}
+_silences_SHOWN: dict[str, Any] = {
+    "id": _TEXT,
+    "matcher": {"type": "object", "properties": {name: _TEXT for name in MATCHERS}},
+    "segment": {"type": ["string", "null"], "description": "The name of the matcher's segment."},
+    "author": _TEXT,
+    "reason": _TEXT,
+    "created_at": _silences_WHEN,
+    "starts_at": _silences_WHEN,
+    "expires_at": _silences_WHEN,
+}
+
+
+def list_silences(ask: Request) -> Response:
+    """Those in force, and those to come."""
+    store = ask.services.store
+    names = store.cases.segment_names()
+    return Response(
+        {"silences": [silence_view(row, names) for row in store.switches.all_silences()]}
+    )
+
+
+def create_silence(ask: Request) -> Response:
+    store = ask.services.store
+    why, matcher = reason(ask), _matcher(ask)
+    starts, expires = _window(ask.body, store.database.now())
+    values = {
+        "matcher": matcher,
+        "author": ask.caller.user_id,
+        "reason": why,
+        "starts_at": starts,
+        "expires_at": expires,
+    }
+    row = store.switches.silence(values)
+    return Response({"silence": silence_view(row, store.cases.segment_names())}, status=201)
+
+
+def delete_silence(ask: Request) -> Response:
+    ask.services.store.switches.unsilence(ask.path["silence_id"])
+    return Response(status=204)
+
+
+def silence_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    known = {**row, "segment": names.get(row["matcher"].get("segment", ""))}
+    return {name: plain(known[name]) for name in _silences_SHOWN}
+
+
+def _matcher(ask: Request) -> dict[str, str]:
+    """A silence that can never match is a maintenance without protection: it is refused."""
+    store, asked = ask.services.store, dict(ask.body["matcher"])
+    if "segment" in asked:
+        asked["segment"] = store.cases.segment_uuid(asked["segment"])
+    if "host" in asked:
+        member = store.segments.member(asked["host"])
+        if member is None:
+            raise NotFound(f"host {asked['host'][:80]} is in no segment: nothing is done about it")
+        asked["host"] = member.name
+    if "server" in asked:
+        if asked.get("kind", "guest") != "guest":
+            raise InvalidInput("matcher: server goes with the kind guest")
+        asked["server"] = _server(asked["server"])
+    return asked
+
+
+def _server(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise InvalidInput(f"matcher.server: {text[:40]!r} is no id of a server") from None
+
+
+def _window(body: Mapping[str, Any], now: datetime) -> tuple[datetime, datetime]:
+    starts = when(body["starts_at"], "starts_at") if "starts_at" in body else now
+    if ("expires_at" in body) == ("duration_s" in body):
+        raise InvalidInput("say when it ends: either expires_at or duration_s")
+    if "duration_s" in body:
+        expires = starts + timedelta(seconds=body["duration_s"])
+    else:
+        expires = when(body["expires_at"], "expires_at")
+    if expires <= starts:
+        raise InvalidInput("expires_at: it ends before it starts")
+    if expires <= now:
+        raise InvalidInput("expires_at: that is over already")
+    if expires - starts > LONGEST:
+        raise InvalidInput(f"expires_at: a silence lasts {LONGEST.days} days at most")
+    return starts, expires

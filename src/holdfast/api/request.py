@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a handler gets (`Ask`), what it gives back (`Reply`), and what a route is."""
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import falcon
+import jsonschema
+from oslo_config import cfg
+
+from holdfast.api.concurrency import ConcurrencyLimiter, JsonCache, SingleFlight
+from holdfast.db import Store
+from holdfast.model.caller import Caller
+from holdfast.model.errors import HoldfastError, InvalidInput, TooLarge
+from holdfast.ports.fence import UNKNOWN
+from holdfast.ports.manager import Manager
+from holdfast.runtime.clock import Clock
+
+EXPORTING = "others read an export just now, which takes a thread each: try again"
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything the API works with; made once in `holdfast.app.service`."""
+
+    conf: cfg.ConfigOpts
+    store: Store
+    manager: Manager
+    clock: Clock
+    new_id: Callable[[], str]
+    loop_age_s: Callable[[], float] | None = None  # None: no loop in this process
+    ring: Callable[[], None] = lambda: None  # there is work; who has no loop is found by its look
+    sim: Callable[[], Any] | None = None  # the drivers.cloud.sim.Simulator, where the cloud is one
+    read_power: Callable[[str], str] = lambda _host: UNKNOWN  # of a host, by its fence
+    login: Any = None  # the api.login.Login of this process: people come in by a form
+    feed: Any = None  # the console.live.Feed: what changed, for pages that are open
+    lease_texts: JsonCache = field(default_factory=JsonCache)  # of the reservation contract, 1.0
+    whole_lease_texts: JsonCache = field(default_factory=JsonCache)  # and from 1.1 on
+    admin_lease_texts: JsonCache = field(default_factory=JsonCache)  # the same, as admins see it
+    shared: SingleFlight = field(
+        default_factory=SingleFlight
+    )  # what several people ask for at once
+    exports: ConcurrencyLimiter = field(
+        default_factory=lambda: ConcurrencyLimiter(2, 0, 0.0, EXPORTING)
+    )
+
+
+@dataclass(frozen=True)
+class Request:
+    services: Services
+    caller: Caller
+    path: Mapping[str, str]
+    query: Mapping[str, Any]  # typed where the route has a schema for it
+    body: Any
+    base_url: str
+    microversion: tuple[int, int] = (1, 0)
+    every: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of the query, if repeated
+    may: Callable[[str], bool] = lambda _rule: False  # whether the caller's roles allow it
+    cookies: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""  # of who is connected to us: a client, or a proxy before it
+    here: str = "/"  # path and query, as they were asked for
+    known: str = ""  # the last event that a browser heard, if it comes again for more
+    at: str = ""  # of a page: where the feed was before anything was looked up for it
+
+
+class Stream(Iterable[bytes], Protocol):
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Response:
+    body: Any = None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+    stream: Stream | None = None  # instead of a body: goes on until it ends
+    cookies: Sequence[str] = ()  # each a Set-Cookie; by HTTPS they become Secure
+
+    @cached_property
+    def data(self) -> bytes:
+        if self.body is None:
+            return b""
+        if isinstance(self.body, bytes):
+            return self.body
+        return json.dumps(self.body).encode()
+
+
+Handler = Callable[[Request], Response]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One line of the API. `rule` None means open to everybody, and must be meant."""
+
+    method: str
+    path: str
+    handler: Handler
+    rule: str | None
+    summary: str
+    schema: Mapping[str, Any] | None = None  # of the request body
+    query: Mapping[str, Any] | None = None  # schema by parameter; None: not looked at
+    needs: Sequence[str] = ()  # parameters of the query that must be there
+    reply: Mapping[str, Any] | None = None  # of the answer, for the OpenAPI document
+    status: int = 200
+    max_body: int = 0  # bytes that are taken here, if more than [api] max_body
+    page: bool = False  # of the console: for people with a browser, see `api.login`, `api.forms`
+
+
+# What a request brings along: its body read within the limit and parsed strictly, body and query
+# checked against schemas that are compiled once, refusals that name the field.
+
+
+MAX_DEPTH = 32
+_BEYOND = 2**63
+_UNKEEPABLE = re.compile("[\x00\ud800-\udfff]")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_JSON = re.compile(r"application/(?:[\w.-]+\+)?json")
+
+
+class Malformed(HoldfastError):
+    """The body could not be read as JSON at all, so no field of it was looked at."""
+
+    code = "holdfast.request.malformed"
+    status = 400
+    title = "Malformed request body"
+
+
+def read(req: falcon.Request, limit: int) -> Any:
+    """The JSON body; {} when there is none."""
+    _check_type(req.content_type)
+    found = data(req, limit)
+    if not found.strip():
+        return {}
+    try:
+        value = _loads(found)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"Malformed request body: not JSON: {_short(error)}") from None
+    clean(value, "")
+    return value
+
+
+def data(req: falcon.Request, limit: int) -> bytes:
+    """The body as it came; TooLarge if it is longer."""
+    if (req.content_length or 0) > limit:
+        raise TooLarge(f"the body has {req.content_length} bytes; at most {limit} are taken")
+    try:
+        found: bytes = _stream(req).read(limit + 1)
+    except (OSError, ValueError) as error:
+        raise Malformed(f"Malformed request body: it did not arrive whole: {error}") from error
+    if len(found) > limit:
+        raise TooLarge(f"the body has more than {limit} bytes")
+    return found
+
+
+def parse(text: str, where: str) -> Any:
+    """JSON that a parameter holds, as strictly as if it were the body."""
+    try:
+        value = _loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{where}: not JSON: {_short(error)}") from None
+    clean(value, where)
+    return value
+
+
+def _loads(data: str | bytes) -> Any:
+    return json.loads(
+        data, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_distinct
+    )
+
+
+def drain(req: falcon.Request, limit: int) -> None:
+    """Take what is left of a chunked body off the connection: the next request begins after it."""
+    if req.env.get("wsgi.input_terminated"):
+        with contextlib.suppress(OSError, ValueError):
+            req.stream.read(limit + 1)
+
+
+def _stream(req: falcon.Request) -> Any:
+    """A chunked body has no length, but a server that says so ends it for us."""
+    return req.stream if req.env.get("wsgi.input_terminated") else req.bounded_stream
+
+
+def _check_type(content_type: str | None) -> None:
+    """JSON only. A form of another site's page, which browsers send unasked, never is."""
+    kind = (content_type or "application/json").partition(";")[0].strip().lower()
+    if not _JSON.fullmatch(kind):
+        raise Malformed(f"Content-Type: {kind[:100]!r} is not supported; send application/json")
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {twice[:100]!r} is there twice")
+    return found
+
+
+def clean(value: Any, where: str, depth: int = 0) -> None:
+    """Refuse what no database can keep, and nesting without end."""
+    if depth > MAX_DEPTH:
+        raise InvalidInput(f"{_short(where) or 'body'}: nested deeper than {MAX_DEPTH}")
+    if isinstance(value, str):
+        check_text(value, where or "body")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check_text(key, where or "body")
+            clean(item, f"{where}.{key}" if where else key, depth + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            clean(item, f"{where}.{index}", depth + 1)
+    elif isinstance(value, int) and not -_BEYOND <= value < _BEYOND:
+        raise InvalidInput(f"{_short(where) or 'body'}: the number has more than 64 bits")
+
+
+def check_text(text: str, where: str) -> None:
+    if _UNKEEPABLE.search(text):
+        raise InvalidInput(
+            f"{_short(where)}: holds characters that cannot be kept (NUL or surrogates)"
+        )
+
+
+class Schema:
+    """A schema compiled once. What keeps it is given back; InvalidInput names the field."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._validator = jsonschema.Draft202012Validator(schema)
+
+    def body(self, value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise InvalidInput("Malformed request body: a JSON object is wanted")
+        missing = sorted(set(self._schema.get("required", ())) - value.keys())
+        if missing:
+            raise InvalidInput(f"Missing parameter {', '.join(missing)}")
+        error = jsonschema.exceptions.best_match(self._validator.iter_errors(value))
+        if error is not None:
+            raise InvalidInput(_sentence(error))
+        return value
+
+    def query(self, params: Mapping[str, str]) -> Any:
+        """Parameters are text on the wire; those meant as numbers become numbers."""
+        known = self._schema["properties"]
+        return self.body(
+            {
+                name: int(text)
+                if known.get(name, {}).get("type") == "integer" and _INTEGER.fullmatch(text)
+                else text
+                for name, text in params.items()
+            }
+        )
+
+
+def query_schema(parameters: Mapping[str, Any], needs: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(needs),
+        "properties": dict(parameters),
+    }
+
+
+def _sentence(error: jsonschema.ValidationError) -> str:
+    field = ".".join(str(part) for part in error.absolute_path)
+    message = error.message
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
+        unknown = sorted(set(error.instance) - set(known))
+        message = (
+            f"unknown field {_short(', '.join(unknown))}; known are {', '.join(sorted(known))}"
+        )
+    elif error.validator == "maxLength":
+        message = f"longer than {error.validator_value} characters"
+    return f"{_short(field)}: {_short(message)}" if field else _short(message)
+
+
+def _short(text: object) -> str:
+    said = str(text)
+    return said if len(said) <= 300 else f"{said[:300]}…"

@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composition root of the agent: guests, services, metrics, alarms and metric sinks of a host."""
+
+import fcntl
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from oslo_config import cfg
+
+from holdfast import __version__
+from holdfast.agent import hangs
+from holdfast.agent.admin import Admin, AdminSocket, GuestCommands, Handler
+from holdfast.agent.agent import SERVICES, HostAgent, Tap, TappedReports, observer
+from holdfast.agent.expected import SecondOpinion
+from holdfast.agent.guest_filters import FilterFile, Symptom
+from holdfast.agent.guest_state import PAUSED, RUNNING, cause
+from holdfast.agent.linux_processes import LinuxProcesses
+from holdfast.agent.outbox import Outbox, Sender
+from holdfast.agent.processes import ProcessWatch, Service, ServicesFile
+from holdfast.alarms.engine import Engine
+from holdfast.alarms.host_alarms import HostAlarms
+from holdfast.alarms.rule_manager import Heartbeat, RuleCommands, RuleManager, RulesFile, RulesPart
+from holdfast.alarms.rules import RuleSet
+from holdfast.app.daemon import BadSetup, Part
+from holdfast.client.auth import read_password
+from holdfast.client.client import Client
+from holdfast.client.errors import ClientError
+from holdfast.client.reports import HoldfastCentre, HoldfastExpected, HoldfastReports
+from holdfast.drivers import connect_guests, connect_heartbeats
+from holdfast.drivers.libvirt.heartbeat import QemuVcpus
+from holdfast.metrics.admin import MetricsCommands
+from holdfast.metrics.collector import Collector
+from holdfast.metrics.fields import Fields
+from holdfast.metrics.history import Recent
+from holdfast.metrics.linux import OwnProcess
+from holdfast.metrics.passes import MetricsPart, Sink, Stages
+from holdfast.metrics.plugin_events import PluginEvents
+from holdfast.metrics.plugin_manager import PluginManager
+from holdfast.metrics.plugin_runner import MIB, Limits, PluginRunner
+from holdfast.metrics.sinks.udp import Names, address
+from holdfast.metrics.sinks.worker import Band, Export, Pace, SinkWorker
+from holdfast.model.errors import HoldfastError
+from holdfast.model.host import normalise
+from holdfast.ports.guests import HANG, Guests, Heartbeats, Vcpus
+from holdfast.ports.metric_plugins import Outlet
+from holdfast.ports.metrics import Measures
+from holdfast.ports.reports import Centre, Reports
+from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.threads import PeriodicTask
+
+if TYPE_CHECKING:
+    from holdfast.metrics.sinks.prometheus import Prometheus
+
+
+# Puts together the alarms of an agent: rules that change while it runs, what is told of them, and
+# the heartbeat by which Holdfast knows of both.
+
+
+SWITCH_S = 0.0005
+ALIVE = (RUNNING, PAUSED)
+#: The kernel makes it at each boot.
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+#: For so long after its boot a host's heartbeats say which guests run there.
+BOOTED_LATELY_S = 1800.0
+MOST_RUNNING = 4096
+
+
+class Alarming:
+    """`app.daemon.Part`. `alarms` is for whoever makes the passes; it goes on with the rules
+    and the alarms of the agent before it."""
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        agent: HostAgent,
+        spool: Outbox,
+        centre: Centre,
+        clock: Clock,
+        *,
+        spooled: Callable[[], None],
+        recent: Recent | None = None,
+    ) -> None:
+        settings = conf.metrics
+        self._agent = agent
+        self._spool = spool
+        self._groups = list(settings.groups)
+        self._started_at = clock.now().isoformat()
+        self.desk = RuleManager(Engine(RuleSet(), self._groups), spool, clock)
+        self.alarms = HostAlarms(agent.host, self.desk, spool, clock, spooled=spooled)
+        file = RulesFile(settings.rules_file, self.desk)
+        beat = Heartbeat(agent.host, centre, self.desk, self._about, recent)
+        self._part = RulesPart(file, beat, clock)
+        conf.register_mutate_hook(lambda _conf, _fresh: self._part.reload())  # SIGHUP
+
+    def commands(self) -> Mapping[str, Handler]:
+        return RuleCommands(self.desk).commands()
+
+    def start(self) -> None:
+        # who reads new rules gives way to a pass at once, not after Python's usual 5 ms
+        sys.setswitchinterval(SWITCH_S)
+        self._part.start()
+
+    def stop(self) -> None:
+        self._part.stop()
+        self.alarms.close()
+
+    def _about(self) -> dict[str, Any]:
+        waiting, parked = self._spool.counts()
+        view = self._agent.view()
+        alive = sorted(uuid for uuid, one in view.tracks.items() if one.life in ALIVE)
+        return {
+            **_boot(alive if view.was_read and not view.deaf else None),
+            "started_at": self._started_at,
+            "program": __version__,
+            "groups": self._groups,
+            "deaf": view.deaf[:2000],
+            "guests": len(alive),
+            "waiting": waiting,
+            "parked": parked,
+        }
+
+
+def _boot(running: list[str] | None) -> dict[str, Any]:
+    """Which boot of the host this is, and, if that was lately, which guests run there."""
+    said: dict[str, Any] = {"boot_id": BOOT_ID.read_text().strip()}
+    is_late = time.clock_gettime(time.CLOCK_BOOTTIME) > BOOTED_LATELY_S
+    if running is None or is_late or len(running) > MOST_RUNNING:
+        return said
+    return {**said, "running": running}
+
+
+# Puts together who looks for guests that hang, for the agent of a host: what they find is heard
+# as
+# if the hypervisor had said it.
+
+
+LOG = logging.getLogger(__name__)
+#: How often a processor is looked at before it is called stalled.
+LOOKS = 3
+
+
+class HangSettings(Protocol):
+    """[agent]."""
+
+    guests: str
+    guests_address: str
+    heartbeats_every_s: float
+    heartbeats_missed: int
+    heartbeats_quiet_s: float
+    stalled_s: float
+
+
+class HangPart:
+    """DriverError if the driver of the guests cannot be used."""
+
+    def __init__(self, settings: HangSettings, agent: HostAgent, clock: Clock) -> None:
+        self._agent = agent
+        self._clock = clock
+        self._rounds: list[PeriodicTask] = []
+        self._hearts: Heartbeats | None = None
+        if settings.heartbeats_every_s:
+            self._hearts = connect_heartbeats(settings.guests, settings.guests_address, clock)
+        if self._hearts is not None:
+            wanted = hangs.HangSettings(settings.heartbeats_missed, settings.heartbeats_quiet_s)
+            self._hangs = hangs.HangWatch(wanted)
+            self._hangs.recall(*self._said(hangs.HUNG))
+            every_s = settings.heartbeats_every_s
+            self._rounds.append(PeriodicTask("heartbeats", every_s, self.ask_agents, clock))
+        elif settings.heartbeats_every_s:
+            LOG.info("guests of %s have no heartbeat that could be asked for", settings.guests)
+        if settings.stalled_s:
+            self._vcpus: Vcpus = QemuVcpus()
+            self._stalls = hangs.StallWatch(hangs.StallSettings(settings.stalled_s))
+            self._stalls.told, _ = self._said(hangs.STALLED)
+            every_s = settings.stalled_s / LOOKS
+            self._rounds.append(PeriodicTask("vcpus", every_s, self.look_at_processors, clock))
+
+    def start(self) -> None:
+        for rounds in self._rounds:
+            rounds.start()
+
+    def stop(self) -> None:
+        for rounds in self._rounds:
+            rounds.stop()
+        if self._hearts is not None:
+            self._hearts.close()
+
+    def ask_agents(self) -> None:
+        assert self._hearts is not None
+        pulses = self._hearts.pulses()
+        at, now = self._clock.now(), self._clock.monotonic()
+        for event in self._hangs.look(pulses, self._running(), at, now):
+            self._agent.heard(event)
+
+    def look_at_processors(self) -> None:
+        known = self._running()
+        vcpus = self._vcpus.read() if known else ()
+        at, now = self._clock.now(), self._clock.monotonic()
+        for event in self._stalls.look(vcpus, known, at, now):
+            self._agent.heard(event)
+
+    def _said(self, what: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Guests of which it was told before our time, and is not over; and those of which it was
+        not told yet. Names by uuid."""
+        name = cause(Symptom(HANG, what))
+        tracks = [one for one in self._agent.view().tracks.values() if name in one.troubles]
+        told = {one.uuid: one.name for one in tracks if one.troubles[name].told}
+        return told, {one.uuid: one.name for one in tracks if one.uuid not in told}
+
+    def _running(self) -> Mapping[str, str]:
+        """Guests of this agent's hypervisor; others may run on this machine, too."""
+        tracks = self._agent.view().tracks.values()
+        return {track.uuid: track.name for track in tracks if track.life == RUNNING}
+
+
+# Puts the sinks of an agent's metrics together, those that its configuration asks for. Only what
+# is used is imported.
+
+
+def build_sinks(settings: cfg.ConfigOpts, clock: Clock) -> Sequence[Sink]:
+    """Of [metric_sinks]; they are at work when this returns. None is usual."""
+    try:
+        found: list[SinkWorker | Prometheus] = [
+            *_pushing(settings, clock),
+            *_asked(settings, clock),
+        ]
+    except HoldfastError as error:
+        raise BadSetup(f"[metric_sinks] {error.message}") from error
+    for one in found:
+        one.start()
+    return found
+
+
+def _pushing(settings: cfg.ConfigOpts, clock: Clock) -> Iterator[SinkWorker]:
+    for outlet, fields, every_s in _outlets(settings):
+        export = Export(Fields(fields), Band(settings.dead_band, settings.refresh_s))
+        pace = Pace(
+            every_s=every_s,
+            refresh_s=settings.refresh_s,
+            alarm_bytes_per_s=settings.bytes_per_s,
+            bytes_per_s=settings.bytes_per_s,
+            guest_bytes_per_s=settings.guest_bytes_per_s,
+        )
+        yield SinkWorker(outlet, export, pace, clock)
+
+
+def _outlets(settings: cfg.ConfigOpts) -> Iterator[tuple[Outlet, Sequence[str], float]]:
+    names = Names(settings.prefix, settings.names)
+    fields, every_s = settings.fields, settings.every_s
+    if settings.statsd:
+        from holdfast.metrics.sinks.udp import Statsd
+
+        yield Statsd(*address(settings.statsd, 8125), names), fields, every_s
+    if settings.graphite:
+        from holdfast.metrics.sinks.udp import Graphite
+
+        yield Graphite(*address(settings.graphite, 2003), names), fields, every_s
+    if settings.ceilometer:
+        from holdfast.metrics.sinks import ceilometer
+
+        outlet = ceilometer.Ceilometer(
+            *address(settings.ceilometer, ceilometer.PORT), settings.telemetry_secret
+        )
+        wanted = settings.ceilometer_fields or ceilometer.FIELDS
+        yield outlet, wanted, settings.ceilometer_every_s
+    if settings.log:
+        from holdfast.metrics.sinks.udp import LogLines
+
+        yield LogLines(), fields, every_s
+
+
+def _asked(settings: cfg.ConfigOpts, clock: Clock) -> Iterator["Prometheus"]:
+    if settings.prometheus:
+        from holdfast.metrics.sinks.prometheus import Prometheus
+
+        where = address(settings.prometheus)
+        yield Prometheus(*where, Fields(settings.prometheus_fields), clock)
+
+
+# Puts together what measures the host of an agent, and who looks at it: plugins, alarms, sinks.
+
+
+LIBVIRT = "libvirt"
+
+
+class MetricSettings(Protocol):
+    """[metrics]."""
+
+    every_s: float
+    plugins_file: str | None
+    plugins_memory_mib: int
+
+
+class Measuring:
+    """Of one host. `admin` learns the commands for plugins."""
+
+    def __init__(
+        self,
+        host: str,
+        measures: Measures,
+        settings: MetricSettings,
+        admin: Admin,
+        clock: Clock,
+        *,
+        alarms: HostAlarms | None = None,
+        sinks: Sequence[Sink] = (),
+    ) -> None:
+        self._measures = measures
+        self._own = OwnProcess()
+        self.news = PluginEvents(host)
+        limits = Limits(rss_bytes=settings.plugins_memory_mib * MIB)
+        self.runner = PluginRunner(limits, self.news, self._own)
+        self._desk = PluginManager(self.runner, settings.plugins_file, clock)
+        tell, turns = (alarms.tell, alarms.turns) if alarms else (None, None)
+        standing = alarms.standing if alarms else tuple
+        stages = Stages(self.runner, self.news, alarms, tell, sinks)
+        collector = Collector(host, measures, clock)
+        self.part = MetricsPart(collector, settings.every_s, clock, stages, turns)
+        admin.add(self._desk.commands())
+        admin.add(MetricsCommands(lambda: self.part.last, clock, standing, sinks).commands())
+
+    def start(self) -> None:
+        self._measures.start()
+        self._desk.start()
+        self.part.start()
+
+    def stop(self) -> None:
+        self.part.stop()
+        self._desk.stop()
+        self._measures.close()
+        self._own.close()
+
+
+class Losses:
+    """What does not work of the metrics of an agent, and what was lost by that, for its status."""
+
+    def __init__(self, alarms: HostAlarms, measured: Sequence[Measuring]) -> None:
+        self._alarms = alarms
+        self._measured = measured
+
+    def said(self) -> dict[str, Any]:
+        troubles: dict[str, str] = {}
+        for one in self._measured:
+            troubles |= one.part.troubles()
+        return {"troubles": troubles, "alarms_lost": self._alarms.lost}
+
+
+def measuring(
+    conf: cfg.ConfigOpts,
+    host: str,
+    admin: Admin,
+    clock: Clock,
+    alarms: HostAlarms | None = None,
+    more: Sequence[Sink] = (),
+) -> Sequence[Measuring]:
+    """What [metrics] asks for; nothing if the host is not to be measured, or cannot be. `more`:
+    who gets the passes besides the configured sinks."""
+    settings, agent = conf.metrics, conf.agent
+    if not settings.enabled:
+        return ()
+    if agent.guests != LIBVIRT:
+        LOG.info("guests of %s are not measured: there are no numbers of them", agent.guests)
+        return ()
+    from holdfast.drivers.libvirt.metrics import LibvirtMeasures
+
+    every_s = settings.libvirt_every_s
+    measures = LibvirtMeasures(agent.guests_address, clock, every_s=every_s)
+    sinks = [*build_sinks(conf.metric_sinks, clock), *more]
+    made = Measuring(host, measures, settings, admin, clock, alarms=alarms, sinks=sinks)
+    return (made,)
+
+
+# Puts the agent of a compute host together: what `service.py` is to a manager.
+#
+# It runs beside the guests of customers: it knows neither the cloud nor the database, and imports
+# none of what speaks to them.
+
+
+class AgentPart:
+    def __init__(self, conf: cfg.ConfigOpts, reports: Reports, clock: Clock | None = None) -> None:
+        settings = conf.agent
+        clock = clock or SystemClock()
+        try:
+            filters = FilterFile(settings.filters_file)
+            guests = connect_guests(settings.guests, settings.guests_address, clock)
+            self._owned = own(settings.spool)
+            self._spool = Outbox(settings.spool)
+            process_watch = watch_services(settings, self._spool, clock)
+        except HoldfastError as error:
+            raise BadSetup(error.message) from error
+        tap = Tap()
+        host = normalise(settings.host or socket.gethostname())
+        self._courier = Sender(
+            self._spool, TappedReports(reports, tap), clock, observer=observer(host)
+        )
+        self._agent = HostAgent(
+            host,
+            guests,
+            process_watch,
+            filters,
+            self._spool,
+            settings,
+            clock,
+            spooled=self._courier.ring,
+            tap=tap,
+        )
+        about = {
+            "pid": os.getpid(),
+            "version": __version__,
+            "started_at": clock.now().isoformat(),
+        }
+        self.admin = Admin()
+        ring, recent = self._courier.ring, Recent()
+        alarming = Alarming(
+            *(conf, self._agent, self._spool, centre(settings), clock), spooled=ring, recent=recent
+        )
+        self.admin.add(alarming.commands())
+        measured = measuring(conf, self._agent.host, self.admin, clock, alarming.alarms, [recent])
+        losses = Losses(alarming.alarms, measured).said
+        asked = GuestCommands(self._agent, self._spool, tap, clock, about, losses)
+        self.admin.add(asked.commands())
+        self._parts: list[Part] = [self._courier, self._agent]
+        self._parts += [HangPart(settings, self._agent, clock), alarming, *measured]
+        if settings.socket:
+            self._parts.append(AdminSocket(settings.socket, self.admin, clock))
+        if settings.expectation_every_s:
+            self._parts.append(self._second_opinion(settings, guests, clock))
+
+    def _second_opinion(self, settings: cfg.ConfigOpts, guests: Guests, clock: Clock) -> Part:
+        agent = self._agent
+        second = SecondOpinion(
+            agent.host, expected(settings), guests, settings, clock, agent.looked
+        )
+        rounds = PeriodicTask("expectation", second.pause_s, second.round, clock)
+
+        def removed() -> None:
+            if second.hurry():
+                rounds.ring()
+
+        agent.removed = removed
+        return rounds
+
+    def start(self) -> None:
+        for part in self._parts:
+            part.start()
+
+    def stop(self) -> None:
+        for part in reversed(self._parts):
+            part.stop()
+        self._spool.close()
+        self._owned.close()
+
+
+def own(spool: str) -> IO[bytes]:
+    """The spool is this agent's alone until that is closed, or it ends in any other way: of two
+    each would tell, and take for told, what is the other's."""
+    path = Path(f"{spool}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    except OSError as error:
+        raise BadSetup(f"[agent] spool: {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise BadSetup(
+            f"[agent] spool: another agent that runs has {spool}: stop it, or give this one a"
+            " spool of its own"
+        ) from error
+    return file
+
+
+def services(names: Sequence[str]) -> Sequence[Service]:
+    return [Service(name, restart=("systemctl", "restart", name)) for name in names]
+
+
+def watch_services(settings: cfg.ConfigOpts, spool: Outbox, clock: Clock) -> ProcessWatch:
+    """What was tried by the agent before us counts."""
+
+    def keep(said: Mapping[str, Any]) -> None:
+        spool.put((), {SERVICES: said})
+
+    file = ServicesFile(settings.services_file)
+    watch = ProcessWatch(LinuxProcesses(), services(settings.services), file, keep)
+    watch.recall(spool.note(SERVICES), clock.monotonic())
+    return watch
+
+
+def reports(conf: cfg.ConfigOpts) -> Reports:
+    """To Holdfast, by the host's own token."""
+    try:
+        client(conf.agent).close()
+    except ClientError as error:
+        raise BadSetup(f"[agent] {error}") from error
+    return HoldfastReports(lambda: client(conf.agent), SystemClock().now)
+
+
+def expected(settings: cfg.ConfigOpts) -> HoldfastExpected:
+    """What should run here, asked of Holdfast by the same token."""
+    return HoldfastExpected(lambda: client(settings))
+
+
+def centre(settings: cfg.ConfigOpts) -> HoldfastCentre:
+    """Where it says that it lives, and learns which alarm rules hold, by the same token."""
+    return HoldfastCentre(lambda: client(settings))
+
+
+def client(settings: cfg.ConfigOpts) -> Client:
+    file = settings.token_file
+    return Client(
+        settings.api_url,
+        agent=read_password(file) if file else None,
+        timeout_s=settings.api_timeout_s,
+        retries=0,
+    )

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composition root of the host monitor: networks, HA matrix, outbox and sender."""
+
+import importlib.metadata
+import logging
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from oslo_config import cfg
+
+from holdfast.agent.outbox import Heartbeat, Outbox, Sender
+from holdfast.app.daemon import BadSetup, Part
+from holdfast.client.auth import read_password
+from holdfast.client.client import Client
+from holdfast.client.errors import ClientError
+from holdfast.client.reports import HoldfastReports, InstanceHaReports
+from holdfast.conf import hostmonitor
+from holdfast.conf.hostmonitor import INSTANCE_HA
+from holdfast.hostmonitor.matrix import InvalidDocument
+from holdfast.hostmonitor.monitor import HostMonitor, MatrixFile
+from holdfast.hostmonitor.network import NetworkWatch
+from holdfast.model.errors import DriverError, HoldfastError
+from holdfast.ports.membership import Membership
+from holdfast.ports.reports import Reports
+from holdfast.runtime.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from holdfast.db import Store
+
+
+# Networks and who is on them, found by entry point `holdfast.membership`: Consul, the simulated
+# cloud's. Which one a network has is said in its group, [network_<name>].
+
+
+NAMESPACE = "holdfast.membership"
+PORT = "membership"
+
+
+def connect(conf: cfg.ConfigOpts, network: str) -> Membership:
+    """The driver of one network; DriverError where the configuration names none that exists."""
+    wanted = conf[hostmonitor.group(network)].driver
+    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=NAMESPACE)}
+    if wanted not in entries:
+        raise DriverError(
+            PORT,
+            f"[{hostmonitor.group(network)}] driver: there is no {wanted!r}; there are"
+            f" {', '.join(sorted(entries))}",
+            retryable=False,
+        )
+    made: Membership = entries[wanted].load()(conf, network)
+    return made
+
+
+# Puts a host monitor together: what `service.py` is to a manager.
+
+
+LOG = logging.getLogger(__name__)
+
+
+def observer(conf: cfg.ConfigOpts) -> str:
+    """The name under which the monitor of this machine votes."""
+    name: str = conf.hostmonitor.name or socket.gethostname()
+    return name
+
+
+class HostMonitorPart:
+    """All of it: the monitor, what carries its reports, and what says how it is."""
+
+    def __init__(self, conf: cfg.ConfigOpts, reports: Reports, clock: Clock | None = None) -> None:
+        settings = conf.hostmonitor
+        clock = clock or SystemClock()
+        name = observer(conf)
+        try:
+            strategy = MatrixFile(settings.strategy_file, settings.networks)
+            watches = [_watch(conf, name, clock) for name in settings.networks]
+            self._spool = Outbox(settings.spool)
+        except InvalidDocument as error:
+            raise BadSetup(f"{error.message}; `holdfast matrix check` tells more") from error
+        except HoldfastError as error:
+            raise BadSetup(error.message) from error
+        self._courier = Sender(self._spool, reports, clock, observer=name)
+        self._monitor = HostMonitor(
+            name,
+            watches,
+            strategy,
+            self._spool,
+            settings,
+            clock,
+            spooled=self._courier.ring,
+            changed=self._say,
+        )
+        self._heartbeat = Heartbeat(reports, name, self._monitor.view, settings.heartbeat_s, clock)
+        self._parts: Sequence[Part] = (self._courier, self._monitor, self._heartbeat)
+
+    def _say(self) -> None:
+        self._heartbeat.ring()
+
+    def start(self) -> None:
+        for part in self._parts:
+            part.start()
+
+    def stop(self) -> None:
+        for part in reversed(self._parts):
+            part.stop()
+        self._spool.close()
+
+
+def _watch(
+    conf: cfg.ConfigOpts, network: str, clock: Clock
+) -> Callable[[Callable[[], None]], NetworkWatch]:
+    membership = connect(conf, network)
+    return lambda changed: NetworkWatch(membership, conf.hostmonitor, clock, changed)
+
+
+#: In whose name `holdfast up` registers its own monitor.
+UP = "holdfast up"
+
+
+def register_own(store: "Store", name: str) -> None:
+    """Register the monitor in the process of the API; the one that an earlier process registered
+    under another name, when the machine was called so, votes no more."""
+    _now, listed = store.monitors.listed(registered=True)
+    for one in listed:
+        if one.registration and one.registration.by == UP and one.observer != name:
+            store.monitors.unregister(one.observer)
+    store.monitors.register(name, UP)
+
+
+class InHouse:
+    """`ports.reports.Reports` for a monitor in the process of the API and the manager."""
+
+    def __init__(self, store: "Store", ring: Callable[[], None]) -> None:
+        self._store = store
+        self._ring = ring
+
+    def report(self, body: Mapping[str, Any]) -> None:
+        times = {name: datetime.fromisoformat(body[name]) for name in ("since", "observed_at")}
+        self._store.observations.add(str(uuid.uuid4()), {**body, **times})
+        self._ring()
+
+    def view(self, observer: str, body: Mapping[str, Any]) -> None:
+        said = dict(body)
+        self._store.monitors.put(observer, datetime.fromisoformat(said.pop("at")), said)
+
+
+def reports(conf: cfg.ConfigOpts) -> Reports:
+    """To whom it reports, by the configuration."""
+    settings = conf.hostmonitor
+    by_token = settings.report_to != INSTANCE_HA and settings.token_file
+
+    def client() -> Client:
+        if by_token:
+            return Client(
+                settings.api_url,
+                agent=read_password(settings.token_file),
+                timeout_s=settings.api_timeout_s,
+                retries=0,
+            )
+        user, file = settings.api_user, settings.api_password_file
+        return Client(
+            settings.api_url,
+            user=user,
+            password=read_password(file) if user and file else None,
+            timeout_s=settings.api_timeout_s,
+            retries=0,
+        )
+
+    try:
+        client().close()
+    except ClientError as error:
+        raise BadSetup(f"[hostmonitor] {error}") from error
+    if settings.report_to == INSTANCE_HA:
+        return InstanceHaReports(client)
+    if not by_token:
+        name = observer(conf)
+        LOG.warning(
+            "[hostmonitor] token_file is not set: this monitor does not vote; `holdfast monitor"
+            " register %s` prints its token",
+            name,
+        )
+    return HoldfastReports(client)

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composition root of a manager: host status monitors, recovery, publishers, usage monitor."""
+
+import functools
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from oslo_config import cfg
+from stevedore import extension
+
+from holdfast.api.health import MonitorMetrics
+from holdfast.app.daemon import BadSetup
+from holdfast.db import Store
+from holdfast.drivers.fence import connect as connect_fence
+from holdfast.drivers.publishers import connect
+from holdfast.hoststatus import poll
+from holdfast.hoststatus.plugins.guests import GuestNews
+from holdfast.hoststatus.plugins.usage import UsageMonitor
+from holdfast.hoststatus.poll import HostWatch, Watch
+from holdfast.hoststatus.push import Connect, Monitors, report
+from holdfast.jobs.job import Kind
+from holdfast.model.errors import DriverError, HoldfastError
+from holdfast.ports.cloud import Cloud
+from holdfast.ports.fence import Fence
+from holdfast.ports.metrics import Snapshot
+from holdfast.ports.publishers import ALARMS, INSTANCE_HA, NEWS, Sink, heard_by
+from holdfast.ports.recovery import Repair
+from holdfast.ports.reports import Notices
+from holdfast.ports.reports import Tally as NoticeTally
+from holdfast.recovery import alarm_actions, evacuation, guest, host, host_return, intake, votes
+from holdfast.recovery.context import Announce, OwnStep, RecoveryContext
+from holdfast.recovery.events import IncidentPublisher
+from holdfast.runtime.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from holdfast.app.service import Core
+    from holdfast.metrics.plugin_manager import PluginManager
+    from holdfast.metrics.plugin_runner import PluginRunner
+
+
+# Puts the monitors of a manager together: what `service.py` is to a process.
+
+
+class Watching:
+    """`hosts` is the road for whoever else knows something of a host."""
+
+    def __init__(
+        self,
+        core: "Core",
+        cloud: Cloud,
+        *,
+        repair: Repair | None,
+        new_id: Callable[[], str],
+        ring: Callable[[], None],
+    ) -> None:
+        settings, standings = core.conf.monitors, core.store.standings
+        tally = MonitorMetrics(core.metrics.registry, core.clock, standings.by_state)
+        plugins, broken = poll.load(core.conf)
+        report(plugins, broken, settings.enabled, tally)
+        self.hosts = HostWatch(standings, settings, repair=repair, ring=ring)
+        guests = GuestNews(core.store.observations, new_id, ring)
+        watch = Watch(self.hosts, plugins, tally, core.clock, guests=guests.write)
+        self.kinds: dict[str, Kind] = poll.kinds(watch, cloud, settings, standings.now)
+        listener = _listener(core, poll.topics(plugins))
+        self.part = Monitors(watch, standings, settings, listener, ring)
+
+
+def _listener(core: "Core", topics: list[str]) -> Connect | None:
+    """How to listen to Nova; None where there is no Nova, or no broker."""
+    conf = core.conf
+    if conf.cloud.driver == "sim" or not (conf.notifications.transport_url or conf.transport_url):
+        return None
+    return functools.partial(_connect, core, topics)
+
+
+def _connect(core: "Core", topics: list[str], tally: NoticeTally) -> Notices:
+    try:
+        from holdfast.drivers.rabbit.nova_notifications import NovaNotices
+    except ImportError as error:
+        raise DriverError(
+            "notices",
+            f"[monitors] push is on but {error.name} is not installed: pip install"
+            " holdfast[rabbit], or switch it off",
+            retryable=False,
+        ) from error
+    return NovaNotices(core.conf, core.clock, tally, topics=topics)
+
+
+# Puts the recovery of a manager together: what `service.py` is to a process.
+
+
+STEPS = "holdfast.recovery_steps"
+
+
+class Recovering:
+    """The kinds of work of recovery, and what they have at hand."""
+
+    def __init__(
+        self,
+        core: "Core",
+        cloud: Cloud,
+        watch: HostWatch,
+        *,
+        new_id: Callable[[], str],
+        ring: Callable[[], None],
+        announce: Announce,
+    ) -> None:
+        conf = core.conf
+        reservation = conf.reservation
+        self.fence = fence(core)
+        self.desk = RecoveryContext(
+            incidents=core.store.incidents,
+            moves=core.store.vmoves,
+            votes=core.store.votes,
+            cloud=cloud,
+            fence=self.fence,
+            settings=conf.recovery,
+            new_id=new_id,
+            see=watch.see,
+            clock=core.clock,
+            own_steps=own_steps(),
+            ring=ring,
+            announce=announce,
+            freepool=conf.cloud.freepool,
+            repairs=lambda: bool(reservation.repair),
+            mass_failure=lambda: (
+                reservation.mass_failure_few,
+                reservation.mass_failure_some,
+                reservation.mass_failure_many,
+            ),
+        )
+        self.kinds = {**kinds(self.desk), **alarm_actions.kinds(self.desk, core.store.alarms)}
+
+
+def kinds(desk: RecoveryContext) -> dict[str, Kind]:
+    return {
+        name: kind
+        for room in (intake, intake, votes, host, guest, host, evacuation, host_return)
+        for name, kind in room.kinds(desk).items()
+    }
+
+
+def fence(core: "Core") -> Fence:
+    try:
+        return connect_fence(core.conf, core.clock)
+    except HoldfastError as error:
+        raise BadSetup(error.message) from error
+
+
+def own_steps() -> Mapping[str, OwnStep]:
+    """Steps that a site has installed; one that does not load is an error, not a log line."""
+
+    def failed(_manager: Any, entry: Any, error: BaseException) -> None:
+        raise BadSetup(f"recovery step {entry.name} cannot be loaded: {error}") from error
+
+    found: Any = extension.ExtensionManager(STEPS, on_load_failure_callback=failed)
+    return {item.name: item.plugin for item in found}
+
+
+# Puts together who hears what this process writes and does: what `service.py` is to a process.
+
+
+def speak(conf: cfg.ConfigOpts, clock: Clock, store: Store) -> Sequence[Sink]:
+    """Whoever wants to hear. From now on who writes to the store writes down for them what it was;
+    managers tell it."""
+    try:
+        sinks = connect(conf, clock)
+    except DriverError as error:
+        raise BadSetup(error.message) from error
+    store.database.herald = IncidentPublisher(
+        people=heard_by(sinks, NEWS),
+        programs=heard_by(sinks, INSTANCE_HA),
+        boards=heard_by(sinks, ALARMS),
+        host=socket.gethostname(),
+    )
+    return sinks
+
+
+# Puts the usage monitor of a manager together: metric plugins that hear what Nova says.
+
+
+#: A snapshot is a message here, and Nova sends those of a host all at once.
+WAITING: Final = 1000
+#: Of the whole manager.
+RSS_BYTES: Final = 2**30
+
+
+class Plugins:
+    """Nothing is started before the first message: monitors are made whether they are used or
+    not. They end with the process, for nobody tells a monitor that it does."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        settings: Any = conf.monitors
+        self._path: str = settings.metric_plugins_file
+        self.runner: PluginRunner | None = None
+        self.desk: PluginManager | None = None
+
+    def offer(self, snapshot: Snapshot) -> None:
+        if self._path:
+            self._started().offer(snapshot)
+
+    def _started(self) -> "PluginRunner":
+        if self.runner is None:
+            from holdfast.metrics.linux import OwnProcess
+            from holdfast.metrics.plugin_events import PluginLog
+            from holdfast.metrics.plugin_manager import PluginManager
+            from holdfast.metrics.plugin_runner import Limits, PluginRunner
+
+            limits = Limits(waiting=WAITING, rss_bytes=RSS_BYTES)
+            self.runner = PluginRunner(limits, PluginLog(), OwnProcess())
+            self.desk = PluginManager(self.runner, self._path, SystemClock())
+            self.desk.start()
+        return self.runner
+
+
+def monitor(conf: cfg.ConfigOpts) -> UsageMonitor:
+    """The entry point `usage` of holdfast.app.manager."""
+    return UsageMonitor(Plugins(conf).offer, SystemClock())

@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composition root: the core, the manager and the API of one process, from its configuration."""
+
+import errno
+import functools
+import gc
+import logging
+import os
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from oslo_config import cfg
+from stevedore import driver, extension
+
+from holdfast.api import app, health
+from holdfast.api.auth import is_loopback
+from holdfast.api.health import Metrics
+from holdfast.api.request import Route, Services
+from holdfast.api.reservation_v1 import leases as lease_api
+from holdfast.app.daemon import BadSetup
+from holdfast.app.manager import Recovering, Watching, fence, speak
+from holdfast.console.live import Feed
+from holdfast.db import Store
+from holdfast.hoststatus import poll
+from holdfast.jobs import retention
+from holdfast.jobs.job import Kind, never_ending
+from holdfast.jobs.loop import Loop, Runner
+from holdfast.leases import aggregates, auto_lease, hosts, lifecycle, policy, repair
+from holdfast.leases.booking import Leases
+from holdfast.leases.commands import Commands
+from holdfast.leases.events import Announcer
+from holdfast.leases.floatingips import FloatingIps
+from holdfast.leases.hosts import Hosts
+from holdfast.leases.lifecycle import LeaseContext
+from holdfast.leases.policy import Enforcement
+from holdfast.leases.repair import Repairs
+from holdfast.leases.resources.base import Resource
+from holdfast.model.errors import DriverError, HoldfastError
+from holdfast.model.operation import Operation
+from holdfast.ports.cloud import Cloud
+from holdfast.ports.fence import UNKNOWN, Fence
+from holdfast.ports.manager import Manager
+from holdfast.ports.publishers import Sink
+from holdfast.recovery.expected import ExpectedOnHosts, SegmentHosts
+from holdfast.runtime.clock import Clock, SystemClock
+
+LOG = logging.getLogger(__name__)
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+class Core:
+    """What every program has."""
+
+    def __init__(self, conf: cfg.ConfigOpts, clock: Clock | None = None) -> None:
+        self.conf = conf
+        self.clock: Clock = clock or SystemClock()
+        self.store = Store(
+            conf.database.connection,
+            self.clock,
+            pool_size=conf.database.pool_size,
+            timeout_s=conf.database.timeout_s,
+        )
+        self._sinks: Sequence[Sink] | None = None
+        self.metrics = Metrics()
+        self.metrics.watch_open(self.store.operations.open_by_kind)
+
+    def speak(self) -> Sequence[Sink]:
+        """From now on whoever wants to hear is told what is written: what serves or manages."""
+        if self._sinks is None:
+            self._sinks = speak(self.conf, self.clock, self.store)
+        return self._sinks
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def connect_cloud(conf: cfg.ConfigOpts, clock: Clock) -> Cloud:
+    try:
+        found: Any = driver.DriverManager("holdfast.cloud", conf.cloud.driver)
+    except Exception as error:  # stevedore raises what the plugin's import raised
+        raise BadSetup(
+            f"[cloud] driver = {conf.cloud.driver}: cannot be loaded: {error}"
+        ) from error
+    cloud: Cloud = found.driver(conf, clock)
+    return cloud
+
+
+def resources() -> Mapping[str, Resource]:
+    """Every installed resource type; one that does not load is an error, not a log line."""
+
+    def failed(_manager: Any, entry: Any, error: BaseException) -> None:
+        raise BadSetup(f"resource type {entry.name} cannot be loaded: {error}") from error
+
+    found: Any = extension.ExtensionManager(
+        "holdfast.resources", invoke_on_load=True, on_load_failure_callback=failed
+    )
+    return {item.obj.type: item.obj for item in found}
+
+
+def enforcement(core: Core) -> Enforcement:
+    try:
+        return policy.load(core.conf, lambda: core.store.ledger.stock().hosts)
+    except DriverError as error:
+        raise BadSetup(error.message) from error
+
+
+def _repair(now: datetime) -> Operation:
+    """What follows when a host goes out of use or comes back: one row for all of them."""
+    return never_ending(repair.REPAIR, now)
+
+
+class ManagerPart:
+    """Commands and durable work. Several may run side by side on one database."""
+
+    def __init__(self, core: Core, cloud: Cloud, *, serve_rpc: bool = False) -> None:
+        conf = core.conf
+        self.name = conf.manager.name or f"{socket.gethostname()}:{os.getpid()}"
+        self._core = core
+        self.cloud = cloud
+        self._calls = ThreadPoolExecutor(conf.cloud.parallel_calls, thread_name_prefix="call")
+        ledger, operations = core.store.ledger, core.store.operations
+        self._announcer = Announcer(
+            core.speak(), lease_api.view, conf.lease_notifications, core.clock
+        )
+        desk = LeaseContext(
+            ledger=ledger,
+            cloud=cloud,
+            calls=self._calls,
+            resources=resources(),
+            settings=conf.reservation,
+            freepool=conf.cloud.freepool,
+            announcer=self._announcer,
+            enforcement=enforcement(core),
+        )
+        leases = Leases(desk, core.clock, new_id)
+        its_hosts = Hosts(desk, new_id, conf.region)
+        repairs = Repairs(desk, conf.reservation, its_hosts, new_id)
+        self.watching = Watching(core, cloud, repair=_repair, new_id=new_id, ring=self._ring)
+        self.recovering = Recovering(
+            core,
+            cloud,
+            self.watching.hosts,
+            new_id=new_id,
+            ring=self._ring,
+            announce=core.store.database.herald.incident,
+        )
+        self.runner = Runner(
+            operations,
+            self._kinds(desk, leases, repairs),
+            core.clock,
+            owner=self.name,
+            patience=conf.manager,
+            workers=conf.manager.workers,
+            # Longer than any one call that is made in its name.
+            claim_s=max(
+                conf.manager.claim_s,
+                conf.cloud.call_timeout_s + 5,
+                self.recovering.fence.call_timeout_s + 5,
+            ),
+            heard=core.metrics.ended,
+        )
+        self.loop = Loop(operations, self.runner, core.clock, conf.manager)
+        self.commands = Commands(
+            leases,
+            its_hosts,
+            FloatingIps(ledger, cloud),
+            repairs,
+            operations,
+            core.clock,
+            name=self.name,
+            ring=self.loop.ring,
+            patience_s=lambda: min(10.0, conf.rpc_timeout * 0.7),
+            know_host=SegmentHosts(core.store.segments, cloud, conf.region).know,
+            expected=ExpectedOnHosts(core.store.incidents, cloud),
+        )
+        self._serve_rpc = serve_rpc
+        self._stopped = threading.Event()
+        self._getting_ready = threading.Thread(target=self._ready, name="ready", daemon=True)
+        self._rpc: Any = None
+
+    def _kinds(self, desk: LeaseContext, leases: Leases, repairs: Repairs) -> Mapping[str, Kind]:
+        """All durable work that a manager does."""
+        conf = self._core.conf
+        return {
+            **lifecycle.kinds(desk),
+            **hosts.host_kinds(desk),
+            **desk.announcer.kinds(),
+            **desk.enforcement.kinds(),
+            **repair.kinds(repairs, conf.reservation),
+            **aggregates.reconcile_kinds(desk, conf.reservation),
+            **aggregates.resync_kinds(desk),
+            **hosts.refresh_kinds(desk, conf.reservation),
+            **auto_lease.kinds(desk, conf.reservation, leases.create),
+            **retention.kinds(self._core.store.tidy, conf.manager),
+            **self.watching.kinds,
+            **self.recovering.kinds,
+        }
+
+    def start(self) -> None:
+        # Many threads that mostly wait: one that holds a lock must not wait 5 ms for its turn.
+        sys.setswitchinterval(0.0005)
+        self._getting_ready.start()
+        self.loop.start()
+        self.watching.part.start()
+        if self._serve_rpc:
+            rabbit = _rabbit()
+            now = self._core.store.database.now
+            self._rpc = rabbit.Server(self._core.conf, self.commands, now, self.name)
+            self._rpc.start()
+        LOG.info("manager %s started", self.name)
+
+    def _ring(self) -> None:
+        """There is a loop by the time anybody calls."""
+        self.loop.ring()
+
+    def _ready(self) -> None:
+        """What can wait for the database without keeping anybody waiting."""
+        store = self._core.store
+        while not self._stopped.is_set():
+            try:
+                now = store.database.now()
+                for chore in (
+                    repair.REPAIR,
+                    aggregates.RECONCILE,
+                    aggregates.TELL,
+                    hosts.REFRESH,
+                    auto_lease.SWEEP,
+                    retention.TIDY,
+                    poll.POLL,
+                ):
+                    store.operations.ensure(never_ending(chore, now))
+                began = self._core.clock.monotonic()
+                stock = store.ledger.stock()
+                stock.lay_out()  # and numpy with it: nobody who asks waits for that
+                gc.collect()
+                gc.freeze()  # most of it stays: looking through it again and again takes 0.1 s
+                took = self._core.clock.monotonic() - began
+                LOG.info("%s hosts and their leases read in %.1f s", len(stock.hosts), took)
+                return
+            except HoldfastError as error:
+                LOG.warning("getting ready: %s", error.message)
+                self._core.clock.wait(self._stopped, 1.0)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._rpc is not None:
+            self._rpc.stop()
+        self.watching.part.stop()
+        self.loop.stop()
+        if self._getting_ready.is_alive():
+            self._getting_ready.join()
+        self._announcer.close()
+        self._calls.shutdown(wait=True)
+        self.cloud.close()
+        LOG.info("manager %s stopped", self.name)
+
+
+class Server:
+    """cheroot on its own threads."""
+
+    def __init__(self, host: str, port: int, application: Any, threads: int) -> None:
+        from cheroot import wsgi
+
+        self._server = wsgi.Server(
+            (host, port),
+            application,
+            numthreads=threads,
+            server_name="holdfast",
+            request_queue_size=128,
+            timeout=30,
+            shutdown_timeout=5,
+        )
+        # What cheroot takes in before our own limit can say no (one chunk of a chunked body).
+        self._server.max_request_body_size = 16 * 1024 * 1024
+        self._server.max_request_header_size = 64 * 1024  # with the line that names the address
+        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
+
+    def bind(self) -> None:
+        """Take the address, before anything else is done; BadSetup when that is not possible."""
+        try:
+            self._server.prepare()
+        except OSError as error:
+            host, port = self._server.bind_addr[:2]
+            why = "it is in use" if f"[Errno {errno.EADDRINUSE}]" in str(error) else str(error)
+            raise BadSetup(
+                f"cannot listen on {host}:{port}: {why}; stop the other program or choose"
+                " another port"
+            ) from error
+
+    def start(self) -> None:
+        if not self._server.ready:
+            self.bind()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+
+
+def api_services(
+    core: Core,
+    manager: Manager,
+    *,
+    loop_age_s: Callable[[], float] | None = None,
+    ring: Callable[[], None] = lambda: None,
+) -> Services:
+    core.speak()
+    return Services(
+        conf=core.conf,
+        store=core.store,
+        manager=manager,
+        clock=core.clock,
+        new_id=new_id,
+        loop_age_s=loop_age_s,
+        ring=ring,
+        read_power=functools.partial(_read_power, core, functools.cache(lambda: fence(core))),
+        sim=functools.cache(lambda: _simulator(core)) if core.conf.cloud.driver == "sim" else None,
+        feed=Feed(core.store.changes.look, core.clock, core.conf.console.streams),
+    )
+
+
+def _read_power(core: Core, fences: Callable[[], Fence], host: str) -> str:
+    """Unknown where the fence cannot be read from here, for whatever reason."""
+    try:
+        return fences().power(host)
+    except (HoldfastError, BadSetup) as error:
+        LOG.warning("the power of %s cannot be read: %s", host, error)
+        return UNKNOWN
+
+
+def _simulator(core: Core) -> Any:
+    """Opened when first asked for: a server that forks must not share its connection."""
+    from holdfast.drivers.sim.simulator import Simulator
+
+    return Simulator(core.conf.sim.database, core.clock)
+
+
+def application(core: Core, services: Services, routes: Sequence[Route] | None = None) -> Any:
+    return app.build(services, core.metrics, routes)
+
+
+def check_bind(conf: cfg.ConfigOpts, host: str) -> None:
+    """noauth makes every caller an admin: it must not be reachable from elsewhere."""
+    if conf.auth_strategy == "noauth" and not is_loopback(host):
+        raise BadSetup(
+            f"refusing to listen on {host}: auth_strategy is noauth, which makes every caller an"
+            " admin, so only loopback addresses are possible. Use --host 127.0.0.1, or set"
+            " auth_strategy to http_basic or keystone"
+        )
+
+
+def check_auth(conf: cfg.ConfigOpts) -> None:
+    """Refuse to start where nobody could ever log in."""
+    if conf.auth_strategy != "http_basic":
+        return
+    for name in ("htpasswd_file", "users_file"):
+        path = conf.auth[name]
+        if not os.access(path, os.R_OK):
+            raise BadSetup(f"[auth] {name}: {path} cannot be read, and http_basic needs it")
+
+
+def health_server(core: Core, manager: ManagerPart) -> Server | None:
+    """Where a manager without an API serves /livez, /readyz and /metrics."""
+    conf = core.conf
+    if not conf.manager.health_port:
+        return None
+    # Asked through the broker like anybody would: a manager that cannot be reached is not ready.
+    remote = _rabbit().remote(conf, core.store.database.now)
+    services = api_services(core, remote, loop_age_s=manager.loop.age_s)
+    application_ = application(core, services, health.routes(core.metrics))
+    return Server(conf.manager.health_host, conf.manager.health_port, application_, threads=2)
+
+
+def need_broker(conf: cfg.ConfigOpts) -> None:
+    if not conf.transport_url:
+        raise BadSetup(
+            "transport_url is not set: API and managers as separate programs need a message broker."
+            " Set it (rabbit://user:secret@host:5672//), or run `holdfast up`: all in one process"
+        )
+
+
+def check_schema(core: Core) -> None:
+    """Refuse to work on a database that `holdfast db sync` has not brought here."""
+    from holdfast.db import migrations
+
+    found, wanted = migrations.version(core.store.database), migrations.head()
+    if found != wanted:
+        raise BadSetup(
+            f"the database is at {found or 'nothing'} and this version needs {wanted}:"
+            " run `holdfast db sync` first"
+        )
+
+
+class Api(NamedTuple):
+    application: Any
+    quiet: Callable[[], None]  # ends what stays open, before the server is stopped
+    close: Callable[[], None]
+
+
+def api_application(conf: cfg.ConfigOpts) -> Api:
+    """The API alone, its managers behind the broker; and what closes it."""
+    need_broker(conf)
+    core = Core(conf)
+    remote = _rabbit().remote(conf, core.store.database.now)
+
+    services = api_services(core, remote)
+
+    def close() -> None:
+        remote.close()
+        core.close()
+
+    return Api(application(core, services), services.feed.stop, close)
+
+
+def _rabbit() -> Any:
+    try:
+        from holdfast.drivers.rabbit import rpc
+    except ImportError as error:
+        raise BadSetup(
+            f"transport_url is set but {error.name} is not installed: pip install holdfast[rabbit]"
+        ) from error
+    return rpc

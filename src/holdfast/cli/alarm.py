@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""holdfast alarms list | show | ack | silence | end"""
+
+import argparse
+from datetime import timedelta
+
+from holdfast import cli
+from holdfast.cli import ListCommand, ShowCommand, Table, one, rows
+
+COLUMNS = (
+    *("id", "severity", "state", "rule", "host", "name", "value", "threshold", "fired_at"),
+    *("acked_by", "silent_until"),
+)
+STATES = ("firing", "no_data", "ok")
+
+
+class List(ListCommand):
+    """List the alarms that stand, the newest first: of your project's servers, or, for
+    administrators, of all hosts and servers."""
+
+    example = """  holdfast alarms list
+  holdfast alarms list --host cmp-07 --all"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("--host", help="seen on this host")
+        add("--rule", metavar="ID", help="of this rule")
+        add("--project", metavar="ID", help="of this project's servers; for administrators")
+        add("--state", choices=STATES, help="only in this state")
+        add("--all", action="store_true", help="also those that are over")
+        add("--limit", type=int, metavar="N", help="so many at most; default: 100")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        names = ("host", "rule", "project", "state", "all", "limit")
+        wanted = {name: getattr(parsed_args, name) for name in names}
+        return rows(COLUMNS, self.client.alarms.list(**wanted))
+
+
+class _One(ShowCommand):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("alarm", help="its id")
+        return parser
+
+
+class Show(_One):
+    """Show an alarm, with all that the agent said of it."""
+
+    example = "  holdfast alarms show 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        return one(self.client.alarms.show(parsed_args.alarm))
+
+
+class Ack(_One):
+    """Say that you take care of an alarm: it is not told again until it is over."""
+
+    example = "  holdfast alarms ack 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        return one(self.client.alarms.acknowledge(parsed_args.alarm))
+
+
+class Silence(_One):
+    """Have nothing told of an alarm for a while, nor of the next ones of the same rule about the
+    same; what they ask for is not done either. One that still stands after that is told, and what
+    it asks for is done."""
+
+    example = """  holdfast alarms silence 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b --for 4h
+  holdfast alarms silence 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b --end"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        end = parser.add_mutually_exclusive_group(required=True)
+        end.add_argument("--for", dest="lasts", type=cli.span, metavar="LENGTH", help="2h, 1d")
+        end.add_argument("--end", action="store_true", help="let it be told again")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        lasts = timedelta() if parsed_args.end else parsed_args.lasts
+        return one(self.client.alarms.silence(parsed_args.alarm, lasts))
+
+
+class End(_One):
+    """Say that an alarm is over though its agent does not, as of a host that is no more. Who was
+    told of it is told so, its incident is closed, and its host may be used again. An agent that
+    goes on to say it raises it again."""
+
+    example = "  holdfast alarms end 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        return one(self.client.alarms.end(parsed_args.alarm))

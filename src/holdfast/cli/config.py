@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast config sample`: every option with its help and default, from the options themselves."""
+
+import argparse
+import io
+import sys
+from typing import Any
+
+from cliff.command import Command
+from cliff.show import ShowOne
+
+from holdfast import conf as configuration
+from holdfast.cli import Base
+
+
+def sample() -> str:
+    from oslo_config import cfg, generator
+
+    conf = cfg.ConfigOpts()
+    generator.register_cli_opts(conf)
+    conf(["--namespace", "holdfast", "--namespace", "oslo.log"], default_config_files=[])
+    text = io.StringIO()
+    generator.generate(conf, output_file=text)
+    return text.getvalue()
+
+
+class Sample(Base, Command):
+    """Print a sample configuration file: every option with its help and default."""
+
+    example = "  holdfast config sample > holdfast.conf"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--output", metavar="FILE", help="write here instead of to the screen")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        text = sample()
+        if parsed_args.output:
+            with open(parsed_args.output, "w") as file:
+                file.write(text)
+        else:
+            sys.stdout.write(text)
+
+
+# `holdfast db sync` and `db version`: the schema of the configured database.
+
+
+def config_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        action="append",
+        help="configuration file (default: holdfast.conf in /etc/holdfast or ~/.holdfast)",
+    )
+
+
+class Sync(Base, Command):
+    """Bring the database to the version of this program. Safe to repeat."""
+
+    example = "  holdfast db sync --config /etc/holdfast/holdfast.conf"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        config_option(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        from holdfast.app.service import Core
+        from holdfast.db import migrations
+
+        conf = configuration.load([], parsed_args.config)
+        conf.set_override("timeout_s", 0, group="database")  # a migration may take its time
+        core = Core(conf)
+        try:
+            print(migrations.sync(core.store.database))
+        finally:
+            core.close()
+
+
+class Version(Base, ShowOne):
+    """Show the version the database is at, and the one this program needs."""
+
+    example = "  holdfast db version -f json"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        config_option(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        from holdfast.app.service import Core
+        from holdfast.db import migrations
+
+        core = Core(configuration.load([], parsed_args.config))
+        try:
+            found, wanted = migrations.version(core.store.database), migrations.head()
+        finally:
+            core.close()
+        self.exit_code = 0 if found == wanted else 1
+        advice = "none" if found == wanted else "run `holdfast db sync`"
+        return ("database", "program", "to_do"), (found or "empty", wanted, advice)

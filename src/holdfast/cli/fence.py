@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast fence`: can the power of every host be cut, and cutting it by hand.
+
+It runs here, with the configuration's devices file, and needs no server of ours: for the night in
+which nothing else works.
+"""
+
+import argparse
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oslo_config import cfg
+from sqlalchemy.engine import make_url
+
+from holdfast import conf as configuration
+from holdfast.cli import Base, ListCommand, ShowCommand, Table, one, rows
+from holdfast.cli.config import config_option
+from holdfast.model.errors import DriverError, HoldfastError, NotFound
+from holdfast.ports.fence import OFF, ON, UNKNOWN
+from holdfast.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from holdfast.drivers.fence.fences import Fences
+
+PARALLEL = 32
+POLL_S = 0.5
+
+
+class Check(ListCommand):
+    """Read the power state of every device, and say which cannot be used and why. Nothing is
+    switched.
+
+    Without hosts: all that the devices file names, and all that Holdfast knows.
+    Exit code: 0 all can be read, 1 some cannot, or have no device.
+    """
+
+    example = """\
+  holdfast fence check --config /etc/holdfast/holdfast.conf
+  holdfast fence check cmp-1 cmp-2 -f json"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        config_option(parser)
+        parser.add_argument("hosts", nargs="*", metavar="HOST", help="these only")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        conf = configuration.load([], parsed_args.config)
+        with _fences(conf) as fences:
+            hosts = parsed_args.hosts or self._all(conf, fences)
+            with ThreadPoolExecutor(PARALLEL) as pool:
+                found = list(pool.map(lambda host: read_power(fences, host), hosts))
+        self.exit_code = int(any(row["power"] not in (ON, OFF) for row in found))
+        return rows(("host", "driver", "device", "power", "took_s", "why"), found)
+
+    def _all(self, conf: cfg.ConfigOpts, fences: "Fences") -> Sequence[str]:
+        book = fences.book()
+        known = set(book.names())
+        try:
+            known |= set(_enrolled(conf))
+        except HoldfastError as error:
+            self.app.LOG.warning("only what the file names: %s", error.message)
+        for device in book.devices:
+            if device.many and not any(device.covers(host) for host in known):
+                self.app.LOG.warning("%s fits no host that is known: name some", device.hosts)
+        return sorted(known)
+
+
+class Status(ShowCommand):
+    """Read the power state of one host, now, from its device.
+
+    Exit code: 0 it is on or off, 1 nobody can tell.
+    """
+
+    example = "  holdfast fence status cmp-1 --config /etc/holdfast/holdfast.conf"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        config_option(parser)
+        parser.add_argument("host", metavar="HOST")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        conf = configuration.load([], parsed_args.config)
+        with _fences(conf) as fences:
+            found = read_power(fences, parsed_args.host)
+        self.exit_code = int(found["power"] not in (ON, OFF))
+        return one(found)
+
+
+class Switch(Base):
+    """Ask, then read until it is so: the device's word alone is no proof."""
+
+    wanted = ""
+    means = ""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        config_option(parser)
+        parser.add_argument("host", metavar="HOST")
+        parser.add_argument("--yes", action="store_true", help="it is meant: without it nothing is")
+        parser.add_argument(
+            "--wait",
+            type=float,
+            default=60.0,
+            metavar="S",
+            help="so long the device may take until it reads so (default 60)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        host, clock = parsed_args.host, SystemClock()
+        conf = configuration.load([], parsed_args.config)
+        with _fences(conf) as fences:
+            device = fences.device(host)
+            where = device.of(host).address or device.agent
+            what = f"{host} ({' '.join(filter(None, (device.driver, where)))})"
+            if not parsed_args.yes:
+                raise RuntimeError(f"{self.means.format(what)}; say --yes if you mean it")
+            began = clock.monotonic()
+            getattr(fences, self.wanted)(host)
+            state = self._read(fences, host)
+            while state != self.wanted and clock.monotonic() - began < parsed_args.wait:
+                clock.wait(threading.Event(), POLL_S)
+                state = self._read(fences, host)
+        took = clock.monotonic() - began
+        if state != self.wanted:
+            raise RuntimeError(
+                f"{what} took the order and reads {state} after {took:.0f} s: it is not proven to"
+                f" be {self.wanted}"
+            )
+        self.app.stdout.write(f"{host} is {self.wanted}, read back after {took:.1f} s\n")
+
+    def _read(self, fences: "Fences", host: str) -> str:
+        """What it reads; a device that is busy switching may not answer for a moment."""
+        try:
+            return fences.power(host)
+        except DriverError as error:
+            if not error.retryable:
+                raise
+            self.app.LOG.warning("%s", error.message)
+            return UNKNOWN
+
+
+class Off(Switch):
+    """Cut the power of a host, hard and at once, and read it back.
+
+    Exit code: 0 only when the device reads off.
+    """
+
+    example = "  holdfast fence off cmp-1 --yes --config /etc/holdfast/holdfast.conf"
+    wanted = OFF
+    means = "this cuts the power of {} at once, with everything that runs on it"
+
+
+class On(Switch):
+    """Switch the power of a host on, and read it back.
+
+    Exit code: 0 only when the device reads on.
+    """
+
+    example = "  holdfast fence on cmp-1 --yes --config /etc/holdfast/holdfast.conf"
+    wanted = ON
+    means = "this switches {} on"
+
+
+def read_power(fences: "Fences", host: str) -> Mapping[str, Any]:
+    """One host's device and what it reads; what fails is a sentence in the row."""
+    clock = SystemClock()
+    row: dict[str, Any] = {"host": host, "driver": "", "device": "", "power": UNKNOWN}
+    began = clock.monotonic()
+    try:
+        device = fences.device(host)
+        row |= {"driver": device.driver, "device": device.of(host).address or device.agent}
+        row["power"] = fences.power(host)
+        why = _why_unknown(device.driver) if row["power"] == UNKNOWN else ""
+    except NotFound as error:
+        why = error.message
+    except HoldfastError as error:
+        why = error.message.removeprefix("fence: ")
+    return row | {"took_s": round(clock.monotonic() - began, 2), "why": why}
+
+
+def _why_unknown(driver: str) -> str:
+    if driver == "none":
+        return "driver none: nothing proves that it is off"
+    return "the device does not say"
+
+
+@contextlib.contextmanager
+def _fences(conf: cfg.ConfigOpts) -> Iterator["Fences"]:
+    from holdfast.drivers.fence import connect
+
+    try:
+        fences = connect(conf, SystemClock())
+    except HoldfastError as error:
+        raise RuntimeError(error.message) from error
+    try:
+        with contextlib.closing(fences):
+            yield fences
+    except HoldfastError as error:
+        raise RuntimeError(error.message) from error
+
+
+def _enrolled(conf: cfg.ConfigOpts) -> Sequence[str]:
+    """Hosts that Holdfast knows; none where there is no database yet."""
+    from holdfast.db import Store
+
+    url = make_url(conf.database.connection)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
+        return ()
+    with contextlib.closing(Store(conf.database.connection, SystemClock())) as store:
+        return [host.name for host in store.standings.watched()]

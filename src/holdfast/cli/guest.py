@@ -1,0 +1,669 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast guests list | watch | simulate | status`: what the agent of this host sees, live. They
+ask the agent itself, by its socket, and no server."""
+
+import argparse
+import contextlib
+import json
+import shlex
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cliff.command import Command
+from oslo_config import cfg
+
+from holdfast import conf as configuration
+from holdfast.agent import guest_filters, guest_store, processes
+from holdfast.agent.expected import Difference, HostComparison, compare, differences
+from holdfast.agent.guest_filters import BadFilter, Filter, Rule
+from holdfast.agent.guest_state import GuestEvent
+from holdfast.agent.processes import BadServices, Service
+from holdfast.app import agent
+from holdfast.cli import Base, Lines, ListCommand, Table, rows, typed
+from holdfast.cli.matrix import listed
+from holdfast.client import admin, dates
+from holdfast.client.errors import ClientError, NotReachable
+from holdfast.drivers import connect_guests
+from holdfast.model.errors import HoldfastError, InvalidInput
+from holdfast.model.host import normalise
+from holdfast.ports.guests import KINDS, Guest
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.documents import MAX_BYTES
+
+# What an agent says about its guests, as lines for people.
+
+
+Said = Mapping[str, Any]
+#: A report that waits for longer is a matter for people.
+LATE_S = 60.0
+
+
+def fault_line(said: Said) -> str:
+    """io_error pause vda: recover in 12 s"""
+    what = _words(said, "event", "detail", "reason", "disk")
+    if said["over"]:
+        then = f"was {said['told']}, and is over"
+    elif said["due_s"] is not None:
+        then = f"{said['do']} in {said['due_s']:.0f} s"
+    else:
+        then = f"told as {said['told']}" if said["told"] else said["do"]
+    return f"{what}: {then}"
+
+
+def warnings(said: Said) -> Iterator[str]:
+    host = said["host"]
+    if said["deaf"]:
+        yield f"the agent of {host} does not hear the hypervisor: {said['deaf']}"
+    if said["stuck"]:
+        yield f"the agent of {host} cannot go on: {said['stuck']}"
+    if said["filters_problem"]:
+        yield f"the filter file is not in force, what was before it is: {said['filters_problem']}"
+    yield from losses(said)
+
+
+def losses(said: Said) -> Iterator[str]:
+    """Of what is measured; agents before that say nothing of it."""
+    for name, why in sorted(said.get("troubles", {}).items()):
+        yield f"{name} of the agent of {said['host']} does not work: {why}"
+    if said.get("alarms_lost"):
+        yield f"{said['alarms_lost']} alarms could not be written down and are lost"
+
+
+def undelivered(said: Said) -> Iterator[str]:
+    """Reports that wait for longer than a delivery takes, and those that were put aside."""
+    backlog = said["spool"]
+    if backlog["put_aside"] or (backlog["oldest_s"] or 0) > LATE_S:
+        yield f"the agent of {said['host']}: {outbox_line(backlog)}"
+
+
+def outbox_line(said: Said) -> str:
+    aside = f"; {said['put_aside']} were not taken and put aside" if said["put_aside"] else ""
+    if not said["waits"]:
+        return f"all is delivered{aside}"
+    return f"{said['waits']} reports wait, the oldest for {said['oldest_s'] or 0:.0f} s{aside}"
+
+
+def well(said: Said) -> str:
+    knows = f"the agent of {said['host']} hears the hypervisor and knows {said['guests']} guests"
+    return f"{knows}; {outbox_line(said['spool'])}"
+
+
+def why_nothing(said: Said) -> Iterator[str]:
+    """If nothing is told, what became of each event."""
+    if said["told"]:
+        return
+    if not said["judged"]:
+        yield "nothing would be told"
+    for one in said["judged"]:
+        yield f"nothing would be told of {one['guest']}: {_why_not(one)}"
+
+
+def _why_not(judged: Said) -> str:
+    if not judged["sign"]:
+        return f"this means nothing for a guest that is {judged['life']}"
+    if judged["told"]:
+        return f"it was told as {judged['told']} already, and that is not over"
+    return f"{judged['sign']} is {_verdict(judged)}"
+
+
+def _verdict(said: Said) -> str:
+    done = {"recover": "to be recovered", "report": "to be noted", "ignore": "ignored"}[said["do"]]
+    later = f" after {said['after_s']:g} s" if said["after_s"] else ""
+    by = f" by {said['rule']}" if said["rule"] != "no rule" else ", for no rule speaks of it"
+    return f"{done}{later}{by}"
+
+
+def event_lines(item: Said, now: datetime) -> str:
+    """12:00:00.123 told     web-1: failed: stopped failed, by defaults line 6: …"""
+    record = item.get("record", {})
+    at = datetime.fromisoformat(record["at"]).astimezone(UTC) if record else now
+    line = _NEWS.get(item["what"], str)(item)
+    return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d} {item['what']:<8} {line}"
+
+
+def _standing(item: Said) -> str:
+    return f"{item['host']}: {_guests(item['record']['guests'])}"
+
+
+def _event(item: Said) -> str:
+    record = item["record"]
+    return f"{record['name']}: {_words(record, 'kind', 'detail', 'reason', 'disk', 'path')}"
+
+
+def _reading(item: Said) -> str:
+    return _guests(item["record"]["guests"])
+
+
+def _guests(guests: list[Said]) -> str:
+    states = [one["state"] for one in guests]
+    each = [f"{states.count(state)} {state}" for state in sorted(set(states))]
+    return f"{len(guests)} guests" + (f": {', '.join(each)}" if each else "")
+
+
+def _judged(item: Said) -> str:
+    return f"{item['guest']}: {item['sign']} is {_verdict(item)}"
+
+
+def _told(item: Said) -> str:
+    what = _words(item, "event", "detail", "reason", "disk")
+    marked = " (simulated)" if item["simulated"] else ""
+    rule = f", by {item['rule']}" if item["rule"] else ""  # that it runs again is no rule's word
+    return f"{item['guest']}: {item['state']}{marked}: {what}{rule}"
+
+
+def _delivery(item: Said) -> str:
+    why = f": {item['why']}" if item["why"] else ""
+    return f"{item['guest'] or item['subject']}: {item['state']}: {item['outcome']}{why}"
+
+
+_NEWS: Mapping[str, Callable[[Said], str]] = {
+    "standing": _standing,
+    "event": _event,
+    "reading": _reading,
+    "verdict": _judged,
+    "told": _told,
+    "delivery": _delivery,
+}
+
+
+def _words(said: Said, *names: str) -> str:
+    return " ".join(str(said[name]) for name in names if said.get(name))
+
+
+#: A program that dies of something else ends with 1, so that is nobody's answer.
+DEAF, AWAY = 10, 2
+_GUEST = (
+    *("name", "uuid", "life", "reason", "since_at", "project", "flavor", "ha", "heartbeat"),
+    "trouble",
+)
+_TOLD = ("after_s", "guest", "state", "event", "detail", "reason", "disk", "rule")
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config-file",
+        "--config",
+        dest="config",
+        metavar="FILE",
+        action="append",
+        help="the agent's configuration file (default: holdfast.conf in /etc/holdfast or "
+        "~/.holdfast)",
+    )
+
+
+class Asking(Base):
+    """Knows where the agent is."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--socket", metavar="PATH", help="the agent's socket; default: [agent] socket"
+        )
+        add_config(parser)
+        return parser
+
+    def place(self, args: argparse.Namespace) -> str:
+        if args.socket:
+            return str(args.socket)
+        try:
+            return str(configuration.load([], args.config).agent.socket)
+        except cfg.Error as error:
+            raise InvalidInput(f"{error}: name the agent's socket with --socket") from error
+
+
+class Faults(Lines):
+    def line(self, value: Any) -> str:
+        return fault_line(value)
+
+
+class List(Asking, ListCommand):
+    """List the guests of this host as its agent knows them, and what it thinks of them.
+
+    `trouble` is what is not over: what it is, and whether it was told or in how many seconds it
+    will be. JSON and YAML have everything, with the rules, the traces and the metadata.
+    """
+
+    example = """  holdfast guests list
+  holdfast guests list -f json --socket /run/holdfast/agent.sock"""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        said = admin.ask(self.place(parsed_args), "guests.list", timeout_s=10.0)
+        for warning in warnings(said):
+            self.app.LOG.warning(warning)
+        self.say(outbox_line(said["spool"]))
+        found = [{**one, "since_at": one.pop("since")} for one in said["guests"]]
+        if parsed_args.formatter in ("json", "yaml"):
+            return rows((*_GUEST, "persistent", "metadata"), found)
+        columns, values = rows(_GUEST, found)
+        return columns, [(*row[:-1], Faults(row[-1].machine_readable())) for row in values]
+
+
+class Watch(Asking, Command):
+    """Show what happens to the guests of this host while it happens, until Ctrl-C.
+
+    A line for each event, each reading of all guests, each verdict of the filters, all that is
+    told and each try to deliver it. With --json the events and readings alone, as lines that
+    `holdfast guests filters test` replays; the first is how things stood. Who reads too slowly
+    misses some, which is said. Ends with 1 if the agent ends.
+    """
+
+    example = """  holdfast guests watch
+  holdfast guests watch --guest web-1 --for 60
+  holdfast guests watch --json > monday.jsonl"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--for", dest="seconds", type=_seconds, metavar="SECONDS", help="end after so long"
+        )
+        parser.add_argument("--guest", metavar="NAME|UUID", help="of this guest alone")
+        parser.add_argument("--json", action="store_true", help="a recording, as lines of JSON")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        until = None
+        if parsed_args.seconds is not None:
+            until = dates.monotonic() + parsed_args.seconds
+        args = {"guest": parsed_args.guest} if parsed_args.guest else {}
+        for item in admin.stream(self.place(parsed_args), "guests.watch", args):
+            if item is not None:
+                self._show(item, parsed_args)
+            if until is not None and dates.monotonic() >= until:
+                return
+
+    def _show(self, item: Mapping[str, Any], asked: argparse.Namespace) -> None:
+        if item["what"] == "missed":
+            count = item["count"]
+            self.app.LOG.warning("%d things were missed here: they came faster than we read", count)
+            return
+        if item["what"] == "standing" and asked.guest and not item["record"]["guests"]:
+            self.say(f"the agent knows no guest {asked.guest} yet")
+        if not asked.json:
+            line = event_lines(item, dates.now())
+        elif "record" in item:
+            line = json.dumps(item["record"])
+        else:
+            return
+        print(line, file=self.app.stdout, flush=True)
+
+
+class Simulate(Asking, ListCommand):
+    """Show what would be told if something happened to a guest now, and by which rule.
+
+    The agent asks its filters with a copy of what it remembers: nothing changes and nobody is told.
+    With --for-real Holdfast is told, at once and marked as simulated, and does what it does about a
+    failure; of the guest it asks the cloud as always. What the agent remembers stays as it is.
+    """
+
+    example = """  holdfast guests simulate --guest web-1 --event lifecycle --detail crashed
+  holdfast guests simulate --guest web-1 '{"kind": "io_error", "detail": "pause", "disk": "vda"}'
+  holdfast guests simulate monday.jsonl
+  holdfast guests simulate --guest web-1 --event watchdog --detail poweroff --for-real"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add(
+            "record",
+            nargs="?",
+            help="an event as JSON, or a file with one to a line (- is stdin), as docs/guests.md "
+            "says; time, uuid and name may be left out",
+        )
+        add("--guest", metavar="NAME|UUID", help="to whom it happens")
+        add("--event", choices=KINDS, help="what kind of event")
+        for name in ("detail", "reason", "disk", "path"):
+            add(f"--{name}", help=f"its {name}")
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")
+        how.add_argument("--for-real", action="store_true", help="tell Holdfast")
+        add("--yes", action="store_true", help="do not ask before Holdfast is told")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        place = self.place(parsed_args)
+        args: dict[str, Any] = {"records": _records(parsed_args)}
+        if parsed_args.guest:
+            args["guest"] = parsed_args.guest
+        said = admin.ask(place, "guests.simulate", args, timeout_s=10.0)
+        if parsed_args.for_real and said["told"]:
+            self._confirm(parsed_args, said["told"])
+            said = admin.ask(place, "guests.simulate", {**args, "for_real": True}, timeout_s=10.0)
+            self.say(f"Holdfast is told, as simulated on {said['host']}: `holdfast incident list`")
+        for line in why_nothing(said):
+            self.say(line)
+        return rows(_TOLD, said["told"])
+
+    def _confirm(self, asked: argparse.Namespace, told: Sequence[Mapping[str, Any]]) -> None:
+        if asked.yes:
+            return
+        for one in told:
+            what = "would be recovered" if one["state"] == "failed" else "would be noted"
+            self.app.LOG.warning("%s %s", one["guest"], what)
+        if not sys.stdin.isatty():
+            raise InvalidInput("Holdfast would act on this; say --yes if you mean it")
+        if input("Tell Holdfast, which acts on it? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise InvalidInput("nothing was told")
+
+
+class Status(Asking, Command):
+    """Say whether the agent of this host runs and hears the hypervisor, within 5 seconds.
+
+    Reports that wait to be delivered are counted, with the age of the oldest, and so are those that
+    Holdfast did not take and the agent put aside; they do not change the exit code.
+
+    Exit code: 0 it does, 10 it runs but hears nothing or cannot go on, 2 it cannot be reached. With
+    --quiet only the exit code and what is wrong.
+    """
+
+    example = """  holdfast guests status
+  holdfast -q guests status --socket /run/holdfast/agent.sock"""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        try:
+            said = admin.ask(self.place(parsed_args), "status")
+        except (NotReachable, HoldfastError) as error:
+            self.exit_code = AWAY
+            self.app.LOG.error("%s", error)
+            return
+        for line in undelivered(said):
+            self.app.LOG.warning("%s", line)
+        if said["deaf"] or said["stuck"]:
+            self.exit_code = DEAF
+            for line in warnings(said):
+                self.app.LOG.error("%s", line)
+            return
+        for line in losses(said):
+            self.app.LOG.warning("%s", line)
+        if self.app.options.verbose_level > 0:
+            self.app.stdout.write(well(said) + "\n")
+
+
+def _records(asked: argparse.Namespace) -> list[Any]:
+    fields = {name: getattr(asked, name) for name in ("detail", "reason", "disk", "path")}
+    given = {name: value for name, value in fields.items() if value}
+    if asked.event:
+        if asked.record:
+            raise InvalidInput("an event is described by options or by JSON, not by both")
+        return [{"kind": asked.event, **given}]
+    if not asked.record or given:
+        raise InvalidInput("say what happens: --event KIND, or an event as JSON")
+    found = []
+    for number, line in enumerate(_lines(asked.record), 1):
+        try:
+            if line.strip():
+                found.append(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"line {number} is no JSON: {error}") from error
+    return found
+
+
+def _lines(said: str) -> Sequence[str]:
+    if said.lstrip().startswith("{"):
+        return [said]
+    try:
+        if said == "-":
+            return sys.stdin.read().splitlines()
+        with open(said, encoding="utf-8") as file:
+            return file.read().splitlines()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{said} is not UTF-8: record it as lines of JSON") from error
+    except OSError as error:
+        raise InvalidInput(f"cannot read {said}: {error.strerror}") from error
+
+
+@typed
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise ValueError(f"{text!r} is no time: write seconds, more than 0")
+    return found
+
+
+# `holdfast guests expect`: what should run on this host compared with what does, now, by whoever
+# asks. It needs no agent, only its configuration.
+
+
+#: A program that dies of something else ends with 1, so that is nobody's answer.
+DIFFERS, NOT_ASKED = 11, 2
+GRACE_S: Final = 5.0
+_SHOWN = ("name", "uuid", "difference", "found", "cloud_says")
+
+
+class Expect(ListCommand):
+    """Compare what should run on this host, by the word of the cloud, with what does.
+
+    Holdfast is asked by the token of the host's agent, the hypervisor as [agent] guests says; the
+    agent need not run. Listed are servers that are missing, or off though nobody switched them off,
+    and guests that run and should not. What differs is looked at again a little later: the cloud's
+    word may be older than what is found.
+
+    Exit code: 0 nothing differs, 11 something does, 2 one side could not be asked.
+    """
+
+    example = """  holdfast guests expect
+  holdfast guests expect --config-file /etc/holdfast/holdfast.conf --grace 0 -f json"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_config(parser)
+        parser.add_argument("--host", help="what the cloud calls this host; default: [agent] host")
+        parser.add_argument(
+            "--grace",
+            metavar="SECONDS",
+            type=float,
+            default=GRACE_S,
+            help="what differs is looked at again so much later; 0: it is not (default: 5)",
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        try:
+            return super().run(parsed_args)
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # the top of a program
+            if not isinstance(error, HoldfastError | ClientError | cfg.Error):
+                self.app.LOG.debug("unforeseen", exc_info=True)
+            self.app.LOG.error("it could not be found out: %s", error)
+            return NOT_ASKED
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        settings = configuration.load([], parsed_args.config).agent
+        host = normalise(parsed_args.host or settings.host or socket.gethostname())
+        found, last = compared(settings, host, parsed_args.grace)
+        if not found:
+            running = sum(one.state == "running" for one in last.guests)
+            self.say(f"nothing differs on {host}: {running} guests run, as they should")
+        self.exit_code = DIFFERS if found else 0
+        guests = {one.uuid: one for one in last.guests}
+        return rows(_SHOWN, [_row(one, guests) for one in found])
+
+
+def compared(
+    settings: cfg.ConfigOpts, host: str, grace_s: float
+) -> tuple[Sequence[Difference], HostComparison]:
+    """What differs, and still did after the grace."""
+    real = SystemClock()
+    with (
+        contextlib.closing(
+            connect_guests(settings.guests, settings.guests_address, real)
+        ) as guests,
+        contextlib.closing(agent.expected(settings)) as cloud,
+    ):
+        last = compare(host, cloud, guests, real)
+        found = differences(last.expected, last.guests)
+        if not found or grace_s <= 0:
+            return found, last
+        dates.sleep(grace_s)
+        last = compare(host, cloud, guests, real)
+        before = {(one.uuid, one.detail) for one in found}
+        again = differences(last.expected, last.guests)
+        return [one for one in again if (one.uuid, one.detail) in before], last
+
+
+def _row(one: Difference, guests: Mapping[str, Guest]) -> dict[str, Any]:
+    guest = guests.get(one.uuid)
+    found = f"{guest.state} {guest.reason}" if guest else "nothing"
+    return {
+        "name": one.name,
+        "uuid": one.uuid,
+        "difference": one.detail,
+        "found": found,
+        "cloud_says": one.why,
+    }
+
+
+# `holdfast guests filters`: what a filter file means, and what it would have made of a day.
+
+
+_RULE = ("line", "event", "detail", "reason", "disk", "guest", "rate", "after_s", "do")
+_guests_TOLD = ("told_at", "guest", "state", "event", "detail", "reason", "disk", "rule")
+
+
+class FiltersCheck(ListCommand):
+    """Check a filter file and list its rules in their order, without asking any server.
+
+    What none of its rules fits is judged by the default set, whose rules follow; without a file
+    these are all there is. What is wrong is listed with its lines, all of it, and the command ends
+    with 1.
+    """
+
+    example = """  holdfast guests filters check
+  holdfast guests filters check /etc/holdfast/guest-filters.yaml"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("file", nargs="?", help="a filter file in YAML")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        filters = filters_of(parsed_args.file)
+        if parsed_args.file:
+            self.tell(parsed_args, f"{parsed_args.file} can be used; of its rules the first counts")
+        return rows(_RULE, [_rule(rule) for rule in filters.rules])
+
+
+class FiltersTest(ListCommand):
+    """Replay what was recorded of guests through a filter file, and show what would be told.
+
+    A recording has one JSON object to a line, each an event or a reading of all guests; see
+    docs/guests.md. `failed` would be recovered, `noted` only told. Grace times go by the times in
+    the recording.
+    """
+
+    example = """  holdfast guests filters test guest-filters.yaml monday.jsonl
+  holdfast guests filters test default monday.jsonl -f json"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("file", help="a filter file in YAML, or the word default")
+        parser.add_argument("events", help="a recording, as lines of JSON")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        name = parsed_args.events
+        filters = filters_of(None if parsed_args.file == "default" else parsed_args.file)
+        try:
+            with open(name, encoding="utf-8") as file:
+                told = list(guest_store.replay(guest_store.read(file, name), filters))
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{name} is not UTF-8: record it as lines of JSON") from error
+        except OSError as error:
+            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+        if not told:
+            self.say("nothing would be told: all of it is ordinary, or ignored by a rule")
+        return rows(_guests_TOLD, [_guests_told(at, one) for at, one in told])
+
+
+def filters_of(name: str | None) -> Filter:
+    """Of a file, or the default set."""
+    if name is None:
+        return guest_filters.default()
+    try:
+        with open(name, "rb") as file:
+            return guest_filters.parse(file.read(MAX_BYTES + 1), name)
+    except OSError as error:
+        raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+    except BadFilter as error:
+        raise InvalidInput("\n".join(listed(name, error))) from error
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "line": f"{rule.source}:{rule.line}",
+        "event": rule.event or "any",
+        "detail": ", ".join(rule.details),
+        "reason": ", ".join(rule.reasons),
+        "disk": ", ".join(rule.disks),
+        "guest": ", ".join(_about(rule)),
+        "rate": f"{rule.times} in {rule.within_s:g} s" if rule.times > 1 else "",
+        "after_s": rule.after_s or "",
+        "do": rule.do,
+    }
+
+
+def _about(rule: Rule) -> Iterator[str]:
+    for name, wanted in rule.about:
+        yield f"{name} {' or '.join(wanted)}"
+
+
+def _guests_told(at: datetime, one: GuestEvent) -> dict[str, Any]:
+    said = {name: one.evidence[name] for name in ("event", "detail", "reason", "disk", "rule")}
+    return {"told_at": at.isoformat(), "guest": one.name, "state": one.state, **said}
+
+
+# `holdfast guests services check`: which services of a host a file would have watched.
+
+
+_SERVICE = ("line", "name", "known_by", "restart", "tries", "patience_s", "stable_s", "missed")
+
+
+class ServicesCheck(ListCommand):
+    """Check a file of services and list what would be watched, without asking any server.
+
+    Our own format is taken, and masakari-monitors' process_list.yaml. What is wrong is listed with
+    its lines, all of it, and the command ends with 1. Nothing is looked for and nothing is
+    restarted.
+    """
+
+    example = """  holdfast guests services check /etc/holdfast/services.yaml
+  holdfast guests services check /etc/masakarimonitors/process_list.yaml"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("file", help="a file of services in YAML")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        name = parsed_args.file
+        try:
+            with open(name, "rb") as file:
+                found = processes.parse(file.read(MAX_BYTES + 1), name)
+        except OSError as error:
+            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+        except BadServices as error:
+            raise InvalidInput("\n".join(listed(name, error))) from error
+        self.tell(parsed_args, f"{name} can be used")
+        return rows(_SERVICE, [_guests_services_row(one) for one in found])
+
+
+def _guests_services_row(service: Service) -> dict[str, Any]:
+    commands = (service.before, service.restart, service.after)
+    root = " (as root)" if service.as_root else ""
+    restart = "; then ".join(shlex.join(one) for one in commands if one)
+    return {
+        "line": service.line,
+        "name": service.name,
+        "known_by": service.known_by,
+        "restart": f"{restart}{root}" if restart else "never: it is only watched",
+        "tries": service.tries if service.restart else "",
+        "patience_s": service.patience_s if service.restart else "",
+        "stable_s": service.stable_s,
+        "missed": "if it ever ran" if service.if_seen else "always",
+    }

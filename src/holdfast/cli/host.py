@@ -1,0 +1,451 @@
+# SPDX-License-Identifier: Apache-2.0
+"""holdfast host create | list | show | set | unset | delete | standing, and what belongs to hosts:
+host allocation list, host property list | set"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cliff.columns import FormattableColumn
+
+from holdfast.cli import Base, Lines, ListCommand, Moment, ShowCommand, Table, one, pair, rows
+from holdfast.cli.lease import MOST_NAMED
+from holdfast.hostmonitor.matrix import ALERT, DOWN, NONE, UNDECIDED, UNKNOWN, UP, after
+
+COLUMNS = (
+    "id",
+    "hypervisor_hostname",
+    "vcpus",
+    "memory_mb",
+    "local_gb",
+    "availability_zone",
+    "reservable",
+)
+STANDING = ("name", "state", "since", "why", "enrolled", "reservable", "segment")
+
+
+def _add_extra(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--extra",
+        action="append",
+        default=[],
+        type=pair,
+        metavar="KEY=VALUE",
+        help="a capability leases can ask for; repeat it for more",
+    )
+
+
+class Create(ListCommand):
+    """Enrol hosts: from now on leases can reserve them."""
+
+    example = """  holdfast host create cmp-19 cmp-20 --extra gpu=True --extra room=a"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("names", nargs="+", metavar="name", help="as the hypervisor is called")
+        _add_extra(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        extra = dict(parsed_args.extra)
+        hosts = self.client.hosts
+        made = self.each(parsed_args.names, lambda name: hosts.create(name, extra))
+        return rows(COLUMNS, made)
+
+
+class List(ListCommand):
+    """List the hosts that leases can reserve."""
+
+    example = "  holdfast host list --sort-column hypervisor_hostname"
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        return rows(COLUMNS, self.client.hosts.list())
+
+
+class Show(ShowCommand):
+    """Show one host, with its capabilities."""
+
+    example = "  holdfast host show cmp-01"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", help="name, short or full, or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        return one(self.client.hosts.find(parsed_args.host))
+
+
+class Status(ListCommand):
+    """Show whether hosts can be used, since when, and who says so: enrolled ones and others.
+
+    A host that is `down` takes no reservations, nor does one that is `returning`: it looks well and
+    waits until it has been so for long enough.
+    """
+
+    example = """  holdfast host standing
+  holdfast host standing --state down"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        states = ("up", "suspect", "down", "returning")
+        parser.add_argument("--state", choices=states, help="only hosts that stand so")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        found = self.client.hosts.standings(parsed_args.state)
+        return rows(STANDING, ({**each, "since": Moment(each["since"])} for each in found))
+
+
+class Set(ShowCommand):
+    """Set or take away a host's capabilities.
+
+    Not while a reservation rests on the capability.
+    """
+
+    example = "  holdfast host set cmp-01 --extra gpu=True --unset burn_in"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", help="name, short or full, or id")
+        _add_extra(parser)
+        parser.add_argument(
+            "--unset",
+            action="append",
+            default=[],
+            metavar="KEY",
+            help="a capability to take away; repeat it for more",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        extra: dict[str, str | None] = dict(parsed_args.extra)
+        if twice := sorted(set(extra) & set(parsed_args.unset)):
+            self.parser.error(f"both --extra and --unset name {', '.join(twice)}")
+        extra |= dict.fromkeys(parsed_args.unset)
+        if not extra:
+            self.parser.error("nothing to change: give --extra or --unset")
+        host = self.client.hosts.find(parsed_args.host)
+        return one(self.client.hosts.update(host["id"], extra))
+
+
+class Unset(ShowCommand):
+    """Take capabilities away from a host.
+
+    Not while a reservation rests on one of them.
+    """
+
+    example = "  holdfast host unset cmp-01 burn_in room"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", help="name, short or full, or id")
+        parser.add_argument("keys", nargs="+", metavar="key", help="a capability to take away")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        host = self.client.hosts.find(parsed_args.host)
+        return one(self.client.hosts.update(host["id"], dict.fromkeys(parsed_args.keys)))
+
+
+class Delete(Base):
+    """Take hosts out of reservation; not while one is reserved or has servers."""
+
+    example = "  holdfast host delete cmp-19 cmp-20"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("hosts", nargs="+", metavar="host", help="name, short or full, or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.each(parsed_args.hosts, self._delete)
+
+    def _delete(self, ref: str) -> None:
+        host = self.client.hosts.find(ref)
+        self.client.hosts.delete(host["id"])
+        what = f"host {host['hypervisor_hostname']} ({host['id']})"
+        self.say_deleted(what, lambda: self.client.hosts.show(host["id"]))
+
+
+class AllocationList(ListCommand):
+    """List which reservation holds which host, and when."""
+
+    example = """  holdfast host allocation list --sort-column start_date
+  holdfast host allocation list --lease nightly-tests"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--lease", help="only of this lease, name or id")
+        parser.add_argument("--reservation-id", help="only of this reservation")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        ref = parsed_args.lease
+        lease_id = self.client.leases.find(ref)["id"] if ref else None
+        found = self.client.hosts.allocations(
+            lease_id=lease_id, reservation_id=parsed_args.reservation_id
+        )
+        names = {str(host["id"]): host["hypervisor_hostname"] for host in self.client.hosts.list()}
+        columns = ("host", "reservation_id", "lease_id", "start_date", "end_date")
+        held = (
+            _held(names.get(str(each["resource_id"])), each["resource_id"], reservation)
+            for each in found
+            for reservation in each["reservations"]
+        )
+        return rows(columns, held)
+
+
+def _held(name: str | None, host_id: Any, reservation: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **reservation,
+        "host": name or str(host_id),
+        "reservation_id": reservation["id"],
+    }
+
+
+class PropertyList(ListCommand):
+    """List the capabilities that leases can ask for."""
+
+    example = """  holdfast host property list --detail
+  holdfast host property list --all"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--detail", action="store_true", help="with the values hosts have")
+        parser.add_argument(
+            "--all", action="store_true", help="private ones too; for administrators"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = parsed_args
+        columns = ("property", "private", "values") if args.detail else ("property",)
+        return rows(columns, self.client.hosts.properties(detail=args.detail, private=args.all))
+
+
+class PropertySet(ShowCommand):
+    """Hide a capability from ordinary users, or show it."""
+
+    example = "  holdfast host property set purchase_order --private"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", help="the capability")
+        who = parser.add_mutually_exclusive_group(required=True)
+        who.add_argument("--private", action="store_true", help="only administrators see it")
+        who.add_argument("--public", action="store_true", help="everybody sees it")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = parsed_args
+        return one(self.client.hosts.set_property(args.name, private=args.private))
+
+
+# The health of hosts for people: a dot for each network, and the same in words.
+#
+# >>> dots({"manage": "up", "tenant": "unknown", "storage": "down"})
+# '●◌○'
+# >>> words({"manage": "up", "tenant": "unknown", "storage": "down"})
+# 'tenant unknown, storage down'
+
+
+DOTS = {UP: "●", DOWN: "○", UNKNOWN: "◌"}
+#: Where the terminal has no such signs.
+PLAIN = {UP: "+", DOWN: "-", UNKNOWN: "?"}
+LEGEND = "● up, ○ down, ◌ unknown"
+
+NetworkStates = Mapping[str, str]
+
+
+def dots(health: NetworkStates, signs: Mapping[str, str] = DOTS) -> str:
+    return "".join(signs[state] for state in health.values())
+
+
+def words(health: NetworkStates) -> str:
+    """What is not up; of a host that is well that it is."""
+    bad = [f"{name} {state}" for name, state in health.items() if state != UP]
+    return ", ".join(bad) or "up"
+
+
+def signs() -> Mapping[str, str]:
+    """The dots, if they can be shown where the output goes."""
+    try:
+        "".join(DOTS.values()).encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return PLAIN
+    return DOTS
+
+
+class Dots(FormattableColumn[Any]):
+    """●●○ storage down"""
+
+    def human_readable(self) -> str:
+        return f"{dots(self._value, signs())} {words(self._value)}"
+
+
+class State(FormattableColumn[str]):
+    """○ down"""
+
+    def human_readable(self) -> str:
+        return f"{signs()[self._value]} {self._value}"
+
+
+class Sights(FormattableColumn[Any]):
+    """●○● tenant blind since 2027-01-31 12:00:03: no leader"""
+
+    def human_readable(self) -> str:
+        sees = {name: UP if one["sighted"] else DOWN for name, one in self._value.items()}
+        blind = [
+            f"{name} blind since {Moment(one['since']).human_readable()}: {one['why']}"
+            for name, one in self._value.items()
+            if not one["sighted"]
+        ]
+        return f"{dots(sees, signs())} " + ("\n".join(blind) or "sees all")
+
+
+class Hosts(FormattableColumn[Any]):
+    """12: cmp-1, cmp-2, cmp-3, cmp-4 and 8 more"""
+
+    def human_readable(self) -> str:
+        return f"{len(self._value)}: {named(self._value)}" if self._value else "0"
+
+
+def named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+class Lasts(FormattableColumn[Any]):
+    """after 3 s; nothing where nothing is done"""
+
+    def human_readable(self) -> str:
+        return "" if self._value is None else after(self._value)
+
+
+def explained(found: Mapping[str, Any]) -> Iterator[str]:
+    """All that there is to say about the health of one host, a line each."""
+    health = {name: seen["state"] for name, seen in found["networks"].items()}
+    yield f"host {found['host']}: {dots(health, signs())} {words(health)}"
+    width = max(map(len, health), default=0)
+    for name, seen in found["networks"].items():
+        yield f"  {name:<{width}}  {signs()[seen['state']]} {network_line(seen)}"
+    yield f"row: [{', '.join(health.values())}]: {found['sentence']}"
+    yield f"votes: {votes_line(found['votes'])}"
+    if found["standing"]:
+        yield f"standing: {status_line(found['standing'])}"
+    yield f"so: {consequence(found)}"
+
+
+def network_line(seen: Mapping[str, Any]) -> str:
+    """down since 2027-01-31 12:00:03, say ctl-1 and ctl-2; up, says ctl-3"""
+    since = f" since {Moment(seen['since']).human_readable()} UTC" if seen["since"] else ""
+    who: dict[str, list[str]] = {seen["state"]: []}
+    for vote in seen["seen_by"]:
+        who.setdefault(vote["state"], []).append(vote["observer"])
+    said = []
+    for state, observers in who.items():
+        words = state + since * (state == seen["state"])
+        said.append(words + (f", {_say(observers)}" if observers else ", no monitor says more"))
+    return "; ".join(said)
+
+
+def votes_line(votes: Mapping[str, Any]) -> str:
+    """2 for it (ctl-1, ctl-2), 1 against (ctl-3), needed 1"""
+    sides = (("for", "that it failed"), ("against", "against"), ("abstain", "without an opinion"))
+    said = [
+        f"{len(votes[side])} {word} ({', '.join(votes[side])})"
+        for side, word in sides
+        if votes[side]
+    ]
+    return f"{', '.join(said) or 'nobody'}; it takes {votes['needed']}, and more than are against"
+
+
+def status_line(standing: Mapping[str, Any]) -> str:
+    since = f" since {Moment(standing['since']).human_readable()} UTC" if standing["since"] else ""
+    why = f": {standing['why']}" if standing["why"] else ""
+    return f"{standing['state']}{since}{why}"
+
+
+def consequence(found: Mapping[str, Any]) -> str:
+    """What is done, or would be, and why."""
+    action, votes = found["action"], found["votes"]
+    yes, no, needed = len(votes["for"]), len(votes["against"]), votes["needed"]
+    if found["incident_id"]:
+        ref = found["incident_id"]
+        return f"it is being recovered; `holdfast incident explain {ref}` tells how"
+    if action == UNDECIDED:
+        return "nothing is done while what is unknown decides; unknown is neither up nor down"
+    if action == NONE:
+        return "nothing is done"
+    if action == ALERT:
+        return f"people are told {after(found['for_s'])}; nothing is moved"
+    if yes >= needed and yes > no:
+        return "enough monitors say that it failed: an incident is opened, once for each failure"
+    if not yes:
+        return f"it is recovered if this lasts: {after(found['for_s'])} monitors vote for it"
+    if yes < needed:
+        return f"nothing is done yet: {yes} of the {needed} votes that it takes"
+    return f"nothing is done: {no} against {yes}; those who are against look at the same host"
+
+
+def _say(observers: Sequence[str]) -> str:
+    if len(observers) == 1:
+        return f"says {observers[0]}"
+    return f"say {', '.join(observers[:-1])} and {observers[-1]}"
+
+
+# holdfast host health
+
+
+HEALTH_COLUMNS = ("host", "health", "action", "since", "monitors")
+OF_ONE = ("network", "state", "since", "seen_by")
+
+
+class SeenBy(Lines):
+    """ctl-1: down"""
+
+    def line(self, value: Any) -> str:
+        return f"{value['observer']}: {value['state']}"
+
+
+class Health(ListCommand):
+    """Show what the monitors see of hosts on each network: a dot each, ● up ○ down ◌ unknown.
+
+    With a host, who sees what there. `action` is what the strategy says to that. Where monitors
+    differ, what most of them see counts; `holdfast matrix explain HOST` tells what follows from it.
+    """
+
+    example = """  holdfast host health
+  holdfast host health --bad
+  holdfast host health cmp-07"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", nargs="?", help="only this one: name, short or full")
+        parser.add_argument("--bad", action="store_true", help="those that are not up everywhere")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        if parsed_args.host is None:
+            found = self.client.monitors.hosts(bad=parsed_args.bad)
+            return rows(HEALTH_COLUMNS, map(_row, found))
+        if parsed_args.bad:
+            self.parser.error("--bad picks hosts: leave it out, or the host")
+        one = self.client.monitors.host(parsed_args.host)
+        self.tell(parsed_args, f"host {one['host']}: {one['sentence']}")
+        return rows(OF_ONE, (_network(name, seen) for name, seen in one["networks"].items()))
+
+
+def _row(found: dict[str, Any]) -> dict[str, Any]:
+    return {**found, "health": Dots(found["health"]), "since": Moment(found["since"])}
+
+
+def _network(name: str, seen: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "network": name,
+        "state": State(seen["state"]),
+        "since": Moment(seen["since"]),
+        "seen_by": SeenBy(seen["seen_by"]),
+    }

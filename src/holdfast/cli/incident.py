@@ -1,0 +1,545 @@
+# SPDX-License-Identifier: Apache-2.0
+"""holdfast incident list | show | watch | explain | pause | resume | retry | abort | approve |
+confirm-off"""
+
+import argparse
+import shutil
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from holdfast import cli
+from holdfast.cli import Base, Lines, ListCommand, Moment, ShowCommand, Table, one, rows, typed
+from holdfast.cli.repair import Wrapped
+from holdfast.client import dates
+from holdfast.client.errors import NotReachable, Unavailable
+from holdfast.model.incident import KINDS
+from holdfast.model.state_machines import INCIDENT
+
+# An incident for people: each guard, step and server in one line; and its progress as a screen.
+
+
+OPEN = ("open", "held", "running")
+#: Ways to end that somebody has to look at.
+BAD = ("failed", "aborted")
+_MARKS = {"done": "+", "under way": ">", "to come": " "}
+#: Servers that are under way, or went wrong, are shown first.
+_ORDER = ("failed", "ongoing", "pending", "ignored", "succeeded")
+
+
+class Verdicts(Lines):
+    """yes paused: recovery is not paused"""
+
+    def line(self, value: Any) -> str:
+        return f"{'yes' if value['passed'] else 'NO '} {value['guard']}: {value['sentence']}"
+
+
+class Steps(Lines):
+    """done 10:00:03 fence: cmp-7 was fenced: its power reads off"""
+
+    def line(self, value: Any) -> str:
+        at = f" {_clock(value['finished_at'])}" if value["finished_at"] else ""
+        said = f": {value['sentence']}" if value["sentence"] else ""
+        return f"{value['status']}{at} {value['name']}{said}"
+
+
+class Servers(Lines):
+    """web-1 cmp-7 -> cmp-3 succeeded, 1 attempt: runs on cmp-3"""
+
+    def line(self, value: Any) -> str:
+        return server_line(value)
+
+
+class Reports(Lines):
+    """10:00:01 COMPUTE_HOST event=STOPPED, host_status=NORMAL (finished)"""
+
+    def line(self, value: Any) -> str:
+        payload = ", ".join(f"{k}={v}" for k, v in sorted(value["payload"].items()))
+        return f"{_clock(value['received_at'])} {value['type']} {payload} ({value['status']})"
+
+
+class Timeline(Lines):
+    """10:00:01 holdfast: opened: cmp-7 is reported to have stopped"""
+
+    def line(self, value: Any) -> str:
+        return f"{_clock(value['at'])} {value['actor']}: {value['sentence']}"
+
+
+class Counts(Lines):
+    """2 of 5 moved, 1 failed"""
+
+    def human_readable(self) -> str:
+        return counted(self._value)
+
+
+def shown(incident: dict[str, Any], *, everything: bool) -> Table:
+    hidden = {"details"} if incident["status"] in OPEN else {"details", "work"}
+    if everything:
+        hidden = set()
+    values = {name: value for name, value in incident.items() if name not in hidden}
+    values["sentence"] = Wrapped(incident["sentence"])
+    if values.get("work") and not everything:
+        values["work"] = Lines([values["work"]])
+    columns, data = one(
+        values,
+        moves=Counts,
+        verdicts=Verdicts,
+        steps=Steps,
+        servers=Servers,
+        reports=Reports,
+        timeline=Timeline,
+    )
+    return columns, data
+
+
+def counted(moves: dict[str, int]) -> str:
+    total = sum(moves.values())
+    if not total:
+        return ""
+    said = f"{moves['succeeded']} of {total} moved"
+    for status, word in (("ongoing", "on the way"), ("failed", "failed"), ("ignored", "stay")):
+        if moves[status]:
+            said += f", {moves[status]} {word}"
+    return said
+
+
+def server_line(move: dict[str, Any]) -> str:
+    way = f"{move['from']} -> {move['to']}" if move["to"] else move["from"]
+    tries = f", {move['attempts']} attempts" if move["attempts"] > 1 else ""
+    said = f": {move['message']}" if move["message"] else ""
+    return f"{move['name']} {way} {move['status']}{tries}{said}"
+
+
+def paused_line(pause: dict[str, Any]) -> str:
+    """What everybody should see who looks at incidents."""
+    name = pause["segment"] or pause["segment_id"]
+    where = f"in segment {name}" if name else "everywhere"
+    until = pause["expires_at"]
+    lasts = f"until {Moment(until).human_readable()} UTC" if until else "until it is resumed"
+    option = f" --segment {name}" if name else ""
+    return (
+        f"RECOVERY IS PAUSED {where}, by {pause['author']}, {lasts}: {pause['reason']}"
+        f" (end it: holdfast incident resume{option})"
+    )
+
+
+def screen(incident: dict[str, Any], width: int, height: int) -> Sequence[str]:
+    """The progress of an incident, as many lines as there is room for."""
+    lines = list(_screen(incident))
+    if len(lines) > height:
+        left = len(lines) - height + 1
+        lines = [*lines[: height - 1], f"… {left} more lines: holdfast incident show"]
+    return [line[: max(1, width)] for line in lines]
+
+
+def _screen(incident: dict[str, Any]) -> Iterator[str]:
+    yield f"{incident['id']}  {incident['cause']}"
+    yield f"{incident['status'].upper()}: {incident['sentence']}"
+    for verdict in incident["verdicts"]:
+        if not verdict["passed"]:
+            yield f"  NO {verdict['guard']}: {verdict['sentence']}"
+    for step in incident["steps"]:
+        at = _clock(step["finished_at"]) if step["finished_at"] else " " * 8
+        yield f"  {_MARKS[step['status']]} {at} {step['name']:<10} {step['sentence']}".rstrip()
+    if said := counted(incident["moves"]):
+        yield f"  servers: {said}"
+    for move in sorted(incident["servers"], key=lambda one: _ORDER.index(one["status"])):
+        yield f"    {server_line(move)}"
+
+
+def progress_lines(incident: dict[str, Any]) -> Iterator[str]:
+    """What can be said of it, a line each; who has said one does not say it again."""
+    for step in incident["steps"]:
+        if step["status"] == "done":
+            yield f"{_clock(step['finished_at'])} {step['name']}: {step['sentence']}"
+    for move in incident["servers"]:
+        if move["status"] in ("succeeded", "failed", "ignored"):
+            yield server_line(move)
+    yield f"{incident['status']}: {incident['sentence']}"
+
+
+def _clock(moment: str | None) -> str:
+    return Moment(moment).human_readable()[11:]
+
+
+COLUMNS = ("id", "kind", "host", "status", "opened_at", "closed_at", "servers", "sentence")
+POLL_S = 1.0
+PATIENCE = 30  # looks in a row that may fail before watching gives up
+FOREVER = "forever"
+_UP_AND_CLEAR = "\x1b[{}F\x1b[J"
+
+
+@typed
+def _lasts(text: str) -> timedelta | None:
+    return None if text == FOREVER else dates.span(text)
+
+
+def _add_incident(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("incident", help="its id, or the beginning of it")
+
+
+def _add_reason(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    parser.add_argument(
+        "--reason",
+        metavar="TEXT",
+        required=required,
+        default="",
+        help="why; it is kept, and shown to those who ask",
+    )
+
+
+class List(ListCommand):
+    """List incidents: what died, how it stands, what was moved; the newest first.
+
+    Where recovery is paused, that is said above the table.
+    """
+
+    example = """  holdfast incident list --open
+  holdfast incident list --host cmp-07 --since '2027-01-31 18:00'
+  holdfast incident list --status failed -f json -c id -c sentence"""
+
+    def get_epilog(self) -> str:
+        return super().get_epilog() + "\n" + cli.DATES
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add, statuses = parser.add_argument, sorted(INCIDENT)
+        add("--status", choices=statuses, metavar="STATUS", help=f"one of {', '.join(statuses)}")
+        add("--kind", choices=sorted(KINDS), help="only of hosts, guests, processes or alarms")
+        add("--host", help="only of this host, or of guests on it")
+        add("--segment", metavar="NAME|ID", help="only in this segment")
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument("--open", action="store_true", help="only those that are not over")
+        which.add_argument("--closed", action="store_true", help="only those that are over")
+        add("--since", type=cli.date, metavar="DATE", help="only those opened then or later")
+        add("--limit", type=cli.count, metavar="N", help="at most N; default: 100")
+        add("--marker", metavar="ID", help="those that are older than this one")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = parsed_args
+        since = args.since and args.since.at(dates.now()).isoformat()
+        found = self.client.incidents.list(
+            open=True if args.open else False if args.closed else None,
+            status=args.status,
+            kind=args.kind,
+            host=args.host,
+            segment=args.segment,
+            since=since,
+            limit=args.limit,
+            marker=args.marker,
+        )
+        for pause in self.client.pauses.list():
+            self.tell(args, paused_line(pause))
+        return rows(COLUMNS, map(_row, found))
+
+
+def _row(incident: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **incident,
+        "servers": Counts(incident["moves"]),
+        "sentence": Wrapped(incident["sentence"]),
+    }
+
+
+class _Watching(Base):
+    """A command that can follow an incident until it is over."""
+
+    def follow(self, incident: dict[str, Any], out: Any) -> dict[str, Any]:
+        """On a terminal one picture that changes; elsewhere a line for each thing that is new."""
+        draw = _Screen(out) if out.isatty() else _Log(out)
+        while True:
+            draw(incident)
+            if incident["status"] not in OPEN:
+                self.exit_code = int(incident["status"] in BAD)
+                return incident
+            dates.sleep(POLL_S)
+            incident = self._again(incident)
+
+    def _again(self, incident: dict[str, Any]) -> dict[str, Any]:
+        """A server that is away for a moment does not end it."""
+        for _ in range(PATIENCE - 1):
+            try:
+                return self.client.incidents.show(incident["id"])
+            except (NotReachable, Unavailable):
+                dates.sleep(POLL_S)
+        return self.client.incidents.show(incident["id"])
+
+
+class _Screen:
+    def __init__(self, out: Any) -> None:
+        self._out = out
+        self._drawn = 0
+
+    def __call__(self, incident: dict[str, Any]) -> None:
+        size = shutil.get_terminal_size()
+        lines = screen(incident, size.columns - 1, size.lines - 2)
+        clear = _UP_AND_CLEAR.format(self._drawn) if self._drawn else ""
+        self._out.write(clear + "\n".join(lines) + "\n")
+        self._out.flush()
+        self._drawn = len(lines)
+
+
+class _Log:
+    def __init__(self, out: Any) -> None:
+        self._out = out
+        self._said: set[str] = set()
+
+    def __call__(self, incident: dict[str, Any]) -> None:
+        for line in progress_lines(incident):
+            if line not in self._said:
+                self._said.add(line)
+                self._out.write(line + "\n")
+        self._out.flush()
+
+
+class Show(_Watching, ShowCommand):
+    """Show one incident: guards, steps, servers, reports and all that was written down about it.
+
+    With --watch it is followed until it is over, as by `holdfast incident watch`.
+    """
+
+    example = """  holdfast incident show 4f2c6b3e
+  holdfast incident show 4f2c6b3e --watch
+  holdfast incident show 4f2c6b3e -f json -c servers"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_incident(parser)
+        parser.add_argument("--watch", action="store_true", help="follow it until it is over")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        found = self.client.incidents.find(parsed_args.incident)
+        table = parsed_args.formatter == "table"
+        if parsed_args.watch:  # JSON and the like are left alone
+            found = self.follow(found, self.app.stdout if table else self.app.stderr)
+        return shown(found, everything=not table)
+
+
+class Watch(_Watching):
+    """Follow an incident until it is over.
+
+    On a terminal one picture that changes, elsewhere a line for each thing that is new. Ends with 1
+    if it failed or was aborted.
+    """
+
+    example = "  holdfast incident watch 4f2c6b3e"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_incident(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.follow(self.client.incidents.find(parsed_args.incident), self.app.stdout)
+
+
+class Explain(Base):
+    """Tell the story of an incident: what was seen, what was decided and why, what was done."""
+
+    example = "  holdfast incident explain 4f2c6b3e"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_incident(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        found = self.client.incidents.find(parsed_args.incident)
+        self.app.stdout.write(self.client.incidents.explain(found["id"])["text"] + "\n")
+
+
+class Pause(Base):
+    """Pause recovery, everywhere or in one segment: nothing new is begun.
+
+    Reports are taken and kept; servers that are on their way arrive. It works at once and always,
+    also while managers or the broker are away. Another pause of the same place replaces it.
+    """
+
+    example = """  holdfast incident pause --reason 'core switch is being replaced'
+  holdfast incident pause --segment north --for 4h --reason 'power test in north'
+  holdfast incident pause --for forever --reason 'until the fences are trusted'"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--segment", metavar="NAME|ID", help="only there; default: everywhere")
+        parser.add_argument(
+            "--for",
+            dest="lasts",
+            type=_lasts,
+            default=timedelta(hours=1),
+            metavar="LENGTH",
+            help="45s, 30m, 2h, 1d, or forever: until it is resumed; default: 1h",
+        )
+        _add_reason(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        args = parsed_args
+        made = self.client.pauses.pause(args.reason, segment=args.segment or "", lasts=args.lasts)
+        self.say(paused_line(made))
+
+
+class Resume(Base):
+    """Let recovery go on: what waited for it is asked again at once."""
+
+    example = """  holdfast incident resume
+  holdfast incident resume --segment north"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--segment", metavar="NAME|ID", help="there; default: everywhere")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.client.pauses.resume(segment=parsed_args.segment or "")
+        where = f"in segment {parsed_args.segment}" if parsed_args.segment else "everywhere"
+        self.say(f"recovery is no longer paused {where}")
+        for pause in self.client.pauses.list():
+            self.say(paused_line(pause))
+
+
+class _Order(Base):
+    """Something is ordered about incidents, and how each then stands is said."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "incidents", nargs="+", metavar="incident", help="its id, or the beginning of it"
+        )
+        return parser
+
+    def order(self, incident_id: str, reason: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        def do(ref: str) -> None:
+            found = self.client.incidents.find(ref)
+            said = self.order(found["id"], parsed_args.reason)
+            self.say(f"incident {said['id']} is {said['status']}: {said['sentence']}")
+
+        self.each(parsed_args.incidents, do)
+
+
+class Retry(_Order):
+    """Try incidents again that failed or were aborted.
+
+    The guards are asked again, and that the host is off must be proven anew. Servers that were
+    moved stay where they are.
+    """
+
+    example = "  holdfast incident retry 4f2c6b3e && holdfast incident watch 4f2c6b3e"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_reason(parser, required=False)
+        return parser
+
+    def order(self, incident_id: str, reason: str) -> dict[str, Any]:
+        return self.client.incidents.retry(incident_id, reason)
+
+
+class Abort(_Order):
+    """Begin nothing more for incidents; servers that are on their way arrive.
+
+    A host that was forced down stays so: its servers may have been started elsewhere.
+    """
+
+    example = "  holdfast incident abort 4f2c6b3e --reason 'a drill, the host is well'"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_reason(parser)
+        return parser
+
+    def order(self, incident_id: str, reason: str) -> dict[str, Any]:
+        return self.client.incidents.abort(incident_id, reason)
+
+
+class ConfirmOff(_Order):
+    """Say that the host of an incident is off, where nothing else can prove it.
+
+    Its servers are started elsewhere on your word: if it is not off, they run twice and destroy
+    their disks. Look at the machine, or pull the plug, before you say it. Refused if its fence
+    reads on; accepted if its fence cannot be read.
+    """
+
+    example = "  holdfast incident confirm-off 4f2c6b3e --reason 'plug pulled, I stand before it'"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_reason(parser)
+        parser.add_argument(
+            "--despite-power-on",
+            action="store_true",
+            help="the host is off though its fence reads on; the incident's story says so",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self._despite = parsed_args.despite_power_on
+        super().take_action(parsed_args)
+
+    def order(self, incident_id: str, reason: str) -> dict[str, Any]:
+        return self.client.incidents.confirm_off(
+            incident_id, reason, despite_power_on=self._despite
+        )
+
+
+class Approve(Base):
+    """Say that so much did fail: what the guard against mass failures holds goes on.
+
+    Counts for an hour, for the recovery of hosts and the repair of reservations alike.
+    """
+
+    example = (
+        """  holdfast incident approve --domain rack-b --reason 'rack-b has no power until noon'"""
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--domain", metavar="RACK|ZONE", help="only there; default: wherever something is held"
+        )
+        _add_reason(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        args = parsed_args
+        made = self.client.incidents.approve(args.reason, args.domain or "")
+        where = f"in {made['domain']}" if made["domain"] else "everywhere"
+        until = f"{made['expires_at'][:19].replace('T', ' ')} UTC"
+        held = made["held"]
+        incidents = "1 held incident is" if held == 1 else f"{held} held incidents are"
+        self.say(f"approved {where} until {until}; {incidents} asked again")
+
+
+# holdfast incident report: what a monitor would say, said by a person.
+
+
+class Report(Base):
+    """Report that a host, or a server on it, has died.
+
+    It is taken like a monitor's report: guards are asked, the host is fenced before anything of it
+    starts elsewhere. `incident list` shows what comes of it.
+    """
+
+    example = """  holdfast incident report cmp-07
+  holdfast incident report cmp-07 --server 3c0f4b9e-6d0a-4f3c-9a51-0b6f7d1f2a3b
+  holdfast incident report cmp-07 --process nova-compute"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", help="the host that died, or on which something did")
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument("--server", metavar="UUID", help="only this server on it died")
+        which.add_argument("--process", metavar="NAME", help="only this process on it died")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        args = parsed_args
+        made = self.client.incidents.report(args.host, server=args.server, process=args.process)
+        self.say(
+            f"reported as notification {made['notification_uuid']}; see `holdfast incident list`"
+        )

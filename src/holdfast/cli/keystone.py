@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast keystone register`: Holdfast in Keystone's catalog, and its service user."""
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from cliff.command import Command
+
+from holdfast.cli import Base, typed
+from holdfast.client import auth, catalog
+from holdfast.client.auth import read_password
+from holdfast.client.catalog import ROLES, Identity, ServiceUser
+from holdfast.client.errors import ClientError
+
+
+class Register(Base, Command):
+    """Enter Holdfast into Keystone's catalog, and make its service user if you name one.
+
+    It takes the credentials of an administrator: the OS_* variables, or a cloud of clouds.yaml.
+    Safe to repeat: each line says what was made, corrected, or as it should be.
+    """
+
+    example = """\
+  holdfast keystone register --public-url https://cloud.example.org:8780 --dry-run
+  holdfast keystone register --public-url https://cloud.example.org:8780 \\
+      --internal-url http://10.0.0.11:8780 --region RegionOne \\
+      --service-user holdfast --service-password-file /etc/holdfast/password"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        address = typed(catalog.base_address)
+        parser.add_argument(
+            "--public-url",
+            type=address,
+            metavar="URL",
+            help="where clients reach Holdfast, without /reservation/v1 (--url does as well)",
+        )
+        for name in catalog.INTERFACES[1:]:
+            parser.add_argument(
+                f"--{name}-url", type=address, metavar="URL", help="default: the public one"
+            )
+        parser.add_argument("--region", help="default: OS_REGION_NAME, or the only one there is")
+        parser.add_argument("--os-cloud", metavar="NAME", help="the cloud of clouds.yaml to use")
+        parser.add_argument(
+            "--service-user", metavar="USER", help="make this user, whom Holdfast works as"
+        )
+        parser.add_argument(
+            "--service-password-file",
+            metavar="FILE",
+            help="its first line is that user's password; - reads standard input",
+        )
+        parser.add_argument("--service-project", default="service", metavar="PROJECT")
+        parser.add_argument("--service-domain", default="Default", metavar="DOMAIN")
+        parser.add_argument(
+            "--service-role",
+            action="append",
+            metavar="ROLE",
+            help=f"may be repeated; default: {' and '.join(ROLES)}",
+        )
+        parser.add_argument(
+            "--replace",
+            action="store_true",
+            help="disable endpoints of these types in the region that are in the way",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        asked = parsed_args
+        urls = self._urls(asked)
+        env = dict(os.environ)
+        if asked.os_cloud:
+            env["OS_CLOUD"] = asked.os_cloud
+        if not auth.wanted(env):
+            raise ClientError(
+                "there are no credentials for Keystone: set the OS_* variables of an"
+                " administrator, or name a cloud of clouds.yaml with --os-cloud"
+            )
+        password = _password(asked.service_password_file)
+        session: Any = auth.connect(env)
+        identity = Identity(session.session, dry_run=asked.dry_run, say=print)
+        region = catalog.choose_region(asked.region or session.region_name, identity)
+        plans = [catalog.read_catalog(kind, urls, region, identity) for kind in catalog.KINDS]
+        catalog.refuse_rivals(plans, region, replace=asked.replace)
+        for kind, each in zip(catalog.KINDS, plans, strict=True):
+            catalog.enter(kind, each, region, identity)
+        if asked.service_user:
+            catalog.add(self._user(asked, password), identity)
+
+    def _user(self, asked: argparse.Namespace, password: str | None) -> ServiceUser:
+        return ServiceUser(
+            name=asked.service_user,
+            password=password,
+            project=asked.service_project,
+            domain=asked.service_domain,
+            roles=tuple(asked.service_role or ROLES),
+        )
+
+    def _urls(self, asked: argparse.Namespace) -> dict[str, str]:
+        public = asked.public_url
+        if not public and self.app.options.url:
+            try:
+                public = catalog.base_address(self.app.options.url)
+            except ValueError as error:
+                self.parser.error(f"argument --url: {error}")
+        if not public:
+            self.parser.error("--public-url is needed: where do clients reach Holdfast?")
+        if asked.service_password_file and not asked.service_user:
+            self.parser.error("--service-password-file is of use with --service-user only")
+        return {
+            "public": public,
+            "internal": asked.internal_url or public,
+            "admin": asked.admin_url or public,
+        }
+
+
+def _password(path: str | None) -> str | None:
+    if path != "-":
+        return read_password(path) if path else None
+    if sys.stdin.isatty():
+        import getpass
+
+        return getpass.getpass("password of the service user: ")
+    password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise ClientError("there is no password on standard input")
+    return password

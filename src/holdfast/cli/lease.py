@@ -1,0 +1,508 @@
+# SPDX-License-Identifier: Apache-2.0
+"""holdfast lease create | list | show | set | delete | replace-host | ack"""
+
+import argparse
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from holdfast import cli
+from holdfast.cli import Base, Lines, ListCommand, Moment, ShowCommand, Table, one, rows, typed
+from holdfast.client import dates, syntax
+from holdfast.client.errors import NotReachable, Unavailable
+from holdfast.model import state_machines
+
+# A lease for people: each reservation and event in one short line.
+
+
+LONGEST_WHERE = 60
+#: Of how many hosts the names are said.
+MOST_NAMED = 4
+
+
+def shown(lease: dict[str, Any]) -> Table:
+    return one(lease, reservations=Reservations, events=Events)
+
+
+def hosts_of(lease: dict[str, Any]) -> str:
+    """How many hosts were asked for: "2", "1-4", "" for other resources."""
+    return " + ".join(filter(None, map(_count_of, lease.get("reservations", ()))))
+
+
+class Reservations(Lines):
+    """physical:host, active, 1-4 hosts, where [">=", "$vcpus", "8"], on cmp-1, cmp-2"""
+
+    def line(self, value: Any) -> str:
+        return ", ".join(word for word in _words(value) if word)
+
+
+class Events(Lines):
+    """start_lease 2027-01-31 18:00:00 DONE"""
+
+    def line(self, value: Any) -> str:
+        time = Moment(value.get("time")).human_readable()
+        return f"{value.get('event_type', '')} {time} {value.get('status', '')}"
+
+
+def _words(value: dict[str, Any]) -> Iterator[str]:
+    yield value.get("resource_type") or ""
+    yield value.get("status") or ""
+    if count := _count_of(value):
+        yield f"{count} host" + "s" * (count != "1")
+    yield _amount(value)
+    for key in ("hypervisor_properties", "resource_properties"):
+        if asked := value.get(key):
+            yield "where " + _cut(str(asked))
+    yield _got(value)
+    for key in ("missing_resources", "resources_changed"):
+        if value.get(key):
+            yield key.replace("_", " ")
+
+
+def _amount(value: dict[str, Any]) -> str:
+    """3 of 2 vCPU 4096 MB 20 GB; 2 addresses; "" where nothing is counted."""
+    amount = value.get("amount")
+    if amount is None:
+        return ""
+    if "network_id" in value:
+        return f"{amount} address{'es' if amount != 1 else ''}"
+    sizes = {"vcpus": "vCPU", "memory_mb": "MB", "disk_gb": "GB"}
+    size = " ".join(
+        f"{value[key]} {unit}" for key, unit in sizes.items() if value.get(key) is not None
+    )
+    return f"{amount} of {size}" if size else f"{amount}"
+
+
+def _got(value: dict[str, Any]) -> str:
+    """on cmp-1, cmp-2 (3 slots) and 5 more"""
+    hosts = value.get("hosts") or []
+    names = [
+        f"{host.get('name') or host.get('id')}"
+        + (f" ({host['slots']} slot{'s' * (host['slots'] != 1)})" if "slots" in host else "")
+        for host in hosts[:MOST_NAMED]
+    ]
+    more = f" and {len(hosts) - MOST_NAMED} more" if len(hosts) > MOST_NAMED else ""
+    return f"on {', '.join(names)}{more}" if names else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_WHERE else text[: LONGEST_WHERE - 1] + "…"
+
+
+def _count_of(reservation: dict[str, Any]) -> str:
+    low, high = reservation.get("min"), reservation.get("max")
+    if low is None:
+        return ""
+    return f"{low}" if low == high else f"{low}-{high}"
+
+
+POLL_S = 0.5
+PATIENCE = 20  # polls in a row that may fail before waiting gives up
+
+_change = typed(partial(syntax.parse, head="id"))
+
+
+class Create(ShowCommand):
+    """Reserve hosts, slots for servers, addresses or a server for a time.
+
+    From the start of the lease to its end the hosts are yours alone. Ask for a number of
+    hosts, or for at least --min and at most --max, and say with --where which ones will do.
+    Other things are asked for with --reservation. With --dry-run you see what you would get.
+    """
+
+    example = """  holdfast lease create training --hosts 2 --end +8h --where 'vcpus>=8' --wait
+  holdfast lease create night --start '2027-01-31 18:00' --end +12h --min 1 --max 4 \\
+      --where 'rack in rack-b,rack-c' --where gpu=True --before-end snapshot
+  holdfast lease create web --end +7d --dry-run \\
+      --reservation virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=3"""
+
+    def get_epilog(self) -> str:
+        return super().get_epilog() + "\n" + cli.RESERVATIONS + "\n" + cli.DATES
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("name", help="what to call the lease")
+        add("--start", type=cli.date, metavar="DATE", default=dates.NOW, help="default: now")
+        add(
+            "--end",
+            type=cli.date,
+            metavar="DATE",
+            default=dates.parse("+24h"),
+            help="+2h counts from --start, so from now if that is not given; default: +24h",
+        )
+        cli.add_options(parser)
+        add(
+            "--before-end-date",
+            type=cli.date,
+            metavar="DATE",
+            help="when the end is announced; +2h counts from --start, or from now",
+        )
+        add(
+            "--before-end",
+            choices=["", "default", "snapshot"],
+            help="what happens to the servers then",
+        )
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument("--wait", action="store_true", help="wait until it is active, or failed")
+        how.add_argument(
+            "--dry-run", action="store_true", help="show what it would be; nothing is booked"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = parsed_args
+        now = dates.now().replace(microsecond=0)
+        announced = args.before_end_date
+        wanted = cli.asked(self.parser, args)
+        try:
+            start = args.start.at(now)
+            when = {
+                "start_date": args.start.on_wire(now),
+                "end_date": args.end.on_wire(start),
+                "before_end_date": announced.on_wire(start) if announced else None,
+            }
+        except ValueError as error:
+            self.parser.error(str(error))
+        lease = self.client.leases.create(
+            args.name, reservations=wanted, dry_run=args.dry_run, **when
+        )
+        if args.wait:
+            lease = self._wait(lease)
+        return shown(lease)
+
+    def _wait(self, lease: dict[str, Any]) -> dict[str, Any]:
+        """Follow the lease until it is active, failed or over."""
+        said, failures = "", 0
+        while True:
+            sentence = f"lease {lease['name']} ({lease['id']}): {lease['status']}"
+            if lease["status"] == "PENDING":
+                sentence += f", starts {lease['start_date'].split('.')[0]}Z"
+            if sentence != said:
+                self.say(sentence)
+            said = sentence
+            if lease["status"] in ("ACTIVE", "ERROR", "TERMINATED"):
+                self.exit_code = 1 if lease["status"] == "ERROR" else 0
+                return lease
+            dates.sleep(POLL_S)
+            try:
+                lease, failures = self.client.leases.show(lease["id"]), 0
+            except (NotReachable, Unavailable):
+                failures += 1
+                if failures >= PATIENCE:
+                    raise
+
+
+class List(ListCommand):
+    """List the leases you may see.
+
+    `hosts` is the number asked for, least and most.
+    """
+
+    example = """  holdfast lease list --status ACTIVE --sort end_date
+  holdfast lease list --resource-type physical:host --end-before +1d
+  holdfast lease list --limit 50 --marker 4f2c6b3e-6d0a-4f3c-9a51-0b6f7d1f2a3b -f json"""
+
+    def get_epilog(self) -> str:
+        return super().get_epilog() + "\n" + cli.DATES
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        statuses = sorted(state_machines.LEASE)
+        add("--status", choices=statuses, metavar="STATUS", help=f"one of {', '.join(statuses)}")
+        add("--name", help="only those of this name")
+        add("--project", metavar="ID", help="only of this project; for administrators")
+        add("--resource-type", metavar="TYPE", help="only with such a reservation")
+        for edge in ("start", "end"):
+            add(f"--{edge}-after", type=cli.date, metavar="DATE", help=f"{edge} then or later")
+            add(f"--{edge}-before", type=cli.date, metavar="DATE", help=f"{edge} before then")
+        add(
+            "--sort",
+            metavar="KEY[:desc]",
+            help="by name, start_date, end_date, created_at or status; default: created_at",
+        )
+        add("--limit", type=cli.count, metavar="N", help="at most N, up to 1000; default: all")
+        add("--marker", metavar="ID", help="begin after this lease: the last of the page before")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args, now = parsed_args, dates.now().replace(microsecond=0)
+        try:
+            when = {
+                name: dates.on_wire(date.at(now))
+                for name in ("start_after", "start_before", "end_after", "end_before")
+                if (date := getattr(args, name)) is not None
+            }
+        except ValueError as error:
+            self.parser.error(str(error))
+        leases = self.client.leases.list(
+            limit=args.limit,
+            status=args.status,
+            name=args.name,
+            project_id=args.project,
+            resource_type=args.resource_type,
+            sort=args.sort,
+            marker=args.marker,
+            **when,
+        )
+        for lease in leases:
+            lease["hosts"] = hosts_of(lease)
+        columns = ("id", "name", "status", "degraded", "start_date", "end_date", "hosts")
+        return rows(columns, leases)
+
+
+class Show(ShowCommand):
+    """Show one lease, with its reservations, what they got, and its events."""
+
+    example = "  holdfast lease show nightly-tests"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", help="name or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        return shown(self.client.leases.find(parsed_args.lease))
+
+
+class Set(ShowCommand):
+    """Rename a lease, move it, make it longer or shorter, change what it reserves.
+
+    All of it happens, or nothing. With --dry-run you see what would become of it.
+    """
+
+    example = """  holdfast lease set nightly-tests --extend 2h
+  holdfast lease set nightly-tests --end now
+  holdfast lease set nightly-tests --reservation max=6 --dry-run"""
+
+    def get_epilog(self) -> str:
+        return super().get_epilog() + "\n" + cli.DATES
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", help="name or id")
+        parser.add_argument("--name", help="a new name")
+        parser.add_argument("--start", type=cli.date, metavar="DATE", help="a new start")
+        ends = parser.add_mutually_exclusive_group()
+        ends.add_argument(
+            "--end",
+            type=cli.date,
+            metavar="DATE",
+            help="a new end; +2h counts from --start, or from now",
+        )
+        ends.add_argument("--extend", type=cli.span, metavar="2h", help="end that much later")
+        ends.add_argument("--shorten", type=cli.span, metavar="30m", help="end that much earlier")
+        parser.add_argument(
+            "--before-end-date", type=cli.date, metavar="DATE", help="when the end is announced"
+        )
+        parser.add_argument(
+            "--reservation",
+            action="append",
+            default=[],
+            type=_change,
+            metavar="ID,KEY=VALUE,…",
+            help="what to change about a reservation; of a lease that has only one, without its id",
+        )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show what it would be; nothing is changed"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = parsed_args
+        asked = (args.start, args.end, args.extend, args.shorten, args.before_end_date)
+        if args.name is None and not any((*asked, args.reservation)):
+            self.parser.error("nothing to change: give --name, --end, --extend, …")
+        lease = self.client.leases.find(args.lease)
+        try:
+            changes = _changes(args, lease, dates.now().replace(microsecond=0))
+        except ValueError as error:
+            self.parser.error(str(error))
+        return shown(self.client.leases.update(lease["id"], **changes))
+
+
+class Delete(Base):
+    """Delete leases; one that has started ends, and its servers with it."""
+
+    example = "  holdfast lease delete training-run quarter-close"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("leases", nargs="+", metavar="lease", help="name or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.each(parsed_args.leases, self._delete)
+
+    def _delete(self, ref: str) -> None:
+        lease = self.client.leases.find(ref)
+        self.client.leases.delete(lease["id"])
+        what = f"lease {lease['name']} ({lease['id']})"
+        self.say_deleted(what, lambda: self.client.leases.show(lease["id"]))
+
+
+class ReplaceHost(Base):
+    """Give a lease that has not started another host instead of one it holds.
+
+    For administrators, before they take a host away for repair. If nothing else fits, nothing
+    changes and the refusal says why.
+    """
+
+    example = "  holdfast lease replace-host training-run cmp-03"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("lease", help="name or id")
+        parser.add_argument("host", help="the host to give up: name, short or full, or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        host = self.client.hosts.find(parsed_args.host)
+        lease = self.client.leases.find(parsed_args.lease)
+        holding = [
+            reservation["id"]
+            for reservation in lease["reservations"]
+            if any(str(held["id"]) == str(host["id"]) for held in reservation.get("hosts", ()))
+        ]
+        if not holding:
+            self.parser.error(f"lease {lease['name']} does not hold {parsed_args.host}")
+        for reservation_id in holding:
+            self.client.leases.replace_host(lease["id"], reservation_id, host["id"])
+        self.say(f"lease {lease['name']} no longer holds {parsed_args.host}")
+
+
+class Acknowledge(Base):
+    """Say that you have seen that a lease got other resources while it was active.
+
+    Its `resources_changed` goes, and `degraded` with it unless something is still missing. What
+    happened stays in the lease's history.
+    """
+
+    example = "  holdfast lease ack nightly-tests"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("leases", nargs="+", metavar="lease", help="name or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self.each(parsed_args.leases, self._acknowledge)
+
+    def _acknowledge(self, ref: str) -> None:
+        lease = self.client.leases.find(ref)
+        self.client.leases.acknowledge(lease["id"])
+        short = any(each.get("missing_resources") for each in lease.get("reservations", ()))
+        still = ", but it still misses something" if short else ""
+        self.say(f"lease {lease['name']} ({lease['id']}) acknowledged{still}")
+
+
+def _changes(args: argparse.Namespace, lease: dict[str, Any], now: datetime) -> dict[str, Any]:
+    """The body of the update that the options ask for."""
+    origin = args.start.at(now) if args.start else now
+    changes: dict[str, Any] = {}
+    if args.name is not None:
+        changes["name"] = args.name
+    if args.start:
+        changes["start_date"] = args.start.on_wire(now)
+    if args.end:
+        changes["end_date"] = args.end.on_wire(origin)
+    if args.extend:
+        end = dates.from_wire(lease["end_date"])
+        changes["end_date"] = dates.on_wire(dates.later(end, args.extend))
+    if args.shorten:
+        end = dates.from_wire(lease["end_date"])
+        changes["end_date"] = dates.on_wire(dates.later(end, -args.shorten))
+    if args.before_end_date:
+        changes["before_end_date"] = args.before_end_date.on_wire(origin)
+    if args.reservation:
+        changes["reservations"] = [_changed(each, lease) for each in args.reservation]
+    if args.dry_run:
+        changes["dry_run"] = True
+    return changes
+
+
+def _changed(change: dict[str, Any], lease: dict[str, Any]) -> dict[str, Any]:
+    """A change of a reservation, with the id of the one that is meant."""
+    ids = [str(each["id"]) for each in lease.get("reservations", ())]
+    if "id" not in change and len(ids) == 1:
+        return {"id": ids[0], **change}
+    if "id" not in change:
+        raise ValueError(
+            f"--reservation: say which one is meant: {', '.join(ids) or 'it has none'}"
+        )
+    return change
+
+
+# holdfast availability
+
+
+class Availability(ListCommand):
+    """Ask what you could get, and when. Nothing is booked.
+
+    Say for how long (--for) and see the first windows that would fit, or name the window
+    (--start, --end) and see whether it would. `amount` is how many hosts, slots or addresses you
+    could have then. If nothing fits, one line says why, and the command ends with 1.
+    """
+
+    example = """  holdfast availability --hosts 4 --for 8h --where gpu=True
+  holdfast availability --hosts 2 --start '2027-01-31 18:00' --end +12h
+  holdfast availability --for 1d --from +7d --until +14d \\
+      --reservation virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=3"""
+
+    def get_epilog(self) -> str:
+        return super().get_epilog() + "\n" + cli.RESERVATIONS + "\n" + cli.DATES
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("--for", type=cli.span, dest="length", metavar="8h", help="for how long")
+        add("--from", type=cli.date, dest="first", metavar="DATE", help="starts from here on")
+        add("--until", type=cli.date, metavar="DATE", help="and up to here; default: 30 days on")
+        add("--limit", type=cli.count, metavar="N", help="at most N windows; default: 5")
+        add("--start", type=cli.date, metavar="DATE", help="from here; default: now …")
+        add("--end", type=cli.date, metavar="DATE", help="… to here; +2h counts from --start")
+        cli.add_options(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        found = self._ask(parsed_args)
+        if not found["fits"]:
+            self.exit_code = 1
+            why = (found.get("why_not") or {}).get("message") or "nothing fits"
+            self.app.LOG.error(why)
+        return rows(("start_date", "end_date", "amount"), found["windows"])
+
+    def _ask(self, args: argparse.Namespace) -> dict[str, Any]:
+        wanted = cli.asked(self.parser, args)
+        if len(wanted) > 1:
+            self.parser.error("one kind of thing at a time: drop --reservation or the others")
+        now = dates.now().replace(microsecond=0)
+        try:
+            if args.length is None:
+                return self._then(args, wanted[0], now)
+            return self._first(args, wanted[0], now)
+        except ValueError as error:
+            self.parser.error(str(error))
+
+    def _then(self, args: argparse.Namespace, wanted: dict[str, Any], now: Any) -> dict[str, Any]:
+        if args.end is None:
+            self.parser.error("say for how long with --for 8h, or until when with --end")
+        if args.first or args.until or args.limit:
+            self.parser.error("--from, --until and --limit go with --for")
+        start = args.start or dates.NOW
+        return self.client.availability.then(
+            wanted, start_date=start.on_wire(now), end_date=args.end.on_wire(start.at(now))
+        )
+
+    def _first(self, args: argparse.Namespace, wanted: dict[str, Any], now: Any) -> dict[str, Any]:
+        if args.start or args.end:
+            self.parser.error("--for 8h looks for windows: use --from and --until with it")
+        return self.client.availability.first(
+            wanted,
+            duration_s=int(args.length.total_seconds()),
+            start=args.first.on_wire(now) if args.first else None,
+            until=args.until.on_wire(now) if args.until else None,
+            limit=args.limit,
+        )

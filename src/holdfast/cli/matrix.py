@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""holdfast matrix show | check | explain"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from holdfast.cli import Base, ListCommand, Table, rows, typed
+from holdfast.cli.host import Hosts, Lasts, State, explained
+from holdfast.hostmonitor import matrix
+from holdfast.hostmonitor.matrix import ALERT, NETWORKS, RECOVERY, Answer, InvalidDocument, Matrix
+from holdfast.model.errors import InvalidInput
+from holdfast.runtime.documents import MAX_BYTES
+
+SAID = ("action", "for_s", "rule")
+SHOWN = ("action", "for_s", "hosts", "rule")
+
+
+class Show(ListCommand):
+    """Draw the strategy in force: every combination, what is done, and the hosts that are so now.
+
+    Below the combinations of up and down come those in which something is unknown, if a host is in
+    one. Monitors that go by another strategy than most are named.
+    """
+
+    example = """  holdfast matrix show
+  holdfast matrix show -f json"""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        found = self.client.monitors.matrix()
+        if found["strategy"] is None:
+            self.say("no monitor was heard of lately: see `holdfast monitor list`")
+            return SHOWN, []
+        strategy = matrix.from_plain(found["strategy"])
+        self.tell(parsed_args, f"strategy: {found['source']}")
+        if strategy.warning:
+            self.app.LOG.warning("%s: %s", found["source"], strategy.warning)
+        for one in found["differing"]:
+            self.app.LOG.warning(
+                "%s goes by another strategy, %s: make the files alike",
+                one["observer"],
+                one["source"],
+            )
+        drawn = [*found["rows"], *found["undecided"]]
+        blind = found.get("blind", ())
+        return _drawn(strategy.networks, SHOWN, (_row(strategy, one, blind) for one in drawn))
+
+
+class Check(ListCommand):
+    """Check a strategy file and draw what it means, without asking any server.
+
+    Either format is taken. What is wrong is listed with its lines, all of it, and the command ends
+    with 1. Rows that the file leaves out count as none: a warning names them.
+    """
+
+    example = """  holdfast matrix check strategy.yaml
+  holdfast matrix check matrix.yaml --networks manage,storage"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("file", help="a strategy in YAML, in Masakari's format or ours")
+        parser.add_argument(
+            "--networks",
+            type=_names,
+            default=NETWORKS,
+            metavar="A,B,…",
+            help=f"those that the monitors watch; default: {','.join(NETWORKS)}",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        name = parsed_args.file
+        try:
+            with open(name, "rb") as file:
+                data = file.read(MAX_BYTES + 1)
+            strategy = matrix.parse(data, parsed_args.networks, name)
+        except OSError as error:
+            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+        except InvalidDocument as error:
+            raise InvalidInput("\n".join(listed(name, error))) from error
+        self.tell(parsed_args, f"{name} is a strategy for {', '.join(strategy.networks)}")
+        if strategy.warning:
+            self.app.LOG.warning("%s: %s", name, strategy.warning)
+        return _drawn(strategy.networks, SAID, _checked(strategy))
+
+
+class Explain(Base):
+    """Tell what the monitors see of a host, since when, and what follows from it by which rule."""
+
+    example = "  holdfast matrix explain cmp-07"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", help="name, short or full")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        found = self.client.monitors.host(parsed_args.host)
+        self.app.stdout.write("\n".join(explained(found)) + "\n")
+
+
+@typed
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if wrong := matrix.wrong_networks(names):
+        raise ValueError("; ".join(map(str, wrong)))
+    return names
+
+
+def listed(name: str, error: InvalidDocument) -> Iterator[str]:
+    """strategy.yaml:7: 'dwon' is no state: write up, down or any"""
+    for one in error.problems:
+        yield f"{name}:{one.line}: {one.text}" if one.line else f"{name}: {one.text}"
+
+
+def _row(strategy: Matrix, found: Mapping[str, Any], blind: Sequence[str]) -> dict[str, Any]:
+    said = _said(strategy.answer(found["health"], blind))
+    return {"health": found["health"], "hosts": Hosts(found["hosts"]), **said}
+
+
+def _checked(strategy: Matrix) -> Iterator[dict[str, Any]]:
+    for row in strategy.table():
+        health = dict(zip(strategy.networks, row.health, strict=True))
+        yield {"health": health, **_said(row.answer)}
+
+
+def _said(answer: Answer) -> dict[str, Any]:
+    acts = answer.action in (RECOVERY, ALERT)
+    return {
+        "action": answer.action,
+        "for_s": Lasts(answer.for_s if acts else None),
+        "rule": answer.sentence,
+    }
+
+
+def _drawn(
+    networks: Sequence[str], columns: tuple[str, ...], found: Iterator[dict[str, Any]]
+) -> Table:
+    """A column for each network, then the rest."""
+    # a network may be called as one of the other columns
+    called = {name: f"network {name}" if name in columns else name for name in networks}
+    table = [
+        {**row, **{called[name]: State(row["health"][name]) for name in networks}} for row in found
+    ]
+    return rows((*called.values(), *columns), table)

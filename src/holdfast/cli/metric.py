@@ -1,0 +1,483 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast metrics plugins list | add | configure | remove | enable | reload`: the metric plugins
+of this host, while its agent runs. They ask the agent itself, by its socket, and no server."""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import IO, Any, Final, NamedTuple
+
+from holdfast import cli
+from holdfast.cli import ListCommand, ShowCommand, Table, one, pair, rows, typed
+from holdfast.cli.guest import Asking
+from holdfast.client import admin, dates
+from holdfast.metrics.admin import NUMBERS, WORDS
+from holdfast.metrics.plugin_code import value
+from holdfast.model.errors import InvalidInput
+from holdfast.runtime.text import fit, printable, width
+
+#: A change waits for the plugin: for its import, and for a pass in which new code is tried.
+CHANGE_S = 30.0
+_SHORT = ("name", "use", "state", "why", "passes", "dropped", "strikes", "mean_ms", "slowest_ms")
+_LONG = (
+    *("name", "use", "source", "state", "why", "callbacks", "config", "config_version", "passes"),
+    *("dropped", "strikes", "mean_ms", "cpu_ms", "slowest_ms", "grew_kib", "notes", "reloads"),
+    *("can_roll_back", "lost_threads"),
+)
+
+
+class List(Asking, ListCommand):
+    """List the metric plugins of this host: what they do, what they cost, why one is off.
+
+    `dropped` are passes that a plugin was too slow for, `strikes` what it did wrong within the
+    last minute; with five of them it is switched off. JSON and YAML have everything.
+    """
+
+    example = """  holdfast metrics plugins list
+  holdfast metrics plugins list -f json --socket /run/holdfast/agent.sock"""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        said = admin.ask(self.place(parsed_args), "metrics.plugins.list", timeout_s=10.0)
+        if said["problem"]:
+            self.app.LOG.warning(said["problem"])
+        full = parsed_args.formatter in ("json", "yaml")
+        return rows(_LONG if full else _SHORT, said["plugins"])
+
+
+class _Change(Asking, ShowCommand):
+    """Names one plugin, and shows it afterwards."""
+
+    command = ""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", help="what the plugin is called on this host")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = {"name": parsed_args.name, **self.more(parsed_args)}
+        place = self.place(parsed_args)
+        said = admin.ask(place, f"metrics.plugins.{self.command}", args, timeout_s=CHANGE_S)
+        return one({name: said["plugin"].get(name, "") for name in _LONG if name != "source"})
+
+    def more(self, asked: argparse.Namespace) -> Mapping[str, Any]:
+        return {}
+
+
+class Add(_Change):
+    """Add a metric plugin while the agent runs, until it ends.
+
+    It is found by the name of its entry point, as module:Class, or as a file of Python, with :Class
+    if there are several in it. What is to be there after a restart too belongs in the file that
+    [metrics] plugins_file names.
+    """
+
+    command = "add"
+    example = """  holdfast metrics plugins add noisy noisy_neighbour --set steal_ratio=0.2
+  holdfast metrics plugins add mine /etc/holdfast/plugins/mine.py
+  holdfast metrics plugins add gpu acme_gpu:Temperature"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("use", help="an entry point, module:Class, or FILE.py[:Class]")
+        return _with_config(parser)
+
+    def more(self, asked: argparse.Namespace) -> Mapping[str, Any]:
+        path, colon, name = asked.use.partition(".py")
+        is_file = colon and os.path.exists(path + colon)
+        use = os.path.abspath(path + colon) + name if is_file else asked.use
+        return {"use": use, "config": _config(asked.set)}
+
+
+class Configure(_Change):
+    """Configure a metric plugin while the agent runs; from its next pass on.
+
+    What is not named stays as it is, with --replace it goes. A plugin that refuses says why, and
+    nothing changes.
+    """
+
+    command = "configure"
+    example = """  holdfast metrics plugins configure noisy --set steal_ratio=0.2 --set for_s=30
+  holdfast metrics plugins configure noisy --replace"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = _with_config(super().get_parser(prog_name))
+        parser.add_argument(
+            "--replace", action="store_true", help="leave nothing of the configuration before"
+        )
+        return parser
+
+    def more(self, asked: argparse.Namespace) -> Mapping[str, Any]:
+        if not asked.set and not asked.replace:
+            raise InvalidInput("say what changes: --set NAME=VALUE, or --replace")
+        return {"config": _config(asked.set), "merge": not asked.replace}
+
+
+class Remove(Asking):
+    """Remove a metric plugin while the agent runs.
+
+    One that the file of [metrics] plugins_file names is there again after a restart.
+    """
+
+    example = "  holdfast metrics plugins remove noisy"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", help="what the plugin is called on this host")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        args = {"name": parsed_args.name}
+        place = self.place(parsed_args)
+        admin.ask(place, "metrics.plugins.remove", args, timeout_s=CHANGE_S)
+        self.say(f"plugin {parsed_args.name} is removed")
+
+
+class Enable(_Change):
+    """Switch a metric plugin on again that was switched off.
+
+    It begins anew, with the code and the configuration it had.
+    """
+
+    command = "enable"
+    example = "  holdfast metrics plugins enable noisy"
+
+
+class Reload(_Change):
+    """Read the code of a metric plugin anew, while the agent runs.
+
+    The new code gets one pass beside the old. If it does that without a fault it takes its place;
+    else the old one goes on, and what was wrong is said. Of the modules that a plugin imports none
+    are read anew. --roll-back returns to the code before.
+    """
+
+    command = "reload"
+    example = """  holdfast metrics plugins reload mine
+  holdfast metrics plugins reload mine --roll-back"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--roll-back", action="store_true", help="to the code before the last reload"
+        )
+        return parser
+
+    def more(self, asked: argparse.Namespace) -> Mapping[str, Any]:
+        return {"roll_back": asked.roll_back}
+
+
+def _with_config(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        type=pair,
+        action="append",
+        default=[],
+        help="a part of its configuration; numbers, true, false and ~ are what they look like",
+    )
+    return parser
+
+
+def _config(said: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    return {name: value(text) for name, text in said}
+
+
+# `holdfast metrics record`: what is measured on this host, pass by pass, into a file that
+# `holdfast rules test` replays. It asks the agent itself, by its socket, and no server.
+
+
+class Record(Asking):
+    """Write all that is measured on this host to a file, until Ctrl-C or for as long as is said.
+
+    A line of JSON for each pass, with every number of the host, its guests, their disks and
+    interfaces, as rules see them: `holdfast rules test` replays it through any rules, here or
+    elsewhere, as often as you like. A guest takes about 3 kB of it every second.
+    """
+
+    example = """  holdfast metrics record monday.jsonl --for 10m
+  holdfast rules test alarms.yaml monday.jsonl"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("file", help="where to; one that is there already is not written over")
+        parser.add_argument("--for", dest="lasts", type=cli.span, metavar="LENGTH", help="10m, 2h")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        name, passes = parsed_args.file, 0
+        lines = _lines(self.place(parsed_args), parsed_args.lasts)
+        first = list(itertools.islice(lines, 1))  # before there is a file: the agent may be away
+        try:
+            with _opened(name) as file, contextlib.suppress(KeyboardInterrupt):
+                for line in itertools.chain(first, lines):
+                    file.write(line + "\n")
+                    passes += 1
+        except OSError as error:
+            raise InvalidInput(f"cannot write {name}: {error.strerror}") from error
+        finally:
+            self.say(f"{passes} {'pass' if passes == 1 else 'passes'} recorded")
+
+
+def _opened(name: str) -> IO[str]:
+    """Written line by line, so that what was recorded before somebody pulls the plug is there."""
+    try:
+        return open(name, "x", encoding="utf-8", buffering=1)
+    except FileExistsError as error:
+        raise InvalidInput(f"{name} is there already: name another file") from error
+
+
+def _lines(place: str, lasts: timedelta | None) -> Iterator[str]:
+    """Passes as they are made, until that time is over."""
+    until = None if lasts is None else dates.monotonic() + lasts.total_seconds()
+    for item in admin.stream(place, "metrics.record"):
+        if item is not None:
+            yield item["line"]
+        if until is not None and dates.monotonic() >= until:
+            return
+
+
+# The guests of a host as lines for a terminal: columns that fit, names that do no harm. Pure.
+
+
+Said = Mapping[str, Any]
+#: A name is cut down to so much before a column is left out.
+LEAST_NAME: Final = 12
+MOST_NAME: Final = 40
+UNKNOWN: Final = "-"
+
+
+def percent(value: float) -> str:
+    return f"{value * 100:.1f}" if value < 10 else f"{value * 100:.0f}"
+
+
+def short(value: float) -> str:
+    """1536: 1.5k"""
+    for sign in ("", "k", "M", "G", "T"):
+        if abs(value) < 999.5:
+            plain = not sign and (value == int(value) or abs(value) >= 99.5)
+            return f"{value:.0f}{sign}" if plain or abs(value) >= 99.5 else f"{value:.1f}{sign}"
+        value /= 1000
+    return f"{value:.0f}P"
+
+
+def binary(value: float) -> str:
+    """1073741824: 1.0Gi"""
+    for sign in ("", "Ki", "Mi", "Gi", "Ti"):
+        if abs(value) < 1023.5:
+            return f"{value:.0f}{sign}" if not sign or value >= 99.5 else f"{value:.1f}{sign}"
+        value /= 1024
+    return f"{value:.0f}Pi"
+
+
+def ratio(value: float) -> str:
+    return f"{value:.2f}"
+
+
+class Column(NamedTuple):
+    head: str
+    key: str
+    show: Callable[[float], str]
+    columns: int
+
+
+#: In the order in which they stand; where there is no room, the last go first, but alarms stay.
+COLUMNS: Final = (
+    Column("CPU%", "cpu", percent, 6),
+    Column("STEAL%", "steal", percent, 6),
+    Column("MEM", "mem", binary, 7),
+    Column("ALARMS", "alarms", lambda value: f"{value:.0f}", 6),
+    Column("RX b/s", "rx_bps", short, 7),
+    Column("TX b/s", "tx_bps", short, 7),
+    Column("OF", "contract", ratio, 5),
+    Column("RD B/s", "rd_bytes", short, 7),
+    Column("WR B/s", "wr_bytes", short, 7),
+    Column("RD/s", "rd_iops", short, 6),
+    Column("WR/s", "wr_iops", short, 6),
+)
+PROJECT: Final = 16
+
+
+def screen(said: Said, columns: int, lines: int | None = None) -> list[str]:
+    """At most so many lines, of exactly or less so many columns."""
+    guests: Sequence[Said] = said["guests"]
+    name, project, shown = layout(guests, columns)
+    head = [*_summary(said), ""]
+    heads = [fit("NAME", name)]
+    if project:
+        heads.append(fit("PROJECT", project))
+    heads += [one.head.rjust(one.columns) for one in shown]
+    head.append(" ".join(heads))
+    room = len(guests) if lines is None else max(0, lines - len(head))
+    if room < len(guests):
+        room = max(0, room - 1)
+    found = head + [_line(one, name, project, shown) for one in guests[:room]]
+    left = said["total"] - min(room, len(guests))
+    if left > 0:
+        found.append(f"and {left} more")
+    return [fit(line, columns).rstrip() for line in found][:lines]
+
+
+def layout(guests: Sequence[Said], columns: int) -> tuple[int, int, list[Column]]:
+    """How wide names and projects are, 0: not shown, and which numbers there is room for."""
+    longest = max((width(_name(one)) for one in guests), default=0)
+    name = max(LEAST_NAME, min(MOST_NAME, longest))
+    shown = list(COLUMNS)
+    project = PROJECT if any(one["project"] for one in guests) else 0
+
+    def taken(name: int) -> int:
+        beside = 1 + project if project else 0
+        return name + beside + sum(one.columns + 1 for one in shown)
+
+    while taken(LEAST_NAME) > columns and (project or len(shown) > 1):
+        if project:
+            project = 0
+        else:
+            shown.pop()
+    return min(name, max(1, columns - taken(0))), project, shown
+
+
+def _summary(said: Said) -> list[str]:
+    node: Said = said["node"]
+    parts = [f"{printable(said['host'])}: {said['total']} guests"]
+    if node["cpu_util_ratio"] is not None:
+        parts.append(f"CPU {percent(node['cpu_util_ratio'])} %")
+    if node["load1"] is not None:
+        parts.append(f"load {node['load1']:.2f}")
+    if node["mem_total_bytes"] is not None and node["mem_free_bytes"] is not None:
+        parts.append(f"{binary(node['mem_free_bytes'])} of {binary(node['mem_total_bytes'])} free")
+    parts.append(f"{said['alarms']} alarms" if said["alarms"] != 1 else "1 alarm")
+    return [", ".join(parts) + f", at {str(said['at'])[11:19]}"]
+
+
+def _line(row: Said, name: int, project: int, shown: Sequence[Column]) -> str:
+    cells = [fit(_name(row), name)]
+    if project:
+        cells.append(fit(printable(row["project"]), project))
+    for column in shown:
+        number = row[column.key]
+        text = UNKNOWN if number is None else column.show(number)
+        cells.append(text.rjust(column.columns))
+    stale = f"  {printable(row['stale'])}" if row["stale"] else ""
+    return " ".join(cells) + stale
+
+
+def _name(row: Said) -> str:
+    return printable(row["name"]) or str(row["uuid"])
+
+
+# `holdfast metrics top`: the guests of this host and what they use, live. It asks the agent
+# itself, by its socket, and no server.
+
+
+#: After so long without a pass, that is said.
+LATE_S = 5.0
+#: Where nobody says how wide it is.
+USUAL = (100, 30)
+# another screen, no cursor; and back
+_BEGIN, _END = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+# to the corner; the rest of a line, the rest of the screen becomes empty
+_HOME, _REST, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+class Top(Asking):
+    """Show the guests of this host and what they use, every second, until Ctrl-C.
+
+    CPU% is of all processors the guest has; STEAL% is how long those waited for the host's. MEM is
+    what the guest uses if it says so, else what it takes of the host. OF is how much of its
+    contract it uses: 1.00 is all of it. `-` is not known; a guest that is suspended says so.
+    Where the terminal is narrow, columns are left out; JSON has them all.
+    """
+
+    example = """  holdfast metrics top
+  holdfast metrics top --sort tx_bps --limit 10
+  holdfast metrics top --once
+  holdfast metrics top -f json"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("--sort", choices=(*NUMBERS, *WORDS), default="cpu", help="default: cpu")
+        add("--limit", type=_count, default=0, metavar="N", help="show so many at most")
+        add("--once", action="store_true", help="show it once; so it is if this is no terminal")
+        add(
+            *("-f", "--format"),
+            dest="format",
+            choices=("table", "json"),
+            default="table",
+            help="json: once, with everything",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        place, out = self.place(parsed_args), self.app.stdout
+        args = {"sort": parsed_args.sort, "limit": parsed_args.limit}
+        if parsed_args.format == "json":
+            said = admin.ask(place, "metrics.snapshot", args, timeout_s=10.0)
+            print(json.dumps(said, indent=2), file=out)
+        elif parsed_args.once or not out.isatty():
+            said = admin.ask(place, "metrics.snapshot", args, timeout_s=10.0)
+            columns = _size(out)[0] if out.isatty() else 1_000
+            print("\n".join(screen(said, columns)), file=out)
+        else:
+            with contextlib.suppress(KeyboardInterrupt), _screen(out):
+                self._follow(place, args, out)
+
+    def _follow(self, place: str, args: dict[str, Any], out: IO[str]) -> None:
+        said: dict[str, Any] | None = None
+        came = dates.monotonic()
+        for item in admin.stream(place, "metrics.top", args):
+            if item is not None:
+                said, came = item, dates.monotonic()
+            late_s = dates.monotonic() - came
+            if said is None:
+                _draw(out, ["waiting for the first pass …"])
+            elif item is not None or late_s >= LATE_S:
+                columns, lines = _size(out)
+                drawn = screen(said, columns, lines)
+                if late_s >= LATE_S:
+                    drawn[1:2] = [f"no pass for {late_s:.0f} s: the agent's log says why"[:columns]]
+                _draw(out, drawn)
+
+
+def _draw(out: IO[str], lines: list[str]) -> None:
+    """In one write and over what was there: nothing flickers."""
+    out.write(_HOME + f"{_REST}\n".join(lines) + _REST + _BELOW)
+    out.flush()
+
+
+@contextlib.contextmanager
+def _screen(out: IO[str]) -> Iterator[None]:
+    """Whatever ends it, the terminal is as it was."""
+
+    def ended(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, ended)
+    out.write(_BEGIN)
+    try:
+        yield
+    finally:
+        out.write(_END)
+        out.flush()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _size(out: IO[str]) -> tuple[int, int]:
+    """Of the terminal as it is now: it may be made wider."""
+    try:
+        columns, lines = os.get_terminal_size(out.fileno())
+    except (OSError, ValueError):
+        return USUAL
+    return columns or USUAL[0], lines or USUAL[1]
+
+
+@typed
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1_000_000:
+        raise ValueError(f"{text!r} is no number of guests: write 10, or leave it out for all")
+    return int(text)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast notifications`: is Nova talking to us, and what could nobody digest?"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import queue
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from cliff.command import Command
+
+from holdfast import conf as configuration
+from holdfast.cli import Base, ListCommand, Table, rows
+from holdfast.cli.config import config_option
+from holdfast.model.nova_notification import Notice
+from holdfast.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from holdfast.drivers.rabbit.nova_notifications import Broker
+
+#: When silence needs an explanation.
+HINT_AFTER_S = 5.0
+HINT = """\
+nothing yet. Nova speaks when something changes: disable and enable a compute service, or boot a
+server. If it stays silent, nova.conf of API, conductor and computes needs
+  [notifications]
+  notification_format = versioned
+  notify_on_state_change = vm_and_task_state
+  [oslo_messaging_notifications]
+  driver = messagingv2
+and holdfast.conf the same broker, virtual host and exchange:
+  [notifications]
+  transport_url = rabbit://user:secret@host:5672/vhost
+  exchange = nova"""
+
+
+class Listen(Base, Command):
+    """Print what Nova says, one line per notification, until interrupted.
+
+    It reads a copy of its own: managers and other readers lose nothing, and nothing is left behind.
+    Exit code: 0 something was heard, 1 nothing was, or the broker cannot be reached.
+    """
+
+    example = """\
+  holdfast notifications listen --config /etc/holdfast/holdfast.conf
+  holdfast notifications listen --seconds 60 --json"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        config_option(parser)
+        parser.add_argument(
+            "--seconds", type=float, metavar="N", help="end after so long (default: never)"
+        )
+        parser.add_argument(
+            "--json", action="store_true", help="a JSON object per line, with Nova's whole payload"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        try:
+            from holdfast.drivers.rabbit import nova_notifications
+        except ImportError as error:
+            raise RuntimeError(
+                f"{error.name} is not installed: pip install holdfast[rabbit]"
+            ) from error
+        conf = configuration.load([], parsed_args.config)
+        notices = nova_notifications.NovaNotices(conf, SystemClock(), shared=False)
+        try:
+            self._describe(notices.broker)
+        except nova_notifications.AWAY as error:
+            raise RuntimeError(
+                f"the broker at {notices.broker.shown} cannot be used:"
+                f" {str(error) or type(error).__name__}"
+            ) from error
+        heard: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+        notices.listen(heard.put)
+        try:
+            self._print(heard, parsed_args)
+        finally:
+            notices.stop()
+
+    def _describe(self, broker: "Broker") -> None:
+        from holdfast.drivers.rabbit.nova_notifications import close
+
+        connection = broker.connect_to_any()
+        try:
+            broker.look(connection)
+            depth = broker.depth(connection)
+        finally:
+            close(connection)
+        full = f"{depth.messages} waiting, {depth.readers} readers" if depth else "not there yet"
+        self.say(f"exchange {broker.exchange} at {broker.shown}; the managers' queue: {full}")
+
+    def _print(self, heard: "queue.SimpleQueue[Notice]", asked: argparse.Namespace) -> None:
+        clock = SystemClock()
+        began, hinted, self.exit_code = clock.monotonic(), False, 1
+        while True:
+            passed = clock.monotonic() - began
+            if asked.seconds is not None and passed >= asked.seconds:
+                break
+            try:
+                left = 1.0 if asked.seconds is None else min(1.0, asked.seconds - passed)
+                notice = heard.get(timeout=left)
+            except queue.Empty:
+                if self.exit_code and passed >= HINT_AFTER_S and not hinted:
+                    hinted = True
+                    self.app.LOG.warning(HINT)
+                continue
+            self.exit_code = 0
+            line = as_json(notice) if asked.json else as_line(notice)
+            print(line, file=self.app.stdout, flush=True)
+        if self.exit_code:
+            if passed >= HINT_AFTER_S and not hinted:  # it was over before we came to say it
+                self.app.LOG.warning(HINT)
+            self.app.LOG.error("nothing was heard")
+
+
+class ListSetAside(ListCommand):
+    """List messages that a monitor failed on three times, the newest first.
+
+    It reads the database of the configuration. The newest thousand are kept.
+    """
+
+    example = """\
+  holdfast notifications set-aside --config /etc/holdfast/holdfast.conf
+  holdfast notifications set-aside --long -f json"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        config_option(parser)
+        parser.add_argument(
+            "--most", type=int, default=20, metavar="N", help="so many at most (default 20)"
+        )
+        parser.add_argument("--long", action="store_true", help="with the messages themselves")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        from holdfast.db import Store
+
+        conf = configuration.load([], parsed_args.config)
+        with contextlib.closing(Store(conf.database.connection, SystemClock())) as store:
+            found = store.standings.all_set_aside(parsed_args.most)
+        columns = ("at", "monitor", "event_type", "message_id", "why")
+        return rows(
+            (*columns, "message") if parsed_args.long else columns,
+            [{**dataclasses.asdict(one), "at": one.at.isoformat()} for one in found],
+        )
+
+
+def as_line(notice: Notice) -> str:
+    return f"{notice.at:%H:%M:%S.%f} {notice.priority} {notice.event_type} {notice.says()}"
+
+
+def as_json(notice: Notice) -> str:
+    return json.dumps(dataclasses.asdict(notice), default=_plain, sort_keys=True)
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast rules list | show | set | rollback | delete`: alarm rules, of the cloud or, with
+--here, of the agent on this machine."""
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.alarms import preview, rules_file
+from holdfast.alarms.rules import BadRules, RuleSet
+from holdfast.alarms.tracks import Change
+from holdfast.cli import Base, ListCommand, ShowCommand, Table, one, rows
+from holdfast.cli.guest import Asking
+from holdfast.cli.matrix import listed
+from holdfast.client import admin
+from holdfast.client.errors import BadRequest
+from holdfast.client.reports import Agents
+from holdfast.model.errors import InvalidInput
+from holdfast.model.host import normalise
+from holdfast.runtime.documents import MAX_BYTES
+
+_DOCUMENT = ("name", "scope", "version", "rules", "author", "created_at")
+_HOST = ("host", "fresh", "in_force", "central", "wanted", "error")
+_RULE = ("id", "source", "on", "field", "when", "for_s", "severity", "actions")
+
+
+class _Here(Asking):
+    """One that also goes to the agent of this machine."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--here", action="store_true", help="of the agent on this machine, by its socket"
+        )
+        return parser
+
+    def agent(self, args: argparse.Namespace, command: str, **said: Any) -> dict[str, Any]:
+        return admin.ask(self.place(args), f"metrics.rules.{command}", said)
+
+
+class List(_Here, ListCommand):
+    """List the documents of alarm rules that are kept centrally, or by which rules hosts go.
+
+    With --hosts, every host whose agent was heard of: `central` is the version of our rules that it
+    holds, `wanted` the one that it should; `error` says why it does not. With --here, the rules
+    that are in force on this machine, and whether the file, the centre or the socket brought them.
+    """
+
+    example = """  holdfast rules list
+  holdfast rules list --hosts
+  holdfast rules list --here"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--hosts", action="store_true", help="by host instead")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        if parsed_args.here:
+            return self._here(parsed_args)
+        if parsed_args.hosts:
+            found = Agents(self.client.wire).list()
+            return rows(_HOST, [{**each, **_held(each["rules"])} for each in found])
+        return rows(_DOCUMENT, self.client.alarm_rules.list())
+
+    def _here(self, args: argparse.Namespace) -> Table:
+        said = self.agent(args, "list")
+        before = said["before"]
+        back = f"; `holdfast rules rollback --here` goes back to {before[0]}" if before else ""
+        self.tell(args, f"rules {said['version']} are in force{back}")
+        for source in said["sources"]:
+            if source["error"]:
+                self.tell(args, f"not taken from {source['source']}: {source['error']}")
+        return rows(_RULE, said["rules"])
+
+
+class Show(ShowCommand):
+    """Show a document of alarm rules as it is, or as it was.
+
+    With --history, its versions; with --host, what all documents together amount to on that host.
+    """
+
+    example = """  holdfast rules show base
+  holdfast rules show base --at 3 -f value -c text
+  holdfast rules show --host cmp-07"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", nargs="?", help="of the document")
+        parser.add_argument("--at", type=int, metavar="VERSION", help="as it was then")
+        parser.add_argument("--history", action="store_true", help="which versions there are")
+        parser.add_argument("--host", help="what holds for this host, merged")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args, client = parsed_args, self.client
+        if bool(args.name) == bool(args.host):
+            self.parser.error("name a document, or a host with --host")
+        if args.host:
+            return one(Agents(client.wire).rules(args.host))
+        if args.history:
+            versions = client.alarm_rules.history(args.name)
+            return one({f"version {each['version']}": _past(each) for each in versions})
+        return one(client.alarm_rules.show(args.name, args.at))
+
+
+class Set(_Here, ShowCommand):
+    """Make or replace a document of alarm rules; hosts take it up within one heartbeat.
+
+    It is checked first: what is wrong is listed with its lines, and nothing changes. Rules of a
+    host count before those of a group, and these before those of all; a project's are added. With
+    --here there is no name: the agent of this machine takes the file at once, above its own file
+    and above what is kept centrally, until it is told otherwise (`rules: []` takes it back).
+    """
+
+    example = """  holdfast rules set base alarms.yaml
+  holdfast rules set gpus gpu.yaml --scope group:gpu
+  holdfast rules set --here test.yaml"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", nargs="?", help="of the document")
+        parser.add_argument("file", help="alarm rules in YAML or JSON")
+        parser.add_argument(
+            "--scope", metavar="SCOPE", help="all, host:NAME, group:NAME or project:ID"
+        )
+        parser.add_argument(
+            "--replaces", type=int, metavar="N", help="only if it is still at this version"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = parsed_args
+        if bool(args.name) == args.here:
+            self.parser.error("name the document, or use --here, which has none")
+        text = read_text(args.file)
+        if args.here:
+            return one(self.agent(args, "set", text=text))
+        more = {"scope": args.scope, "replaces": args.replaces}
+        given = {name: value for name, value in more.items() if value is not None}
+        try:
+            return one(self.client.alarm_rules.set(args.name, text, **given))
+        except BadRequest as error:
+            raise InvalidInput(_problems(args.file, error)) from error
+
+
+class Rollback(_Here, ShowCommand):
+    """Go back to the alarm rules before these, or to any version of a document.
+
+    With --here, the agent of this machine goes back to what was in force before, and stays there
+    until its file or the centre says something new.
+    """
+
+    example = """  holdfast rules rollback base
+  holdfast rules rollback base --to 3
+  holdfast rules rollback --here"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", nargs="?", help="of the document")
+        parser.add_argument("--to", type=int, metavar="N", help="a version that it had")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = parsed_args
+        if bool(args.name) == args.here or (args.here and args.to is not None):
+            self.parser.error("name the document, or use --here alone")
+        if args.here:
+            return one(self.agent(args, "rollback"))
+        return one(self.client.alarm_rules.roll_back(args.name, args.to))
+
+
+class Delete(Base):
+    """Take documents of alarm rules away. `holdfast rules rollback` brings one back."""
+
+    example = "  holdfast rules delete gpus"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("names", nargs="+", metavar="name", help="of the document")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        def do(name: str) -> None:
+            self.client.alarm_rules.delete(name)
+            self.say(f"rules {name} deleted")
+
+        self.each(parsed_args.names, do)
+
+
+def read_text(name: str) -> str:
+    try:
+        with open(name, "rb") as file:
+            return file.read(MAX_BYTES + 1).decode()
+    except OSError as error:
+        raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{name} is not UTF-8: save it as plain text") from error
+
+
+def _held(rules: Mapping[str, Any]) -> dict[str, Any]:
+    return {"in_force": rules["version"], **{k: rules[k] for k in ("central", "wanted", "error")}}
+
+
+def _past(row: Mapping[str, Any]) -> str:
+    what = "taken away" if row["removed"] else row["scope"]
+    return f"{row['created_at']} by {row['author']}: {what}"
+
+
+def _problems(file: str, error: BadRequest) -> str:
+    """All of them, a line for each; what else was wrong as the server said it."""
+    found = error.details.get("problems")
+    if not isinstance(found, list):
+        return error.message
+    return "\n".join(f"{file}:{one['line']}: {one['text']}" for one in found)
+
+
+# `holdfast rules test`: what alarm rules would have made of recorded samples or of the last hour
+# of hosts, or make of now.
+
+
+_CHANGE = ("at", "rule", "on", "name", "before", "state", "value", "threshold", "reason")
+_TOLD = ("at", "event", "rule", "on", "name", "project", "severity", "value", "threshold")
+_HOUR = ("at", "host", "rule", "on", "name", "before", "state", "value", "threshold", "reason")
+_TRIAL = ("rule", "selected", "holds", "unknown")
+
+
+class Test(Asking, ListCommand):
+    """Replay recorded samples through a file of alarm rules, and show how alarms would change.
+
+    A recording has one JSON object to a line, each a pass: `holdfast metrics record` writes one,
+    docs/alarms.md says what is in it. No server is asked. With --told, what would leave the host:
+    grouped, damped, and capped in a storm. Without a recording the agent of this machine is asked
+    what the rules make of its last pass: how many each is about, for how many it holds, of how
+    many it cannot be known. Nothing is changed.
+    With --host, the last hour of that host as it is known centrally: its agent sends it while
+    somebody looks, which is said by this, so that the first time it is there ten seconds later.
+    """
+
+    example = """  holdfast rules test alarms.yaml monday.jsonl
+  holdfast rules test alarms.yaml monday.jsonl --told -f json
+  holdfast rules test alarms.yaml
+  holdfast rules test alarms.yaml --host cmp-07"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("file", help="alarm rules in YAML or JSON")
+        parser.add_argument("recording", nargs="?", help="of `holdfast metrics record`")
+        parser.add_argument(
+            "--host", action="append", default=[], metavar="NAME", help="on its last hour"
+        )
+        parser.add_argument("--told", action="store_true", help="only what would be told")
+        parser.add_argument(
+            "--group", action="append", default=[], metavar="NAME", help="that the host is in"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        args = parsed_args
+        rules = rules_of(args.file)
+        if args.host:
+            return self._looked_back(args)
+        if args.recording is None:
+            said = {"text": read_text(args.file)}
+            found = admin.ask(self.place(args), "metrics.rules.test", said)
+            return rows(_TRIAL, found["trials"])
+        return self._replayed(args, rules)
+
+    def _looked_back(self, args: argparse.Namespace) -> Table:
+        if args.recording is not None or args.told or args.group:
+            raise InvalidInput("--host goes with neither a recording nor --told nor --group")
+        agents = Agents(self.client.wire)
+        for host in args.host:
+            agents.want_samples(host)
+        seen = self.client.alarm_rules.preview(read_text(args.file), args.host)
+        for host in sorted({*map(normalise, args.host)} - {*seen["hosts"]}):
+            self.say(f"{host}: nothing is known yet; its agent was asked, try again in 10 s")
+        for rule, lacks in seen["silent"].items():
+            self.say(f"{rule}: nothing can be said, {', '.join(lacks)} is not kept for an hour")
+        if seen["hosts"] and not seen["stories"]:
+            self.say("nothing would have changed: no rule held for any of it")
+        return rows(_HOUR, [row for one in seen["stories"] for row in _story(one)])
+
+    def _replayed(self, args: argparse.Namespace, rules: RuleSet) -> Table:
+        name, shown = args.recording, list[dict[str, Any]]()
+        try:
+            with open(name, encoding="utf-8") as file:
+                for each in preview.replay(preview.read(file, name), rules, args.group):
+                    told = [one for group in each.groups for one in group.changes]
+                    shown += [_row(one) for one in (told if args.told else each.changes)]
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{name} is not UTF-8: record it as lines of JSON") from error
+        except OSError as error:
+            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+        if not shown:
+            self.say("nothing would change: no rule holds for any of it")
+        return rows(_TOLD if args.told else _CHANGE, shown)
+
+
+def _story(one: dict[str, Any]) -> list[dict[str, Any]]:
+    about = {"host": one["host"], "rule": one["rule"], "on": one["kind"], "name": one["name"]}
+    return [
+        {**about, **each, "value": "" if each["value"] is None else round(each["value"], 6)}
+        for each in one["changes"]
+    ]
+
+
+def rules_of(name: str) -> RuleSet:
+    try:
+        return rules_file.parse(read_text(name), name)
+    except BadRules as error:
+        raise InvalidInput("\n".join(listed(name, error))) from error
+
+
+def _row(one: Change) -> dict[str, Any]:
+    return {
+        "at": one.at.isoformat(),
+        "event": one.event,
+        "rule": one.rule,
+        "on": one.kind,
+        "name": one.name or one.entity,
+        "project": one.project,
+        "severity": one.severity,
+        "before": one.before,
+        "state": one.state,
+        "value": "" if one.value is None else round(one.value, 6),
+        "threshold": one.threshold,
+        "reason": one.reason,
+    }

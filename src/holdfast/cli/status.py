@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast status`: is this installation fit to run?"""
+
+import argparse
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cliff.lister import Lister
+from oslo_config import cfg
+from sqlalchemy.engine import make_url
+
+from holdfast import conf as configuration
+from holdfast.cli import Base
+from holdfast.cli.config import config_option
+from holdfast.cli.up import use_state
+
+OK, WARNING, FAILURE = "ok", "warning", "failure"
+Finding = tuple[str, str]
+
+
+class Status(Base, Lister):
+    """Check configuration and database before an upgrade or a start.
+
+    Exit code: 0 all well, 1 a warning, 2 a failure.
+    """
+
+    example = "  holdfast status --config /etc/holdfast/holdfast.conf"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        config_option(parser)
+        parser.add_argument("--state", metavar="DIR", help="the state folder of a `holdfast up`")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        rows = list(findings(parsed_args.config, parsed_args.state))
+        results = {result for _check, result, _what in rows}
+        self.exit_code = 2 if FAILURE in results else 1 if WARNING in results else 0
+        return ("check", "result", "what"), rows
+
+
+def findings(files: list[str] | None, state: str | None) -> Iterator[tuple[str, str, str]]:
+    try:
+        conf = configuration.load([], [] if state and not files else files)
+        if state:
+            use_state(conf, Path(state).expanduser().resolve())
+    except cfg.Error as error:
+        yield "configuration", FAILURE, str(error)
+        return
+    strange = configuration.unknown(conf)
+    if strange:
+        yield "configuration", WARNING, f"no such option: {', '.join(strange)}"
+    else:
+        yield "configuration", OK, ", ".join(conf.config_file) or "defaults only, no file found"
+    checks: list[tuple[str, Callable[[cfg.ConfigOpts], Finding]]] = [
+        ("authentication", _authentication),
+        ("database", _database),
+        ("cloud", _cloud),
+        ("broker", _broker),
+        ("fencing", _fencing),
+        ("host monitors", _host_monitors),
+    ]
+    for name, check in checks:
+        try:
+            result, what = check(conf)
+        except Exception as error:  # a check that breaks is a finding, not a crash
+            result, what = FAILURE, str(error)
+        yield name, result, what
+
+
+def _authentication(conf: cfg.ConfigOpts) -> Finding:
+    from holdfast.app import service
+
+    service.check_bind(conf, conf.api.host)
+    service.check_auth(conf)
+    if conf.auth_strategy == "noauth":
+        return WARNING, "noauth: everybody on this machine is an admin"
+    if conf.auth_strategy == "http_basic":
+        for path in (conf.auth.htpasswd_file, conf.auth.users_file):
+            if os.stat(path).st_mode & 0o007:
+                return WARNING, f"{path} can be read by everybody: chmod 640"
+    return OK, conf.auth_strategy
+
+
+def _database(conf: cfg.ConfigOpts) -> Finding:
+    from holdfast.app import service
+
+    file = make_url(conf.database.connection)
+    if file.get_backend_name() == "sqlite" and not Path(file.database or "").exists():
+        where = Path(file.database or "").absolute()
+        return FAILURE, f"there is no {where}: run `holdfast db sync`, or name --state DIR"
+    core = service.Core(conf)
+    try:
+        service.check_schema(core)
+    finally:
+        core.close()
+    return OK, "at the version of this program"
+
+
+def _cloud(conf: cfg.ConfigOpts) -> Finding:
+    from holdfast.app import service
+    from holdfast.runtime.clock import SystemClock
+
+    if conf.cloud.driver == "sim":
+        if not Path(conf.sim.database).exists():
+            return WARNING, f"sim: nothing yet at {Path(conf.sim.database).absolute()}"
+        if conf.transport_url:
+            return WARNING, "sim: the cloud is a simulated one; [cloud] driver names a real one"
+    cloud = service.connect_cloud(conf, SystemClock())
+    try:
+        hosts = cloud.hosts.list()
+    finally:
+        cloud.close()
+    if not hosts:
+        return WARNING, f"{conf.cloud.driver}: answers, but has no hosts"
+    return OK, f"{conf.cloud.driver}: {len(hosts)} hosts"
+
+
+def _broker(conf: cfg.ConfigOpts) -> Finding:
+    if not conf.transport_url:
+        return OK, "none: API and manager are one process (`holdfast up`)"
+    from holdfast.drivers.rabbit.rpc import RemoteManager
+    from holdfast.runtime.clock import SystemClock
+
+    manager = RemoteManager(conf, SystemClock().now)
+    try:
+        return OK, f"manager {manager.ping()} answers"
+    finally:
+        manager.close()
+
+
+def _fencing(conf: cfg.ConfigOpts) -> Finding:
+    """Whether the devices file can be; `holdfast fence check` asks the devices themselves."""
+    from holdfast.drivers.fence import connect
+    from holdfast.runtime.clock import SystemClock
+
+    if not conf.fencing.devices_file:
+        if conf.cloud.driver == "sim":
+            return OK, "sim: the simulated cloud's own"
+        return WARNING, "[fencing] devices_file is not set: no host can be fenced"
+    with contextlib.closing(connect(conf, SystemClock())) as fences:
+        devices = fences.book().devices
+    unsafe = [one.hosts for one in devices if one.driver == "none"]
+    if unsafe:
+        return WARNING, f"driver none, so that servers may run twice: {', '.join(unsafe)}"
+    return OK, f"{len(devices)} devices; `holdfast fence check` asks them"
+
+
+def _host_monitors(conf: cfg.ConfigOpts) -> Finding:
+    """Whether the monitors that were heard of lately vote, and can prove what they see."""
+    from holdfast.app import service
+
+    if _database(conf)[0] != OK:
+        return WARNING, "the database cannot be asked for them"
+    core = service.Core(conf)
+    try:
+        now, listed = core.store.monitors.listed()
+    finally:
+        core.close()
+    fresh = [one.view for one in listed if one.view is not None and one.view.is_fresh(now)]
+    known = {one.observer for one in listed if one.registration is not None}
+    strangers = [view.observer for view in fresh if view.observer not in known]
+    warnings = [
+        f"{view.observer}: {network}: {sight.warning}"
+        for view in fresh
+        for network, sight in view.picture.networks.items()
+        if sight.warning
+    ]
+    if strangers:
+        names = ", ".join(strangers)
+        warnings.append(f"not registered, so without a vote (`holdfast monitor register`): {names}")
+    if len(known) == 2:
+        warnings.append("2 monitors are registered: if they differ no host fails; register 3")
+    if warnings:
+        return WARNING, "; ".join(warnings)
+    return OK, f"heard of lately: {', '.join(one.observer for one in fresh) or 'none'}"

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holdfast up`: everything in one process, on SQLite and a simulated cloud."""
+
+import argparse
+import contextlib
+import fcntl
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from cliff.command import Command
+from oslo_config import cfg
+
+from holdfast import conf as configuration
+from holdfast.app.daemon import BadSetup
+from holdfast.cli import Base
+from holdfast.conf import hostmonitor
+from holdfast.model.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.api.request import Services
+    from holdfast.app import service
+
+LOG = logging.getLogger(__name__)
+
+
+class Up(Base, Command):
+    """Run everything in one process: API, manager, SQLite, a simulated cloud.
+
+    State is kept in the state folder and found again at the next start.
+    """
+
+    example = "  holdfast up --state ~/holdfast --port 8780"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+        parser.add_argument("--port", type=_port, help="port to listen on (default 8780)")
+        parser.add_argument(
+            "--state",
+            default="state",
+            metavar="DIR",
+            help="folder for databases and log (default ./state)",
+        )
+        parser.add_argument("--config", metavar="FILE", help="configuration file")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        state = Path(parsed_args.state).expanduser().resolve()
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+            with _alone(state):
+                return _run(_conf(parsed_args, state), state)
+        except OSError as error:
+            sys.stderr.write(f"holdfast up: the state folder {state} cannot be used: {error}\n")
+        except (BadSetup, HoldfastError, cfg.Error, ValueError) as error:
+            sys.stderr.write(f"holdfast up: {error}\n")
+        except Exception as error:  # logging is set up by now and shows nothing on the screen
+            LOG.exception("cannot start")
+            where = f"the whole story is in {state / 'holdfast.log'}"
+            sys.stderr.write(f"holdfast up: cannot start: {str(error).splitlines()[0]}; {where}\n")
+        return 1
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65_536:
+        return int(text)
+    raise argparse.ArgumentTypeError("a number from 1 to 65535 is wanted")
+
+
+def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
+    """Where everything is kept that the configuration does not put elsewhere."""
+    conf.set_default("connection", f"sqlite:///{state / 'holdfast.db'}", group="database")
+    conf.set_default("database", str(state / "sim.db"), group="sim")
+    conf.set_default("state", str(state / "libvirt.db"), group="libvirt")
+    conf.set_default("log_file", str(state / "holdfast.log"))
+    conf.set_default("spool", str(state / "hostmonitor.spool"), group="hostmonitor")
+    if conf.cloud.driver == "sim":
+        for network in conf.hostmonitor.networks:
+            conf.set_default("driver", "sim", group=hostmonitor.group(network))
+        # who plays with it wants to see a host come back, and has no ten minutes for that
+        conf.set_default("poll_interval_s", 5.0, group="monitors")
+        conf.set_default("healthy_for_s", 5.0, group="monitors")
+        conf.set_default("damping_s", 15.0, group="monitors")
+        conf.set_default("bring_back_after_s", 5.0, group="recovery")
+        conf.set_default("well_for_s", 3.0, group="hostmonitor")
+
+
+def _conf(args: argparse.Namespace, state: Path) -> cfg.ConfigOpts:
+    conf = configuration.load([], [args.config] if args.config else [])
+    use_state(conf, state)
+    if args.host:
+        conf.set_override("host", args.host, group="api")
+    if args.port is not None:
+        conf.set_override("port", args.port, group="api")
+    return conf
+
+
+@contextlib.contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """One process per state folder."""
+    lock: IO[str]
+    with open(state / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadSetup(
+                f"{state} is in use by another `holdfast up`; stop it or choose another --state"
+            ) from None
+        yield
+
+
+def _run(conf: cfg.ConfigOpts, state: Path) -> int:
+    from holdfast.app import service
+
+    service.check_bind(conf, conf.api.host)
+    service.check_auth(conf)
+    for name in configuration.unknown(conf):
+        sys.stderr.write(f"holdfast up: no such option, left aside: {name}\n")
+    configuration.set_up_logging(conf, "holdfast")
+    core = service.Core(conf)
+    manager = service.ManagerPart(core, service.connect_cloud(conf, core.clock))
+    services = service.api_services(
+        core, manager.commands, loop_age_s=manager.loop.age_s, ring=manager.loop.ring
+    )
+    application = service.application(core, services)
+    threads = conf.api.threads + conf.console.streams
+    server = service.Server(conf.api.host, conf.api.port, application, threads)
+    server.bind()  # first of all: if that fails, nothing was done
+    try:
+        return _serve(conf, state, core, manager, services, server)
+    except BaseException:
+        server.stop()  # it has threads from the moment it is bound
+        raise
+
+
+def _serve(
+    conf: cfg.ConfigOpts,
+    state: Path,
+    core: "service.Core",
+    manager: "service.ManagerPart",
+    services: "Services",
+    server: "service.Server",
+) -> int:
+    from holdfast.app import demo
+    from holdfast.app.daemon import Daemon, Part, Stopping
+    from holdfast.app.demo import samples_part
+    from holdfast.app.hostmonitor import HostMonitorPart, InHouse, observer, register_own
+    from holdfast.db import migrations
+
+    migrations.sync(core.store.database)
+    if core.store.database.dialect == "sqlite" and (taken := core.store.operations.take_over_all()):
+        LOG.info("%s operations of a process that was killed are taken over", taken)
+    if services.sim is not None:
+        demo.prepare(services.sim())
+
+    class Manager:
+        def start(self) -> None:
+            manager.start()
+            if services.sim is not None:
+                demo.populate(manager, core.store, state / "populated", core.clock.now())
+
+        stop = staticmethod(manager.stop)
+
+    parts: list[Part] = [Stopping(core.close), Manager(), server, Stopping(services.feed.stop)]
+    if services.sim is not None:  # its hosts have networks that can be cut
+        register_own(core.store, observer(conf))
+        parts.append(HostMonitorPart(conf, InHouse(core.store, manager.loop.ring), core.clock))
+        parts.append(samples_part(services.sim, core.store.samples, core.clock))
+    daemon = Daemon(conf, parts)
+    return daemon.run(started=lambda: _greet(conf, state))
+
+
+def _greet(conf: cfg.ConfigOpts, state: Path) -> None:
+    host = f"[{conf.api.host}]" if ":" in conf.api.host else conf.api.host
+    url = f"http://{host}:{conf.api.port}"
+    option = "" if url == "http://127.0.0.1:8780" else f" --url {url}"
+    if conf.auth_strategy == "http_basic":
+        option += " --user NAME --password-file FILE"
+    tool = sys.argv[0] if sys.argv[0].endswith("holdfast") else "holdfast"
+    with contextlib.suppress(ValueError):
+        tool = str(Path(tool).resolve().relative_to(Path.cwd()))
+    print(
+        f"""
+Holdfast is up (authentication: {conf.auth_strategy}, cloud: {conf.cloud.driver})
+
+  console        {url}/   (break a host there, and watch it heal)
+  reservations   {url}/reservation/v1   (Blazar v1)
+  instance HA    {url}/instance-ha/v1   (Masakari v1)
+  own API        {url}/holdfast/v1      (document: {url}/holdfast/v1/openapi.json)
+  state and log  {state}
+
+Three commands worth trying, in another terminal:
+
+  {tool}{option} lease list
+  {tool}{option} lease create my-first --hosts 2 --end +1h --where 'rack=rack-c' --wait
+  {tool}{option} sim show
+
+Ctrl-C stops it; everything is found again at the next start.
+""",
+        flush=True,
+    )

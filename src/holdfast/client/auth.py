@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a client proves who it is: what the caller gave, else what the environment says.
+
+The first that applies wins: the caller's session, token or user; HOLDFAST_TOKEN; HOLDFAST_USER with
+HOLDFAST_PASSWORD or HOLDFAST_PASSWORD_FILE; OS_TOKEN; OS_CLOUD, or OS_AUTH_URL and its companions,
+through Keystone; nothing, which a `noauth` server accepts.
+
+Who comes by Keystone needs no address: the catalog has it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.client.errors import ClientError, NotReachable, Unauthorized
+
+# Keystone, for clients: log in as the OS_* variables or clouds.yaml say, and find Holdfast in the
+# catalog. keystoneauth1 is imported when it is needed, openstacksdk only for a cloud of
+# clouds.yaml.
+#
+# session = connect(os.environ)
+# base_url(session, os.environ)
+# 'https://cloud.example.org:8780'
+
+
+#: The catalog entry that clients look for, and what its address ends in.
+SERVICE = "reservation"
+PREFIX = "/reservation/v1"
+BY_KEYSTONE = "check the credentials of the session (the OS_* variables)"
+TIMEOUT_S = 30
+_BY_CREDENTIAL = "v3applicationcredential"
+_SCOPE = ("project_", "tenant_", "domain_", "system_", "trust_", "default_")
+
+
+class Session(Protocol):
+    """What carries requests: a requests session, a keystoneauth1 session or adapter."""
+
+    def request(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def wanted(env: Mapping[str, str]) -> bool:
+    """Whether the environment names a Keystone."""
+    return bool(env.get("OS_CLOUD") or env.get("OS_AUTH_URL"))
+
+
+def connect(env: Mapping[str, str]) -> Session:
+    """A keystoneauth1 adapter as the environment says; nothing is sent yet."""
+    from keystoneauth1 import adapter
+
+    if env.get("OS_CLOUD"):
+        session, region, interface = _from_file(env)
+    else:
+        session, region, interface = _from_variables(env), *_place(env)
+    made: Session = adapter.Adapter(
+        session, service_type=SERVICE, region_name=region, interface=interface
+    )
+    return made
+
+
+def _place(env: Mapping[str, str]) -> tuple[str | None, str]:
+    """Region and interface to look for in the catalog."""
+    interface = env.get("OS_INTERFACE") or env.get("OS_ENDPOINT_TYPE") or "public"
+    return env.get("OS_REGION_NAME") or None, interface.removesuffix("URL")
+
+
+def _from_variables(env: Mapping[str, str]) -> Any:
+    """Who the OS_* variables say: a password, an application credential, or OS_AUTH_TYPE."""
+    from keystoneauth1 import exceptions, loading
+    from keystoneauth1 import session as keystone
+
+    kind = env.get("OS_AUTH_TYPE")
+    credential = any(env.get(f"OS_APPLICATION_CREDENTIAL_{what}") for what in ("ID", "NAME"))
+    if not kind and not credential and not env.get("OS_PASSWORD"):
+        raise Unauthorized("OS_AUTH_URL is set, but OS_PASSWORD is not")
+    kind = kind or (_BY_CREDENTIAL if credential else "password")
+
+    def value(option: Any) -> str | None:
+        # an application credential has its project; Keystone refuses one that asks for any
+        if kind == _BY_CREDENTIAL and option.dest.startswith(_SCOPE):
+            return None
+        return env.get("OS_" + option.dest.upper()) or None
+
+    try:
+        loader: Any = loading.get_plugin_loader(kind)
+        auth = loader.load_from_options_getter(value)
+    except exceptions.ClientException as error:
+        raise Unauthorized(f"the OS_* variables do not suffice: {error}") from error
+    return keystone.Session(auth=auth, verify=_verify(env), timeout=TIMEOUT_S)
+
+
+def _verify(env: Mapping[str, str]) -> bool | str:
+    """Whose certificates to trust: False for anybody's."""
+    insecure = env.get("OS_INSECURE", "").lower() in ("1", "true", "yes")
+    return False if insecure else env.get("OS_CACERT") or True
+
+
+def _from_file(env: Mapping[str, str]) -> tuple[Any, str | None, str]:
+    """The cloud of clouds.yaml that OS_CLOUD names."""
+    name = env["OS_CLOUD"]
+    from keystoneauth1.exceptions import ClientException
+    from openstack import config, exceptions
+
+    file = env.get("OS_CLIENT_CONFIG_FILE")
+    more: dict[str, Any] = {}
+    if env.get("OS_REGION_NAME"):
+        more["region_name"] = env["OS_REGION_NAME"]
+    try:
+        files = config.OpenStackConfig(load_envvars=False, config_files=[file] if file else None)
+        cloud: Any = files.get_one(cloud=name, **more)
+        session = cloud.get_session()
+    except (exceptions.SDKException, ClientException) as error:
+        raise ClientError(f"cloud {name} of clouds.yaml cannot be used: {error}") from error
+    session.timeout = session.timeout or TIMEOUT_S
+    interface = env.get("OS_INTERFACE") or cloud.get_interface(SERVICE) or "public"
+    return session, cloud.get_region_name(SERVICE), interface
+
+
+def has_catalog(session: object) -> bool:
+    """Whether it is one of keystoneauth1's, which knows a catalog."""
+    return hasattr(session, "get_endpoint")
+
+
+def base_url(session: Any, env: Mapping[str, str]) -> str:
+    """Holdfast's address, from the catalog: where its contracts have their prefixes."""
+    from keystoneauth1 import exceptions
+
+    region, interface = _place(env)
+    region = getattr(session, "region_name", None) or region
+    interface = getattr(session, "interface", None) or interface
+    try:
+        found = session.get_endpoint(service_type=SERVICE, region_name=region, interface=interface)
+    except exceptions.EmptyCatalog as error:
+        raise Unauthorized(
+            "Keystone gives this login no catalog: name a project (OS_PROJECT_NAME or _ID)"
+        ) from error
+    except exceptions.CatalogException:
+        found = None
+    except exceptions.ClientException as error:
+        raise translated(error) from error
+    return _holdfast(found, region, interface)
+
+
+def base_url_by_token(token: str, env: Mapping[str, str]) -> str:
+    """The same for a token that is there already: Keystone shows its catalog."""
+    from keystoneauth1 import exceptions, token_endpoint
+    from keystoneauth1 import session as keystone
+    from keystoneauth1.access.service_catalog import ServiceCatalogV3
+
+    root = env["OS_AUTH_URL"].rstrip("/")
+    root = root if root.endswith("/v3") else f"{root}/v3"
+    auth = token_endpoint.Token(root, token)
+    session = keystone.Session(auth, verify=_verify(env), timeout=TIMEOUT_S)
+    region, interface = _place(env)
+    try:
+        answer = session.get(f"{root}/auth/catalog", headers={"Accept": "application/json"})
+        catalog = ServiceCatalogV3(answer.json()["catalog"])
+        found = catalog.url_for(service_type=SERVICE, region_name=region, interface=interface)
+    except exceptions.CatalogException:
+        found = None
+    except exceptions.ClientException as error:
+        raise translated(error) from error
+    except (ValueError, KeyError) as error:
+        raise NotReachable(f"{root} does not answer like a Keystone: set OS_AUTH_URL") from error
+    return _holdfast(found, region, interface)
+
+
+def _holdfast(found: str | None, region: str | None, interface: str) -> str:
+    where = f"in region {region}" if region else "in any region"
+    if not found:
+        raise ClientError(
+            f"the catalog has no {SERVICE} service {where} (interface {interface}): an operator"
+            " adds it with `holdfast keystone register`; or set HOLDFAST_URL"
+        )
+    found = found.rstrip("/")
+    if not found.endswith(PREFIX):
+        raise ClientError(
+            f"the {SERVICE} service of the catalog, {found}, is not a Holdfast: its address does"
+            f" not end in {PREFIX}; an operator corrects it with `holdfast keystone register`;"
+            " or set HOLDFAST_URL"
+        )
+    return found.removesuffix(PREFIX)
+
+
+def translated(error: Exception) -> ClientError:
+    """What keystoneauth1 raised before any other server was asked, as ours."""
+    from keystoneauth1 import exceptions as theirs
+
+    away = (theirs.ConnectionError, theirs.DiscoveryFailure, theirs.HttpServerError)
+    if isinstance(error, (*away, theirs.RequestTimeout)):
+        timed_out = isinstance(error, theirs.ConnectTimeout)
+        said = str(error).partition(": HTTP")[0]  # requests tells the rest once more
+        if any(isinstance(each, theirs.SSLError) for each in (error, error.__context__)):
+            return NotReachable(f"cannot trust Keystone: {said}: set OS_CACERT to its CA file")
+        sentence = f"cannot reach Keystone: {said}: is it running? check OS_AUTH_URL"
+        return NotReachable(sentence, timed_out=timed_out)
+    refused = Unauthorized(f"Keystone did not let us in: {error}")
+    refused.advise(BY_KEYSTONE)
+    return refused
+
+
+DEFAULT_URL = "http://127.0.0.1:8780"
+_TOKEN_TYPES = ("", "token", "v3token", "v2token")
+
+
+@dataclass(frozen=True)
+class Access:
+    """A session, or what to put into one of our own."""
+
+    session: Session | None = None
+    basic: tuple[str, str] | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    agent: str | None = field(default=None, repr=False)  # the token of an agent or a host monitor
+
+    @property
+    def advice(self) -> str:
+        """What to do when the server does not accept it; "" if there is nothing to accept."""
+        if self.session:
+            return BY_KEYSTONE
+        if self.agent and self.agent.startswith("monitor@"):
+            return "check the token of this monitor (`holdfast monitor register NAME` prints it)"
+        if self.agent:
+            return "check the token of this host (`holdfast agent token HOST`, on a controller)"
+        if self.token:
+            return "check the token, it may have expired"
+        return "check the user and the password (--user, --password-file)" if self.basic else ""
+
+
+def url_from(given: str | None, access: Access, env: Mapping[str, str]) -> Callable[[], str]:
+    """What tells the server's address, without a slash at the end; it may have to ask Keystone."""
+    url = (given or env.get("HOLDFAST_URL") or "").strip().rstrip("/")
+    if not url and access.session and has_catalog(access.session):
+        return lambda: base_url(access.session, env)
+    if not url and access.token and env.get("OS_AUTH_URL"):
+        token = access.token
+        return lambda: base_url_by_token(token, env)
+    return lambda: url or DEFAULT_URL
+
+
+def find(given: Access, user: str | None, env: Mapping[str, str]) -> Access:
+    """What to use, from what the caller gave (`user` may come without a password)."""
+    if given.session or given.token:
+        return Access(session=given.session) if given.session else Access(token=given.token)
+    if given.basic or given.agent:
+        return given
+    if user:
+        return Access(basic=(user, _password(user, env)))
+    if token := env.get("HOLDFAST_TOKEN"):
+        return Access(token=token)
+    if user := env.get("HOLDFAST_USER"):
+        return Access(basic=(user, _password(user, env)))
+    if (token := env.get("OS_TOKEN")) and env.get("OS_AUTH_TYPE", "") in _TOKEN_TYPES:
+        return Access(token=token)
+    if wanted(env):
+        return Access(session=connect(env))
+    return Access()
+
+
+def read_password(path: str) -> str:
+    """The first line of a password file."""
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClientError(f"cannot read the password file {path}: {error}") from error
+    if not lines or not lines[0]:
+        raise ClientError(f"the first line of the password file {path} is empty")
+    return lines[0]
+
+
+def _password(user: str, env: Mapping[str, str]) -> str:
+    if password := env.get("HOLDFAST_PASSWORD"):
+        return password
+    if path := env.get("HOLDFAST_PASSWORD_FILE"):
+        return read_password(path)
+    raise Unauthorized(f"there is no password for user {user}")

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reservations and conditions as people type them, parsed into bodies and expressions."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from holdfast.model import expression as language
+from holdfast.model.errors import InvalidInput
+
+# A reservation as people type it, turned into what a lease's body holds. Pure.
+#
+# parse("virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=3,affinity=false")
+# parse('physical:host,min=1,max=4,resource_properties=["==", "$gpu", "True"]')
+# parse('{"resource_type": "physical:host", "min": 1, "max": 1}')
+#
+# The word in front is the type, in an update the reservation's id. Values are JSON where they are
+# any, else text; property expressions and ids stay text, for so the wire wants them.
+
+
+_OPEN, _CLOSE = "[{", "]}"
+
+
+def parse(text: str, head: str = "resource_type") -> dict[str, Any]:
+    """The fields; a first word without `=` is that of `head`. ValueError says what is wrong."""
+    if text.lstrip().startswith("{"):
+        try:
+            whole: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{text!r} is not JSON: {error}") from None
+        return whole
+    found: dict[str, Any] = {}
+    for position, part in enumerate(_parts(text)):
+        key, equals, value = part.partition("=")
+        if not equals and position == 0 and part:
+            key, value = head, part
+        elif not equals or not key.strip():
+            raise ValueError(
+                f"{part!r} is not key=value: write {head.upper()},key=value,key=value, and"
+                ' key="a,b" where a value has commas'
+            )
+        if key.strip() in found:
+            raise ValueError(f"{key.strip()} is there twice")
+        found[key.strip()] = _value(key.strip(), value.strip())
+    return found
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Split at the commas that stand in no brackets and in no quotes."""
+    depth, quoted, begun = 0, False, 0
+    for at, sign in enumerate(text):
+        if sign == '"' and text[at - 1 : at] != "\\":
+            quoted = not quoted
+        elif not quoted:
+            depth += (sign in _OPEN) - (sign in _CLOSE)
+            if sign == "," and depth == 0:
+                yield text[begun:at].strip()
+                begun = at + 1
+    yield text[begun:].strip()
+
+
+def _value(key: str, text: str) -> Any:
+    if key == "id" or key.endswith(("_id", "_type", "_properties")):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+# Conditions as people type them, turned into the property expressions of the wire. Pure.
+#
+# expression(["vcpus>=8", "rack in rack-a,rack-b"])
+# '["and", [">=", "$vcpus", "8"], ["in", "$rack", "rack-a", "rack-b"]]'
+
+
+_KEY = r"\s*\$?([A-Za-z_][\w.:-]*)"
+_COMPARISON = re.compile(_KEY + r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*")
+_IN = re.compile(_KEY + r"\s+in\s+(.*?)\s*")
+
+
+def expression(conditions: Sequence[str]) -> str:
+    """All conditions at once, as JSON text; "" for none, one JSON list as it came."""
+    if len(conditions) == 1 and conditions[0].lstrip().startswith("["):
+        return conditions[0]
+    trees = [tree(each) for each in conditions]
+    if not trees:
+        return ""
+    return json.dumps(trees[0] if len(trees) == 1 else ["and", *trees])
+
+
+def check(condition: str) -> str:
+    """The condition unchanged, or ValueError with what is wrong with it."""
+    try:
+        language.parse(json.dumps(tree(condition)), "condition")
+    except InvalidInput as error:
+        raise ValueError(error.message) from None
+    return condition
+
+
+def tree(condition: str) -> list[Any]:
+    """One condition as a list; ValueError if it is none."""
+    if condition.lstrip().startswith("["):
+        try:
+            return list(json.loads(condition))
+        except ValueError as error:
+            raise ValueError(f"{condition!r} is not JSON: {error}") from None
+    if match := _IN.fullmatch(condition):
+        values = [value.strip() for value in match[2].split(",") if value.strip()]
+        if values:
+            return ["in", f"${match[1]}", *values]
+    elif (match := _COMPARISON.fullmatch(condition)) and match[3]:
+        operator = "==" if match[2] == "=" else match[2]
+        return [operator, f"${match[1]}", match[3]]
+    raise ValueError(
+        f"{condition!r} is not a condition: write 'vcpus>=8', 'gpu=True', 'rack!=rack-a',"
+        " 'rack in rack-a,rack-b' or a JSON list"
+    )

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How values look on a page: times in UTC (our script adds the local one), lengths of time, states
+with a shape besides their colour, and commands that do the same as a button."""
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from markupsafe import Markup, escape
+
+from holdfast.api.holdfast_v1 import explanation
+
+#: What each word looks like: a shape and a colour (the class), beside the word itself.
+GOOD, BUSY, WARN, BAD, IDLE = "good", "busy", "warn", "bad", "idle"
+_SHAPES: Final[Mapping[str, str]] = {GOOD: "●", BUSY: "◐", WARN: "▲", BAD: "■", IDLE: "○"}
+_MEANS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("up", "active", "recovered", "succeeded", "done", "ok", "yes", "free"), GOOD),
+    **dict.fromkeys(
+        ("starting", "running", "ongoing", "returning", "recovering", "updating", "terminating"),
+        BUSY,
+    ),
+    **dict.fromkeys(("open", "under way"), BUSY),
+    **dict.fromkeys(
+        ("suspect", "held", "warning", "maintenance", "degraded", "missing", "pending_approval"),
+        WARN,
+    ),
+    **dict.fromkeys(("down", "failed", "error", "critical", "firing", "no", "dead"), BAD),
+}
+
+
+def state(word: Any, text: str | None = None) -> Markup:
+    """A state: its word, with a shape and a colour by what it means."""
+    means = _MEANS.get(str(word).lower(), IDLE)
+    return Markup(
+        '<span class="state {}"><span class="shape" aria-hidden="true">{}</span>{}</span>'
+    ).format(means, _SHAPES[means], str(word) if text is None else text)
+
+
+def moment(value: datetime | str | None, form: str = "%Y-%m-%d %H:%M:%S") -> Markup:
+    """A time in UTC; on hover the local one, if there is a script."""
+    if value in (None, ""):
+        return Markup('<span class="faint">never</span>')
+    at = read_time(value)
+    return Markup('<time datetime="{}">{} UTC</time>').format(at.isoformat(), f"{at:{form}}")
+
+
+#: A time within a sentence, or two of them; only what says that it is UTC is taken for one.
+_TIME: Final = r"\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d(?:\.\d+)?)?"
+_IN_TEXT: Final = re.compile(rf"({_TIME})(?: to ({_TIME}))?( UTC|\+00:00)", re.ASCII)
+
+
+def timed(sentence: object) -> Markup:
+    """A sentence whose times have their local one on hover, as those of `moment`."""
+    return Markup(_IN_TEXT.sub(_timed, str(escape(sentence))))
+
+
+def _timed(found: re.Match[str]) -> str:
+    first, second, zone = found.groups()
+    if second is None:
+        return _time(first, first + zone)
+    return f"{_time(first, first)} to {_time(second, second + zone)}"
+
+
+def _time(said: str, text: str) -> str:
+    try:
+        at = read_time(said)
+    except ValueError:  # somebody's name for something
+        return text
+    return f'<time datetime="{at.isoformat()}">{text}</time>'
+
+
+def read_time(value: datetime | str | None) -> datetime:
+    at = datetime.fromisoformat(str(value)) if not isinstance(value, datetime) else value
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def span(value: timedelta | float) -> str:
+    """As the story of an incident tells it, and before zero with a sign."""
+    length = value if isinstance(value, timedelta) else timedelta(seconds=float(value))
+    return f"-{explanation.span(-length)}" if length < timedelta(0) else explanation.span(length)
+
+
+def exact(value: timedelta | float) -> str:
+    """The same, and of less than a second in milliseconds: 46 ms"""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    return span(seconds) if abs(seconds) >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def command(*parts: object) -> Markup:
+    """What does the same from a shell; every part is quoted for it."""
+    return commands([parts])
+
+
+def commands(lines: Iterable[Iterable[object]]) -> Markup:
+    """The same where it takes several, one after the other."""
+    line = " && ".join(shlex.join(str(part) for part in parts) for parts in lines)
+    return Markup(
+        '<details class="cmd"><summary>same by command</summary><code data-copy>{}</code></details>'
+    ).format(line)
+
+
+def many(count: int, one: str, more: str = "") -> str:
+    return f"{count} {one}" if count == 1 else f"{count:,} {more or one + 's'}"
+
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "state": state,
+    "moment": moment,
+    "timed": timed,
+    "span": span,
+    "exact": exact,
+    "time": read_time,
+    "many": many,
+    "command": lambda parts: command(*parts),
+    "commands": commands,
+}
+
+
+# For how long something can be paused or silenced by a form.
+
+
+#: In seconds as a form says it, as commands say it, as people say it.
+LENGTHS: Final = (
+    ("900", "15m", "15 minutes"),
+    ("3600", "1h", "1 hour"),
+    ("14400", "4h", "4 hours"),
+    ("86400", "1d", "1 day"),
+    ("604800", "7d", "7 days"),
+)
+
+
+# Numbers of hosts and guests in the words of people: what a field is called, and how much it is.
+#
+# >>> name("util_ratio"), said("util_ratio", 0.974), said("mean_latency_ns", 2.5e6)
+# ('CPU', '97.4 %', '2.5 ms')
+# >>> said("rx_bps", 5e9), said("mem_available_bytes", 3 * 2**30), said("load1", 0.25)
+# ('5 Gbit/s', '3 GiB', '0.25')
+
+
+_NAMES: Final[Mapping[str, str]] = {
+    "cpu_util_ratio": "CPU",
+    "cpu_iowait_ratio": "CPU: I/O wait",
+    "cpu_steal_ratio": "CPU: stolen",
+    "load1": "Load",
+    "mem_available_bytes": "Memory free",
+    "swap_used_bytes": "Swap used",
+    "psi_cpu_some_avg10": "CPU pressure",
+    "psi_mem_some_avg10": "Mem. pressure",
+    "psi_io_some_avg10": "I/O pressure",
+    "util_ratio": "CPU",
+    "steal_ratio": "CPU: stolen",
+    "used_ratio": "Memory used",
+    "rss_kib": "Resident",
+    "iops": "Operations",
+    "bytes_per_s": "Data rate",
+    "mean_latency_ns": "Latency",
+    "fill_ratio": "Filled",
+    "allocation_bytes": "Allocated",
+    "capacity_bytes": "Size",
+    "rx_bps": "Receives",
+    "tx_bps": "Sends",
+    "over_contract_ratio": "Of its contract",
+}
+#: What the end of a name says: by how much it is multiplied, then the units and their steps.
+_BINARY: Final = (1024.0, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+_DECIMAL: Final = (1000.0, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"))
+_fields_TIME: Final = (1000.0, ("ns", "µs", "ms", "s"))
+_COUNT: Final = (1000.0, ("", "k", "M", "G", "T"))
+_PER_S: Final = (1024.0, ("B/s", "KiB/s", "MiB/s", "GiB/s", "TiB/s"))
+_UNITS: Final[Sequence[tuple[str, float, tuple[float, Sequence[str]]]]] = (
+    ("_bytes", 1.0, _BINARY),
+    ("_kib", 1024.0, _BINARY),
+    ("bytes_per_s", 1.0, _PER_S),
+    ("_bps", 1.0, _DECIMAL),
+    ("_ns", 1.0, _fields_TIME),
+)
+
+
+def name(field: str) -> str:
+    return _NAMES.get(field, field)
+
+
+def is_share(field: str) -> bool:
+    """Of a whole, which is 1."""
+    return field.endswith("_ratio")
+
+
+def most(field: str) -> float:
+    """What a picture of it shows at least, so that a little does not look like much."""
+    if field.endswith(("steal_ratio", "iowait_ratio")):
+        return 0.1
+    return 1.0 if is_share(field) else 10.0 if field.startswith("psi_") else 0.0
+
+
+def said(field: str, value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "not known"
+    if is_share(field):
+        return f"{_short(100 * value)} %"
+    if field.startswith("psi_"):
+        return f"{_short(value)} %"
+    for end, times, units in _UNITS:
+        if field.endswith(end):
+            return _scaled(value * times, *units)
+    return _scaled(value, *_COUNT).strip()
+
+
+def _scaled(value: float, step: float, units: Sequence[str]) -> str:
+    place = 0
+    while abs(value) >= step and place < len(units) - 1:
+        value, place = value / step, place + 1
+    return f"{_short(value)} {units[place]}"
+
+
+def _short(value: float) -> str:
+    """Three digits that matter, without zeros that do not."""
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+# Addresses of pages with what was asked of them; without anything there is no question mark.
+
+
+def address(path: str, query: Mapping[str, str] | Sequence[tuple[str, str]]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path

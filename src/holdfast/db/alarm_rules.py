@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents of alarm rules, with every version that there was. Written by the API itself: no
+manager is needed, agents ask for what holds for them."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.alarms import scopes
+from holdfast.alarms.scopes import Document
+from holdfast.db import audit
+from holdfast.db.engine import Database
+from holdfast.db.tables import agents, alarm_rules
+from holdfast.model.errors import Conflict, NotFound
+
+r = alarm_rules.c
+Row = Mapping[str, Any]
+#: Older versions than that many are forgotten.
+MOST_VERSIONS = 100
+
+
+class AlarmRuleStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def put(self, document: Document, author: str, expected: int | None = None) -> Row:
+        """A new version of it, unless nothing about it is new; `expected`: of the version that it
+        replaces, Conflict if that is another by now. InvalidInput if it is more, with the others,
+        than the agent of some host takes."""
+
+        def action(conn: Connection) -> Row:
+            old = _latest(conn, document.name)
+            current = 0 if old is None or old["removed"] else old["version"]
+            if expected is not None and expected != current:
+                raise Conflict(
+                    f"rules {document.name} are at version {current}, not {expected}: look again"
+                )
+            said = (document.text, str(document.scope))
+            if old is not None and current and (old["text"], old["scope"]) == said:
+                return old
+            _check_together(conn, document)
+            return self._add(conn, old, document, author)
+
+        return self._db.retry(action)
+
+    def roll_back(self, name: str, version: int | None, author: str) -> Row:
+        """To what it was before, or at that version: as a new one, which has to fit like any."""
+
+        def action(conn: Connection) -> Row:
+            old = _latest(conn, name)
+            if old is None:
+                raise NotFound(f"no rules {name}")
+            query = sa.select(alarm_rules).where(r.name == name, r.removed.is_(False))
+            if version is not None:
+                query = query.where(r.version == version)
+            elif old["removed"]:
+                query = query.order_by(r.version.desc())
+            else:
+                query = query.where(r.version < old["version"], _differs(old))
+                query = query.order_by(r.version.desc())
+            found = conn.execute(query.limit(1)).mappings().first()
+            if found is None:
+                said = f"no version {version}" if version is not None else "nothing before this one"
+                raise NotFound(f"of rules {name} there is {said}")
+            again = _document(dict(found))
+            _check_together(conn, again)
+            return self._add(conn, old, again, author)
+
+        return self._db.retry(action)
+
+    def remove(self, name: str, author: str) -> None:
+        def action(conn: Connection) -> None:
+            old = _latest(conn, name)
+            if old is None or old["removed"]:
+                raise NotFound(f"no rules {name}")
+            gone = Document(name, scopes.scope(old["scope"]), 0, "")
+            self._add(conn, old, gone, author, removed=True)
+
+        self._db.retry(action)
+
+    def all(self) -> Sequence[Row]:
+        """Every document as it is now."""
+        with self._db.read() as conn:
+            return _all(conn)
+
+    def documents(self) -> Sequence[Document]:
+        return [_document(row) for row in self.all()]
+
+    def show(self, name: str, version: int | None = None) -> Row:
+        """As it is now, or was at that version. NotFound."""
+        query = sa.select(alarm_rules).where(r.name == name, r.removed.is_(False))
+        mine = r.latest.is_(True) if version is None else r.version == version
+        with self._db.read() as conn:
+            row = conn.execute(query.where(mine)).mappings().first()
+        if row is None:
+            at = f" at version {version}" if version is not None else ""
+            raise NotFound(f"no rules {name}{at}")
+        return dict(row)
+
+    def history(self, name: str) -> Sequence[Row]:
+        """The newest first. NotFound."""
+        query = sa.select(alarm_rules).where(r.name == name).order_by(r.version.desc())
+        with self._db.read() as conn:
+            rows = [dict(row) for row in conn.execute(query).mappings()]
+        if not rows:
+            raise NotFound(f"no rules {name}")
+        return rows
+
+    def _add(
+        self,
+        conn: Connection,
+        old: Row | None,
+        document: Document,
+        author: str,
+        *,
+        removed: bool = False,
+    ) -> Row:
+        now = self._db.now(conn)
+        version = old["version"] + 1 if old else 1
+        row = {
+            "id": str(uuid.uuid4()),
+            "name": document.name,
+            "version": version,
+            "scope": str(document.scope),
+            "text": document.text,
+            "removed": removed,
+            "latest": True,
+            "author": author,
+            "created_at": now,
+        }
+        ours = sa.update(alarm_rules).where(r.name == document.name, r.latest.is_(True))
+        conn.execute(ours.values(latest=False, updated_at=now))
+        conn.execute(sa.insert(alarm_rules).values(**row))
+        oldest = version - MOST_VERSIONS
+        conn.execute(sa.delete(alarm_rules).where(r.name == document.name, r.version <= oldest))
+        what = "taken away" if removed else f"version {version} for {row['scope']}"
+        audit.write(
+            conn, now, f"alarm-rules:{document.name}", None, f"alarm rules {document.name}: {what}"
+        )
+        return row
+
+
+def _all(conn: Connection) -> Sequence[Row]:
+    query = sa.select(alarm_rules).where(r.latest.is_(True), r.removed.is_(False))
+    return [dict(row) for row in conn.execute(query.order_by(r.name)).mappings()]
+
+
+def _check_together(conn: Connection, document: Document) -> None:
+    said = conn.execute(sa.select(agents.c.host, agents.c.details))
+    hosts = [(row.host, row.details.get("rule_groups", ())) for row in said]
+    scopes.check_together(document, [_document(row) for row in _all(conn)], hosts)
+
+
+def _latest(conn: Connection, name: str) -> Row | None:
+    query = sa.select(alarm_rules).where(r.name == name).order_by(r.version.desc()).limit(1)
+    row = conn.execute(query).mappings().first()
+    return None if row is None else dict(row)
+
+
+def _differs(old: Row) -> sa.ColumnElement[bool]:
+    return sa.or_(r.text != old["text"], r.scope != old["scope"])
+
+
+def _document(row: Row) -> Document:
+    return Document(row["name"], scopes.scope(row["scope"]), row["version"], row["text"])

@@ -1,0 +1,538 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alarms as rows: what is known of them, what people answer, and what those who work on them ask.
+What agents say of them is taken in by `alarm_taking`."""
+
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.alarms import central as memory
+from holdfast.alarms import central as model
+from holdfast.alarms.central import CENTRAL, Memory, Said
+from holdfast.db import audit
+from holdfast.db.booking import lock_resource
+from holdfast.db.engine import Database
+from holdfast.db.incident_rows import incident_of, row_of
+from holdfast.db.operations import apply_work, put
+from holdfast.db.switches import pauses_for
+from holdfast.db.tables import agents, alarms, incidents, observations, operations
+from holdfast.model import state_machines
+from holdfast.model.errors import NotFound
+from holdfast.model.host import same, short
+from holdfast.model.incident import OPEN, RECOVERED, Incident
+from holdfast.model.observation import ALARM
+from holdfast.model.operation import ERROR, Operation
+from holdfast.ports.ledger import Work
+from holdfast.ports.publishers import EventPublisher
+from holdfast.ports.recovery import Moved
+
+# The incident of an alarm whose rule asks for one: opened, kept up to date and closed with what
+# is said of the alarm, in its transaction. It has no work, so nothing is ever recovered by it.
+#
+# Its id is the alarm's: however often and by however many that is told, there is one, and who
+# ended
+# it before the alarm was over is not asked again.
+
+
+i, b = incidents.c, observations.c
+
+
+def follow(
+    conn: Connection,
+    herald: EventPublisher,
+    alarm_id: str,
+    said: Said,
+    now: datetime,
+    *,
+    silent: bool,
+) -> str | None:
+    """What becomes of the incident, now that this was said of its alarm; its id, if there is one.
+    The alarm's row is ours until the commit."""
+    query = sa.select(incidents).where(i.id == alarm_id)
+    if conn.dialect.name != "sqlite":
+        query = query.with_for_update()
+    row = conn.execute(query).mappings().first()
+    if row is not None:
+        old = incident_of(row)
+        if old.is_open:
+            _update(conn, herald, old, said, now)
+        return old.id
+    if silent or said.event != model.RAISED or model.INCIDENT not in said.actions:
+        return None
+    _open(conn, herald, model.incident_of(alarm_id, said, now), said, now)
+    return alarm_id
+
+
+def adopt(conn: Connection, incident_id: str, row: Mapping[str, Any], now: datetime) -> None:
+    """What was said of the alarm before it had an incident belongs to that: it is kept as long as
+    those are, and goes with the last of them."""
+    said = b.subject == row["subject"], b.kind == ALARM, b.observed_at >= row["fired_at"]
+    query = sa.select(b.id, b.evidence).where(*said, b.incident_id.is_(None))
+    key = row["details"]["key"]
+    ids = [one.id for one in conn.execute(query) if one.evidence.get("key") == key]
+    if ids:
+        mine = sa.update(observations).where(b.id.in_(ids))
+        conn.execute(mine.values(incident_id=incident_id, updated_at=now))
+
+
+def _open(
+    conn: Connection, herald: EventPublisher, new: Incident, said: Said, now: datetime
+) -> None:
+    conn.execute(sa.insert(incidents).values(**row_of(new), created_at=now))
+    put(conn, herald.incident("incident.opened", new, now), now)
+    audit.write(conn, now, f"incident:{new.id}", None, f"opened: {new.cause}")
+    audit.write(conn, now, f"incident:{new.id}", None, f"evidence: {model.evidence(said)}")
+
+
+def _update(
+    conn: Connection, herald: EventPublisher, old: Incident, said: Said, now: datetime
+) -> None:
+    is_over = said.state == model.OK
+    status = RECOVERED if is_over else OPEN
+    state_machines.check(f"incident {old.id}", state_machines.INCIDENT, old.status, status)
+    new = {
+        "status": status,
+        "sentence": model.sentence(said),
+        "details": {**old.details, **model.details(said)},
+        **({"key": f"{old.subject}#{old.id}", "closed_at": now} if is_over else {}),
+    }
+    mine = sa.update(incidents).where(i.id == old.id)
+    conn.execute(mine.values(**new, updated_at=now))
+    if new["sentence"] != old.sentence:
+        audit.write(conn, now, f"incident:{old.id}", None, f"{status}: {new['sentence']}")
+    if is_over:
+        row = conn.execute(sa.select(incidents).where(i.id == old.id)).mappings().one()
+        put(conn, herald.incident("incident.recovered", incident_of(row), now), now)
+
+
+# What is said of an alarm, within somebody's transaction: kept in its row, and with it who is
+# told
+# and what is to be done.
+#
+#     take(conn, herald, said, now)          # an agent says so
+#     catch_up(conn, herald, row, now)       # its silence is over: what it kept back
+#     end(conn, herald, row, "ended by ann", now)
+#
+# An alarm that is silent is only written down. What people were told last is remembered with it
+# (`model.alarm_memory`), so that at the end of a silence how it is can be compared with that:
+# what
+# they know already is not told twice, however often somebody looks.
+
+
+a = alarms.c
+Row = Mapping[str, Any]
+#: One that is over for so long is forgotten, some at a time.
+KEPT = timedelta(days=30)
+MOST_FORGOTTEN = 100
+_NAMED = ("kind", "entity", "name")
+_OF_DETAILS = (*_NAMED, "threshold", "summary")
+
+
+def ingest(conn: Connection, herald: EventPublisher, said: model.Said, now: datetime) -> str | None:
+    """Keep what an agent says of an alarm, and follow it. The id of its incident, if it has one. A
+    date in the future counts as now: else all that is said later would be outdated."""
+    said = replace(said, at=min(said.at, now), first_at=min(said.first_at, now))
+    old = locked(conn, a.key == said.key)
+    if old is not None and _is_outdated(old, said):
+        return None
+    return _heed(conn, herald, _written(conn, old, said, now), said, now)
+
+
+def catch_up(conn: Connection, herald: EventPublisher, row: Row, now: datetime) -> str:
+    """Tell of one that is not silent any more what people have not heard, and have done what it
+    asks for; the sentence about it. The row is ours until the commit."""
+    what = name(row)
+    if row["state"] == model.OK:
+        return f"{what} is over: nothing is told"
+    if is_silent(row, now):
+        return f"{what} is silent until {row['silent_until'].isoformat()}"
+    is_news = memory.recall(row).told != row["state"]
+    event = model.RAISED if row["state"] == model.FIRING else model.NO_DATA
+    said = model.read(row["details"], row["host"], row["subject"], event)
+    # of one that was told too: its rule may have begun to ask for something meanwhile
+    incident_id = _heed(conn, herald, row, said, now, tell=is_news)
+    if incident_id:
+        adopt(conn, incident_id, row, now)
+    if not is_news:
+        return f"{what} was told already"
+    sentence = f"the silence of {what} is over and it stands: what was kept back is told and done"
+    audit.write(conn, now, f"alarm:{row['id']}", row["project_id"] or None, sentence)
+    return sentence
+
+
+def end(conn: Connection, herald: EventPublisher, row: Row, why: str, now: datetime) -> None:
+    """As if its agent had said so: who is told, its incident and its deeds follow in the same way.
+    The row is ours until the commit."""
+    said = {"reason": why, "event": model.CLEARED, "state": model.OK, "at": now.isoformat()}
+    details = {**row["details"], **said}
+    over = model.read(details, row["host"], row["subject"], model.CLEARED)
+    ingest(conn, herald, over, now)
+
+
+def locked(conn: Connection, *where: Any) -> dict[str, Any] | None:
+    """The row, ours until the commit."""
+    query = sa.select(alarms).where(*where)
+    if conn.dialect.name != "sqlite":
+        query = query.with_for_update()
+    found = conn.execute(query).mappings().first()
+    return None if found is None else dict(found)
+
+
+def stands(conn: Connection, said: model.Said) -> bool:
+    """Whether that alarm was raised and is not over."""
+    state = conn.execute(sa.select(a.state).where(a.key == said.key)).scalar()
+    return state is not None and state != model.OK
+
+
+def is_silent(row: Row, now: datetime) -> bool:
+    return row["silent_until"] is not None and row["silent_until"] > now
+
+
+def name(row: Row) -> str:
+    return f"alarm {row['rule']} of {row['subject']} on {row['host']}"
+
+
+def quiet_ones(conn: Connection, like: Row, now: datetime) -> list[Row]:
+    """Alarms of the same rule about the same whose silence is in force, the longest first: a server
+    is the subject of all its disks and interfaces."""
+    same = (a[one] == like[one] for one in ("host", "rule", "subject"))
+    query = sa.select(alarms).where(*same, a.silent_until > now).order_by(a.silent_until.desc())
+    entity = like["details"]["entity"]
+    rows = conn.execute(query).mappings()
+    return [dict(row) for row in rows if row["details"]["entity"] == entity]
+
+
+def write(conn: Connection, alarm_id: str, now: datetime, **values: Any) -> None:
+    mine = sa.update(alarms).where(a.id == alarm_id)
+    conn.execute(mine.values(**values, updated_at=now))
+
+
+def remember(conn: Connection, row: Row, new: Memory, now: datetime) -> dict[str, Any]:
+    details = {**row["details"], CENTRAL: memory.plain(new)}
+    write(conn, row["id"], now, details=details)
+    return {**row, "details": details}
+
+
+def _heed(
+    conn: Connection,
+    herald: EventPublisher,
+    row: Row,
+    said: model.Said,
+    now: datetime,
+    *,
+    tell: bool = True,
+) -> str | None:
+    """Who is told and what is to be done, now that this was said."""
+    silent, known = is_silent(row, now), memory.recall(row)
+    if silent and said.event != model.CLEARED:
+        put(conn, [model.end_of_silence(row["id"], row["silent_until"])], now)
+        return follow(conn, herald, row["id"], said, now, silent=True)
+    said = memory.as_heard(said, known)
+    if (new := memory.after(said, known)) != known:
+        row = remember(conn, row, new, now)
+    # the end of one that is silent too: somewhere it may stand since before the silence
+    if tell and not _is_taken_care_of(row, said, known):
+        told = {**_told(row), "silent": silent}
+        put(conn, herald.alarm(f"alarm.{said.event}", told, now), now)
+    for action in memory.actions_of(said, known):
+        _have_done(conn, model.action_of(row["id"], said.host, action, now), now)
+    return follow(conn, herald, row["id"], said, now, silent=silent)
+
+
+def _is_taken_care_of(row: Row, said: model.Said, known: Memory) -> bool:
+    """Whether somebody does, who need not be told of it: again, or for the first time."""
+    is_known = said.event == model.AGAIN or (said.event != model.CLEARED and not known.told)
+    return is_known and row["acked_at"] is not None
+
+
+def _is_outdated(old: Row, said: model.Said) -> bool:
+    """Whether it was said before what is known. Of one that stands its end counts always: reports
+    of one subject come in order, and the clock of a host may have been wrong when it began."""
+    is_its_end = said.event == model.CLEARED and old["state"] != model.OK
+    return bool(old["told_at"] > said.at) and not is_its_end
+
+
+def _have_done(conn: Connection, work: Operation, now: datetime) -> None:
+    """Once for an alarm, also if that is told again after nothing was known of it; after all that
+    was asked for before of the same subject, by whatever alarm."""
+    o = operations.c
+    if conn.execute(sa.select(o.id).where(o.key == work.key)).first() is not None:
+        return
+    # two that count at once would both come next, and be done at the same time
+    lock_resource(conn, f"alarm:{hashlib.sha256(work.subject.encode()).hexdigest()[:32]}")
+    query = sa.select(sa.func.max(o.sequence)).where(o.subject == work.subject)
+    last = conn.execute(query).scalar() or 0
+    following = replace(work, sequence=last + 1)
+    apply_work(conn, work.subject, Work(add=(following,)), now, is_new=True)
+
+
+def _written(conn: Connection, old: Row | None, said: model.Said, now: datetime) -> dict[str, Any]:
+    at = said.at if old is None else max(said.at, old["told_at"])
+    known = Memory() if old is None else memory.recall(old)
+    values: dict[str, Any] = {
+        "rules_version": said.version,
+        "severity": said.severity,
+        "state": said.state,
+        "value": said.value,
+        "told_at": at,
+        "resolved_at": at if said.state == model.OK else None,
+        "details": {**said.details, CENTRAL: memory.plain(known)},
+    }
+    if old is not None:
+        # called as when it began: whoever shows it by its name has to find it at its end
+        values["details"] |= {k: v for k, v in old["details"].items() if k in _NAMED}
+        write(conn, old["id"], now, **values)
+        return {**old, **values}
+    _forget(conn, now)
+    row = {
+        **{"id": str(uuid.uuid4()), "key": said.key, "host": said.host, "subject": said.subject},
+        **{"project_id": said.project, "rule": said.rule, "fired_at": said.first_at},
+        **{"acked_at": None, "acked_by": None, "created_at": now},
+        **values,
+    }
+    row |= _silence(conn, row, now)
+    conn.execute(sa.insert(alarms).values(**row))
+    return row
+
+
+def _silence(conn: Connection, row: Row, now: datetime) -> dict[str, Any]:
+    """One that is in force for an earlier alarm of the same rule about the same."""
+    longest = next(iter(quiet_ones(conn, row, now)), None)
+    return {one: longest[one] if longest else None for one in ("silent_until", "silent_by")}
+
+
+def _forget(conn: Connection, now: datetime) -> None:
+    old = sa.select(a.id).where(a.resolved_at < now - KEPT).limit(MOST_FORGOTTEN)
+    ids = conn.execute(old).scalars().all()
+    if ids:
+        conn.execute(sa.delete(alarms).where(a.id.in_(ids)))
+
+
+def _told(row: Row) -> dict[str, Any]:
+    """What sinks hear of it."""
+    names = ("id", "host", "subject", "project_id", "rule", "rules_version", "severity", "state")
+    dates = ("fired_at", "told_at", "resolved_at")
+    details = row["details"]
+    return {
+        **{one: row[one] for one in (*names, "value")},
+        **{one: row[one].isoformat() if row[one] else None for one in dates},
+        **{one: details.get(one) for one in _OF_DETAILS},
+    }
+
+
+a, o = alarms.c, operations.c
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which alarms; `project` None: of all."""
+
+    project: str | None = None
+    host: str | None = None
+    rule: str | None = None
+    state: str | None = None
+    standing: bool = True  # only those that are not over
+    limit: int = 100
+
+
+class AlarmStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def list_all(self, wanted: Wanted) -> Sequence[Row]:
+        """The newest first."""
+        query = sa.select(alarms).order_by(a.fired_at.desc(), a.id)
+        exact = {"project_id": wanted.project, "host": wanted.host, "rule": wanted.rule}
+        exact["state"] = wanted.state
+        for column, value in exact.items():
+            if value is not None:
+                query = query.where(a[column] == value)
+        if wanted.standing and wanted.state is None:
+            query = query.where(a.state != model.OK)
+        with self._db.read() as conn:
+            return [dict(row) for row in conn.execute(query.limit(wanted.limit)).mappings()]
+
+    def counts(self, project: str | None = None) -> Mapping[str, int]:
+        """Of each host that has any, how many stand there; None: of all projects."""
+        query = sa.select(a.host, sa.func.count()).where(a.state != model.OK).group_by(a.host)
+        if project is not None:
+            query = query.where(a.project_id == project)
+        with self._db.read() as conn:
+            return {host: count for host, count in conn.execute(query)}
+
+    def show(self, alarm_id: str) -> Row:
+        """NotFound."""
+        with self._db.read() as conn:
+            row = conn.execute(sa.select(alarms).where(a.id == alarm_id)).mappings().first()
+        return _found(dict(row) if row else None, alarm_id)
+
+    # what people answer
+
+    def acknowledge(self, alarm_id: str, author: str) -> Row:
+        """Somebody takes care of it: it is not told again until it is over."""
+
+        def action(conn: Connection, known: Row, now: datetime) -> None:
+            if known["acked_at"] is None:
+                said = f"{author} takes care of alarm {known['rule']} of {known['subject']}"
+                write(conn, alarm_id, now, acked_at=now, acked_by=author)
+                _audit(conn, known, said, now)
+
+        return self._answer(alarm_id, action)
+
+    def silence(self, alarm_id: str, author: str, lasts: timedelta) -> Row:
+        """Nothing is told of it, nor of the next ones of the same rule about the same, until then;
+        no time at all ends a silence, and what it kept back is told and done."""
+
+        def action(conn: Connection, known: Row, now: datetime) -> None:
+            until = now + lasts if lasts else None
+            what = f"silent until {until.isoformat()}" if until else "not silent any more"
+            said = f"alarm {known['rule']} of {known['subject']} is {what}, by {author}"
+            _audit(conn, known, said, now)
+            # those before it, whose silence it has: the next one must not get theirs
+            others = [one["id"] for one in quiet_ones(conn, known, now) if one["id"] != alarm_id]
+            for row in (known, *filter(None, (locked(conn, a.id == one) for one in others))):
+                quiet = {"silent_until": until, "silent_by": author if until else None}
+                write(conn, row["id"], now, **quiet)
+                if until is None:
+                    catch_up(conn, self._db.herald, {**row, **quiet}, now)
+                elif row["state"] != model.OK:
+                    put(conn, [model.end_of_silence(row["id"], until)], now)
+
+        return self._answer(alarm_id, action)
+
+    def end(self, alarm_id: str, author: str) -> Row:
+        """Somebody knows that it is over, though its agent does not say so; of one that is over
+        already nothing changes."""
+
+        def action(conn: Connection, known: Row, now: datetime) -> None:
+            if known["state"] != model.OK:
+                _audit(conn, known, f"{author} ended {name(known)}", now)
+                end(conn, self._db.herald, known, f"ended by {author}", now)
+
+        return self._answer(alarm_id, action)
+
+    # what those ask who do what alarms ask for
+
+    def speak_up(self, alarm_id: str) -> str:
+        """Its silence is over: tell and have done what was kept back; the sentence about it.
+        NotFound."""
+
+        def action(conn: Connection) -> str:
+            row = _found(locked(conn, a.id == alarm_id), alarm_id)
+            return catch_up(conn, self._db.herald, row, self._db.now(conn))
+
+        return self._db.retry(action)
+
+    def paused(self) -> str:
+        """Why recovery is paused everywhere."""
+        with self._db.read() as conn:
+            found = pauses_for(conn, "", self._db.now(conn))
+        return found[0].reason if found else ""
+
+    def moves(self, alarm_id: str) -> None:
+        """Its server is about to be moved off the host; written before it is."""
+
+        def action(conn: Connection, known: Row, now: datetime) -> None:
+            new = replace(memory.recall(known), moved_at=now.isoformat())
+            remember(conn, known, new, now)
+
+        self._answer(alarm_id, action)
+
+    def moved(self, alarm_id: str, since: datetime) -> Moved | None:
+        """The last time since then that another alarm moved the server of this one."""
+        own = self.show(alarm_id)
+        others = sa.select(alarms).where(a.subject == own["subject"], a.id != alarm_id)
+        with self._db.read() as conn:
+            rows = [dict(row) for row in conn.execute(others).mappings()]
+            asked = [row for row in rows if memory.recall(row).moved_at]
+            ended = _ended(conn, [row["id"] for row in asked], since)
+        moved = (Moved(row["host"], row["rule"], ended.get(row["id"], since)) for row in asked)
+        return max((one for one in moved if one.at > since), key=lambda one: one.at, default=None)
+
+    def others_ahead(self, alarm_id: str) -> str:
+        """Another alarm of the same rule that stands there, and for which the host is kept out of
+        use too; empty: none."""
+        own = self.show(alarm_id)
+        rows = self.list_all(Wanted(host=own["host"], rule=own["rule"]))
+        others = (row for row in rows if row["id"] != alarm_id)
+        return next((row["id"] for row in others if "repair_ahead" in memory.recall(row).asked), "")
+
+    def _answer(self, alarm_id: str, action: Callable[[Connection, Row, datetime], None]) -> Row:
+        """Do it with the row, which is ours until the commit; how it is after that. NotFound."""
+
+        def whole(conn: Connection) -> Row:
+            known = _found(locked(conn, a.id == alarm_id), alarm_id)
+            action(conn, known, self._db.now(conn))
+            return _found(locked(conn, a.id == alarm_id), alarm_id)
+
+        return self._db.retry(whole)
+
+
+def _found(row: Row | None, alarm_id: str) -> Row:
+    if row is None:
+        raise NotFound(f"no alarm {alarm_id[:80]}")
+    return row
+
+
+def _audit(conn: Connection, row: Row, said: str, now: datetime) -> None:
+    audit.write(conn, now, f"alarm:{row['id']}", row["project_id"] or None, said)
+
+
+def _ended(conn: Connection, ids: Sequence[str], since: datetime) -> dict[str, datetime]:
+    """Of these alarms whose servers were to be moved, when that ended; not of those that failed."""
+    keys = {model.action_of(one, "", "migrate_away", since).key: one for one in ids}
+    query = sa.select(o.key, o.updated_at).where(o.key.in_(keys), o.updated_at >= since)
+    rows = conn.execute(query.where(o.status != ERROR)).all() if keys else []
+    return {keys[row.key]: row.updated_at for row in rows}
+
+
+# Alarms of hosts whose agents do not come back: nobody else would ever say that they are over.
+
+
+a, g = alarms.c, agents.c
+
+
+def end_orphans(database: Database, before: datetime, most: int) -> int:
+    """End up to `most` alarms of agents that were not heard of since then, each by itself; how many
+    that were."""
+    lives = sa.exists().where(g.host == a.host, g.seen_at >= before)
+    old = sa.func.coalesce(a.updated_at, a.created_at) < before
+    query = sa.select(a.id).where(a.state != model.OK, old, ~lives).limit(most)
+    with database.read() as conn:
+        ids = conn.execute(query).scalars().all()
+    return sum(_end(database, alarm_id, before) for alarm_id in ids)
+
+
+def _end(database: Database, alarm_id: str, before: datetime) -> bool:
+    """Whether it was still so: its agent may be back, or somebody may have answered it."""
+
+    def action(conn: Connection) -> bool:
+        row = locked(conn, a.id == alarm_id)
+        if row is None or row["state"] == model.OK:
+            return False
+        heard = _heard_at(conn, row)
+        if heard >= before:
+            return False
+        now = database.now(conn)
+        why = f"its agent has not been heard of since {heard:%Y-%m-%d %H:%M:%S} UTC"
+        said = f"{name(row)} is over: {why}"
+        audit.write(conn, now, f"alarm:{alarm_id}", row["project_id"] or None, said)
+        end(conn, database.herald, row, why, now)
+        return True
+
+    return database.retry(action)
+
+
+def _heard_at(conn: Connection, row: Mapping[str, Any]) -> datetime:
+    """When something was last heard of the agent, or of the alarm; by our clock."""
+    alike = g.host.startswith(short(row["host"]), autoescape=True)
+    found = conn.execute(sa.select(g.host, g.seen_at).where(alike)).all()
+    beats: list[datetime] = [one.seen_at for one in found if same(one.host, row["host"])]
+    said: datetime = row["updated_at"] or row["created_at"]
+    return max([said, *beats])

@@ -1,0 +1,626 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one door through which anything becomes somebody's: within the transaction of a booking.
+
+Hosts and things are rows at which bookings queue. Whoever has the rows looks who else holds them,
+and goes on only if all holds together can be; whoever was slower gets StaleWrite and looks again.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from holdfast.db import audit
+from holdfast.db.engine import Database
+from holdfast.db.host_rows import USABLE, capacity
+from holdfast.db.tables import (
+    allocations,
+    floatingips,
+    hosts,
+    leases,
+    projects,
+    reservations,
+    segment_hosts,
+    segments,
+    things,
+)
+from holdfast.model import floatingip
+from holdfast.model.capacity import Hold, hold_of, too_much
+from holdfast.model.errors import NotFound, QuotaExceeded, StaleWrite
+from holdfast.model.lease import Allocation, Lease, Window
+from holdfast.model.segment import Capacity, Span, Spare, first_short, free_over, least
+from holdfast.ports.ledger import Limits
+
+# Segments that keep hosts free in case others fail: who belongs to them, whether a booking leaves
+# enough within its transaction, and what they have for the days ahead. The rule is
+# model/segment's.
+
+
+a, h, s, sh = allocations.c, hosts.c, segments.c, segment_hosts.c
+#: How far ahead the report looks.
+AHEAD = timedelta(days=30)
+_CAN_BE_RESERVED = sa.and_(h.enrolled.is_(True), h.reservable.is_(True), USABLE)
+
+#: Hosts, each with the segment of which some must be kept free, where there is one.
+HOSTS = hosts.outerjoin(segment_hosts, sh.host_id == h.id).outerjoin(
+    segments, sa.and_(s.id == sh.segment_id, s.spare_hosts > 0)
+)
+SEGMENT = s.uuid.label("segment")
+
+_SPARES = (
+    sa.select(s.uuid, s.name, s.spare_hosts, sh.host_id)
+    .select_from(segments.outerjoin(segment_hosts, sh.segment_id == s.id))
+    .where(s.spare_hosts > 0, sa.or_(sh.id.is_(None), sh.on_maintenance.is_(False)))
+    .order_by(s.uuid)
+)
+_OF_SOME = (
+    sa.select(s.uuid, s.name, s.spare_hosts, sh.host_id)
+    .join(segment_hosts, sh.segment_id == s.id)
+    .join(hosts, h.id == sh.host_id)
+    .where(
+        s.uuid.in_(sa.bindparam("ids", expanding=True)),
+        sh.on_maintenance.is_(False),
+        _CAN_BE_RESERVED,
+    )
+)
+_HELD = (
+    sa.select(a.host_id, a.held_from, a.held_until)
+    .join(segment_hosts, sh.host_id == a.host_id)
+    .join(segments, s.id == sh.segment_id)
+    .where(
+        s.uuid == sa.bindparam("segment"),
+        a.held_from < sa.bindparam("end"),
+        a.held_until > sa.bindparam("start"),
+        a.reservation_id.not_in(sa.bindparam("own", expanding=True)),
+    )
+)
+_BUSY = _HELD.with_only_columns(a.host_id).distinct()
+_SEGMENTS = (
+    sa.select(
+        s.uuid,
+        s.name,
+        s.spare_hosts,
+        sh.host_id,
+        h.enrolled,
+        sa.and_(_CAN_BE_RESERVED, sh.on_maintenance.is_(False)).label("usable"),
+    )
+    .select_from(
+        segments.outerjoin(segment_hosts, sh.segment_id == s.id).outerjoin(
+            hosts, h.id == sh.host_id
+        )
+    )
+    .order_by(s.id)
+)
+
+
+def key(segment_id: str) -> str:
+    """The row at which bookings in that segment queue."""
+    return f"segment:{segment_id}"
+
+
+def spares(conn: Connection) -> tuple[Spare, ...]:
+    """All segments that keep something, for the stock."""
+    return tuple(_spares(conn.execute(_SPARES)))
+
+
+def _spares(rows: Iterable[Any]) -> Iterable[Spare]:
+    found: dict[tuple[str, str, int], set[int]] = {}
+    for uuid, name, kept, host_id in rows:
+        members = found.setdefault((uuid, name, kept), set())
+        if host_id is not None:
+            members.add(host_id)
+    return [Spare(*about, frozenset(members)) for about, members in found.items()]
+
+
+@dataclass(frozen=True)
+class Booking:
+    """What some leases held, and what they would hold; their reservations' ids."""
+
+    before: Sequence[Allocation]
+    after: Sequence[Allocation]
+    own: Sequence[str]
+
+
+def eaten(conn: Connection, ids: Collection[str], booking: Booking, now: datetime) -> set[str]:
+    """In words, those of the segments of which the booking would not leave enough; whoever asks has
+    their rows."""
+    found: set[str] = set()
+    for spare in _spares(conn.execute(_OF_SOME, {"ids": sorted(ids)})):
+        mine = [one.held for one in booking.after if one.host_id in spare.hosts]
+        if not mine:
+            continue
+        start = max(now, min(held.start for held in mine))
+        end = max(held.end for held in mine)
+        if start < end and _leaves_too_few(conn, spare, booking, start, end):
+            found.add(f"what segment {spare.name} may give beside the {spare.kept} it keeps free")
+    return found
+
+
+def _leaves_too_few(
+    conn: Connection, spare: Spare, booking: Booking, start: datetime, end: datetime
+) -> bool:
+    bound = {"segment": spare.segment_id, "start": start, "end": end, "own": booking.own}
+    busy = set(conn.execute(_BUSY, bound).scalars())
+    busy |= {one.host_id for one in booking.after if one.host_id is not None}
+    if len(spare.hosts - busy) >= spare.kept:
+        return False  # so many are free all the time
+    others: dict[int, list[Span]] = {}
+    for host_id, since, until in conn.execute(_HELD, bound):
+        if host_id in spare.hosts:
+            others.setdefault(host_id, []).append((since.timestamp(), until.timestamp()))
+    span = start.timestamp(), end.timestamp()
+    before, after = (
+        free_over(len(spare.hosts), _with(others, spare, own).values(), *span)
+        for own in (booking.before, booking.after)
+    )
+    return first_short(spare.kept, before, after) is not None
+
+
+def _with(
+    others: Mapping[int, Sequence[Span]], spare: Spare, own: Iterable[Allocation]
+) -> Mapping[int, Sequence[Span]]:
+    found = {host_id: list(spans) for host_id, spans in others.items()}
+    for one in own:
+        if one.host_id is not None and one.host_id in spare.hosts:
+            span = one.held.start.timestamp(), one.held.end.timestamp()
+            found.setdefault(one.host_id, []).append(span)
+    return found
+
+
+class FailoverStore:
+    """What the report shows, and how many a segment keeps."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def report(self) -> Sequence[Capacity]:
+        """Every segment, in the order in which they were made."""
+        with self._db.read() as conn:
+            now = self._db.now(conn)
+            rows: dict[str, list[Any]] = {}
+            for row in conn.execute(_SEGMENTS):
+                rows.setdefault(row.uuid, []).append(row)
+            return [_capacity(conn, some, now) for some in rows.values()]
+
+    def keep(self, ref: str, kept: int) -> str:
+        """So many hosts of that segment, by uuid or id, are to be kept free from now on; its uuid.
+        NotFound."""
+        is_number = ref.isascii() and ref.isdigit() and len(ref) < 10
+        named = s.id == int(ref) if is_number else s.uuid == ref
+
+        def action(conn: Connection) -> str:
+            now = self._db.now(conn)
+            row = conn.execute(sa.select(s.uuid, s.name, s.spare_hosts).where(named)).first()
+            if row is None:
+                raise NotFound(f"no segment {ref}: `holdfast failover` shows them")
+            values = {"spare_hosts": kept, "updated_at": now}
+            conn.execute(sa.update(segments).where(s.uuid == row.uuid).values(**values))
+            said = f"segment {row.name} keeps {kept} hosts free instead of {row.spare_hosts}"
+            audit.write(conn, now, key(row.uuid), None, said)
+            return str(row.uuid)
+
+        return self._db.retry(action)
+
+
+def _capacity(conn: Connection, rows: Sequence[Any], now: datetime) -> Capacity:
+    first = rows[0]
+    usable = {row.host_id for row in rows if row.usable}
+    bound = {"segment": first.uuid, "start": now, "end": now + AHEAD, "own": []}
+    busy: dict[int, list[Span]] = {}
+    if usable:
+        for host_id, since, until in conn.execute(_HELD, bound):
+            if host_id in usable:
+                busy.setdefault(host_id, []).append((since.timestamp(), until.timestamp()))
+    since, until = now.timestamp(), (now + AHEAD).timestamp()
+    steps = free_over(len(usable), busy.values(), since, until)
+    at, fewest = least(steps)
+    return Capacity(
+        segment_id=first.uuid,
+        name=first.name,
+        kept=first.spare_hosts,
+        members=sum(row.host_id is not None for row in rows),
+        enrolled=sum(bool(row.enrolled) for row in rows),
+        usable=len(usable),
+        free=steps[0][1],
+        least_free=fewest,
+        least_free_at=now + timedelta(seconds=at - since),
+    )
+
+
+T = TypeVar("T")
+h, a = hosts.c, allocations.c
+#: As many at a time as every database takes in one statement.
+PORTION = 500
+
+
+def portions(some: Iterable[T]) -> Iterator[Sequence[T]]:
+    every = list(some)
+    return (every[at : at + PORTION] for at in range(0, len(every), PORTION))
+
+
+#: A lease before and after.
+Step = tuple[Lease | None, Lease]
+
+
+def hold(
+    conn: Connection,
+    steps: Sequence[Step],
+    now: datetime,
+    *,
+    patient: bool = True,
+    spared: bool = False,
+) -> None:
+    """Take what the new leases hold, less what the old ones held already; StaleWrite when that
+    cannot be. `spared`: also of what segments keep free for this case."""
+    wanted = [more for old, new in steps for more in _more(old, new)]
+    changed = {host_id for old, new in steps for host_id in _changed(old, new)}
+    lock_hosts(conn, changed, now, patient=patient)
+    own = [reservation.id for _old, new in steps for reservation in new.reservations]
+    held = [allocation for _old, new in steps for allocation in new.allocations()]
+    lost, guarded = _lost_hosts(conn, wanted, held, own, now)
+    if guarded and not spared:
+        before = [allocation for old, _new in steps if old for allocation in old.allocations()]
+        for segment in sorted(guarded):
+            lock_resource(conn, key(segment))
+        booking = Booking(before, held, own)
+        lost |= eaten(conn, guarded, booking, now)
+    lost |= _lost_things(conn, wanted, own)
+    if lost:
+        raise StaleWrite(f"{', '.join(sorted(lost))}: taken by another booking meanwhile")
+
+
+def lock_hosts(
+    conn: Connection, ids: Collection[int], now: datetime, *, patient: bool = True
+) -> None:
+    """Own the rows of these hosts until the commit: the queue in which bookings stand. Who is not
+    patient does not stand in it: StaleWrite at once, there may be other hosts."""
+    for some in portions(sorted(ids)):
+        if conn.dialect.name != "sqlite":  # in one order for all, or two of us wait for each other
+            conn.execute(_QUEUE if patient else _QUEUE_OR_GO, {"ids": some})
+        conn.execute(_TOUCH, {"its_ids": some, "now": now})
+
+
+# Every booking goes through these: they are built once, building costs more than running.
+_QUEUE = (
+    sa.select(h.id)
+    .where(h.id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(h.id)
+    .with_for_update()
+)
+_QUEUE_OR_GO = _QUEUE.with_for_update(nowait=True)
+_TOUCH = (
+    sa.update(hosts)
+    .where(h.id.in_(sa.bindparam("its_ids", expanding=True)))
+    .values(generation=h.generation + 1, touched_at=sa.bindparam("now"))
+)
+_OTHERS = sa.select(a.host_id, a.held_from, a.held_until, a.slots, a.takes).where(
+    a.host_id.in_(sa.bindparam("ids", expanding=True)),
+    a.held_from < sa.bindparam("end"),
+    a.held_until > sa.bindparam("start"),
+    a.reservation_id.not_in(sa.bindparam("own", expanding=True)),
+)
+_ROOM = (
+    sa.select(h.id, SEGMENT, h.inventories, h.vcpus, h.memory_mb, h.local_gb)
+    .select_from(HOSTS)
+    .where(
+        h.id.in_(sa.bindparam("ids", expanding=True)),
+        h.enrolled.is_(True),
+        h.reservable.is_(True),
+        USABLE,
+    )
+)
+
+
+def _changed(old: Lease | None, new: Lease) -> set[int]:
+    """Hosts of which somebody holds more or less than before: all who plan must hear of it."""
+
+    def facts(lease: Lease | None) -> set[Any]:
+        if lease is None:
+            return set()
+        return {
+            (one.host_id, one.held, one.slots, *sorted(one.takes.items()))
+            for one in lease.allocations()
+        }
+
+    return {host_id for host_id, *_ in facts(old) ^ facts(new) if host_id is not None}
+
+
+def _more(old: Lease | None, new: Lease) -> list[Allocation]:
+    """What must be looked at: holds that are new, longer or larger than before."""
+    before: dict[tuple[str, Any], list[Allocation]] = {}
+    for reservation in old.reservations if old else ():
+        for allocation in reservation.allocations:
+            before.setdefault((reservation.id, _place(allocation)), []).append(allocation)
+    return [
+        allocation
+        for reservation in new.reservations
+        for allocation in reservation.allocations
+        if not any(
+            _covers(was, allocation) for was in before.get((reservation.id, _place(allocation)), ())
+        )
+    ]
+
+
+def _place(allocation: Allocation) -> tuple[int | None, str | None]:
+    return allocation.host_id, allocation.thing
+
+
+def _covers(was: Allocation, now: Allocation) -> bool:
+    as_long = was.held.start <= now.held.start and now.held.end <= was.held.end
+    if was.slots is None or now.slots is None:
+        return as_long and was.slots == now.slots
+    fewer = all(amount <= was.takes.get(name, 0) for name, amount in now.takes.items())
+    return as_long and now.slots <= was.slots and fewer
+
+
+def _hosts(some: Iterable[Allocation]) -> set[int]:
+    return {one.host_id for one in some if one.host_id is not None}
+
+
+def _lost_hosts(
+    conn: Connection,
+    wanted: Sequence[Allocation],
+    held: Sequence[Allocation],
+    own: Sequence[str],
+    now: datetime,
+) -> tuple[set[str], set[str]]:
+    """Hosts that cannot be had; segments of which some must be kept free."""
+    ids = _hosts(wanted)
+    if not ids:
+        return set(), set()
+    mine: dict[int, list[Hold]] = {}
+    for allocation in held:
+        if allocation.host_id in ids:
+            mine.setdefault(allocation.host_id, []).append(hold_of(allocation))
+    span = _span(one for one in held if one.host_id in ids)
+    others = _others(conn, ids, Window(max(span.start, now), span.end), own)
+    room, guarded = _room(conn, ids)
+    lost = {
+        f"host {host_id}"
+        for host_id in ids
+        if host_id not in room
+        or too_much(room[host_id], _ahead([*mine[host_id], *others.get(host_id, ())], now))
+    }
+    return lost, guarded
+
+
+def _ahead(holds: Iterable[Hold], now: datetime) -> list[Hold]:
+    """What is over is nobody's any more: who grows now, or on a host that has become smaller, is
+    not judged by what was there before."""
+    since = now.timestamp()
+    return [one._replace(start=max(one.start, since)) for one in holds if one.end > since]
+
+
+def _span(some: Iterable[Allocation]) -> Window:
+    held = [one.held for one in some]
+    return Window(min(one.start for one in held), max(one.end for one in held))
+
+
+def _others(
+    conn: Connection, ids: Collection[int], span: Window, own: Sequence[str]
+) -> dict[int, list[Hold]]:
+    found: dict[int, list[Hold]] = {}
+    for some in portions(ids):
+        bound = {"ids": some, "start": span.start, "end": span.end, "own": own}
+        for host_id, start, end, slots, takes in conn.execute(_OTHERS, bound):
+            part = None if slots is None else takes or {}
+            hold = Hold(start.timestamp(), end.timestamp(), part)
+            found.setdefault(host_id, []).append(hold)
+    return found
+
+
+def _room(conn: Connection, ids: Collection[int]) -> tuple[dict[int, Mapping[str, int]], set[str]]:
+    """Capacity by host, of those that can be reserved at all; their segments that keep some."""
+    found: dict[int, Mapping[str, int]] = {}
+    guarded: set[str] = set()
+    for some in portions(ids):
+        for host_id, segment, *about in conn.execute(_ROOM, {"ids": some}):
+            found[host_id] = capacity(*about)
+            if segment is not None:
+                guarded.add(segment)
+    return found, guarded
+
+
+def _lost_things(conn: Connection, wanted: Sequence[Allocation], own: Sequence[str]) -> set[str]:
+    asked = {one.thing: one.held for one in wanted if one.thing is not None}
+    lost: set[str] = set()
+    for key, window in sorted(asked.items()):
+        lock_resource(conn, key)
+        query = sa.select(a.id).where(
+            a.thing == key,
+            a.held_from < window.end,
+            a.held_until > window.start,
+            a.reservation_id.not_in(own),
+        )
+        if conn.execute(query).first() is not None:
+            lost.add(key)
+    return lost | _withdrawn(conn, asked)
+
+
+def _withdrawn(conn: Connection, keys: Collection[str]) -> set[str]:
+    """Those of the keys that mean a floating IP which is not enrolled any more."""
+    ids = {floatingip.id_of(key): key for key in keys if floatingip.is_key(key)}
+    found: set[str] = set()
+    for some in portions(ids):
+        query = sa.select(floatingips.c.id).where(floatingips.c.id.in_(some))
+        found.update(conn.execute(query).scalars())
+    return {key for one, key in ids.items() if one not in found}
+
+
+def lock_resource(conn: Connection, key: str) -> None:
+    """Own the row of that thing until the commit."""
+    mine = sa.update(things).where(things.c.key == key)
+    if conn.execute(mine.values(generation=things.c.generation + 1)).rowcount == 0:
+        conn.execute(sa.insert(things).values(key=key, generation=1))
+
+
+# Quotas of projects, counted within the transaction of a booking.
+#
+# Bookings of one project queue at its row, so each counts what all before it have written, and
+# two
+# that fit only one by one are never both let in. There is no sum that could go wrong: what a
+# project
+# has is counted from its leases, so that whatever ends or is deleted is free again at once.
+
+
+#: Of these nothing is ahead any more.
+OVER = ("TERMINATED", "DELETING")
+HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a project, or one lease, has: now and ahead. Slots and things count as leases only."""
+
+    leases: int = 0
+    hosts: int = 0  # whole ones, of all leases together
+    host_hours: float = 0.0  # of whole hosts, from now on
+
+
+def check(
+    conn: Connection,
+    project_id: str,
+    limits: Limits,
+    now: datetime,
+    *,
+    old: Lease | None = None,
+    new: Lease | None = None,
+) -> None:
+    """QuotaExceeded if the project has more than it may; to be called when all is written.
+
+    Given the step from `old` to `new`, only what becomes more is judged: a project that is over a
+    limit which came later can always give something back. Takes the project's row: after those of
+    the lease, the hosts and the things, before those of the work.
+    """
+    _count(conn, project_id)
+    has = figures(conn, project_id, now, hosts=_counts_hosts(limits))
+    before = of_lease(old, now) if old else Figures()
+    _judge(project_id, limits, has, before, of_lease(new, now) if new else None)
+
+
+def foresee(
+    conn: Connection, limits: Limits, now: datetime, *, old: Lease | None, new: Lease
+) -> None:
+    """The same before anything is written: what a dry run can know."""
+    has = figures(conn, new.project_id, now, hosts=_counts_hosts(limits))
+    before, after = of_lease(old, now) if old else Figures(), of_lease(new, now)
+    would = Figures(
+        has.leases - before.leases + after.leases,
+        has.hosts - before.hosts + after.hosts,
+        has.host_hours - before.host_hours + after.host_hours,
+    )
+    _judge(new.project_id, limits, would, before, after)
+
+
+def _counts_hosts(limits: Limits) -> bool:
+    return (limits.hosts, limits.host_hours) != (None, None)
+
+
+def _judge(
+    project_id: str, limits: Limits, has: Figures, before: Figures, after: Figures | None
+) -> None:
+    for name, what in _WORDS.items():
+        most, count = getattr(limits, name), getattr(has, name)
+        grows = after is None or getattr(after, name) > getattr(before, name)
+        if most is not None and count > most and grows:
+            raise QuotaExceeded(
+                f"project {project_id} may have {most} {what} and would have {_said(count)}:"
+                " delete or shorten one of its leases, ask for less, or have an administrator"
+                f" raise [enforcement] max_{name} or the project's own quota",
+                figure=name,
+                limit=most,
+                wanted=count,
+            )
+
+
+def figures(conn: Connection, project_id: str, now: datetime, *, hosts: bool = True) -> Figures:
+    """What the project has at this moment, by this transaction; without `hosts` leases only."""
+    bound = {"project": project_id, "now": now}
+    count = conn.execute(_LEASES, bound).scalar_one()
+    rows = conn.execute(_HOSTS, bound).all() if hosts else ()
+    return Figures(
+        leases=count,
+        hosts=sum(row.hosts for row in rows),
+        host_hours=sum(
+            row.hosts * _hours(row.held_from, row.held_until, row.end_date, now) for row in rows
+        ),
+    )
+
+
+def of_lease(lease: Lease, now: datetime) -> Figures:
+    """What one lease adds to its project's figures."""
+    if lease.status in OVER or lease.end <= now:
+        return Figures()
+    held = [
+        one.held
+        for reservation in lease.reservations
+        if reservation.status != "deleted"
+        for one in reservation.allocations
+        if one.host_id is not None and one.slots is None and one.held.end > now
+    ]
+    hours: Iterable[float] = (_hours(one.start, one.end, lease.end, now) for one in held)
+    return Figures(1, len(held), sum(hours))
+
+
+def _hours(start: datetime, until: datetime, end: datetime, now: datetime) -> float:
+    """From now on, and without the time in which a host is cleaned after the lease."""
+    return max(timedelta(0), min(until, end) - max(start, now)) / HOUR
+
+
+def _count(conn: Connection, project_id: str) -> None:
+    """Own the project's row until the commit: the queue in which its bookings stand."""
+    mine = sa.update(projects).where(projects.c.id == project_id)
+    mine = mine.values(generation=projects.c.generation + 1)
+    if conn.execute(mine).rowcount == 0:
+        conn.execute(_new(conn.dialect.name), {"id": project_id, "generation": 0})
+        conn.execute(mine)  # somebody else's row, perhaps: then we wait for them here
+
+
+def _new(dialect: str) -> Any:
+    """A row, unless there is one; a second one at the same moment waits for the first."""
+    if dialect == "postgresql":
+        return postgresql.insert(projects).on_conflict_do_nothing()
+    if dialect == "sqlite":
+        return sqlite.insert(projects).on_conflict_do_nothing()
+    return mysql.insert(projects).prefix_with("IGNORE")
+
+
+_WORDS = {
+    "leases": "leases that are not over",
+    "hosts": "hosts in its leases",
+    "host_hours": "host hours ahead",
+}
+
+_AHEAD = (
+    leases.c.project_id == sa.bindparam("project"),
+    leases.c.end_date > sa.bindparam("now"),
+    leases.c.status.not_in(OVER),
+)
+_LEASES = sa.select(sa.func.count()).select_from(leases).where(*_AHEAD)
+_HOSTS = (
+    sa.select(
+        allocations.c.held_from,
+        allocations.c.held_until,
+        leases.c.end_date,
+        sa.func.count().label("hosts"),
+    )
+    .select_from(leases.join(reservations).join(allocations))
+    .where(
+        *_AHEAD,
+        reservations.c.status != "deleted",
+        allocations.c.host_id.is_not(None),
+        allocations.c.slots.is_(None),
+        allocations.c.held_until > sa.bindparam("now"),
+    )
+    .group_by(allocations.c.held_from, allocations.c.held_until, leases.c.end_date)
+)
+
+
+def _said(count: float) -> str:
+    """Rounded up: what is too much must look like too much."""
+    return f"{math.ceil(count * 10) / 10:g}"

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the stock fresh: hosts and holds in memory, of which only what changed is read again.
+
+Every change of a host or of who holds it raises the host's generation and says when. A look reads
+what was touched since the look before, and a little earlier: a transaction is seen when it commits,
+not when it wrote its time. A writer that was frozen for longer than that is found by a `sure` look:
+generations only grow and rows of hosts stay for ever, so that if there are as many hosts as are
+known and their generations add up to the same, each is the same.
+"""
+
+import functools
+import threading
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.db import booking
+from holdfast.db.booking import portions
+from holdfast.db.engine import Database
+from holdfast.db.host_rows import USABLE, load
+from holdfast.db.tables import allocations, hosts
+from holdfast.model.capacity import CapacitySnapshot, Line
+from holdfast.model.host import Host
+
+h, a = hosts.c, allocations.c
+#: How long a transaction may take from its write to its commit and still be seen by every look.
+OVERLAP = timedelta(seconds=15)
+#: So often it is read who keeps what free; and before anything is refused.
+SPARES_AGE = timedelta(seconds=5)
+#: So many holds are read at a time: fewer than make Python look for garbage among them.
+ROWS = 500
+_EPOCH = datetime(1970, 1, 1)
+#: Holds of one host by columns, for the same reason: a million pass here at a cold start.
+_Holds = tuple[list[float], list[float], list[Mapping[str, int] | None]]
+_CAN_BE_RESERVED = (h.enrolled.is_(True), h.reservable.is_(True), USABLE)
+
+
+class CapacityCache:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._lock = threading.Lock()
+        # How many looks were begun; which was the last that ended well, and the last sure one.
+        self._looks = self._seen = self._seen_surely = 0
+        self._known: dict[int, tuple[int, datetime | None]] = {}
+        self._since: datetime | None = None
+        self._spares_at: datetime | None = None
+        self._lines: dict[int, Line] = {}
+        self._stock = CapacitySnapshot(lines=self._lines)
+
+    def stock(self, *, sure: bool = False) -> CapacitySnapshot:
+        """The stock as it is now. Who waited while somebody looked has what that one saw, if that
+        look began after the question."""
+        asked = self._looks
+        with self._lock:
+            if (self._seen_surely if sure else self._seen) <= asked:
+                self._looks += 1
+                self._look(sure)
+                self._seen = self._looks
+                if sure:
+                    self._seen_surely = self._looks
+            return self._stock
+
+    def _look(self, sure: bool) -> None:
+        with self._db.read() as conn:
+            now = self._db.now(conn)
+            if self._since is None:
+                self._read_again(conn, now)
+            else:
+                self._read_again(conn, now, h.touched_at > self._since - OVERLAP)
+                if sure and not self._knows_all(conn):
+                    self._read_again(conn, now)
+            self._since = now
+            if sure or self._spares_at is None or now - self._spares_at > SPARES_AGE:
+                self._renew_spares(conn, now)
+
+    def _knows_all(self, conn: Connection) -> bool:
+        count, generations = conn.execute(_ALL).one()
+        known = sum(generation for generation, _at in self._known.values())
+        return bool(count == len(self._known) and (generations or 0) == known)
+
+    def _read_again(self, conn: Connection, now: datetime, *where: sa.ColumnElement[bool]) -> None:
+        """Of these hosts what has changed."""
+        rows = conn.execute(sa.select(h.id, h.generation, h.updated_at).where(*where)).all()
+        stale = {i: (gen, at) for i, gen, at in rows if self._known.get(i) != (gen, at)}
+        told = [i for i, (_gen, at) in stale.items() if self._facts_differ(i, at)]
+        if told:
+            self._renew_facts(conn, told)
+        if stale:
+            self._renew_lines(conn, stale, now)
+            self._stock.changes += 1
+        self._known.update(stale)
+
+    def _facts_differ(self, host_id: int, at: datetime | None) -> bool:
+        """Whether the host itself may have changed, not only who holds it. Two changes at the same
+        instant have the same time: what was new at the last look may be new again."""
+        known = self._known.get(host_id)
+        if known is None or known[1] != at:
+            return True
+        return at is not None and self._since is not None and at >= self._since
+
+    def _renew_facts(self, conn: Connection, ids: Collection[int]) -> None:
+        """A new stock: who plans with the old one goes on with it."""
+        now: dict[int, Host] = dict(self._stock.hosts)
+        for host_id in ids:
+            now.pop(host_id, None)
+        for some in portions(ids):
+            for host in load(conn, h.id.in_(some), *_CAN_BE_RESERVED):
+                now[host.id] = host
+        in_order = dict(sorted(now.items()))
+        self._stock = self._stock.renewed(in_order)
+
+    def _renew_spares(self, conn: Connection, now: datetime) -> None:
+        spares = booking.spares(conn)
+        if spares != self._stock.spares:
+            self._stock = self._stock.keeping(spares)
+        self._spares_at = now
+
+    def _renew_lines(self, conn: Connection, ids: Collection[int], now: datetime) -> None:
+        for some in portions(ids):
+            holds: dict[int, _Holds] = {host_id: ([], [], []) for host_id in some}
+            found = conn.execute(_HOLDS, {"ids": list(some), "now": now})
+            for rows in found.partitions(ROWS):
+                for host_id, start, end, slots, takes in rows:
+                    starts, ends, parts = holds[host_id]
+                    starts.append((start - _EPOCH).total_seconds())
+                    ends.append((end - _EPOCH).total_seconds())
+                    parts.append(None if slots is None else _shared(takes))
+            for host_id, mine in holds.items():
+                self._lines[host_id] = Line(zip(*mine, strict=True))
+
+
+_ALL = sa.select(sa.func.count(), sa.func.sum(h.generation)).select_from(hosts)
+
+#: Times as the driver gives them, for the same reason.
+_HOLDS = sa.select(
+    a.host_id,
+    sa.type_coerce(a.held_from, sa.DateTime()),
+    sa.type_coerce(a.held_until, sa.DateTime()),
+    a.slots,
+    a.takes,
+).where(
+    a.host_id.in_(sa.bindparam("ids", expanding=True)),
+    a.held_until > sa.bindparam("now", type_=a.held_until.type),
+)
+
+
+def _shared(takes: Mapping[str, Any] | None) -> Mapping[str, int]:
+    """One dictionary for all slots of one size."""
+    return _one_of(tuple(sorted((takes or {}).items())))
+
+
+@functools.lru_cache(maxsize=10_000)
+def _one_of(items: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    return dict(items)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floating IPs in the database, and who holds them and other things when."""
+
+import ipaddress
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.db.booking import lock_resource, portions
+from holdfast.db.engine import Database
+from holdfast.db.tables import allocations, floatingips, leases, reservations
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.floatingip import FloatingIp
+from holdfast.model.lease import Window
+
+f, a = floatingips.c, allocations.c
+
+
+class FloatingIpStore:
+    """The part of the ledger that is about floating IPs."""
+
+    _db: Database
+
+    # look
+
+    def floatingips(self, network_id: str | None = None) -> Sequence[FloatingIp]:
+        with self._db.read() as conn:
+            return _load(conn, *([] if network_id is None else [f.network_id == network_id]))
+
+    def floatingip(self, floatingip_id: str) -> FloatingIp:
+        with self._db.read() as conn:
+            return _one(conn, floatingip_id)
+
+    def thing_holds(self, keys: Collection[str], window: Window) -> Sequence[tuple[str, Window]]:
+        found: list[tuple[str, Window]] = []
+        with self._db.read() as conn:
+            for some in portions(keys):
+                query = sa.select(a.thing, a.held_from, a.held_until).where(
+                    a.thing.in_(some), a.held_until > window.start, a.held_from < window.end
+                )
+                found += [(key, Window(start, end)) for key, start, end in conn.execute(query)]
+        return found
+
+    def things_not_given_back(self, keys: Collection[str], *, besides: str) -> Collection[str]:
+        late: set[str] = set()
+        with self._db.read() as conn:
+            for some in portions(keys):
+                bound = {"keys": list(some), "now": self._db.now(conn), "besides": besides}
+                late.update(conn.execute(_NOT_GIVEN_BACK, bound).scalars())
+        return late
+
+    # act
+
+    def enrol_floatingip(self, wanted: FloatingIp) -> None:
+        def action(conn: Connection) -> None:
+            lock_resource(conn, wanted.thing)
+            if _load(conn, f.id == wanted.id):
+                raise Conflict(
+                    f"floating IP {wanted.address} of network {wanted.network_id} is enrolled"
+                    " already"
+                )
+            conn.execute(
+                sa.insert(floatingips).values(
+                    id=wanted.id,
+                    network_id=wanted.network_id,
+                    subnet_id=wanted.subnet_id,
+                    address=wanted.address,
+                    reservable=True,
+                    created_at=self._db.now(conn),
+                )
+            )
+
+        self._db.retry(action)
+
+    def withdraw_floatingip(self, floatingip_id: str) -> None:
+        def action(conn: Connection) -> None:
+            found = _one(conn, floatingip_id)
+            lock_resource(conn, found.thing)
+            until = conn.execute(_IN_USE, {"key": found.thing}).scalar_one()
+            if until is not None:
+                raise Conflict(
+                    f"floating IP {found.address} is reserved (first lease ends"
+                    f" {until:%Y-%m-%d %H:%M} UTC); delete its leases or wait"
+                )
+            conn.execute(sa.delete(floatingips).where(f.id == found.id))
+
+        self._db.retry(action)
+
+
+# From its booking on, and beyond its time until the end has given the address back.
+_IN_USE = (
+    sa.select(sa.func.min(a.held_until))
+    .join(reservations, reservations.c.id == a.reservation_id)
+    .where(a.thing == sa.bindparam("key"), reservations.c.status != "deleted")
+)
+
+_NOT_GIVEN_BACK = (
+    sa.select(leases.c.name)
+    .join(reservations, reservations.c.lease_id == leases.c.id)
+    .join(allocations, a.reservation_id == reservations.c.id)
+    .where(
+        a.thing.in_(sa.bindparam("keys", expanding=True)),
+        a.held_until <= sa.bindparam("now"),
+        reservations.c.status != "deleted",
+        leases.c.id != sa.bindparam("besides"),
+    )
+)
+
+
+def _one(conn: Connection, floatingip_id: str) -> FloatingIp:
+    found = _load(conn, f.id == floatingip_id)
+    if not found:
+        raise NotFound(f"Object with {{'floatingip_id': {floatingip_id!r}}} not found")
+    return found[0]
+
+
+def _load(conn: Connection, *where: Any) -> list[FloatingIp]:
+    query = sa.select(floatingips).where(*where)
+    found = [FloatingIp(**row) for row in conn.execute(query).mappings()]
+    return sorted(found, key=_in_order)
+
+
+def _in_order(one: FloatingIp) -> tuple[str, int, int]:
+    """As people count addresses, which is not how text is sorted."""
+    address = ipaddress.ip_address(one.address)
+    return one.network_id, address.version, int(address)

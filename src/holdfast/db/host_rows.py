@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of hosts to Host and back, within somebody's transaction."""
+
+import functools
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.db.tables import (
+    allocations,
+    host_capabilities,
+    host_traits,
+    hosts,
+    properties,
+    reservations,
+)
+from holdfast.hoststatus import status
+from holdfast.model import expression
+from holdfast.model.host import Host, Inventory, normalise, short
+from holdfast.ports.cloud import CloudHost
+
+# Extra capabilities of hosts, and the properties that name them; within somebody's transaction.
+
+
+HOST = "physical:host"
+
+
+def read(conn: Connection, ids: Sequence[int]) -> dict[int, dict[str, str]]:
+    found: dict[int, dict[str, str]] = {}
+    if not ids:
+        return found
+    c = host_capabilities.c
+    query = sa.select(c.host_id, c.name, c.text)
+    if len(ids) <= 500:  # beyond that, reading all is cheaper than naming them
+        query = query.where(c.host_id.in_(ids))
+    for host_id, name, text in conn.execute(query):
+        found.setdefault(host_id, {})[name] = text
+    return found
+
+
+def write(conn: Connection, host_id: int, capabilities: Mapping[str, str], now: datetime) -> None:
+    if not capabilities:
+        return
+    conn.execute(
+        sa.insert(host_capabilities),
+        [
+            {"host_id": host_id, "name": name, "text": text, "number": _number(text)}
+            for name, text in capabilities.items()
+        ],
+    )
+    known = set(
+        conn.execute(
+            sa.select(properties.c.name).where(
+                properties.c.resource_type == HOST, properties.c.name.in_(capabilities)
+            )
+        ).scalars()
+    )
+    for name in capabilities.keys() - known:
+        conn.execute(sa.insert(properties).values(resource_type=HOST, name=name, created_at=now))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+#: Where reservations of a type say what they ask of a host; elsewhere these names mean others.
+_EXPRESSIONS = {
+    HOST: ("resource_properties", "hypervisor_properties"),
+    "virtual:instance": ("resource_properties",),
+}
+
+
+def used(conn: Connection, host_id: int, now: datetime) -> set[str]:
+    """Capabilities that live reservations of this host asked for."""
+    query = (
+        sa.select(reservations.c.resource_type, reservations.c.spec)
+        .join(allocations, allocations.c.reservation_id == reservations.c.id)
+        .where(allocations.c.host_id == host_id, allocations.c.held_until > now)
+    )
+    used: set[str] = set()
+    for resource_type, spec in conn.execute(query):
+        for name in _EXPRESSIONS.get(resource_type, ()):
+            used |= expression.parse(spec.get(name) or "").keys
+        asked = spec.get("capabilities") or {}
+        used |= {expression.path(key).split(":", 1)[0] for key in asked}
+    return used
+
+
+# Inventories of a host to JSON and back, and what slots can take of it.
+
+
+def pack(inventories: Mapping[str, Inventory]) -> dict[str, Any]:
+    return {
+        name: {"total": one.total, "reserved": one.reserved, "ratio": one.ratio, "most": one.most}
+        for name, one in inventories.items()
+    }
+
+
+def unpack(
+    stored: Mapping[str, Any] | None, vcpus: int, memory_mb: int, local_gb: int
+) -> Mapping[str, Inventory]:
+    """Where nothing is known, the host's own sizes, as they are."""
+    if not stored:
+        sizes = {"VCPU": vcpus, "MEMORY_MB": memory_mb, "DISK_GB": local_gb}
+        return _shared(tuple((name, (("total", size),)) for name, size in sizes.items()))
+    return _shared(tuple((name, tuple(one.items())) for name, one in stored.items()))
+
+
+@functools.lru_cache(maxsize=1000)
+def _shared(facts: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]) -> Mapping[str, Inventory]:
+    """One mapping for all hosts of one make: a cloud has many hosts and few makes."""
+    return {name: Inventory(**dict(one)) for name, one in facts}
+
+
+def capacity(
+    stored: Mapping[str, Any] | None, vcpus: int, memory_mb: int, local_gb: int
+) -> dict[str, int]:
+    found = unpack(stored, vcpus, memory_mb, local_gb)
+    return {name: one.capacity for name, one in found.items()}
+
+
+h = hosts.c
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_FIELDS = [
+    "id",
+    "uuid",
+    "name",
+    "hypervisor_hostname",
+    "service_host",
+    "hypervisor_type",
+    "hypervisor_version",
+    "cpu_info",
+    "region",
+    "zone",
+    "rack",
+    "vcpus",
+    "memory_mb",
+    "local_gb",
+    "enrolled",
+    "reservable",
+    "state",
+    "generation",
+    "created_at",
+    "updated_at",
+]
+
+
+#: Not known to have failed: with `enrolled` and `reservable` what a booking needs.
+USABLE = h.state.in_(status.USABLE)
+#: Texts that many hosts share.
+_OFTEN = ("hypervisor_type", "cpu_info", "region", "zone", "rack")
+
+
+def load(conn: Connection, *where: Any, most: int | None = None) -> list[Host]:
+    columns = [h[name] for name in _FIELDS]
+    query = sa.select(*columns, h.inventories).where(*where).order_by(h.id).limit(most)
+    rows = conn.execute(query).mappings().all()
+    ids = [row["id"] for row in rows]
+    extras, traits = read(conn, ids), _traits(conn, ids)
+
+    def host(row: Mapping[str, Any]) -> Host:
+        sizes = row["vcpus"], row["memory_mb"], row["local_gb"]
+        row = {**row, **{name: sys.intern(row[name]) for name in _OFTEN}}
+        return Host(
+            **{name: row[name] for name in _FIELDS},
+            capabilities=extras.get(row["id"], {}),
+            inventories=unpack(row["inventories"], *sizes),
+            traits=frozenset(traits.get(row["id"], ())),
+        )
+
+    return [host(dict(row)) for row in rows]
+
+
+def _traits(conn: Connection, ids: Sequence[int]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    query = sa.select(host_traits.c.host_id, host_traits.c.trait)
+    if len(ids) <= 500:  # beyond that, reading all is cheaper than naming them
+        query = query.where(host_traits.c.host_id.in_(ids))
+    for host_id, trait in conn.execute(query):
+        found.setdefault(host_id, []).append(trait)
+    return found
+
+
+def write_traits(conn: Connection, host_id: int, traits: frozenset[str]) -> None:
+    conn.execute(sa.delete(host_traits).where(host_traits.c.host_id == host_id))
+    if traits:
+        rows = [{"host_id": host_id, "trait": trait} for trait in sorted(traits)]
+        conn.execute(sa.insert(host_traits), rows)
+
+
+def columns(host: CloudHost) -> dict[str, Any]:
+    """What the cloud says of a host, as the columns that keep it."""
+    return {
+        "name": normalise(host.service_host),
+        "hypervisor_hostname": host.hypervisor_hostname,
+        "service_host": host.service_host,
+        "hypervisor_type": host.hypervisor_type,
+        "hypervisor_version": host.hypervisor_version,
+        "cpu_info": host.cpu_info,
+        "zone": host.zone,
+        "rack": host.rack,
+        "vcpus": host.vcpus,
+        "memory_mb": host.memory_mb,
+        "local_gb": host.local_gb,
+        "inventories": pack(host.inventories),
+    }
+
+
+def named(ref: str) -> sa.ColumnElement[bool]:
+    """By public id, by uuid, or by name: short and full mean the same host."""
+    if ref.isascii() and ref.isdigit() and len(ref) < 10:
+        return h.id == int(ref)
+    if _UUID.fullmatch(ref):
+        return h.uuid == ref
+    return by_name(ref)
+
+
+def by_name(ref: str) -> sa.ColumnElement[bool]:
+    name = normalise(ref)
+    if "." in name:
+        return h.name.in_([name, short(name)])
+    return sa.or_(h.name == name, h.name.startswith(f"{name}.", autoescape=True))

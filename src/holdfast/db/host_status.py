@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standings on the rows of hosts, and messages set aside: `ports.standings.Standings` in SQL."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.db import audit
+from holdfast.db.booking import portions
+from holdfast.db.engine import Database
+from holdfast.db.host_rows import by_name
+from holdfast.db.operations import reschedule_now
+from holdfast.db.tables import hosts, operations, segment_hosts, segments, set_aside
+from holdfast.hoststatus.status import HostStatus, from_plain, to_plain
+from holdfast.model.host import normalise
+from holdfast.model.operation import RUNNING
+from holdfast.ports.recovery import Repair, SetAside, StatusChange, Watched
+
+h, o = hosts.c, operations.c
+_STANDING = (h.id, h.uuid, h.state, h.state_since, h.standing)
+_SHOWN = (
+    sa.select(*_STANDING, h.service_host, h.zone, h.rack, h.enrolled, h.reservable)
+    .add_columns(segments.c.name.label("segment"))
+    .select_from(
+        hosts.outerjoin(segment_hosts, segment_hosts.c.host_id == h.id).outerjoin(
+            segments, segments.c.id == segment_hosts.c.segment_id
+        )
+    )
+    .order_by(h.id)
+)
+#: So many messages are kept, and so much of each.
+MOST_SET_ASIDE = 1000
+LONGEST_MESSAGE = 20_000
+LONGEST_WHY = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A host as people look at it: whether it can be used, why, and what it is for."""
+
+    id: int
+    uuid: str
+    name: str
+    zone: str
+    rack: str
+    standing: HostStatus
+    enrolled: bool
+    reservable: bool
+    segment: str | None
+
+
+class HostStatusStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def now(self) -> datetime:
+        return self._db.now()
+
+    def watched(self) -> Sequence[Watched]:
+        query = sa.select(*_STANDING, h.name, h.hypervisor_hostname).order_by(h.id)
+        with self._db.read() as conn:
+            return [
+                Watched(row.id, row.name, row.hypervisor_hostname, _standing(row))
+                for row in conn.execute(query)
+            ]
+
+    def change(self, changes: Sequence[StatusChange], repair: Repair | None) -> set[int]:
+        def action(conn: Connection) -> set[int]:
+            now = self._db.now(conn)
+            found = _taken(conn, [one.host_id for one in changes])
+            fresh = [one for one in changes if _is_still(found.get(one.host_id), one.old)]
+            for one in fresh:
+                _write(conn, one, found[one.host_id].uuid, now)
+            moved = any(one.old.usable != one.new.usable for one in fresh)
+            if moved and repair is not None:  # hosts before work, as everywhere
+                reschedule_now(conn, repair(now), now)
+            return {one.host_id for one in changes} - {one.host_id for one in fresh}
+
+        return self._db.retry(action)
+
+    def shown(self, *, state: str | None = None) -> Sequence[Seen]:
+        """All hosts, or those of one state, as people look at them."""
+        query = _SHOWN if state is None else _SHOWN.where(h.state == state)
+        with self._db.read() as conn:
+            return [_seen(row) for row in conn.execute(query)]
+
+    def of(self, name: str) -> Seen | None:
+        """How the host of that name stands; None if we know none, or several could be meant."""
+        with self._db.read() as conn:
+            found = [_seen(row) for row in conn.execute(_SHOWN.where(by_name(name)))]
+        exact = [one for one in found if normalise(one.name) == normalise(name)]
+        return (exact or found)[0] if len(exact or found) == 1 else None
+
+    def by_state(self) -> Mapping[str, int]:
+        query = sa.select(h.state, sa.func.count()).group_by(h.state)
+        with self._db.read() as conn:
+            return {state: count for state, count in conn.execute(query)}
+
+    def hasten(self, key: str) -> bool:
+        def action(conn: Connection) -> bool:
+            now = self._db.now(conn)
+            open_ = o.key == key, o.is_open.is_(True)
+            conn.execute(
+                sa.update(operations)
+                .where(*open_, o.status != RUNNING, o.next_try_at > now)
+                .values(next_try_at=now, updated_at=now)
+            )
+            resting = sa.select(o.id).where(*open_, o.status != RUNNING, o.next_try_at <= now)
+            return conn.execute(resting).first() is not None
+
+        return self._db.retry(action)
+
+    def set_aside(self, message: SetAside) -> None:
+        def action(conn: Connection) -> None:
+            conn.execute(sa.insert(set_aside).values(**_row(message)))
+            old = sa.select(set_aside.c.id).order_by(set_aside.c.id.desc()).offset(MOST_SET_ASIDE)
+            last = conn.execute(old.limit(1)).scalar()
+            if last is not None:
+                conn.execute(sa.delete(set_aside).where(set_aside.c.id <= last))
+
+        self._db.retry(action)
+
+    def all_set_aside(self, most: int) -> Sequence[SetAside]:
+        query = sa.select(set_aside).order_by(set_aside.c.id.desc()).limit(most)
+        with self._db.read() as conn:
+            rows = conn.execute(query).mappings().all()
+        return [SetAside(**{k: v for k, v in row.items() if k != "id"}) for row in rows]
+
+
+def _taken(conn: Connection, ids: Sequence[int]) -> dict[int, Any]:
+    """The rows of these hosts, ours until the commit, in one order for all."""
+    found: dict[int, Any] = {}
+    for some in portions(sorted(ids)):
+        query = sa.select(*_STANDING).where(h.id.in_(some)).order_by(h.id)
+        if conn.dialect.name != "sqlite":
+            query = query.with_for_update()
+        found |= {row.id: row for row in conn.execute(query)}
+    return found
+
+
+def _is_still(row: Any, old: HostStatus) -> bool:
+    return row is not None and _standing(row) == old
+
+
+def _standing(row: Any) -> HostStatus:
+    return from_plain(row.state, row.state_since, row.standing)
+
+
+def _seen(row: Any) -> Seen:
+    about = row.id, row.uuid, row.service_host, row.zone, row.rack
+    return Seen(*about, _standing(row), row.enrolled, row.reservable, row.segment)
+
+
+def _write(conn: Connection, change: StatusChange, uuid: str, now: datetime) -> None:
+    new = change.new
+    values: dict[str, Any] = {"state": new.state, "state_since": new.since}
+    values["standing"] = to_plain(new)
+    if change.old.usable != new.usable:  # everybody's stock must hear of it
+        values |= {"updated_at": now, "touched_at": now, "generation": h.generation + 1}
+    conn.execute(sa.update(hosts).where(h.id == change.host_id).values(**values))
+    if change.say:
+        audit.write(conn, now, f"host:{uuid}", None, change.say)
+
+
+def _row(message: SetAside) -> dict[str, object]:
+    """Fit for its columns, whatever a broken message holds."""
+    said = json.dumps(message.message, default=str)
+    whole = len(said) <= LONGEST_MESSAGE
+    return {
+        "at": message.at,
+        "monitor": message.monitor[:64],
+        "message_id": message.message_id[:255],
+        "event_type": message.event_type[:255],
+        "why": message.why[:LONGEST_WHY],
+        "message": json.loads(said) if whole else {"cut": said[:LONGEST_MESSAGE]},
+    }

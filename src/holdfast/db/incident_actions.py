@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator orders about incidents: try again, leave it, that the host is off, that so much
+did fail. One transaction each and no manager needed: possible also in a storm.
+
+    store.orders.abort(incident_id, author="alice", reason="a drill")
+
+Rows are taken in the order in which recovery takes them: the moves' lock, work, incident.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.db import audit
+from holdfast.db.incident_rows import steps_of
+from holdfast.db.incidents import ENDS_IN_PLACE, IncidentStore
+from holdfast.db.notifications import again
+from holdfast.db.operations import apply_work, put
+from holdfast.db.repairs import RepairStore
+from holdfast.db.tables import hosts, incidents, operations, vmoves
+from holdfast.db.vmoves import LOCK, claim_move, give_up, try_again
+from holdfast.model import incident as model
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.incident import DESPITE_POWER_ON, Incident, append_attempt, recovery_of
+from holdfast.model.operation import RUNNING
+from holdfast.ports.ledger import Work
+from holdfast.ports.recovery import ONGOING, Change
+
+i, o, h, v = incidents.c, operations.c, hosts.c, vmoves.c
+#: What repair and recovery of a failure domain wait for, and how long the word for it counts.
+REPAIR = "repair"
+APPROVED = timedelta(hours=1)
+#: What was found out and tried before does not count when it is tried again: the host may have come
+#: back since. It is kept in `attempts`, for people. That servers have left it by migrations of ours
+#: (last_migration) stays.
+_FORGOTTEN: Mapping[str, Any] = {
+    "evidence": None,
+    "confirmed_off": None,
+    "fence_asked": 0,
+    "fence_asked_at": None,
+    "fence_failures": 0,
+    "fence_requests": [],
+    "escalated_at": None,
+    "started_at": None,
+    "verified_at": None,
+    "ran_again_at": None,
+    "in_place": None,
+    "power_returned": None,
+    "silent_after_return": None,
+    "reopened_at": None,
+    "report_at_retry": None,
+    "elsewhere": None,
+    "tried_hosts": [],
+    "stop_by": None,
+    "start_by": None,
+    "elsewhere_by": None,
+    "sources": [],
+    "no_room": None,
+    "aborted": None,
+}
+
+
+@dataclass(frozen=True)
+class Approval:
+    """Empty `domain`: everywhere. `held`: incidents that are asked again at once because of it."""
+
+    domain: str
+    author: str
+    reason: str
+    expires_at: datetime
+    held: int
+
+
+class OrderStore(IncidentStore):
+    """Incidents, as far as operators write to them."""
+
+    def retry(self, incident_id: str, author: str, reason: str = "") -> Incident:
+        """One that failed or was aborted begins anew: its guards are asked, what was moved stays
+        moved. Conflict if there is nothing to try, or another one is open about the same."""
+
+        def action(conn: Connection) -> Incident:
+            claim_move(conn, LOCK)
+            now = self._db.now(conn)
+            old = self._one(conn, incident_id)
+            _check_recovers(old)
+            done = steps_of(conn, old.id)
+            work = recovery_of(old.id, old.kind, old.subject, now)
+            apply_work(conn, work.subject, Work(put=(work,)), now)
+            old = self._one(conn, incident_id, lock=True)
+            self._check_retry(conn, old)
+            said = f"tried again by {author}" + (f": {reason}" if reason else "")
+            if back := old.details.get("back_at"):
+                attempts = append_attempt(old, done, ENDS_IN_PLACE, author)
+                return self._retry_in_place(conn, old, back, said, attempts, now)
+            try_again(conn, old.id, now)
+            again(conn, self._db.herald, old.id, said, now)
+            at = now.isoformat()
+            details = {**_FORGOTTEN, "retried_at": at, "moving_at": at}
+            details["attempts"] = append_attempt(old, done, tuple(_FORGOTTEN), author)
+            if (old.details.get("evidence") or {}).get("kind") in ("fenced", "power_off"):
+                details["was_off"] = True
+            if _may_be_told(old):
+                details["told_at"] = old.details.get("told_at") or at
+            change = Change(model.OPEN, said, details)
+            new = self._write(conn, old, change, now, key=old.subject, closed_at=None)
+            put(conn, self._db.herald.incident("incident.retried", new, now), now)
+            return new
+
+        return self._db.retry(action)
+
+    def _check_retry(self, conn: Connection, old: Incident) -> None:
+        if old.is_open:
+            raise Conflict(f"incident {old.id} is {old.status}: it is being worked on already")
+        if old.status not in (model.FAILED, model.ABORTED):
+            raise Conflict(
+                f"incident {old.id} is {old.status}: only what failed or was aborted can be tried"
+                " again; if it died again, report it again"
+            )
+        left = sa.select(sa.func.count()).where(v.incident_id == old.id, v.status == ONGOING)
+        if count := conn.execute(left).scalar_one():
+            raise Conflict(
+                f"{count} servers of incident {old.id} are still on their way: try again when they"
+                " have arrived, as holdfast incident show tells"
+            )
+        if other := self._open(conn, old.subject):
+            raise Conflict(f"incident {other.id} about the same is {other.status}: follow that one")
+
+    def _retry_in_place(
+        self,
+        conn: Connection,
+        old: Incident,
+        back: str,
+        said: str,
+        attempts: Sequence[Any],
+        now: datetime,
+    ) -> Incident:
+        """The host came back: it is not cut, the servers that did not leave it start there."""
+        new = self._reopen_in_place(conn, old, said, attempts, now)
+        if new is None:
+            raise Conflict(
+                f"{old.host} came back and is in use again since {back[:19]} UTC: nothing is left"
+                " to try; if it died again, report it again"
+            )
+        return new
+
+    def abort(self, incident_id: str, author: str, reason: str) -> Incident:
+        """Nothing more is begun for it; servers on their way arrive. Conflict if it is over."""
+
+        def action(conn: Connection) -> Incident:
+            claim_move(conn, LOCK)
+            now = self._db.now(conn)
+            old = self._one(conn, incident_id)
+            if old.kind in model.WORK:
+                work = recovery_of(old.id, old.kind, old.subject, now)
+                apply_work(conn, work.subject, Work(cancel=frozenset({work.kind})), now)
+            old = self._one(conn, incident_id, lock=True)
+            if not old.is_open:
+                raise Conflict(f"incident {old.id} is {old.status} already: nothing is left of it")
+            said = f"aborted by {author}: {reason}"
+            give_up(conn, old.id, said, now)
+            aborted = {"author": author, "reason": reason, "at": now.isoformat()}
+            change = Change(model.ABORTED, said + _stays(old), {"aborted": aborted})
+            closed = self._close(conn, old, change, now)
+            put(conn, self._db.herald.incident("incident.aborted", closed, now), now)
+            return closed
+
+        return self._db.retry(action)
+
+    def confirm_off(
+        self,
+        incident_id: str,
+        author: str,
+        reason: str,
+        *,
+        reads_on: bool = False,
+        despite_power_on: bool = False,
+    ) -> Incident:
+        """An operator's word that the host is off counts like a fence's. Conflict if it is not
+        about a host, or over. `reads_on`: its fence said the contrary."""
+
+        def action(conn: Connection) -> Incident:
+            now = self._db.now(conn)
+            _expedite(conn, [incident_id], now)
+            old = self._one(conn, incident_id, lock=True)
+            if old.kind != model.HOST:
+                raise Conflict(f"incident {old.id} is of kind {old.kind}, not about a host")
+            if not old.is_open:
+                raise Conflict(f"incident {old.id} is {old.status}: nothing waits for that word")
+            word: dict[str, Any] = {"author": author, "reason": reason, "at": now.isoformat()}
+            word |= {"reads_on": reads_on, "despite_power_on": despite_power_on}
+            new = self._write(conn, old, Change(details={"confirmed_off": word}), now)
+            though = DESPITE_POWER_ON if reads_on else ""
+            said = f"{author} says that {old.host} is off{though}: {reason}"
+            audit.write(conn, now, f"incident:{old.id}", None, said)
+            return new
+
+        return self._db.retry(action)
+
+    def approve(self, author: str, reason: str, domain: str = "") -> Approval:
+        """So much did fail, there or everywhere: reservations are repaired and hosts recovered.
+        NotFound if no host is in that rack or zone."""
+        repairs = RepairStore(self._db)
+        if domain:
+            self._check_domain(domain)
+        until = self._db.now() + APPROVED
+        repairs.approve(f"{REPAIR}:{domain}" if domain else REPAIR, author, reason, until)
+        repairs.hasten(REPAIR)
+        return Approval(domain, author, reason, until, self.hasten_held())
+
+    def hasten_held(self, segment: str = "") -> int:
+        """Ask the guards of what is held again at once, there or everywhere; of how many."""
+        held = sa.select(i.id).where(i.status == model.HELD)
+        if segment:
+            held = held.where(i.details["segment"].as_string() == segment)
+
+        def action(conn: Connection) -> int:
+            return _expedite(conn, conn.execute(held).scalars().all(), self._db.now(conn))
+
+        return self._db.retry(action)
+
+    def _check_domain(self, domain: str) -> None:
+        with self._db.read() as conn:
+            rows = conn.execute(sa.select(h.rack, h.zone).distinct()).all()
+        known = sorted({name for row in rows for name in row if name})
+        if domain not in known:
+            names = ", ".join(known[:20]) or "none"
+            raise NotFound(f"no host is in {domain!r}; racks and zones known: {names}")
+
+
+def _expedite(conn: Connection, ids: Sequence[str], now: datetime) -> int:
+    """The work of these incidents is due at once; how many that are. Whoever is at one looks again
+    afterwards, and a call that may still be on its way is waited for."""
+    keys = [f"recovery/{one}" for one in ids]
+    mine = o.key.in_(keys), o.is_open.is_(True)
+    busy = sa.update(operations).where(*mine, o.status == RUNNING)
+    rests = sa.or_(o.claim_until.is_(None), o.claim_until <= now)
+    resting = sa.update(operations).where(*mine, o.status != RUNNING, rests)
+    return (
+        conn.execute(busy.values(due_at=now)).rowcount
+        + conn.execute(resting.values(next_try_at=now)).rowcount
+    )
+
+
+def _check_recovers(old: Incident) -> None:
+    if old.kind not in model.WORK:
+        raise Conflict(
+            f"incident {old.id} is of an {old.kind}: nothing is recovered for it, so nothing can be"
+            f" tried again; holdfast alarms show {old.id} tells how it stands"
+        )
+
+
+def _may_be_told(old: Incident) -> bool:
+    """Whether Nova may know already that the host is down: that follows its proof at once, and may
+    have been under way when it was aborted."""
+    return bool(old.details.get("told_at") or old.details.get("evidence"))
+
+
+def _stays(old: Incident) -> str:
+    """What is as recovery left it, and what to do about that."""
+    if not _may_be_told(old):
+        return ""
+    verb = "stays" if old.details.get("told_at") else "may be"
+    return (
+        f"; {old.host} {verb} forced down, disabled and on maintenance: holdfast incident retry"
+        f" {old.id}, or put it into use by hand (docs/recovery.md, Abort)"
+    )

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Incidents for people: many in a list, or one with all that belongs to it (its case)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from holdfast.db.engine import Database
+from holdfast.db.incident_rows import domain_of
+from holdfast.db.tables import (
+    audit,
+    hosts,
+    incidents,
+    notifications,
+    observations,
+    operations,
+    segments,
+    steps,
+    verdicts,
+    vmoves,
+)
+from holdfast.db.vmoves import moves_of
+from holdfast.model import incident as model
+from holdfast.model import observation
+from holdfast.model.errors import NotFound
+from holdfast.model.host import same, short
+from holdfast.model.incident import Incident
+from holdfast.ports.recovery import ServerMove
+
+h, i, n, o, v = hosts.c, incidents.c, notifications.c, operations.c, vmoves.c
+Row = Mapping[str, Any]
+#: Of one incident so many reports of agents are shown.
+MOST_REPORTS = 50
+#: An agent's word that a guest runs again belongs to an incident that ended so shortly before.
+RUNS_AGAIN = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which incidents; None: any."""
+
+    status: str | None = None
+    kind: str | None = None
+    host: str | None = None  # short or full
+    segment: str | None = None  # uuid
+    is_open: bool | None = None
+    since: datetime | None = None
+    marker: str | None = None  # the id of the last one seen: older ones follow
+    limit: int = 100
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An incident with the name of its segment and its moves counted by status."""
+
+    incident: Incident
+    segment_name: str | None = None
+    moves: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case(Listed):
+    """One incident and everything that is written down about it, oldest first."""
+
+    work: Row | None = None  # its durable work; None: tidied away
+    done: Sequence[Row] = ()  # steps
+    verdicts: Sequence[Row] = ()
+    servers: Sequence[ServerMove] = ()
+    reports: Sequence[Row] = ()
+    observations: Sequence[Row] = ()  # what agents reported of its guests and processes
+    timeline: Sequence[Row] = ()
+
+
+class CaseStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def segment_uuid(self, ref: str) -> str:
+        """Of the segment of that uuid or name; NotFound."""
+        s = segments.c
+        query = sa.select(s.uuid).where(sa.or_(s.uuid == ref, s.name == ref))
+        with self._db.read() as conn:
+            found = conn.execute(query.order_by(s.uuid != ref)).scalar()
+        if found is None:
+            raise NotFound(f"no segment has the name or id {ref[:80]!r}: openstack segment list")
+        return str(found)
+
+    def segment_names(self) -> Mapping[str, str]:
+        with self._db.read() as conn:
+            return _segment_names(conn)
+
+    def domain(self, host: str) -> str:
+        """The rack of a host, or its zone: of what the guard against mass failures speaks. Empty if
+        nobody knows it."""
+        alike = sa.func.lower(h.name).startswith(short(host), autoescape=True)
+        query = sa.select(h.name, h.rack, h.zone).where(alike)
+        with self._db.read() as conn:
+            return str(domain_of(host, conn.execute(query).all()))
+
+    def list_all(self, wanted: Wanted) -> Sequence[Listed]:
+        """The newest first."""
+        query = sa.select(incidents).where(*_where(wanted)).order_by(i.opened_at.desc(), i.id)
+        with self._db.read() as conn:
+            if wanted.marker is not None:
+                query = query.where(_after(conn, wanted.marker))
+            if wanted.host is None:
+                query = query.limit(wanted.limit)
+            rows = conn.execute(query).mappings()
+            found = [one for one in map(_incident, rows) if _is_on(one, wanted.host)]
+            found = found[: wanted.limit]
+            counts = _counts(conn, [one.id for one in found])
+            names = _segment_names(conn)
+        return [Listed(one, names.get(one.segment), counts.get(one.id, {})) for one in found]
+
+    def observations(self, incident_id: str) -> Sequence[Row]:
+        """What monitors and agents saw that belongs to it, in the order in which it came."""
+        b = observations.c
+        query = sa.select(observations).where(b.incident_id == incident_id)
+        with self._db.read() as conn:
+            return _rows(conn, query.order_by(b.created_at, b.id))
+
+    def case(self, incident_id: str) -> Case:
+        """NotFound."""
+        with self._db.read() as conn:
+            row = conn.execute(sa.select(incidents).where(i.id == incident_id)).mappings().first()
+            if row is None:
+                raise NotFound(f"no incident {incident_id[:80]}: holdfast incident list")
+            incident = _incident(row)
+            work = _work(conn, incident_id)
+            return Case(
+                incident,
+                _segment_names(conn).get(incident.segment),
+                _counts(conn, [incident_id]).get(incident_id, {}),
+                work=work,
+                done=_steps(conn, work["id"]) if work else (),
+                verdicts=_rows(
+                    conn,
+                    sa.select(verdicts)
+                    .where(verdicts.c.incident_id == incident_id)
+                    .order_by(verdicts.c.id),
+                ),
+                servers=moves_of(conn, incident_id),  # whoever has a connection takes no second
+                reports=_rows(
+                    conn,
+                    sa.select(notifications).where(n.incident_id == incident_id).order_by(n.id),
+                ),
+                observations=_agents_reports(conn, incident),
+                timeline=_rows(
+                    conn,
+                    sa.select(audit.c.at, audit.c.actor, audit.c.sentence)
+                    .where(audit.c.subject == f"incident:{incident_id}")
+                    .order_by(audit.c.id),
+                ),
+            )
+
+
+def _agents_reports(conn: Connection, incident: Incident) -> list[Row]:
+    """What agents reported that belongs to the incident, in the order in which it came; and, of one
+    about a guest, that it runs again, if that came in while it was open or soon after."""
+    b = observations.c
+    mine = b.incident_id == incident.id
+    if incident.kind == model.GUEST:
+        came = b.created_at >= incident.opened_at
+        if incident.closed_at is not None:
+            came &= b.created_at <= incident.closed_at + RUNS_AGAIN
+        well = b.subject == incident.subject, b.state == observation.WELL
+        mine = sa.or_(mine, sa.and_(*well, came))
+    query = sa.select(observations).where(
+        mine, b.kind.in_((observation.GUEST, observation.PROCESS))
+    )
+    return _rows(conn, query.order_by(b.created_at, b.id).limit(MOST_REPORTS))
+
+
+def _where(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
+    found = []
+    if wanted.status is not None:
+        found.append(i.status == wanted.status)
+    if wanted.kind is not None:
+        found.append(i.kind == wanted.kind)
+    if wanted.segment is not None:
+        found.append(i.details["segment"].as_string() == wanted.segment)
+    if wanted.host is not None:  # roughly: what is left is looked at by `_is_on`
+        name = sa.func.lower(i.details["host"].as_string())
+        found.append(name.startswith(short(wanted.host), autoescape=True))
+    if wanted.since is not None:
+        found.append(i.opened_at >= wanted.since)
+    if wanted.is_open is not None:
+        living = i.status.in_(model.LIVING)
+        found.append(living if wanted.is_open else ~living)
+    return found
+
+
+def _after(conn: Connection, marker: str) -> sa.ColumnElement[bool]:
+    """Those that come later in the list than that one; NotFound."""
+    opened = conn.execute(sa.select(i.opened_at).where(i.id == marker)).scalar()
+    if opened is None:
+        raise NotFound(f"no incident {marker[:80]}: a marker is the id of the last one seen")
+    return sa.or_(i.opened_at < opened, sa.and_(i.opened_at == opened, i.id > marker))
+
+
+def _is_on(incident: Incident, host: str | None) -> bool:
+    return host is None or same(incident.host, host)
+
+
+def _incident(row: RowMapping) -> Incident:
+    names = ("id", "subject", "kind", "cause", "status", "opened_at", "closed_at", "sentence")
+    return Incident(**{name: row[name] for name in names}, details=row["details"] or {})
+
+
+def _segment_names(conn: Connection) -> dict[str, str]:
+    return {uuid: name for uuid, name in conn.execute(sa.select(segments.c.uuid, segments.c.name))}
+
+
+def _counts(conn: Connection, ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    query = (
+        sa.select(v.incident_id, v.status, sa.func.count())
+        .where(v.incident_id.in_(ids))
+        .group_by(v.incident_id, v.status)
+    )
+    for incident_id, status, count in conn.execute(query):
+        found.setdefault(incident_id, {})[status] = count
+    return found
+
+
+def _work(conn: Connection, incident_id: str) -> Row | None:
+    query = sa.select(operations).where(o.key == f"recovery/{incident_id}")
+    row = conn.execute(query).mappings().first()
+    return None if row is None else dict(row)
+
+
+def _steps(conn: Connection, operation_id: str) -> list[Row]:
+    t = steps.c
+    query = sa.select(t.name, t.status, t.finished_at, t.sentence)
+    return _rows(conn, query.where(t.operation_id == operation_id).order_by(t.position))
+
+
+def _rows(conn: Connection, query: sa.Select[Any]) -> list[Row]:
+    return [dict(row) for row in conn.execute(query).mappings()]

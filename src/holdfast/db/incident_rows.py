@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of incidents and what they are in the model; what the guards count of them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from holdfast.db.tables import incidents, operations, steps, verdicts
+from holdfast.hoststatus.status import USABLE
+from holdfast.model import incident as model
+from holdfast.model.host import same, short
+from holdfast.model.incident import Incident, Verdict, append_votes
+from holdfast.ports.recovery import Account
+from holdfast.recovery.mass_failure import Seen
+
+
+def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: datetime) -> None:
+    """What the guards said last; each time of its own where it is the same as before."""
+    v = verdicts.c
+    known = {
+        (row.guard, row.passed, row.sentence): row.at
+        for row in conn.execute(sa.select(verdicts).where(v.incident_id == incident_id))
+    }
+    conn.execute(sa.delete(verdicts).where(v.incident_id == incident_id))
+    rows = [
+        {
+            "incident_id": incident_id,
+            "guard": one.guard,
+            "passed": one.passed,
+            "sentence": one.sentence,
+            "at": known.get((one.guard, one.passed, one.sentence), now),
+        }
+        for one in said
+    ]
+    if rows:
+        conn.execute(sa.insert(verdicts), rows)
+
+
+def first(account: Account, incident_id: str, now: datetime) -> Incident:
+    """The incident that is opened by it."""
+    member, meaning = account.member, account.meaning
+    about = {"host": member.name, "member": member.uuid, "segment": member.segment.uuid}
+    details = dict(account.details)
+    if "seen" in details:
+        details["seen"] = append_votes((), details["seen"], now)
+    return Incident(
+        id=incident_id,
+        subject=meaning.subject,
+        kind=meaning.kind,
+        cause=meaning.cause,
+        status=model.OPEN,
+        opened_at=now,
+        sentence=meaning.cause,
+        details={**about, "reported_at": account.at.isoformat(), **details},
+    )
+
+
+def still_out(conn: Connection, account: Account) -> tuple[str, str] | None:
+    """The incident that took the host out of use, if it has not come back since; and a sentence.
+    Monitors that are started anew say again what they said before."""
+    key = f"host_back/{account.member.key}"[:255]
+    waits = sa.select(operations.c.payload).where(
+        operations.c.key == key, operations.c.is_open.is_(True)
+    )
+    payload = conn.execute(waits).scalar()
+    its = sa.select(incidents).where(
+        incidents.c.id == (payload or {}).get("incident"),
+        incidents.c.subject == account.meaning.subject,
+    )
+    row = conn.execute(its).mappings().first()
+    if row is None or incident_of(row).details.get("back_at"):
+        return None
+    return row["id"], f"incident {row['id']} took it out of use, and it has not come back since"
+
+
+def not_back(conn: Connection, account: Account) -> tuple[str, str] | None:
+    """The incident about what was told before, if it ended without bringing it back; and a
+    sentence. Agents that are started anew say again what they said before."""
+    before = account.told_before
+    if before is None:
+        return None
+    its = sa.select(incidents).where(
+        incidents.c.subject == account.meaning.subject, incidents.c.closed_at >= before
+    )
+    row = conn.execute(its.order_by(incidents.c.closed_at.desc())).mappings().first()
+    verified_at = incident_of(row).verified_at if row is not None else None
+    if row is None or (verified_at is not None and verified_at >= before):
+        return None
+    return row["id"], f"incident {row['id']} is about it, and it has not been brought back since"
+
+
+def steps_of(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
+    """The steps of its recovery that are done; its work has the incident's id."""
+    t = steps.c
+    query = sa.select(t.name, t.finished_at, t.sentence).where(t.operation_id == incident_id)
+    return [dict(row) for row in conn.execute(query.order_by(t.position)).mappings()]
+
+
+def row_of(one: Incident) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "key": one.subject,
+        "subject": one.subject,
+        "kind": one.kind,
+        "cause": one.cause[:255],
+        "status": one.status,
+        "opened_at": one.opened_at,
+        "sentence": one.sentence,
+        "details": dict(one.details),
+    }
+
+
+def incident_of(row: RowMapping) -> Incident:
+    names = ("id", "subject", "kind", "cause", "status", "opened_at", "closed_at", "sentence")
+    return Incident(**{name: row[name] for name in names}, details=row["details"] or {})
+
+
+def domain_of(host: str, fleet: Sequence[Any]) -> str:
+    return next((row.rack or row.zone for row in fleet if same(row.name, host)), "")
+
+
+def fleet_of(rows: Sequence[Any], others: Sequence[Incident], mine: Incident) -> list[Seen]:
+    """A host is down if it stands so, or if an incident says so that is not over."""
+    hit: dict[str, list[str]] = {}
+    for one in (*others, mine):
+        if one.kind == model.HOST and one.is_open:
+            hit.setdefault(short(one.host), []).append(one.host)
+    return [
+        Seen(
+            row.rack or row.zone,
+            row.state not in USABLE or any(same(row.name, x) for x in hit.get(short(row.name), ())),
+        )
+        for row in rows
+    ]
+
+
+def subjects_on(conn: Connection, host: str) -> set[str]:
+    """Of those that are open about the host, or what is on it."""
+    living = sa.select(incidents).where(incidents.c.status.in_(model.LIVING))
+    found = map(incident_of, conn.execute(living).mappings())
+    return {one.subject for one in found if same(one.host, host)}
+
+
+def larger(incident: Incident, others: Sequence[Incident]) -> Incident | None:
+    if incident.kind == model.HOST:
+        return None
+    return next(
+        (
+            one
+            for one in others
+            if one.kind == model.HOST and one.is_open and same(one.host, incident.host)
+        ),
+        None,
+    )
+
+
+def starts_of(others: Sequence[Incident], domain: str, mine: Incident) -> list[datetime]:
+    found = (
+        one.details.get("started_at")
+        for one in others
+        if one.kind == model.HOST and one.id != mine.id and one.details.get("domain") == domain
+    )
+    return sorted(datetime.fromisoformat(text) for text in found if text)
+
+
+def before(others: Sequence[Incident], mine: Incident) -> list[datetime]:
+    """When recoveries of the same subject ended. One that the guards refused never began."""
+    return sorted(
+        one.closed_at
+        for one in others
+        if one.subject == mine.subject
+        and one.closed_at is not None
+        and one.status in (model.RECOVERED, model.FAILED)
+        and one.details.get("started_at")
+    )

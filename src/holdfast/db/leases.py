@@ -1,0 +1,693 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases in the database: each change one transaction that checks and writes, or does nothing."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.db import audit, booking
+from holdfast.db.audit import whose
+from holdfast.db.booking import Step, hold, lock_hosts, portions
+from holdfast.db.engine import Database
+from holdfast.db.operations import apply_work, update_claimed
+from holdfast.db.tables import allocations, hosts, leases, operations, reservations
+from holdfast.db.tables import audit as audit_rows
+from holdfast.db.tables import audit as audit_table
+from holdfast.model.errors import InvalidInput, NotFound, StaleWrite
+from holdfast.model.lease import EVENT_TYPES, Allocation, Event, Lease, Reservation, Window
+from holdfast.model.operation import Claim
+from holdfast.ports.ledger import Change, Limits, Work
+
+# Which leases a list shows: conditions, order, and a page of it that begins after a lease.
+#
+# A page is found by the values of the lease before it, not by counting rows: it costs the same
+# wherever it is, and a lease that comes or goes meanwhile neither doubles nor hides another.
+
+
+#: What a list can be sorted by.
+SORTS = ("created_at", "end_date", "name", "start_date", "status")
+
+
+def _has_type(resource_type: str) -> sa.ColumnElement[bool]:
+    its = sa.select(reservations.c.id).where(
+        reservations.c.lease_id == leases.c.id, reservations.c.resource_type == resource_type
+    )
+    return its.exists()
+
+
+_CONDITIONS: Mapping[str, Callable[[Any], sa.ColumnElement[bool]]] = {
+    "status": lambda value: leases.c.status == value,
+    "name": lambda value: leases.c.name == value,
+    "resource_type": _has_type,
+    "start_after": lambda value: leases.c.start_date >= value,
+    "start_before": lambda value: leases.c.start_date < value,
+    "end_after": lambda value: leases.c.end_date >= value,
+    "end_before": lambda value: leases.c.end_date < value,
+}
+
+
+@dataclass(frozen=True)
+class Listing:
+    """`where` holds values by the name of their condition; the page begins after `marker`."""
+
+    where: Mapping[str, Any] = field(default_factory=dict)
+    sort: str = "created_at"
+    descending: bool = False
+    marker: str | None = None
+    limit: int | None = None
+
+
+def narrowed(
+    conn: Connection, query: sa.Select[Any], listing: Listing, project_id: str | None = None
+) -> sa.Select[Any]:
+    """The same query of leases, less what the listing leaves out, in its order."""
+    key, id_ = leases.c[listing.sort], leases.c.id
+    query = query.where(*(_CONDITIONS[name](value) for name, value in listing.where.items()))
+    order = (key.desc(), id_.desc()) if listing.descending else (key, id_)
+    query = query.order_by(None).order_by(*order)
+    if listing.marker is not None:
+        last = _value(conn, listing, project_id)
+        beyond = key < last if listing.descending else key > last
+        next_id = id_ < listing.marker if listing.descending else id_ > listing.marker
+        query = query.where(sa.or_(beyond, sa.and_(key == last, next_id)))
+    return query if listing.limit is None else query.limit(listing.limit)
+
+
+def _value(conn: Connection, listing: Listing, project_id: str | None) -> Any:
+    """What the marker's lease has in the column that the list is sorted by."""
+    its = sa.select(leases.c[listing.sort]).where(leases.c.id == listing.marker)
+    if project_id is not None:
+        its = its.where(leases.c.project_id == project_id)
+    row = conn.execute(its).first()
+    if row is None:
+        raise InvalidInput(
+            f"marker: there is no lease {listing.marker} any more; begin the list anew"
+        )
+    return row[0]
+
+
+# Rows of leases, reservations, holds and events to values and back, within a transaction.
+
+
+#: Statements that every lease goes through are built once: building costs more than running.
+_RESERVATIONS = (
+    sa.select(
+        *(
+            reservations.c[name]
+            for name in [
+                "lease_id",
+                "id",
+                "resource_type",
+                "status",
+                "missing_resources",
+                "resources_changed",
+                "spec",
+                "made",
+                "created_at",
+                "updated_at",
+            ]
+        )
+    )
+    .where(reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(reservations.c.lease_id, reservations.c.position)
+)
+_HELD = (
+    *_RESERVATIONS.selected_columns,
+    *(
+        allocations.c[name].label(f"held_{name}")
+        for name in ("id", "host_id", "held_from", "held_until", "slots", "takes", "thing")
+    ),
+    hosts.c.service_host,
+)
+_HELD_OF = (
+    sa.select(*_HELD)
+    .select_from(reservations.outerjoin(allocations).outerjoin(hosts))
+    .where(reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(reservations.c.lease_id, reservations.c.position, allocations.c.id)
+)
+#: In the order of the dataclass.
+LEASE = (
+    leases.c.id,
+    leases.c.name,
+    leases.c.user_id,
+    leases.c.project_id,
+    leases.c.start_date,
+    leases.c.end_date,
+    leases.c.before_end_date,
+    leases.c.status,
+    leases.c.degraded,
+    leases.c.version,
+    leases.c.created_at,
+    leases.c.updated_at,
+)
+_WHOLE = (
+    sa.select(*LEASE, *(column.label(f"its_{column.name}") for column in _HELD))
+    .select_from(leases.outerjoin(reservations).outerjoin(allocations).outerjoin(hosts))
+    .where(leases.c.id == sa.bindparam("lease"))
+    .order_by(reservations.c.position, allocations.c.id)
+)
+_EVENTS = (
+    sa.select(
+        operations.c.subject,
+        *(
+            operations.c[name]
+            for name in ["id", "kind", "due_at", "status", "created_at", "updated_at"]
+        ),
+    )
+    .where(
+        operations.c.subject.in_(sa.bindparam("ids", expanding=True)),
+        operations.c.kind.in_(list(EVENT_TYPES)),
+        operations.c.status != "cancelled",
+    )
+    .order_by(operations.c.sequence)
+)
+
+
+LEASE_COLUMNS = (
+    "name",
+    "user_id",
+    "project_id",
+    "start_date",
+    "end_date",
+    "before_end_date",
+    "status",
+    "degraded",
+)
+
+
+def columns(lease: Lease) -> dict[str, Any]:
+    return {
+        "name": lease.name,
+        "user_id": lease.user_id,
+        "project_id": lease.project_id,
+        "start_date": lease.start,
+        "end_date": lease.end,
+        "before_end_date": lease.before_end,
+        "status": lease.status,
+        "degraded": lease.degraded,
+    }
+
+
+RESERVATION_COLUMNS = (
+    "resource_type",
+    "status",
+    "missing_resources",
+    "resources_changed",
+    "spec",
+    "made",
+)
+
+
+def reservation_columns(reservation: Reservation) -> dict[str, Any]:
+    return {
+        "resource_type": reservation.resource_type,
+        "status": reservation.status,
+        "missing_resources": reservation.missing_resources,
+        "resources_changed": reservation.resources_changed,
+        "spec": dict(reservation.spec),
+        "made": dict(reservation.made),
+    }
+
+
+def lease(row: sa.Row[Any], parts: Mapping[str, Sequence[Reservation]]) -> Lease:
+    values: tuple[Any, ...] = (*row, tuple(parts.get(row.id, ())))
+    return Lease(*values)
+
+
+def whole(conn: Connection, lease_id: str) -> Lease | None:
+    """A lease with all that it holds, as one look finds it."""
+    rows = conn.execute(_WHOLE, {"lease": lease_id}).all()
+    if not rows:
+        return None
+    parts = _parts(row[len(LEASE) :] for row in rows)
+    values: tuple[Any, ...] = (*rows[0][: len(LEASE)], tuple(parts.get(lease_id, ())))
+    return Lease(*values)
+
+
+def without_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
+    """Reservations by lease, without what they hold."""
+    found: dict[str, list[Reservation]] = {}
+    for lease_id, *values in conn.execute(_RESERVATIONS, {"ids": lease_ids}):
+        found.setdefault(lease_id, []).append(_reservation(values))
+    return found
+
+
+def with_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
+    """Reservations by lease, with what they hold."""
+    return _parts(conn.execute(_HELD_OF, {"ids": lease_ids}))
+
+
+def _parts(found_rows: Iterable[Sequence[Any]]) -> dict[str, list[Reservation]]:
+    rows: dict[tuple[str, str], list[Any]] = {}
+    held: dict[str, list[Allocation]] = {}
+    for row in found_rows:
+        lease_id, *values, id_, host_id, start, end, slots, takes, thing, host = row
+        if lease_id is None:
+            continue  # a lease without any
+        rows[lease_id, values[0]] = values
+        if id_ is not None:
+            mine = held.setdefault(values[0], [])
+            window = Window(start, end)
+            mine.append(Allocation(host_id, window, slots, takes or {}, thing, host or ""))
+    found: dict[str, list[Reservation]] = {}
+    for (lease_id, id_), values in rows.items():
+        found.setdefault(lease_id, []).append(_reservation(values, held.get(id_, ())))
+    return found
+
+
+def _reservation(values: Sequence[Any], held: Sequence[Allocation] = ()) -> Reservation:
+    id_, type_, status, missing, changed, spec, made, created, updated = values
+    return Reservation(
+        id_, type_, status, missing, changed, spec, made, tuple(held), created, updated
+    )
+
+
+def lease_events(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = {}
+    for subject, *values in conn.execute(_EVENTS, {"ids": lease_ids}):
+        found.setdefault(subject, []).append(Event(*values))
+    return found
+
+
+# A step of a lease that changes states and nothing that it holds, as one statement of PostgreSQL.
+#
+# Most steps of durable work are of that kind, and a transaction of five statements costs seven
+# round
+# trips. All of it hangs on the rows of the lease and of the claim, taken in that order as
+# everywhere:
+# if one of them is not what it was, nothing is written, and the caller finds out why.
+
+
+#: Leases with more reservations that change go the long way: one text per number is kept.
+MOST_PARTS = 4
+_SAID = ("at", "subject", "project_id", "sentence", "actor", "request_id")
+_bind = sa.bindparam
+
+
+def fits(old: Lease, new: Lease, work: Work | None) -> bool:
+    """Whether the step neither changes what the lease holds nor its work."""
+    if work is not None and work != Work():
+        return False
+    holds = [(one.id, one.allocations) for one in old.reservations]
+    same = holds == [(one.id, one.allocations) for one in new.reservations]
+    return same and len(_changed(old, new)) <= MOST_PARTS
+
+
+def write(
+    conn: Connection, old: Lease, new: Lease, *, claim: Claim, say: str, now: datetime
+) -> bool:
+    """Write the step; False, and nothing is written, if lease or claim are not what they were."""
+    parts = _changed(old, new)
+    row = {**columns(new), "updated_at": now, "version": old.version + 1}
+    bound: dict[str, Any] = {f"new_{name}": value for name, value in row.items()}
+    bound |= {"its_id": old.id, "its_version": old.version, "now": now}
+    bound |= {
+        "claim_id": claim.operation_id,
+        "claim_epoch": claim.epoch,
+        "claim_owner": claim.owner,
+    }
+    for number, part in enumerate(parts):
+        values = {**reservation_columns(part), "id": part.id}
+        bound |= {f"part{number}_{name}": value for name, value in values.items()}
+    if say:
+        said = {"at": now, "subject": new.id, "project_id": new.project_id, "sentence": say}
+        bound |= {f"said_{name}": value for name, value in {**said, **whose()}.items()}
+    return conn.execute(_statement(len(parts), bool(say)), bound).first() is not None
+
+
+def _changed(old: Lease, new: Lease) -> list[Reservation]:
+    return [is_ for was, is_ in zip(old.reservations, new.reservations, strict=True) if was != is_]
+
+
+@functools.cache
+def _statement(parts: int, say: bool) -> sa.Select[Any]:
+    """Each part looks at what the one before it found, which also says in which order they run."""
+    here = sa.and_(leases.c.id == _bind("its_id"), leases.c.version == _bind("its_version"))
+    lease = sa.select(leases.c.id).where(here).with_for_update(key_share=True).cte("lease")
+    claim = (
+        sa.update(operations)
+        .where(
+            operations.c.id == _bind("claim_id"),
+            operations.c.epoch == _bind("claim_epoch"),
+            operations.c.owner == _bind("claim_owner"),
+            operations.c.is_open.is_(True),
+            sa.exists(sa.select(lease.c.id)),
+        )
+        .values(updated_at=_bind("now"))
+        .returning(operations.c.id)
+        .cte("claim")
+    )
+    ours = sa.exists(sa.select(claim.c.id))
+    names = (*LEASE_COLUMNS, "updated_at", "version")
+    step = (
+        sa.update(leases)
+        .where(leases.c.id == _bind("its_id"), ours)
+        .values({name: _bind(f"new_{name}") for name in names})
+        .returning(leases.c.id)
+        .cte("step")
+    )
+    query = sa.select(step.c.id)
+    for number in range(parts):
+        columns = RESERVATION_COLUMNS
+        values: dict[str, Any] = {name: _bind(f"part{number}_{name}") for name in columns}
+        part = (
+            sa.update(reservations)
+            .where(reservations.c.id == _bind(f"part{number}_id"), ours)
+            .values(updated_at=_bind("now"), **values)
+            .returning(reservations.c.id)
+        )
+        query = query.add_cte(part.cte(f"part{number}"))
+    if say:
+        words = (_bind(f"said_{name}", type_=audit_table.c[name].type) for name in _SAID)
+        said = sa.insert(audit_table).from_select(_SAID, sa.select(*words).where(ours))
+        query = query.add_cte(said.returning(audit_table.c.id).cte("said"))
+    return query
+
+
+T = TypeVar("T")
+#: A lease as its owner sees it: without what it holds, with how far its work is.
+Seen = tuple[Lease, Sequence[Event]]
+#: A lease's id, its version and the state of its work: no two states of a lease share one.
+Stamp = tuple[str, int, str | None]
+
+
+class LeaseStore:
+    """The lease half of the ledger, and what the API reads about leases."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def now(self) -> datetime:
+        return self._db.now()
+
+    # look
+
+    def lease(self, lease_id: str) -> Lease:
+        with self._db.read() as conn:
+            found = whole(conn, lease_id)
+        if found is not None:
+            return found
+        raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
+
+    def with_events(
+        self, *, lease_id: str | None = None, project_id: str | None = None
+    ) -> Sequence[Seen]:
+        """Leases with their events, without what they hold; all, or one, or a project's."""
+        asked, bound = _asked(lease_id, project_id)
+        with self._db.read() as conn:
+            return list(_seen(conn, conn.execute(lease_query(asked), bound).all()))
+
+    def stamped(
+        self,
+        missing: Callable[[Sequence[Stamp]], Collection[str]],
+        *,
+        lease_id: str | None = None,
+        project_id: str | None = None,
+        listing: Listing | None = None,
+        holding: bool = False,
+    ) -> tuple[Sequence[Stamp], Mapping[str, Seen]]:
+        """Stamps of the same leases in the same order, and in full those whose ids `missing` says;
+        `listing` leaves some out and sorts, `holding` reads in full what they hold too.
+
+        What is in full is never older than its stamp: it is read after it, on the same connection.
+        """
+        asked, bound = _asked(lease_id, project_id)
+        query = _stamps(asked)
+        with self._db.read() as conn:
+            if listing is not None:
+                query = narrowed(conn, query, listing, project_id)
+            stamps: list[Stamp] = [tuple(row) for row in conn.execute(query, bound)]
+            full: dict[str, Seen] = {}
+            for ids in portions(list(missing(stamps))):
+                rows = conn.execute(lease_query(("ids",)), {"ids": ids}).all()
+                full |= {seen[0].id: seen for seen in _seen(conn, rows, holding)}
+            return stamps, full
+
+    def news_of_pools(self, since: datetime) -> Mapping[str, datetime]:
+        with self._db.read() as conn:
+            found = {name: at for name, at in conn.execute(_NEWS, {"since": since})}
+            at = conn.execute(_NEWS_OF_HOSTS, {"since": since}).scalar_one()
+            return {**found, "": at} if at else found
+
+    # act
+
+    def book(
+        self, lease: Lease, work: Work, *, limits: Limits | None = None, patient: bool = True
+    ) -> None:
+        def action(conn: Connection) -> None:
+            now = self._db.now(conn)
+            hold(conn, [(None, lease)], now, patient=patient)
+            conn.execute(sa.insert(leases).values(id=lease.id, created_at=now, **columns(lease)))
+            for position, reservation in enumerate(lease.reservations):
+                conn.execute(
+                    sa.insert(reservations).values(
+                        id=reservation.id,
+                        lease_id=lease.id,
+                        position=position,
+                        created_at=now,
+                        **reservation_columns(reservation),
+                    )
+                )
+            _rewrite_allocations(conn, [(None, lease)])
+            if limits is not None:
+                booking.check(conn, lease.project_id, limits, now, new=lease)
+            apply_work(conn, lease.id, work, now, is_new=True)
+            audit.write(conn, now, lease.id, lease.project_id, f"lease {lease.name} booked")
+
+        with _no_twins(f"lease {lease.id}"), self._db.write() as conn:
+            action(conn)
+
+    def save(
+        self,
+        old: Lease,
+        new: Lease,
+        *,
+        work: Work | None = None,
+        claim: Claim | None = None,
+        say: str = "",
+        limits: Limits | None = None,
+        patient: bool = True,
+        spared: bool = False,
+    ) -> Lease:
+        if claim is not None and limits is None and self._db.dialect == "postgresql":
+            saved = self._save_state(old, new, work, claim, say)
+            if saved is not None:
+                return saved
+        with _no_twins(f"lease {old.id}"), self._db.write() as conn:
+            now = self._db.now(conn)
+            # Always in this order, or two of us wait for each other: lease, hosts, things,
+            # project, work.
+            _update_lease(conn, old, new, now)
+            hold(conn, [(old, new)], now, patient=patient, spared=spared)
+            if claim is not None:
+                update_claimed(conn, claim, updated_at=now)
+            _rewrite_reservations(conn, [(old, new)], now)
+            if limits is not None:
+                booking.check(conn, new.project_id, limits, now, old=old, new=new)
+            if work is not None:
+                apply_work(conn, new.id, work, now)
+            if say:
+                audit.write(conn, now, new.id, new.project_id, say)
+        return replace(new, version=old.version + 1, updated_at=now)
+
+    def _save_state(
+        self, old: Lease, new: Lease, work: Work | None, claim: Claim, say: str
+    ) -> Lease | None:
+        """One statement instead of a transaction of many, where nothing but states changes; None:
+        it does not, or somebody was faster, and a transaction finds out."""
+        if not fits(old, new, work):
+            return None
+        with self._db.write_one() as conn:
+            now = self._db.now(conn)
+            if not write(conn, old, new, claim=claim, say=say, now=now):
+                return None
+        return replace(new, version=old.version + 1, updated_at=now)
+
+    def save_many(self, steps: Sequence[Change]) -> None:
+        with self._db.write() as conn:
+            now = self._db.now(conn)
+            pairs: list[Step] = [(one.old, one.new) for one in steps]
+            _take_leases(conn, [one.old for one in steps])
+            _update_leases(conn, [(one.old, one.new) for one in steps], now)
+            hold(conn, pairs, now, spared=True)
+            _rewrite_reservations(conn, pairs, now)
+            for one in steps:
+                if one.work is not None:
+                    apply_work(conn, one.new.id, one.work, now)
+            said = [(one.new.id, one.new.project_id, one.say) for one in steps if one.say]
+            audit.write_many(conn, now, said)
+
+    def foresee(self, old: Lease | None, new: Lease, limits: Limits) -> None:
+        with self._db.read() as conn:
+            booking.foresee(conn, limits, self._db.now(conn), old=old, new=new)
+
+    def erase(self, lease: Lease, *, claim: Claim, say: str, work: Work | None = None) -> None:
+        with self._db.write() as conn:
+            now = self._db.now(conn)
+            if conn.dialect.name != "sqlite":  # in the order in which a save takes them
+                conn.execute(_LOCK_LEASE, {"lease": lease.id})
+            lock_hosts(conn, {a.host_id for a in lease.allocations() if a.host_id is not None}, now)
+            # By their ids: MariaDB would answer a subquery here for each row of the table.
+            mine = [reservation.id for reservation in lease.reservations]
+            conn.execute(sa.delete(allocations).where(allocations.c.reservation_id.in_(mine)))
+            conn.execute(sa.delete(leases).where(leases.c.id == lease.id))
+            update_claimed(conn, claim, updated_at=now)
+            if work is not None:
+                apply_work(conn, lease.id, work, now)
+            audit.write(conn, now, lease.id, lease.project_id, say)
+
+
+_WRITTEN = (*LEASE_COLUMNS, "updated_at", "version")
+#: Statements that every lease goes through are built once: building costs more than running.
+_UPDATE = (
+    sa.update(leases)
+    .where(leases.c.id == sa.bindparam("its_id"))
+    .where(leases.c.version == sa.bindparam("its_version"))
+    .values({name: sa.bindparam(f"new_{name}") for name in _WRITTEN})
+)
+_UPDATE_RESERVATION = (
+    sa.update(reservations)
+    .where(reservations.c.id == sa.bindparam("its_id"))
+    .values({name: sa.bindparam(f"new_{name}") for name in ("updated_at", *RESERVATION_COLUMNS)})
+)
+_NEWS = (
+    sa.select(reservations.c.id, sa.func.max(audit_rows.c.at))
+    .join(leases, leases.c.id == reservations.c.lease_id)
+    .join(audit_rows, audit_rows.c.subject == leases.c.id)
+    .where(audit_rows.c.at > sa.bindparam("since"), leases.c.status != "PENDING")
+    .group_by(reservations.c.id)
+)
+_NEWS_OF_HOSTS = sa.select(sa.func.max(audit_rows.c.at)).where(
+    audit_rows.c.at > sa.bindparam("since"), audit_rows.c.subject == audit.HOSTS
+)
+_LOCK_LEASE = sa.select(leases.c.id).where(leases.c.id == sa.bindparam("lease")).with_for_update()
+_leases_CONDITIONS: Mapping[str, sa.ColumnElement[bool]] = {
+    "lease": leases.c.id == sa.bindparam("lease"),
+    "project": leases.c.project_id == sa.bindparam("project"),
+    "ids": leases.c.id.in_(sa.bindparam("ids", expanding=True)),
+}
+
+
+@functools.cache
+def lease_query(asked: tuple[str, ...]) -> sa.Select[Any]:
+    """Lease rows, their columns in the order of the dataclass."""
+    return _ordered(sa.select(*LEASE), asked)
+
+
+@functools.cache
+def _stamps(asked: tuple[str, ...]) -> sa.Select[Any]:
+    """One row per lease. Its version grows with every save; work goes on between saves, so of
+    each piece of work there is all that can change. One row per kind: the text stays short. Their
+    order is the database's; where it changes its mind, a lease is read once more than needed.
+    """
+    o = operations.c
+    nothing: Any = sa.literal_column("''")  # a str would be put in anew at every call
+    state = o.id + o.status
+    for date in (o.due_at, o.updated_at):
+        state = state + sa.func.coalesce(sa.cast(date, sa.String(32)), nothing)
+    whole = sa.select(sa.func.aggregate_strings(state, nothing)).where(o.subject == leases.c.id)
+    return _ordered(sa.select(leases.c.id, leases.c.version, whole.scalar_subquery()), asked)
+
+
+def _ordered(query: sa.Select[Any], asked: tuple[str, ...]) -> sa.Select[Any]:
+    conditions = (_leases_CONDITIONS[name] for name in asked)
+    return query.where(*conditions).order_by(leases.c.created_at, leases.c.id)
+
+
+def _asked(
+    lease_id: str | None, project_id: str | None
+) -> tuple[tuple[str, ...], Mapping[str, str | None]]:
+    bound = {"lease": lease_id, "project": project_id}
+    return tuple(name for name, value in bound.items() if value is not None), bound
+
+
+@contextlib.contextmanager
+def _no_twins(what: str) -> Iterator[None]:
+    """The same row written at the same time by somebody else is a lost race like any other."""
+    try:
+        yield
+    except sa.exc.IntegrityError as error:
+        raise StaleWrite(f"{what} was written by somebody else meanwhile") from error
+
+
+def _update_lease(conn: Connection, old: Lease, new: Lease, now: datetime) -> None:
+    if conn.execute(_UPDATE, _bound(old, new, now)).rowcount != 1:
+        raise StaleWrite(f"lease {old.id} was changed by somebody else meanwhile")
+
+
+def _bound(old: Lease, new: Lease, now: datetime) -> dict[str, Any]:
+    values = {**columns(new), "updated_at": now, "version": old.version + 1}
+    bound = {f"new_{name}": value for name, value in values.items()}
+    return {**bound, "its_id": old.id, "its_version": old.version}
+
+
+def _take_leases(conn: Connection, olds: Sequence[Lease]) -> None:
+    """Own their rows until the commit; StaleWrite if somebody changed one."""
+    query = sa.select(leases.c.id, leases.c.version).order_by(leases.c.id)
+    if conn.dialect.name != "sqlite":
+        query = query.with_for_update()
+    now: dict[str, int] = {}
+    for ids in portions(old.id for old in olds):
+        now |= {row.id: row.version for row in conn.execute(query.where(leases.c.id.in_(ids)))}
+    changed = sorted(old.id for old in olds if now.get(old.id) != old.version)
+    if changed:
+        raise StaleWrite(f"changed by somebody else meanwhile: leases {', '.join(changed)}")
+
+
+def _update_leases(conn: Connection, steps: Sequence[tuple[Lease, Lease]], now: datetime) -> None:
+    """Those whose rows are ours."""
+    conn.execute(_UPDATE, [_bound(old, new, now) for old, new in steps])
+
+
+def _rewrite_reservations(conn: Connection, steps: Sequence[Step], now: datetime) -> None:
+    """The rows of reservations that changed, and what they hold."""
+    rows: list[dict[str, Any]] = []
+    for old, new in steps:
+        before = {r.id: r for r in old.reservations} if old else {}
+        for reservation in new.reservations:
+            if reservation != before[reservation.id]:
+                values = {"updated_at": now, **reservation_columns(reservation)}
+                bound = {f"new_{name}": value for name, value in values.items()}
+                rows.append({**bound, "its_id": reservation.id})
+    if rows:
+        conn.execute(_UPDATE_RESERVATION, rows)
+    _rewrite_allocations(conn, steps)
+
+
+def _rewrite_allocations(conn: Connection, steps: Sequence[Step]) -> None:
+    """Replace the allocations of each reservation whose holds differ."""
+    before = {r.id: r.allocations for old, _new in steps if old for r in old.reservations}
+    now = [reservation for _old, new in steps for reservation in new.reservations]
+    differ = [one for one in now if before.get(one.id) != one.allocations]
+    for ids in portions(one.id for one in differ if before.get(one.id)):
+        conn.execute(sa.delete(allocations).where(allocations.c.reservation_id.in_(ids)))
+    rows: list[dict[str, Any]] = []
+    for reservation in differ:
+        rows += [
+            {
+                "reservation_id": reservation.id,
+                "host_id": a.host_id,
+                "held_from": a.held.start,
+                "held_until": a.held.end,
+                "slots": a.slots,
+                "takes": None if a.slots is None else dict(a.takes),
+                "thing": a.thing,
+            }
+            for a in reservation.allocations
+        ]
+    if rows:
+        conn.execute(sa.insert(allocations), rows)
+
+
+def _seen(conn: Connection, rows: Sequence[sa.Row[Any]], holding: bool = False) -> Iterator[Seen]:
+    for some in portions(rows):
+        ids = [row.id for row in some]
+        read = with_holds if holding else without_holds
+        parts, events = read(conn, ids), lease_events(conn, ids)
+        yield from ((lease(row, parts), events.get(row.id, ())) for row in some)

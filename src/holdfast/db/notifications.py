@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notifications in the database: admitted one after the other per host, worked on, ended.
+
+A report is admitted in one transaction that takes the row of its host in the segment, so of many
+that say the same at once one is kept. What is to be done about it is written with it: a row of
+durable work, which any manager finds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from holdfast.db import segments
+from holdfast.db.engine import Columns, Database, Page, fetch
+from holdfast.db.operations import apply_work, put
+from holdfast.db.segments import find
+from holdfast.db.tables import (
+    hosts,
+    incidents,
+    notifications,
+    operations,
+    segment_hosts,
+    steps,
+    vmoves,
+)
+from holdfast.model.errors import Conflict, InvalidInput, NotFound
+from holdfast.model.incident import NOVA_COMPUTE, PROCESS, RECOVER, RECOVERED, RUNNING, classify
+from holdfast.model.notification import COMPUTE_HOST, NEW, OPEN, VM, NewNotification, Notification
+from holdfast.model.operation import Operation
+from holdfast.model.segment import SegmentHost
+from holdfast.ports.ledger import Work
+from holdfast.ports.publishers import END, ERROR, REPORT, START, Event, EventPublisher, Fault
+from holdfast.recovery.liveness import FailureReport
+
+n, v, m, i, o, t = (
+    notifications.c,
+    vmoves.c,
+    segment_hosts.c,
+    incidents.c,
+    operations.c,
+    steps.c,
+)
+KIND = "notification"
+#: Of a report whose recovery failed.
+IN_ERROR = "error"
+NOTIFICATION_KEYS: Columns = {
+    "id": n.id,
+    "notification_uuid": n.uuid,
+    "type": n.type,
+    "source_host_uuid": n.segment_host_uuid,
+    "failover_segment_uuid": n.segment_uuid,
+    "generated_time": n.generated_time,
+    "status": n.status,
+    "message": n.message,
+    "created_at": n.created_at,
+    "updated_at": n.updated_at,
+    "deleted": None,
+    "deleted_at": None,
+}
+VMOVE_KEYS: Columns = {
+    "id": v.id,
+    "uuid": v.uuid,
+    "instance_uuid": v.server_id,
+    "instance_name": v.server_name,
+    "source_host": v.source_host,
+    "dest_host": v.dest_host,
+    "start_time": v.started_at,
+    "end_time": v.ended_at,
+    "type": v.type,
+    "status": v.status,
+    "message": v.message,
+    "created_at": v.created_at,
+    "updated_at": v.updated_at,
+    "notification_uuid": None,
+    "deleted": None,
+    "deleted_at": None,
+}
+_VMOVES = sa.select(
+    *(column for column in VMOVE_KEYS.values() if column is not None), v.attempts
+).select_from(vmoves)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the recovery of a notification is: its durable work, and the steps that are done."""
+
+    kind: str
+    status: str
+    sentence: str
+    at: datetime | None
+    steps: Sequence[Mapping[str, Any]]
+
+
+class NotificationStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    # look
+
+    def list_all(
+        self, where: Mapping[str, Any], page: Page, *, since: datetime | None = None
+    ) -> Sequence[Notification]:
+        """Those that have these values, by column, and were generated `since` then."""
+        wanted = [n[name] == value for name, value in where.items()]
+        if since is not None:
+            wanted.append(n.generated_time >= since)
+        with self._db.read() as conn:
+            rows = fetch(conn, sa.select(notifications).where(*wanted), page, NOTIFICATION_KEYS)
+            return [Notification(**row) for row in rows]
+
+    def notification(self, ref: str) -> Notification:
+        """By uuid or integer id; NotFound."""
+        with self._db.read() as conn:
+            return _notification(conn, ref)
+
+    def hostnames(self, host_uuids: Sequence[str]) -> Mapping[str, str]:
+        """Of those that are still in a segment."""
+        query = sa.select(m.uuid, hosts.c.service_host).join(hosts, hosts.c.id == m.host_id)
+        with self._db.read() as conn:
+            rows = conn.execute(query.where(m.uuid.in_(set(host_uuids))))
+            return {uuid: name for uuid, name in rows}
+
+    def progress(self, notification: Notification) -> Progress | None:
+        """None while no recovery has come of it."""
+        if notification.incident_id is None:
+            return None
+        key = f"recovery/{notification.incident_id}"
+        query = sa.select(o.id, o.kind, o.status, o.sentence, o.updated_at).where(o.key == key)
+        with self._db.read() as conn:
+            row = conn.execute(query).first()
+            if row is None:
+                return None
+            its = sa.select(t.name, t.status, t.finished_at, t.sentence)
+            its = its.where(t.operation_id == row.id).order_by(t.position)
+            done = [dict(step) for step in conn.execute(its).mappings()]
+        return Progress(row.kind, row.status, row.sentence, row.updated_at, done)
+
+    def vmoves(
+        self, notification: Notification, where: Mapping[str, Any], page: Page
+    ) -> Sequence[Mapping[str, Any]]:
+        wanted = [v[name] == value for name, value in where.items()]
+        query = _VMOVES.where(_of(notification), *wanted)
+        with self._db.read() as conn:
+            return [dict(row) for row in fetch(conn, query, page, VMOVE_KEYS)]
+
+    def vmove(self, notification: Notification, ref: str) -> Mapping[str, Any]:
+        """NotFound."""
+        own = v.id == int(ref) if _is_number(ref) else v.uuid == ref
+        with self._db.read() as conn:
+            row = conn.execute(_VMOVES.where(_of(notification), own)).mappings().first()
+        if row is None:
+            raise NotFound(f"No vmove with uuid {ref[:80]} of notification {notification.uuid}")
+        return dict(row)
+
+    # act
+
+    def admit(self, id_: str, new: NewNotification, *, interval: timedelta) -> Notification:
+        """Keep the report and the work that comes of it. InvalidInput if nobody knows its host;
+        Conflict if the host is on maintenance, or the report says nothing new."""
+
+        def action(conn: Connection) -> Notification:
+            now = self._db.now(conn)
+            member = _taken(conn, new)
+            _check_new(conn, member, new, interval, now)
+            conn.execute(
+                sa.insert(notifications).values(
+                    uuid=id_,
+                    type=new.type,
+                    segment_host_uuid=member.uuid,
+                    segment_uuid=member.segment.uuid,
+                    generated_time=new.generated_time,
+                    payload=dict(new.payload),
+                    status=NEW,
+                    reporter=new.reporter[:255],
+                    created_at=now,
+                )
+            )
+            work = _work(id_, now)
+            apply_work(conn, work.subject, Work(add=(work,)), now, is_new=True)
+            made = _notification(conn, id_)
+            shown = {name: value for name, value in vars(made).items() if name != "reporter"}
+            asked = {name: value for name, value in shown.items() if name != "id"}
+            segments.done(conn, self._db.herald, (REPORT, "create"), (asked, shown), now)
+            return made
+
+        return self._db.retry(action)
+
+
+# within the transaction of whoever works on it
+
+
+def claim_notification(conn: Connection, uuid: str) -> Notification | None:
+    """The notification, its row ours until the commit; None if there is none."""
+    query = sa.select(notifications).where(n.uuid == uuid).with_for_update()
+    row = conn.execute(query).mappings().first()
+    return None if row is None else Notification(**row)
+
+
+def attach(
+    conn: Connection,
+    herald: EventPublisher,
+    uuid: str,
+    incident_id: str | None,
+    status: str,
+    message: str,
+    now: datetime,
+) -> None:
+    """It belongs to that incident from now on, or to none, and stands so: it is being worked on,
+    or has ended with that."""
+    values = {"incident_id": incident_id, "status": status, "message": message, "updated_at": now}
+    its = n.uuid == uuid
+    conn.execute(sa.update(notifications).where(its).values(**values))
+    _tell(conn, herald, START, its, now)
+    if status not in OPEN:
+        _tell(conn, herald, _PHASES.get(status, END), its, now)
+
+
+def end(
+    conn: Connection,
+    herald: EventPublisher,
+    incident_id: str,
+    status: str,
+    message: str,
+    now: datetime,
+) -> None:
+    """What becomes of all notifications of an incident that have not ended yet."""
+    open_ = sa.select(n.id).where(n.incident_id == incident_id, n.status.in_(OPEN))
+    its = n.id.in_(conn.execute(open_).scalars().all())
+    values = {"status": status, "message": message, "updated_at": now}
+    conn.execute(sa.update(notifications).where(its).values(**values))
+    _tell(conn, herald, _PHASES.get(status, END), its, now)
+
+
+def again(
+    conn: Connection, herald: EventPublisher, incident_id: str, message: str, now: datetime
+) -> None:
+    """Notifications of an incident that ended badly are worked on once more."""
+    badly = sa.select(n.id).where(n.incident_id == incident_id, n.status.in_(_PHASES))
+    its = n.id.in_(conn.execute(badly).scalars().all())
+    values = {"status": "running", "message": message, "updated_at": now}
+    conn.execute(sa.update(notifications).where(its).values(**values))
+    _tell(conn, herald, START, its, now)
+
+
+#: How the end of a notification that stands so is told; of any other well.
+_PHASES = {"error": ERROR, "failed": ERROR}
+
+
+def _tell(
+    conn: Connection, herald: EventPublisher, phase: str, its: sa.ColumnElement[bool], now: datetime
+) -> None:
+    for row in conn.execute(sa.select(notifications).where(its)).mappings():
+        fault = Fault("RecoveryFailed", row["message"] or "") if phase == ERROR else None
+        stands = {"status": "running"} if phase == START else {}
+        happening = Event(REPORT, "process", phase, {**row, **stands}, fault)
+        put(conn, herald.contract(happening, now), now)
+
+
+def failure_reports(conn: Connection, incident_id: str, type_: str) -> list[FailureReport]:
+    """The notifications by which somebody says that the subject of an incident failed."""
+    mine = sa.select(notifications).where(n.incident_id == incident_id, n.type == type_)
+    return [
+        FailureReport(
+            source=row["reporter"] or "a notification",
+            received_at=row["created_at"],
+            withdrawn_at=_withdrawn_at(conn, row["segment_host_uuid"], type_, row),
+        )
+        for row in conn.execute(mine.order_by(n.id)).mappings()
+    ]
+
+
+def _withdrawn_at(conn: Connection, host_uuid: str, type_: str, row: RowMapping) -> datetime | None:
+    """When the same source said, after that report, that it runs: by the order in which reports
+    came in, whatever their dates say."""
+    later = sa.select(n.payload, n.created_at).where(
+        n.segment_host_uuid == host_uuid,
+        n.type == type_,
+        n.id > row["id"],
+        n.reporter.is_not_distinct_from(row["reporter"]),
+    )
+    process = row["payload"].get("process_name")
+    for said, at in conn.execute(later.order_by(n.id)):
+        if said.get("event") == "STARTED" and said.get("process_name") == process:
+            return at  # type: ignore[no-any-return]
+    return None
+
+
+def superseded(conn: Connection, row: RowMapping) -> bool:
+    """Whether the same source had said before, with a later date, that it runs: the report is
+    probably an old one that came in late."""
+    before = sa.select(n.payload).where(
+        n.segment_host_uuid == row["segment_host_uuid"],
+        n.type == row["type"],
+        n.id < row["id"],
+        n.generated_time > row["generated_time"],
+        n.reporter.is_not_distinct_from(row["reporter"]),
+    )
+    return any(said.get("event") == "STARTED" for said in conn.execute(before).scalars())
+
+
+def lost_compute(conn: Connection, member: SegmentHost) -> bool:
+    """Whether it is on maintenance because its nova-compute died: then it may die altogether, and
+    so may its guests. While that is being seen to, nobody else can have put it there: it would have
+    been left alone."""
+    subject = f"{PROCESS}:{member.key}:{NOVA_COMPUTE}"
+    query = sa.select(i.status, i.details).where(i.subject == subject)
+    row = conn.execute(query.order_by(i.opened_at.desc()).limit(1)).first()
+    if row is None or row.status not in (RUNNING, RECOVERED):
+        return False
+    return not (row.details or {}).get("back_at")
+
+
+def _taken(conn: Connection, new: NewNotification) -> SegmentHost:
+    """The member it is about, its row ours until the commit."""
+    hostname = new.hostname
+    member = find(conn, hostname)
+    if member is not None:
+        query = sa.select(m.on_maintenance).where(m.id == member.id).with_for_update()
+        row = conn.execute(query).first()
+        dies = new.type in (COMPUTE_HOST, VM) and lost_compute(conn, member)
+        if row is not None and row.on_maintenance and not dies:
+            raise Conflict(
+                f"Host {member.name} is on maintenance: notifications about it are not taken;"
+                " end the maintenance first"
+            )
+        if row is not None:
+            return member
+    raise InvalidInput(
+        f"Host with name {hostname} could not be found: it is in no segment; add it to one first"
+    )
+
+
+def _check_new(
+    conn: Connection,
+    member: SegmentHost,
+    new: NewNotification,
+    interval: timedelta,
+    now: datetime,
+) -> None:
+    """Conflict if one like it is there already, or if what it tells of was recovered since. A date
+    in the future counts as the time of receipt."""
+    said, at = new.generated_time, min(new.generated_time, now)
+    dated = sa.case((n.generated_time > n.created_at, n.created_at), else_=n.generated_time)
+    lately = sa.and_(n.status.in_(OPEN), dated >= at - interval)
+    columns = n.id, n.uuid, n.payload, n.generated_time, n.incident_id, n.reporter, n.status
+    like = sa.select(*columns).where(
+        n.segment_host_uuid == member.uuid,
+        n.type == new.type,
+        sa.or_(n.generated_time == said, lately),
+    )
+    for row in conn.execute(like.order_by(n.id)).mappings():
+        if row["payload"] != dict(new.payload):
+            continue
+        if new.type != VM and (row["reporter"] or "") != new.reporter[:255]:
+            continue  # each source withdraws its own report only
+        if row["generated_time"] != said and _withdrawn_at(conn, member.uuid, new.type, row):
+            continue  # it is over, and the same happened anew
+        again = row["generated_time"] != said and new.type == VM
+        if again and row["status"] == IN_ERROR and _ended_before(conn, row, at):
+            continue  # its recovery failed and is over: this is a new crash
+        if row["generated_time"] == said or not _ordered_again(conn, row["incident_id"], at):
+            raise _duplicate(member, new, f"notification {row['uuid']} says the same")
+    means = classify(new.type, member.key, new.payload)
+    if means.verdict != RECOVER:
+        return
+    if since := recovered_since(conn, means.subject, at):
+        raise _duplicate(member, new, since[1])
+
+
+def _ended_before(conn: Connection, row: RowMapping, at: datetime) -> bool:
+    """Whether the incident of that report was closed before then."""
+    closed = conn.execute(sa.select(i.closed_at).where(i.id == row["incident_id"])).scalar()
+    return closed is not None and closed < at
+
+
+def _ordered_again(conn: Connection, incident_id: str | None, at: datetime) -> bool:
+    """Whether that incident had it run again before then: what died at `at` died anew."""
+    details = conn.execute(sa.select(i.details).where(i.id == incident_id)).scalar() or {}
+    when = details.get("verified_at") or details.get("down_at")
+    return when is not None and _moment(when) < at
+
+
+def recovered_since(conn: Connection, subject: str, at: datetime) -> tuple[str, str] | None:
+    """The incident by which what was dead then runs again, and a sentence that says so."""
+    # What was verified was so before its incident was closed.
+    later = sa.select(i.id, i.details).where(i.subject == subject, i.closed_at >= at)
+    for row in conn.execute(later):
+        verified = (row.details or {}).get("verified_at")
+        if verified and _moment(verified) >= at:
+            return row.id, f"incident {row.id} has recovered it since, {verified}"
+    return None
+
+
+def _moment(text: str) -> datetime:
+    when = datetime.fromisoformat(text)
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else when
+
+
+def _duplicate(member: SegmentHost, new: NewNotification, why: str) -> Conflict:
+    return Conflict(
+        f"Notification received from host {member.name} of type '{new.type}' is a duplicate: {why}"
+    )
+
+
+def _work(uuid: str, now: datetime) -> Operation:
+    subject = f"{KIND}:{uuid}"
+    return Operation(uuid, KIND, subject, f"{KIND}/{uuid}", due_at=now, next_try_at=now)
+
+
+def _notification(conn: Connection, ref: str) -> Notification:
+    own = n.id == int(ref) if _is_number(ref) else n.uuid == ref
+    row = conn.execute(sa.select(notifications).where(own)).mappings().first()
+    if row is None:
+        raise NotFound(f"No notification with uuid {ref[:80]}")
+    return Notification(**row)
+
+
+def _is_number(ref: str) -> bool:
+    return ref.isascii() and ref.isdigit() and len(ref) < 10
+
+
+def _of(notification: Notification) -> sa.ColumnElement[bool]:
+    """Moves of a host belong to all who reported it."""
+    own = v.notification_uuid == notification.uuid
+    if notification.incident_id is None:
+        return own
+    return sa.or_(own, v.incident_id == notification.incident_id)

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports as rows: who saw what, since when. Written by the API with or without a manager.
+
+What a monitor says of the health of a host is a vote: in the same transaction the one row of work
+per host becomes due that counts them. What an agent says has died is looked at by a row of its own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from holdfast.alarms import central
+from holdfast.alarms.central import Said
+from holdfast.db.alarms import ingest, stands
+from holdfast.db.booking import portions
+from holdfast.db.engine import Database
+from holdfast.db.host_rows import by_name
+from holdfast.db.operations import apply_work, put
+from holdfast.db.tables import hosts, observations, operations, registered_monitors
+from holdfast.model import observation as observations_model
+from holdfast.model.errors import NotFound
+from holdfast.model.host import normalise, short
+from holdfast.model.operation import WAITING
+from holdfast.model.votes import ALERTED, FAILED, HOST_HEALTH, MonitorReport, work_of
+from holdfast.ports.ledger import Work
+from holdfast.ports.publishers import EventPublisher
+
+b, h, o, r = observations.c, hosts.c, operations.c, registered_monitors.c
+HOST, SERVER = "host:", "server:"
+#: So many words of a guest tell how it is: there are few who speak of it.
+LATELY = 50
+#: When it was so: by the monitor's clock, or ours if its is ahead.
+_AT = sa.case((b.observed_at > b.created_at, b.created_at), else_=b.observed_at)
+_LATEST = (
+    sa.func.row_number()
+    .over(partition_by=(b.subject, b.observer), order_by=(_AT.desc(), b.created_at.desc(), b.id))
+    .label("place")
+)
+#: Of registered monitors, since they are: before that anybody may have spoken under their names.
+_WORDS = (
+    sa.select(observations, _AT.label("at"), _LATEST)
+    .join(registered_monitors, r.observer == b.observer)
+    .where(b.kind == HOST_HEALTH, b.created_at >= r.created_at)
+)
+
+
+class ObservationStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def add(
+        self, id_: str, values: Mapping[str, Any], *, ask_cloud: bool = False
+    ) -> tuple[Mapping[str, Any], bool]:
+        """Write a report; the same key of an observer is the same report. The row, and if new.
+        InvalidInput of an alarm that says nothing.
+
+        `ask_cloud`: an alarm about a server counts only if the cloud has the server on the host
+        that reports it. A row of work asks, and takes the alarm in.
+        """
+        said = _alarm(values)
+
+        def action(conn: Connection) -> tuple[Mapping[str, Any], bool]:
+            now = self._db.now(conn)
+            known = conn.execute(
+                sa.select(observations).where(
+                    b.observer == values["observer"], b.key == values["key"]
+                )
+            )
+            row = known.mappings().first()
+            if row is None:
+                made = {"observed_at": now, **values, "id": id_, "created_at": now}
+                conn.execute(sa.insert(observations).values(**made))
+            if is_vote(values) and is_registered(conn, values["observer"]):
+                _count(conn, values, now)
+            elif (
+                row is None
+                and values["kind"] in observations_model.STATES
+                and values["state"] == FAILED
+            ):
+                work = observations_model.work_of(id_, now)
+                apply_work(conn, work.subject, Work(add=(work,)), now, is_new=True)
+            elif row is None and said is not None and ask_cloud and not _may_follow(conn, said):
+                _queue(conn, id_, said, now)
+            elif row is None and said is not None:
+                ingest_alarm(conn, self._db.herald, id_, said, now)
+            found = row or conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
+            if row is None and (
+                event := observations_model.announced(values["kind"], values["state"])
+            ):
+                put(conn, self._db.herald.observation(event, dict(found), now), now)
+            return dict(found), row is None
+
+        return self._db.retry(action)
+
+    def list_all(
+        self,
+        *,
+        subject: str | None = None,
+        host: str | None = None,
+        kind: str | None = None,
+        state: str | None = None,
+        since: datetime | None = None,
+        limit: int = 100,
+    ) -> Sequence[Mapping[str, Any]]:
+        """The newest first. Of a host: itself, and what was seen on it."""
+        query = sa.select(observations).order_by(b.observed_at.desc())
+        for column, value in ((b.subject, subject), (b.kind, kind), (b.state, state)):
+            if value:
+                query = query.where(column == value)
+        if host:
+            own = normalise(host)
+            there = b.evidence["host"].as_string() == own
+            query = query.where(sa.or_(b.subject == f"{HOST}{own}", there))
+        if since:
+            query = query.where(b.observed_at >= since)
+        with self._db.read() as conn:
+            return [dict(row) for row in conn.execute(query.limit(limit)).mappings()]
+
+    def words(self, names: Iterable[str]) -> Mapping[str, Sequence[MonitorReport]]:
+        """What each registered monitor said last of the hosts that it calls so, by name."""
+        with self._db.read() as conn:
+            return words(conn, names)
+
+
+def _alarm(values: Mapping[str, Any]) -> Said | None:
+    """InvalidInput if the alarm says nothing; None of any other report."""
+    if values["kind"] != observations_model.ALARM:
+        return None
+    evidence = values["evidence"]
+    host = normalise(str(evidence.get("host", "")))
+    return central.read(evidence, host, values["subject"], values["state"])
+
+
+def is_vote(values: Mapping[str, Any]) -> bool:
+    return bool(values["kind"] == HOST_HEALTH and values["subject"].startswith(HOST))
+
+
+# within somebody's transaction
+
+
+def is_registered(conn: Connection, observer: str) -> bool:
+    """Whether the host monitor of that name is, and so votes."""
+    mine = sa.select(r.observer).where(r.observer == observer)
+    return conn.execute(mine).first() is not None
+
+
+def observation(conn: Connection, id_: str) -> observations_model.Observed:
+    """NotFound."""
+    row = conn.execute(sa.select(observations).where(b.id == id_)).first()
+    if row is None:
+        raise NotFound(f"no observation {id_}")
+    about = row.id, row.observer, row.subject, row.kind, row.state, row.since
+    return observations_model.Observed(*about, row.evidence or {})
+
+
+def guest_recovered_since(
+    conn: Connection,
+    subject: str,
+    reported: Iterable[datetime] = (),
+    *,
+    host: str,
+    observers: Sequence[str] = (),
+) -> str:
+    """Who says that a guest runs again, and since when, if that is the last that is known of it;
+    empty otherwise. Of one observer what came later counts, for they tell in order; of several, and
+    of notifications (`reported`), what is dated later.
+
+    Only reports from `host`, where the cloud has the guest, and from `observers`, whose reports of
+    its failure were accepted, count: an agent's token says nothing about guests of other hosts.
+    """
+    states = b.state.in_((observations_model.FAILED, observations_model.WELL))
+    heard = sa.or_(b.observer.in_(observers), _seen_on(host))
+    said = sa.select(b.observer, b.state, b.since, b.created_at)
+    said = said.where(b.subject == subject, states, heard)
+    last: dict[str, Any] = {}
+    said = said.where(b.kind == observations_model.GUEST).order_by(
+        b.created_at.desc(), b.since.desc()
+    )
+    for row in conn.execute(said.limit(LATELY)):
+        last.setdefault(row.observer, row)
+    at = {who: min(row.since, row.created_at) for who, row in last.items()}
+    up = [who for who in last if last[who].state == observations_model.WELL]
+    best = max(up, key=at.__getitem__, default=None)
+    failed = [*reported, *(at[who] for who in last if who not in up)]
+    if best is None or any(when > at[best] for when in failed):
+        return ""
+    return f"it runs again since {at[best]:%Y-%m-%d %H:%M:%S} UTC, says {best}"
+
+
+def ingest_alarm(
+    conn: Connection, herald: EventPublisher, id_: str, said: Said, now: datetime
+) -> None:
+    """Keep what that report says of an alarm, and follow it."""
+    incident_id = ingest(conn, herald, said, now)
+    belong(conn, [id_] if incident_id else [], incident_id or "", now)
+
+
+def ingest_asked_alarm(
+    conn: Connection, herald: EventPublisher, id_: str, now: datetime, *, is_there: bool
+) -> bool:
+    """The same of a report for which the cloud was asked; False if it leads to nothing. An alarm
+    that stands is followed to its end, also after its server left the host."""
+    row = conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
+    said = _alarm(dict(row))
+    if said is None or not (is_there or stands(conn, said)):
+        return False
+    ingest_alarm(conn, herald, id_, said, now)
+    return True
+
+
+def _may_follow(conn: Connection, said: Said) -> bool:
+    """Whether the alarm stands, which the cloud was asked about, and no report before this one
+    waits for the cloud's answer."""
+    if not said.subject.startswith(SERVER):
+        return True
+    waits = o.subject == observations_model.alarm_queue(said.key), o.is_open.is_(True)
+    return stands(conn, said) and conn.execute(sa.select(o.id).where(*waits)).first() is None
+
+
+def _queue(conn: Connection, id_: str, said: Said, now: datetime) -> None:
+    """Have the cloud asked; reports of one alarm stay in their order."""
+    subject = observations_model.alarm_queue(said.key)
+    last = conn.execute(sa.select(sa.func.max(o.sequence)).where(o.subject == subject)).scalar()
+    work = replace(observations_model.work_of(id_, now), subject=subject, sequence=(last or 0) + 1)
+    apply_work(conn, subject, Work(add=(work,)), now, is_new=True)
+
+
+def failed_by(conn: Connection, incident_id: str) -> Sequence[str]:
+    """The observers whose reports that a guest failed led to that incident."""
+    mine = (
+        b.incident_id == incident_id,
+        b.kind == observations_model.GUEST,
+        b.state == observations_model.FAILED,
+    )
+    return conn.execute(sa.select(b.observer).where(*mine).distinct()).scalars().all()
+
+
+def _seen_on(host: str) -> sa.ColumnElement[bool]:
+    """The report comes from that host; `model.host.same` in SQL."""
+    own, there = normalise(host), sa.func.lower(b.evidence["host"].as_string())
+    if not own:
+        return sa.false()
+    if "." in own:
+        return there.in_((own, short(own)))
+    return sa.or_(there == own, there.startswith(f"{own}.", autoescape=True))
+
+
+def words(conn: Connection, names: Iterable[str]) -> Mapping[str, Sequence[MonitorReport]]:
+    found: dict[str, list[MonitorReport]] = {}
+    for some in portions(sorted({f"{HOST}{name}" for name in names})):
+        said = _WORDS.where(b.subject.in_(some)).subquery()
+        for row in conn.execute(sa.select(said).where(said.c.place == 1)):
+            about = row.id, row.observer, row.state, row.at, row.since
+            word = MonitorReport(*about, row.evidence or {}, row.incident_id)
+            found.setdefault(row.subject.removeprefix(HOST), []).append(word)
+    return found
+
+
+def known_name(conn: Connection, name: str) -> str:
+    """What we call the host that a monitor calls so; the same if we know none, or several."""
+    own = normalise(name)
+    found = conn.execute(sa.select(h.name).where(by_name(own))).scalars().all()
+    return found[0] if len(found) == 1 else own
+
+
+def belong(conn: Connection, ids: Sequence[str], incident_id: str, now: datetime) -> None:
+    """These led to that incident, or were seen of it."""
+    mine = sa.update(observations).where(b.id.in_(ids), b.incident_id.is_(None))
+    if ids:
+        conn.execute(mine.values(incident_id=incident_id, updated_at=now))
+
+
+def _count(conn: Connection, values: Mapping[str, Any], now: datetime) -> None:
+    """Have the votes counted. Whoever is at it begins anew, for what he saw is old; that a host is
+    well matters only to a count that goes on."""
+    work = work_of(known_name(conn, values["subject"].removeprefix(HOST)), now)
+    again = {
+        "status": WAITING,
+        "owner": None,
+        "claim_until": None,
+        "epoch": o.epoch + 1,
+        "due_at": now,
+        "next_try_at": now,
+        "updated_at": now,
+    }
+    going_on = sa.update(operations).where(o.key == work.key, o.is_open.is_(True))
+    if conn.execute(going_on.values(**again)).rowcount:
+        return
+    if values["state"] in (FAILED, ALERTED):
+        apply_work(conn, work.subject, Work(put=(work,)), now)

@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Durable work in the database: claimed by compare-and-set, found again after any crash."""
+
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from holdfast.db.booking import portions
+from holdfast.db.engine import Database
+from holdfast.db.tables import operations, steps
+from holdfast.model.errors import ClaimLost, NotFound
+from holdfast.model.operation import CANCELLED, DONE, OPEN, RUNNING, Claim, Operation
+from holdfast.ports.ledger import Work
+from holdfast.ports.publishers import ANNOUNCE
+
+# Work comes to be: added, armed again and cancelled within the transaction of what asks for it.
+
+
+o = operations.c
+
+#: What work that is armed again keeps; of the claim its end, for a call may be on its way.
+_FIXED = {"id", "key", "epoch", "created_at", "claim_until"}
+# Built once: building costs more than running them.
+_ADD = sa.insert(operations)
+_ARM_AGAIN = sa.update(operations).where(o.key == sa.bindparam("its_key")).values(epoch=o.epoch + 1)
+_FORGET_STEPS = sa.delete(steps).where(
+    steps.c.operation_id
+    == sa.select(o.id).where(o.key == sa.bindparam("its_key")).scalar_subquery()
+)
+_CANCEL = (
+    sa.update(operations)
+    .where(
+        o.subject == sa.bindparam("of"),
+        o.kind.in_(sa.bindparam("kinds", expanding=True)),
+        o.is_open.is_(True),
+    )
+    .values(
+        status=CANCELLED,
+        is_open=False,
+        epoch=o.epoch + 1,
+        sentence="no longer wanted",
+        updated_at=sa.bindparam("at"),
+    )
+)
+_LAST = sa.select(sa.func.max(o.sequence)).where(o.subject == sa.bindparam("of"))
+_BUSY = sa.select(sa.func.max(o.claim_until)).where(
+    o.subject == sa.bindparam("of"), o.claim_until > sa.bindparam("now")
+)
+
+
+def apply_work(
+    conn: Connection, subject: str, work: Work, now: datetime, *, is_new: bool = False
+) -> None:
+    """Add, cancel and re-arm the work of a subject, within somebody's transaction; one that
+    `is_new` has none yet."""
+    # A call of work that we cancel or move may still be on its way: what is new waits for its end.
+    # The rows are ours from here on: nobody claims or renews between this look and our writes.
+    busy = now
+    ours = work.cancel or any(one.subject == subject for one in (*work.add, *work.put))
+    if ours and not is_new:
+        if conn.dialect.name != "sqlite":
+            conn.execute(sa.select(o.id).where(o.subject == subject).with_for_update())
+        busy = busy_until(conn, subject, now) or now
+    if work.cancel:
+        conn.execute(_CANCEL, {"of": subject, "kinds": list(work.cancel), "at": now})
+
+    def row(operation: Operation) -> dict[str, Any]:
+        """Work that is about something else, and only comes along, need not wait."""
+        first = max(operation.next_try_at, busy if operation.subject == subject else now)
+        return {**_values(operation, now), "next_try_at": first}
+
+    fresh = [row(operation) for operation in work.add]
+    for operation in work.put:
+        values = {k: v for k, v in row(operation).items() if k not in _FIXED}
+        its = {"its_key": operation.key}
+        if conn.execute(_ARM_AGAIN, values | its).rowcount == 0:
+            fresh.append(row(operation))
+            continue
+        conn.execute(_FORGET_STEPS, its)
+    if fresh:
+        conn.execute(_ADD, fresh)
+
+
+def put(conn: Connection, operations_: Sequence[Operation], now: datetime) -> None:
+    """What comes of somebody's change: work, each for its own subject, and news of it."""
+    for operation in operations_:
+        if operation.kind == ANNOUNCE:
+            _tell(conn, operation, now)
+        else:
+            apply_work(conn, operation.subject, Work(put=(operation,)), now)
+
+
+def _tell(conn: Connection, news: Operation, now: datetime) -> None:
+    """After all that was written before about the same. It waits until that has been told, and not
+    for the end of the claim of whoever is telling it: nothing is lost if both are told at once."""
+    last = conn.execute(_LAST, {"of": news.subject}).scalar()
+    following = replace(news, sequence=(last or 0) + 1)
+    apply_work(conn, "", Work(put=(following,)), now)
+
+
+def reschedule_now(conn: Connection, operation: Operation, now: datetime) -> None:
+    """Make the one row of a chore due, within somebody's transaction. Whoever is at it is not
+    disturbed: its `due_at` tells that it was asked for again meanwhile."""
+    rows = o.key == operation.key, o.is_open.is_(True)
+    known = conn.execute(sa.update(operations).where(*rows).values(due_at=now, updated_at=now))
+    if known.rowcount == 0:
+        apply_work(conn, operation.subject, Work(put=(operation,)), now)
+        return
+    resting = sa.update(operations).where(*rows, o.status != RUNNING)
+    conn.execute(resting.values(next_try_at=now))
+
+
+def busy_until(conn: Connection, subject: str, now: datetime) -> datetime | None:
+    """Until when somebody's call for this subject may still be on its way."""
+    when: datetime | None = conn.execute(_BUSY, {"of": subject, "now": now}).scalar_one()
+    return when
+
+
+def _values(operation: Operation, now: datetime) -> dict[str, Any]:
+    return {
+        "id": operation.id,
+        "kind": operation.kind,
+        "subject": operation.subject,
+        "key": operation.key,
+        "sequence": operation.sequence,
+        "due_at": operation.due_at,
+        "status": operation.status,
+        "is_open": operation.status in OPEN,
+        "owner": operation.owner,
+        "epoch": operation.epoch,
+        "claim_until": operation.claim_until,
+        "attempts": operation.attempts,
+        "next_try_at": operation.next_try_at,
+        "sentence": operation.sentence,
+        "payload": dict(operation.payload),
+        "created_at": now,
+        "updated_at": now,
+    }
+
+
+class OperationStore:
+    """The `ports.operations.Operations` of SQL."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def now(self) -> datetime:
+        return self._db.now()
+
+    def claim_due(
+        self, owner: str, limit: int, ttl: timedelta, kinds: Collection[str]
+    ) -> Sequence[Operation]:
+        if limit <= 0:
+            return []
+        if self._db.dialect != "postgresql" and not self._any_due(kinds):
+            return []  # there a claim that finds nothing costs a write transaction
+
+        def action(conn: Connection) -> Sequence[Operation]:
+            now = self._db.now(conn)
+            bound = {"now": now, "kinds": list(kinds), "most": limit}
+            until = {"by": owner, "until": now + ttl, "at": now}
+            if conn.dialect.update_returning:  # PostgreSQL, and SQLite since 3.35
+                rows = conn.execute(_CLAIM_DUE, bound | until).mappings().all()
+                begun = [
+                    row["id"] for row in rows if row["epoch"] > 1
+                ]  # a first claim has no steps
+                return _with_steps(conn, sorted(rows, key=lambda row: row["due_at"]), begun)
+            ids = conn.execute(_CLAIMABLE, bound).scalars().all()
+            if not ids:
+                return []
+            conn.execute(_CLAIM, {"its_ids": ids, **until})  # ours alone: locked by the query above
+            return load(conn, o.id.in_(ids))
+
+        return self._db.retry(action, single=True)
+
+    def _any_due(self, kinds: Collection[str]) -> bool:
+        """Mostly there is nothing: found out without a write transaction."""
+        with self._db.read() as conn:
+            first: datetime | None = conn.execute(_FIRST, {"kinds": list(kinds)}).scalar_one()
+            return first is not None and first <= self._db.now(conn)
+
+    def next_look(self, after: datetime | None = None) -> datetime | None:
+        with self._db.read() as conn:
+            bound = {"after": after or self._db.now(conn)}
+            when: datetime | None = conn.execute(_NEXT_LOOK, bound).scalar_one()
+            return when
+
+    def renew(self, claim: Claim, ttl: timedelta) -> None:
+        self._db.retry(lambda conn: self._keep(conn, claim, ttl), single=True)
+
+    def renew_many(self, claims: Sequence[Claim], ttl: timedelta) -> set[str]:
+        epochs = {claim.operation_id: claim.epoch for claim in claims}
+        kept: set[str] = set()
+        for ids in portions(sorted(epochs)):
+            kept |= self._db.retry(
+                functools.partial(self._keep_some, claims[0].owner, ids, epochs, ttl)
+            )
+        return kept
+
+    def _keep_some(
+        self,
+        owner: str,
+        ids: Sequence[str],
+        epochs: Mapping[str, int],
+        ttl: timedelta,
+        conn: Connection,
+    ) -> set[str]:
+        now = self._db.now(conn)
+        ours = sa.select(o.id, o.epoch).where(o.id.in_(ids), o.owner == owner, o.is_open.is_(True))
+        if conn.dialect.name != "sqlite":
+            ours = ours.with_for_update(skip_locked=True)
+        kept = [row.id for row in conn.execute(ours) if epochs[row.id] == row.epoch]
+        until = {"claim_until": now + ttl, "next_try_at": now + ttl}
+        conn.execute(sa.update(operations).where(o.id.in_(kept)).values(**until))
+        return set(kept)
+
+    def step_done(
+        self, claim: Claim, position: int, name: str, sentence: str, ttl: timedelta
+    ) -> None:
+        def action(conn: Connection) -> None:
+            # What it said while it waited was said of this step: of the next one nothing is yet.
+            now = self._keep(conn, claim, ttl, sentence="")
+            # Recorded already if the answer to our first try got lost.
+            conn.execute(_FORGET_STEP, {"its_id": claim.operation_id, "its_name": name})
+            row = {
+                "operation_id": claim.operation_id,
+                "name": name,
+                "position": position,
+                "status": DONE,
+                "finished_at": now,
+                "sentence": sentence,
+            }
+            conn.execute(_ADD_STEP, row)
+
+        self._db.retry(action)
+
+    def put_off(
+        self,
+        claim: Claim,
+        status: str,
+        next_try_at: datetime,
+        sentence: str,
+        failures: int = 0,
+        *,
+        due_at: datetime | None = None,
+    ) -> None:
+        def action(conn: Connection) -> None:
+            values = {
+                "status": status,
+                "owner": None,
+                "claim_until": None,
+                "next_try_at": next_try_at,
+                "failures": failures,
+                "sentence": sentence,
+                "updated_at": self._db.now(conn),
+            }
+            if due_at is not None:
+                values["claimed_due"] = due_at
+            update_claimed(conn, claim, **values)
+
+        self._db.retry(action, single=True)
+
+    def finish(self, claim: Claim, status: str, sentence: str) -> bool:
+        def action(conn: Connection) -> bool:
+            now = self._db.now(conn)
+            values = {
+                "status": status,
+                "is_open": False,
+                "claim_until": None,
+                "sentence": sentence,
+                "updated_at": now,
+            }
+            if self._db.dialect == "postgresql":
+                bound = _claimed(claim, values) | {"now": now}
+                row = conn.execute(_finished(tuple(values)), bound).first()
+                if row is None:
+                    raise _lost(claim)
+                return bool(row[0])
+            update_claimed(conn, claim, **values)
+            bound = {"its_id": claim.operation_id, "now": now}
+            return conn.execute(_FOLLOWING_IT, bound).first() is not None
+
+        return self._db.retry(action, single=True)
+
+    def _keep(self, conn: Connection, claim: Claim, ttl: timedelta, **more: Any) -> datetime:
+        now = self._db.now(conn)
+        update_claimed(conn, claim, claim_until=now + ttl, next_try_at=now + ttl, **more)
+        return now
+
+    def ensure(self, operation: Operation) -> None:
+        """See to it that work of that key is open; what is open already is left alone."""
+
+        def action(conn: Connection) -> None:
+            known = sa.select(o.id).where(o.key == operation.key, o.is_open.is_(True))
+            if conn.execute(known).first() is None:
+                work = Work(put=(operation,))
+                apply_work(conn, operation.subject, work, self._db.now(conn))
+
+        self._db.retry(action)
+
+    def by_key(self, key: str) -> Operation:
+        with self._db.read() as conn:
+            for operation in load(conn, o.key == key):
+                return operation
+        raise NotFound(f"no operation {key}")
+
+    def take_over_all(self) -> int:
+        """Give back every claim, where it is sure that no other process works on this database."""
+
+        def action(conn: Connection) -> int:
+            now = self._db.now(conn)
+            done = conn.execute(
+                sa.update(operations)
+                .where(o.status == RUNNING)
+                .values(owner=None, claim_until=None, next_try_at=now, epoch=o.epoch + 1)
+            )
+            return done.rowcount
+
+        return self._db.retry(action)
+
+    # for people
+
+    def list_all(
+        self, *, subject: str | None = None, status: str | None = None, limit: int = 100
+    ) -> Sequence[Operation]:
+        conditions: list[sa.ColumnElement[bool]] = []
+        if subject:
+            conditions.append(o.subject == subject)
+        if status:
+            conditions.append(o.status == status)
+        with self._db.read() as conn:
+            return load(conn, *conditions, order=o.updated_at.desc(), limit=limit)
+
+    def open_by_kind(self) -> Mapping[str, int]:
+        query = sa.select(o.kind, sa.func.count()).where(o.is_open.is_(True)).group_by(o.kind)
+        with self._db.read() as conn:
+            return {kind: count for kind, count in conn.execute(query)}
+
+
+def _claimable(due: sa.FromClause) -> sa.Select[Any]:
+    """Due rows, but never before an earlier one of the same subject has ended."""
+    earlier = operations.alias("earlier")
+    return (
+        sa.select(due.c.id)
+        .where(
+            due.c.is_open.is_(True),
+            due.c.next_try_at <= sa.bindparam("now"),
+            due.c.kind.in_(sa.bindparam("kinds", expanding=True)),
+            ~sa.exists().where(
+                earlier.c.subject == due.c.subject,
+                earlier.c.is_open.is_(True),
+                earlier.c.sequence < due.c.sequence,
+            ),
+        )
+        .order_by(due.c.next_try_at)
+        .limit(sa.bindparam("most"))
+    )
+
+
+# The statements of the loop are built once: building costs more than running them.
+_CLAIMABLE = _claimable(operations).with_for_update(skip_locked=True)
+_TAKE = sa.update(operations).values(
+    status=RUNNING,
+    owner=sa.bindparam("by"),
+    epoch=o.epoch + 1,
+    claim_until=sa.bindparam("until"),
+    next_try_at=sa.bindparam("until"),
+    updated_at=sa.bindparam("at"),
+)
+_CLAIM = _TAKE.where(o.id.in_(sa.bindparam("its_ids", expanding=True)))
+#: The rows are chosen once, before any is written: PostgreSQL might else run the choice again.
+_chosen = _claimable(operations.alias("due")).with_for_update(skip_locked=True)
+_CLAIM_DUE = _TAKE.where(
+    o.id.in_(sa.select(_chosen.cte("chosen").prefix_with("MATERIALIZED").c.id))
+).returning(operations)
+_ended, _next = operations.alias("ended").c, operations.alias("following").c
+_SUBJECT = sa.select(_ended.subject).where(_ended.id == sa.bindparam("its_id")).scalar_subquery()
+_FOLLOWING = sa.select(_next.id).where(
+    _next.is_open.is_(True), _next.next_try_at <= sa.bindparam("now")
+)
+_FOLLOWING_IT = _FOLLOWING.where(_next.subject == _SUBJECT)
+_FIRST = sa.select(sa.func.min(o.next_try_at)).where(
+    o.is_open.is_(True), o.kind.in_(sa.bindparam("kinds", expanding=True))
+)
+_NEXT_LOOK = sa.select(sa.func.min(o.next_try_at)).where(
+    o.is_open.is_(True), o.next_try_at > sa.bindparam("after")
+)
+_ADD_STEP = sa.insert(steps)
+_FORGET_STEP = sa.delete(steps).where(
+    steps.c.operation_id == sa.bindparam("its_id"), steps.c.name == sa.bindparam("its_name")
+)
+_STEPS = sa.select(steps.c.operation_id, steps.c.name).where(
+    steps.c.operation_id.in_(sa.bindparam("its_ids", expanding=True))
+)
+
+
+def update_claimed(conn: Connection, claim: Claim, **values: Any) -> None:
+    """Write to an operation only while the claim is ours; takes its row until the commit.
+
+    `failures` adds to the attempts; `claimed_due` makes it due at once where the row is not due at
+    that time any more, for then it was asked for again; any other name is a column.
+    """
+    if conn.execute(_guarded_update(tuple(values)), _claimed(claim, values)).rowcount != 1:
+        raise _lost(claim)
+
+
+def _claimed(claim: Claim, values: Mapping[str, Any]) -> dict[str, Any]:
+    bound = {f"new_{name}": value for name, value in values.items()}
+    whose = {"its_id": claim.operation_id, "its_epoch": claim.epoch, "its_owner": claim.owner}
+    return bound | whose
+
+
+def _lost(claim: Claim) -> ClaimLost:
+    return ClaimLost(f"operation {claim.operation_id}: the claim of {claim.owner} ended")
+
+
+@functools.cache
+def _finished(names: tuple[str, ...]) -> sa.UpdateBase:
+    """Close it, and say whether the next of its subject is due, in one statement."""
+    following = _FOLLOWING.where(_next.subject == o.subject, _next.id != o.id)
+    return _guarded_update(names).returning(sa.exists(following.correlate(operations)))
+
+
+@functools.cache
+def _guarded_update(names: tuple[str, ...]) -> sa.Update:
+    """Built once per set of columns: building costs more than running it."""
+    values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names}
+    if "failures" in values:
+        values["attempts"] = o.attempts + values.pop("failures")
+    if "claimed_due" in values:
+        now, later = (
+            sa.bindparam(f"new_{name}", type_=o.next_try_at.type)
+            for name in ("updated_at", "next_try_at")
+        )
+        values["next_try_at"] = sa.case((o.due_at != values.pop("claimed_due"), now), else_=later)
+    return (
+        sa.update(operations)
+        .where(
+            o.id == sa.bindparam("its_id"),
+            o.epoch == sa.bindparam("its_epoch"),
+            o.owner == sa.bindparam("its_owner"),
+            o.is_open.is_(True),
+        )
+        .values(**values)
+    )
+
+
+def load(
+    conn: Connection,
+    *where: Any,
+    order: Any = None,
+    limit: int | None = None,
+) -> list[Operation]:
+    query = (
+        sa.select(operations).where(*where).order_by(order if order is not None else o.next_try_at)
+    )
+    rows = conn.execute(query.limit(limit)).mappings().all()
+    return _with_steps(conn, rows, [row["id"] for row in rows if row["is_open"]])
+
+
+def _with_steps(
+    conn: Connection, rows: Sequence[RowMapping], begun: Collection[str]
+) -> list[Operation]:
+    done = _done_steps(conn, begun) if begun else {}
+    return [_operation(row, done.get(row["id"], frozenset())) for row in rows]
+
+
+def _done_steps(conn: Connection, ids: Iterable[str]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for operation_id, name in conn.execute(_STEPS, {"its_ids": list(ids)}):
+        found.setdefault(operation_id, set()).add(name)
+    return {key: frozenset(names) for key, names in found.items()}
+
+
+def _operation(row: RowMapping, done: frozenset[str]) -> Operation:
+    values = {k: v for k, v in row.items() if k != "is_open"}
+    return Operation(**values, done_steps=done)

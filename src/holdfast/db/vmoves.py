@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers on their way off a host: `ports.recovery.ServerMoves` in SQL.
+
+Who may begin is decided by one transaction at a time, for all incidents together: it holds the row
+`moves` of the table `things`.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from holdfast.db import audit, switches
+from holdfast.db.booking import portions
+from holdfast.db.engine import Database
+from holdfast.db.operations import apply_work, update_claimed
+from holdfast.db.tables import incidents, operations, things, vmoves
+from holdfast.model import incident as model
+from holdfast.model.errors import NotFound
+from holdfast.model.host import same
+from holdfast.model.operation import Claim
+from holdfast.ports.ledger import Work
+from holdfast.ports.recovery import (
+    ANSWERED,
+    FAILED,
+    IGNORED,
+    ONGOING,
+    PENDING,
+    STARTED,
+    SUCCEEDED,
+    Limits,
+    MoveWork,
+    ServerMove,
+)
+
+v, i, o = vmoves.c, incidents.c, operations.c
+_FIELDS = (
+    "uuid",
+    "incident_id",
+    "server_id",
+    "server_name",
+    "source_host",
+    "status",
+    "dest_host",
+    "attempts",
+    "was",
+    "locked_before",
+    "reservation",
+    "position",
+    "started_at",
+    "ended_at",
+    "not_before",
+    "after_migration",
+)
+#: Whoever lets moves begin, or takes that back, holds it: see `take`.
+LOCK = "moves"
+
+# Those of every look are built once: building costs more than running them.
+_ANY_PENDING = sa.select(v.id).where(v.status == PENDING).limit(1)
+_ONGOING = sa.select(sa.func.count()).where(v.status == ONGOING)
+_IN_ORDER = sa.select(vmoves).order_by(v.incident_id, v.position, v.id)
+_OF = _IN_ORDER.where(v.incident_id == sa.bindparam("its_incident"))
+_TO = _IN_ORDER.where(v.dest_host == sa.bindparam("host"), v.status == ONGOING)
+_ONE = _IN_ORDER.where(v.uuid == sa.bindparam("its_uuid"))
+_restarted = (
+    sa.exists()
+    .where(
+        o.subject == sa.literal("server:").concat(v.server_id),
+        o.kind == "recovery_guest",
+        o.is_open.is_(True),
+    )
+    .correlate(vmoves)
+)
+
+
+class VMoveStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def plan(self, incident_id: str, moves: Sequence[ServerMove], claim: Claim) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            mine = sa.select(v.server_id).where(v.incident_id == incident_id)
+            known = set(conn.execute(mine).scalars())
+            details = sa.select(i.details).where(i.id == incident_id)
+            report = (conn.execute(details).scalar_one() or {}).get("report", "")
+            fresh = _carried_on(conn, [one for one in moves if one.server_id not in known])
+            rows = [_row(one, incident_id, report, now) for one in fresh]
+            if rows:
+                conn.execute(sa.insert(vmoves), rows)
+
+        self._db.retry(action)
+
+    def of(self, incident_id: str) -> Sequence[ServerMove]:
+        with self._db.read() as conn:
+            return moves_of(conn, incident_id)
+
+    def to(self, host: str) -> Sequence[ServerMove]:
+        return self._list(_TO, host=host)
+
+    def leaving(self, host: str) -> Sequence[ServerMove]:
+        with self._db.read() as conn:
+            return leaving(conn, host)
+
+    def move(self, uuid: str) -> ServerMove:
+        for one in self._list(_ONE, its_uuid=uuid):
+            return one
+        raise NotFound(f"no move {uuid}")
+
+    def begin(self, limits: Limits, work: MoveWork) -> int:
+        if not self._might_begin(limits):
+            return 0  # found out without keeping others from looking
+
+        def action(conn: Connection) -> int:
+            claim_move(conn, LOCK)
+            now = self._db.now(conn)
+            free = limits.all - conn.execute(_ONGOING).scalar_one()
+            if free <= 0:
+                return 0
+            chosen = _next(conn, now)[:free]
+            for one in chosen:
+                begun = {"status": ONGOING, "dest_host": None, "updated_at": now}
+                begun["started_at"] = one.started_at or now
+                operation = work(one, now)
+                begun["operation_id"] = operation.id
+                conn.execute(sa.update(vmoves).where(v.uuid == one.uuid).values(**begun))
+                apply_work(conn, operation.subject, Work(put=(operation,)), now)
+            return len(chosen)
+
+        return self._db.retry(action)
+
+    def aim(self, uuid: str, host: str | None, after: int, limits: Limits, claim: Claim) -> bool:
+        def action(conn: Connection) -> bool:
+            if host is not None:
+                claim_move(conn, LOCK)
+            now = self._ours(conn, claim)
+            if not _evacuates(conn, uuid):
+                return False
+            others = sa.select(sa.func.count()).where(
+                v.dest_host == host, v.status == ONGOING, v.uuid != uuid
+            )
+            if host is not None and conn.execute(others).scalar_one() >= limits.per_target:
+                return False
+            values = {
+                "dest_host": host,
+                "attempts": v.attempts + 1,
+                "after_migration": after,
+                "updated_at": now,
+            }
+            conn.execute(sa.update(vmoves).where(v.uuid == uuid).values(**values))
+            return True
+
+        return self._db.retry(action)
+
+    def note(self, uuid: str, claim: Claim, **values: Any) -> ServerMove:
+        self._write(uuid, claim, values)
+        return self.move(uuid)
+
+    def end(self, uuid: str, claim: Claim, status: str, message: str) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            values = {"status": status, "message": message, "ended_at": now, "updated_at": now}
+            ours = v.uuid == uuid, v.status == ONGOING
+            if conn.execute(sa.update(vmoves).where(*ours).values(**values)).rowcount:
+                query = sa.select(vmoves).where(v.uuid == uuid)
+                row = conn.execute(query).mappings().one()
+                said = f"server {row['server_id']} {status}: {message}"
+                audit.write(conn, now, f"incident:{row['incident_id']}", None, said)
+
+        self._db.retry(action)
+
+    def put_back(self, uuid: str, claim: Claim, message: str, pause_s: float) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            values = {
+                "status": PENDING,
+                "message": message,
+                "dest_host": None,
+                "not_before": now + timedelta(seconds=pause_s),
+                "updated_at": now,
+            }
+            ours = v.uuid == uuid, v.status == ONGOING
+            if conn.execute(sa.update(vmoves).where(*ours).values(**values)).rowcount:
+                row = conn.execute(sa.select(vmoves).where(v.uuid == uuid)).mappings().one()
+                said = f"server {row['server_id']} waits {pause_s:g} s for another try: {message}"
+                audit.write(conn, now, f"incident:{row['incident_id']}", None, said)
+
+        self._db.retry(action)
+
+    def _write(self, uuid: str, claim: Claim, values: Mapping[str, Any]) -> None:
+        def action(conn: Connection) -> None:
+            now = self._ours(conn, claim)
+            conn.execute(sa.update(vmoves).where(v.uuid == uuid).values(**values, updated_at=now))
+
+        self._db.retry(action)
+
+    def _might_begin(self, limits: Limits) -> bool:
+        with self._db.read() as conn:
+            if conn.execute(_ANY_PENDING).first() is None:
+                return False
+            return bool(conn.execute(_ONGOING).scalar_one() < limits.all)
+
+    def _list(self, query: sa.Select[Any], **bound: Any) -> list[ServerMove]:
+        with self._db.read() as conn:
+            return [_move(row) for row in conn.execute(query, bound).mappings()]
+
+    def _ours(self, conn: Connection, claim: Claim) -> datetime:
+        now = self._db.now(conn)
+        update_claimed(conn, claim, updated_at=now)
+        return now
+
+
+def moves_of(conn: Connection, incident_id: str) -> list[ServerMove]:
+    return [_move(row) for row in conn.execute(_OF, {"its_incident": incident_id}).mappings()]
+
+
+def leaving(conn: Connection, host: str) -> list[ServerMove]:
+    """Those from that host that have not ended, of all incidents."""
+    query = _IN_ORDER.where(v.status.in_([PENDING, ONGOING]))
+    found = (_move(row) for row in conn.execute(query).mappings())
+    return [one for one in found if same(one.source_host, host)]
+
+
+def keep(conn: Connection, incident_id: str, now: datetime) -> None:
+    """No evacuation of the incident's servers is unanswered, and they are tried at once."""
+    mine = v.incident_id == incident_id, v.status.in_([PENDING, ONGOING])
+    values = {"after_migration": ANSWERED, "not_before": now, "updated_at": now}
+    conn.execute(sa.update(vmoves).where(*mine).values(**values))
+
+
+def unkeep(conn: Connection, incident_id: str, now: datetime) -> None:
+    """Servers that were started in place wait for their evacuation."""
+    mine = v.incident_id == incident_id, v.after_migration == STARTED
+    ended = *mine, v.status == IGNORED
+    again = {"status": PENDING, "not_before": None, "ended_at": None, "attempts": 0}
+    conn.execute(sa.update(vmoves).where(*ended).values(**again, updated_at=now))
+    conn.execute(sa.update(vmoves).where(*mine).values(after_migration=ANSWERED, updated_at=now))
+
+
+def failed_again(conn: Connection, incident_id: str, now: datetime) -> int:
+    """Those that failed wait for their turn again, and no other; how many those are."""
+    mine = v.incident_id == incident_id, v.status == FAILED
+    values = {"status": PENDING, "not_before": None, "ended_at": None, "updated_at": now}
+    return conn.execute(sa.update(vmoves).where(*mine).values(**values, attempts=0)).rowcount
+
+
+def _evacuates(conn: Connection, uuid: str) -> bool:
+    """Whether the incident of that move is open, proves that its host is off, and does not keep its
+    servers in place. Its row is locked, so that these decisions exclude each other."""
+    own = sa.select(v.incident_id).where(v.uuid == uuid).scalar_subquery()
+    row = conn.execute(sa.select(i.status, i.details).where(i.id == own).with_for_update()).first()
+    if row is None or row.status not in model.LIVING:
+        return False
+    return bool(row.details.get("evidence")) and not row.details.get("power_returned")
+
+
+def give_up(conn: Connection, incident_id: str, message: str, now: datetime) -> None:
+    """Those of an incident that have not begun, and will not."""
+    mine = v.incident_id == incident_id, v.status == PENDING
+    values = {"status": IGNORED, "message": message, "ended_at": now, "updated_at": now}
+    conn.execute(sa.update(vmoves).where(*mine).values(**values))
+
+
+def try_again(conn: Connection, incident_id: str, now: datetime) -> None:
+    """Those that failed or were left wait for their turn again. Of those that never began it is
+    decided anew whether they go: who plans finds them on the host."""
+    mine = v.incident_id == incident_id
+    unbegun = mine, v.status == IGNORED, v.started_at.is_(None)
+    conn.execute(sa.delete(vmoves).where(*unbegun))
+    values = {"status": PENDING, "not_before": None, "ended_at": None, "updated_at": now}
+    again = mine, v.status.in_([FAILED, IGNORED])
+    conn.execute(sa.update(vmoves).where(*again).values(**values, attempts=0))
+
+
+def claim_move(conn: Connection, key: str) -> None:
+    """One at a time from here to the commit."""
+    t = things.c
+    mine = sa.update(things).where(t.key == key).values(generation=t.generation + 1)
+    if not conn.execute(mine).rowcount:
+        conn.execute(sa.insert(things).values(key=key, generation=1))
+
+
+def _carried_on(conn: Connection, moves: Sequence[ServerMove]) -> list[ServerMove]:
+    """A server may be under way already, off another host, or have got no further than here when
+    this host died: what it was before that is what it was."""
+    latest: dict[str, ServerMove] = {}
+    for ids in portions([one.server_id for one in moves]):
+        query = sa.select(vmoves).where(v.server_id.in_(ids)).order_by(v.id)
+        latest |= {row["server_id"]: _move(row) for row in conn.execute(query).mappings()}
+    found = []
+    for one in moves:
+        old = latest.get(one.server_id)
+        if old is not None and (
+            old.status in (PENDING, ONGOING)
+            or (old.status != SUCCEEDED and same(old.dest_host or "", one.source_host))
+        ):
+            found.append(replace(one, was=old.was, locked_before=old.locked_before))
+        else:
+            found.append(one)
+    return found
+
+
+def _next(conn: Connection, now: datetime) -> list[ServerMove]:
+    """Whose turn it is: older incidents first, each in its own order; a server has one at a time,
+    and none while it is being restarted."""
+    ready = sa.or_(v.not_before.is_(None), v.not_before <= now)
+    query = (
+        sa.select(vmoves, i.details)
+        .join(incidents, i.id == v.incident_id)
+        .where(v.status == PENDING, ready, i.status == model.RUNNING, ~_restarted)
+        .order_by(i.opened_at, i.id, v.position, v.id)
+    )
+    rows = conn.execute(query).mappings().all()
+    segments = {(row["details"] or {}).get("segment", "") for row in rows}
+    paused = {one for one in segments if switches.pauses_for(conn, one, now)}
+    free = [row for row in rows if (row["details"] or {}).get("segment", "") not in paused]
+    under_way = set(conn.execute(sa.select(v.server_id).where(v.status == ONGOING)).scalars())
+    first = {row["server_id"]: _move(row) for row in reversed(free)}
+    return [
+        one
+        for one in map(_move, free)
+        if one.server_id not in under_way and first[one.server_id].uuid == one.uuid
+    ]
+
+
+def _row(one: ServerMove, incident_id: str, report: str, now: datetime) -> dict[str, Any]:
+    values = {name: getattr(one, name) for name in _FIELDS}
+    return {
+        **values,
+        "uuid": one.uuid or str(uuid.uuid4()),
+        "incident_id": incident_id,
+        "notification_uuid": report,
+        "type": "evacuation",
+        "message": one.message or None,
+        "ended_at": now if one.status in (IGNORED, FAILED, SUCCEEDED) else None,
+        "created_at": now,
+    }
+
+
+def _move(row: RowMapping) -> ServerMove:
+    return ServerMove(**{name: row[name] for name in _FIELDS}, message=row["message"] or "")

@@ -1,0 +1,652 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consul: the members of one cluster, asked of the agent on this host.
+
+    look:  GET /v1/health/state/any    blocking, consistent: the leader made sure of its majority
+           GET /v1/agent/members       who left, who is a server
+    prove: GET /v1/health/node/<me>    consistent: the leader, with its majority, hears us
+           GET /v1/agent/members       our own agent's opinion of everybody
+           a TCP connection to gossip ports, where the cluster has fewer than 3 servers
+
+A leader that dies silently leaves a question waiting at it for up to a minute; so when `prove`
+hears of another leader, looks that wait are asked again there.
+
+A cluster with fewer than 3 servers proves nothing about itself: its one server, cut off, is leader
+and majority and takes all others for dead. There, while a member is lost, a proof has a probe: at
+least half of the other members accept a connection on their gossip port, from our agent's own
+address. Only then are the lost ones asked; one that answers is not lost, for gossip that was cut
+off notices only seconds later that it is back.
+"""
+
+import contextlib
+import errno
+import http.client
+import io
+import ipaddress
+import json
+import os
+import selectors
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from holdfast.conf import hostmonitor
+from holdfast.hostmonitor.matrix import DOWN, UP
+from holdfast.model.errors import DriverError
+from holdfast.ports.membership import LEFT, Members, Proof
+from holdfast.runtime.clock import Clock, SystemClock
+
+# Which members of a cluster accept a TCP connection, all asked at once.
+#
+# >>> address("10.0.0.1", 8301), address("cmp-1", 8301)
+# (('10.0.0.1', 8301), None)
+
+
+Address = tuple[str, int]
+#: So many connections are under way at most; each is a file descriptor.
+MOST_AT_ONCE: Final = 256
+#: Linux: a port is chosen by destination too, so that thousands of probes do not use up all ports.
+_IP_BIND_ADDRESS_NO_PORT: Final = 24
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Who accepted a connection, and who was asked and did not."""
+
+    answered: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+
+
+def address(host: Any, port: Any) -> Address | None:
+    """An IP address and a port as an agent says them; None if they are none."""
+    if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 65536:
+        return None
+    try:
+        return str(ipaddress.ip_address(host)), port
+    except ValueError:
+        return None
+
+
+def probe(
+    asked: Mapping[str, Address], source: str, enough: int, left: Callable[[], float]
+) -> Probe:
+    """Connect from the address `source` to these, in their order, until `enough` have answered or
+    no time is left. OSError if nothing can be sent from that address."""
+    made = Probe()
+    names = iter(asked)
+    with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
+        while len(made.answered) < enough:
+            _begin(asked, names, source, made, selector, opened)
+            if not selector.get_map():
+                break
+            seconds = left()
+            # when we get no processor for a while, answers that came meanwhile still count
+            for key, _ in selector.select(max(0.0, seconds)):
+                line: Any = key.fileobj
+                selector.unregister(line)
+                if line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                    made.silent.discard(key.data)
+                    made.answered.add(key.data)
+                line.close()  # in order: agents log a connection that is reset
+            if seconds <= 0:
+                break
+    return made
+
+
+def _begin(
+    asked: Mapping[str, Address],
+    names: Iterator[str],
+    source: str,
+    made: Probe,
+    selector: selectors.BaseSelector,
+    opened: contextlib.ExitStack,
+) -> None:
+    """Have as many connections under way as may be; whoever is asked is silent at first."""
+    while len(selector.get_map()) < MOST_AT_ONCE and (name := next(names, None)) is not None:
+        line = opened.enter_context(_socket(source))
+        made.silent.add(name)
+        if line.connect_ex(asked[name]) in (0, errno.EINPROGRESS):
+            selector.register(line, selectors.EVENT_WRITE, name)
+        else:
+            line.close()
+
+
+def _socket(source: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in source else socket.AF_INET
+    line = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with contextlib.suppress(OSError):
+            line.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+        line.bind((source, 0))
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+# A few questions to an HTTP agent over one connection, each answered by JSON: until one moment,
+# up
+# to one size, and ended from another thread if need be.
+#
+# Why not a library for Consul: py-consul 1.8 cannot ask for health with consistent reads, keeps
+# the
+# headers to itself that say whether there is a leader, has no bound on the size of an answer nor
+# on
+# the time of a whole one, cannot end a question that waits, and lets the environment overrule the
+# token. `requests`, on which it stands, cannot do the last three either.
+
+
+#: 10,000 members are 4 MB.
+LARGEST: Final = 32 * 2**20
+_PORTS = {"http": 80, "https": 443}
+
+
+class Endpoint:
+    """Where an agent is asked, and how we show who we are. ValueError for what is no address."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token_file: str = "",
+        ca_file: str = "",
+        cert_file: str = "",
+        key_file: str = "",
+    ) -> None:
+        self.url = url
+        self._parts = urlsplit(url)
+        self._token_file = token_file
+        self._files = (ca_file, cert_file, key_file)
+        self._known: tuple[tuple[int, ...], ssl.SSLContext] | None = None
+        scheme, parts = self._parts.scheme, self._parts
+        if scheme == "unix":
+            good = bool(parts.path)
+        else:
+            good = scheme in _PORTS and bool(parts.hostname) and not parts.username
+            _ = parts.port  # ValueError says what is wrong with it
+        if not good:
+            raise ValueError(f"{url!r} is none of http://…, https://…, unix:///path")
+
+    def headers(self) -> dict[str, str]:
+        """With the token, read anew: a new one needs no restart."""
+        if not self._token_file:
+            return {}
+        with open(self._token_file, encoding="ascii") as file:
+            token = file.readline(4096).strip()
+        if not token.isprintable() or not token:
+            raise ValueError(f"{self._token_file} must have a token in its first line")
+        return {"X-Consul-Token": token}
+
+    def connect(self, left: Callable[[], float]) -> socket.socket:
+        """A line to it, secured if the address says so."""
+        line = self._line(left())
+        try:
+            if self._parts.scheme != "https":
+                return line
+            line.settimeout(left())
+            return self._tls().wrap_socket(line, server_hostname=self._parts.hostname)
+        except BaseException:
+            line.close()
+            raise
+
+    def _line(self, timeout_s: float) -> socket.socket:
+        parts = self._parts
+        if parts.scheme != "unix":
+            port = parts.port or _PORTS[parts.scheme]
+            return socket.create_connection((str(parts.hostname), port), timeout_s)
+        line = socket.socket(socket.AF_UNIX)
+        try:
+            line.settimeout(timeout_s)
+            line.connect(parts.path)
+        except BaseException:
+            line.close()
+            raise
+        return line
+
+    def _tls(self) -> ssl.SSLContext:
+        """Made anew when a file has changed: certificates are short-lived."""
+        ca_file, cert_file, key_file = self._files
+        stamp = tuple(os.stat(path).st_mtime_ns for path in self._files if path)
+        if self._known is None or self._known[0] != stamp:
+            context = ssl.create_default_context(cafile=ca_file or None)
+            if cert_file:
+                context.load_cert_chain(cert_file, key_file or None)
+            self._known = (stamp, context)
+        return self._known[1]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """With the names of headers in small letters."""
+
+    body: Any
+    headers: Mapping[str, str]
+
+
+class HttpSession:
+    """Used by one thread; `end` by any. Errors: Unbelievable, with a sentence."""
+
+    def __init__(self, door: Endpoint, clock: Clock, seconds: float) -> None:
+        self._door = door
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._line: socket.socket | None = None
+        self._ended: Exception | None = None
+        self._http = _Http(self)
+        self.allow(seconds)
+
+    def allow(self, seconds: float) -> None:
+        """Everything that follows must be over after so long."""
+        self._until = self._clock.monotonic() + seconds
+
+    def left(self) -> float:
+        left = self._until - self._clock.monotonic()
+        if left <= 0:
+            raise TimeoutError("no whole answer in time")
+        return left
+
+    def ask(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
+        """The answer, whose status was 200 and whose body is JSON; `path` is quoted here."""
+        try:
+            return self._ask(quote(path) + (f"?{urlencode(query)}" if query else ""))
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+            if self._ended is not None:
+                raise self._ended from None
+            raise UntrustedAnswer(_why(path, error)) from error
+
+    def _ask(self, target: str) -> Answer:
+        self._http.request("GET", target, headers=self._door.headers())
+        answer = self._http.getresponse()
+        body = b"" if (answer.length or 0) > LARGEST else answer.read(LARGEST + 1)
+        if len(body) > LARGEST or (answer.length or 0) > LARGEST:
+            raise ValueError(f"more than {LARGEST >> 20} MB")
+        if answer.status != 200:
+            raise ValueError(f"HTTP {answer.status}: {_shown(body)}")
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        return Answer(json.loads(body), headers)
+
+    def open(self) -> socket.socket:
+        """For the connection alone."""
+        line = self._door.connect(self.left)
+        with self._lock:
+            if self._ended is not None:
+                line.close()
+                raise ConnectionAbortedError("ended")
+            self._line = line
+        return line
+
+    def end(self, why: Exception) -> None:
+        """Whoever waits for an answer gets this instead."""
+        with self._lock:
+            self._ended = self._ended or why
+            if self._line is not None:
+                try:
+                    # not of the SSLSocket: that one forgets its state, which another thread uses
+                    socket.socket.shutdown(self._line, socket.SHUT_RDWR)
+                except OSError:
+                    return  # it has ended by itself
+
+    def close(self) -> None:
+        with self._lock:
+            self._http.close()
+            self._line = None
+
+
+class UntrustedAnswer(Exception):
+    """No answer, or none that anybody could believe."""
+
+
+class _Http(http.client.HTTPConnection):
+    """Over a line that keeps to its time."""
+
+    def __init__(self, talk: HttpSession) -> None:
+        super().__init__("agent")
+        self._talk = talk
+
+    def connect(self) -> None:
+        # all that http.client asks of a socket
+        self.sock: Any = _Line(self._talk.open(), self._talk.left)
+
+
+class _Line:
+    def __init__(self, line: socket.socket, left: Callable[[], float]) -> None:
+        self._line = line
+        self._left = left
+
+    def sendall(self, data: bytes) -> None:
+        self._line.settimeout(self._left())
+        self._line.sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Incoming(self._line, self._left))
+
+    def close(self) -> None:
+        self._line.close()
+
+
+class _Incoming(io.RawIOBase):
+    """What comes in, however slowly: never later than agreed."""
+
+    def __init__(self, line: socket.socket, left: Callable[[], float]) -> None:
+        self._line = line
+        self._left = left
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._line.settimeout(self._left())
+        return self._line.recv_into(buffer)
+
+
+def _why(path: str, error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
+        return f"{path}: its answer is not JSON"
+    if isinstance(error, TimeoutError):
+        return f"{path}: no whole answer in time"
+    return f"{path}: {_shown(str(error).encode()) or type(error).__name__}"
+
+
+def _shown(body: bytes) -> str:
+    """What an outside part said, short and on one line."""
+    text = " ".join(body[:200].decode("utf-8", "replace").split())
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+PORT: Final = "membership"
+#: For a proof, and for what follows a look that has waited.
+SHORT_S: Final = 2.0
+#: What a look may take longer than it waits; Consul itself adds up to a sixteenth.
+SPARE_S: Final = 3.0
+#: A server that heard so long nothing of its leader is not believed.
+CONTACT_MS: Final = 1000
+#: With fewer servers a majority is no proof: see above.
+FEWEST_SERVERS: Final = 3
+#: How long a member has to accept a connection.
+PROBE_S: Final = 0.5
+_LONGEST_NAME = 255
+_CHECK = "serfHealth"
+_ONLY_CHECK = f'CheckID == "{_CHECK}"'
+_BY_CHECK = {"passing": UP, "critical": DOWN}
+_BY_GOSSIP = {1: UP, 2: LEFT, 3: LEFT, 4: DOWN}
+
+
+class LeaderMoved(Exception):
+    """While a look waited."""
+
+
+@dataclass(frozen=True)
+class Gossip:
+    """What one agent says: all nodes, which of them are servers of the cluster, and where each
+    one's gossip is."""
+
+    states: Mapping[str, str]
+    servers: frozenset[str]
+    addresses: Mapping[str, Address]
+
+    def servers_alive(self) -> int:
+        return sum(self.states.get(name) == UP for name in self.servers)
+
+    def servers_here(self) -> int:
+        """Without those that left for good."""
+        return sum(self.states.get(name) != LEFT for name in self.servers)
+
+
+class ConsulMembership:
+    def __init__(
+        self, network: str, door: Endpoint, clock: Clock, *, watch_servers: bool = False
+    ) -> None:
+        self.network = network
+        self._door = door
+        self._clock = clock
+        self._watch_servers = watch_servers
+        self._lock = threading.Lock()
+        self._talks: dict[HttpSession, bool] = {}  # and whether it is a look that waits
+        self._closed = False
+        self._leader = ""
+        self._me = ""
+        self._lost: frozenset[str] = frozenset()  # by the leader's last answer
+
+    def look(self, after: int | None, wait_s: float) -> Members:
+        with self._told():
+            try:
+                return self._look(after, wait_s)
+            except LeaderMoved:
+                return self._look(None, 0.0)
+
+    def _look(self, after: int | None, wait_s: float) -> Members:
+        waits = after is not None and wait_s > 0
+        query = {"consistent": "", "filter": _ONLY_CHECK}
+        if waits:
+            # index 0 and wait 0 would mean something else to Consul
+            query |= {"index": str(max(1, after or 0)), "wait": f"{max(1, int(wait_s * 1000))}ms"}
+        with self._talk(wait_s * 17 / 16 + SPARE_S, waits=waits) as talk:
+            answer = talk.ask("/v1/health/state/any", query)
+            talk.allow(SHORT_S)
+            version = _version(answer)
+            checks = _checks(answer)
+            gossip = _gossip(talk.ask("/v1/agent/members"))
+            me, leader = self._my_name(talk), _leader(talk)
+        hidden = {me} if self._watch_servers else {me, *gossip.servers}
+        states = combine(checks, gossip.states, hidden)
+        self._lost = frozenset(name for name, state in states.items() if state == DOWN)
+        return Members(states, version, leader)
+
+    def prove(self) -> Proof:
+        try:
+            with self._told(), self._talk(SHORT_S) as talk:
+                return self._prove(talk)
+        except DriverError:
+            self._me = ""  # perhaps it was another agent's
+            raise
+
+    def _prove(self, talk: HttpSession) -> Proof:
+        me = self._my_name(talk)
+        gossip = _gossip(talk.ask("/v1/agent/members"))
+        health = _checks(talk.ask(f"/v1/health/node/{me}", {"consistent": ""}))
+        leader = _leader(talk)  # after that: the answer may have come from a new one
+        if health.get(me) != UP:
+            seen = "does not hear us" if me in health else "does not know us, or the token shows no"
+            raise UntrustedAnswer(f"the leader {leader} {seen} ({me})")
+        alive, servers = gossip.servers_alive(), gossip.servers_here()
+        if alive * 2 <= servers:
+            raise UntrustedAnswer(f"of {servers} servers {alive} are alive to us ({me})")
+        self._led_by(leader)
+        if servers >= FEWEST_SERVERS:
+            return Proof(leader, me, alive, servers, gossip.states)
+        unanswered, said = self._probe(me, gossip)
+        return Proof(leader, me, alive, servers, gossip.states, unanswered, said, _warning(servers))
+
+    def _probe(self, me: str, gossip: Gossip) -> tuple[frozenset[str], str]:
+        """Who is lost and does not answer, and how it was proven that we see; Unbelievable if it
+        is not. Nobody is asked while nobody is lost."""
+        states, here = gossip.states, gossip.addresses.get(me)
+        others = {name for name, state in states.items() if name != me and state != LEFT}
+        lost = {name for name in others if states[name] == DOWN or name in self._lost}
+        if not lost:
+            return frozenset(), ""
+        if here is None:
+            raise UntrustedAnswer(f"it does not say its own address ({me})")
+        # an agent on our own machine answers however cut off we are
+        order = [name for name in sorted(others, key=lost.__contains__) if name in gossip.addresses]
+        found = {name: gossip.addresses[name] for name in order}
+        asked = {name: at for name, at in found.items() if at[0] != here[0]}
+        needed = (len(others) + 1) // 2
+        first = self._ask(asked, here, needed).answered
+        said = f"{len(first)} of {len(others)} other members answer on their gossip port"
+        if len(first) < needed:
+            few = _servers(gossip.servers_here())
+            raise UntrustedAnswer(f"the cluster has {few}, and {said}: we may be cut off ({me})")
+        again = {name: at for name, at in asked.items() if name in lost and name not in first}
+        return frozenset(self._ask(again, here, len(again)).silent), said
+
+    def _ask(self, asked: Mapping[str, Address], here: Address, enough: int) -> Probe:
+        until = self._clock.monotonic() + PROBE_S
+        try:
+            return probe(asked, here[0], enough, lambda: until - self._clock.monotonic())
+        except OSError as error:
+            why = f"no probe can be sent from its address {here[0]}: {error.strerror or error}"
+            raise UntrustedAnswer(f"{why}; is it the agent of this machine?") from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            talks = list(self._talks)
+        for talk in talks:
+            talk.end(UntrustedAnswer("we are closing"))
+
+    def _led_by(self, leader: str) -> None:
+        with self._lock:
+            before, self._leader = self._leader, leader
+            moved = before not in ("", leader)
+            waiting = [talk for talk, waits in self._talks.items() if waits] if moved else []
+        for talk in waiting:
+            talk.end(LeaderMoved())
+
+    def _my_name(self, talk: HttpSession) -> str:
+        """Of our agent; kept until something goes wrong, for the answer is large."""
+        if not self._me:
+            body = talk.ask("/v1/agent/self").body
+            member = body.get("Member") if isinstance(body, dict) else None
+            if not isinstance(member, dict):
+                raise _nonsense("/v1/agent/self")
+            self._me = _name(member.get("Name"))
+        return self._me
+
+    @contextmanager
+    def _talk(self, seconds: float, *, waits: bool = False) -> Iterator[HttpSession]:
+        talk = HttpSession(self._door, self._clock, seconds)
+        with self._lock:
+            if self._closed:
+                raise UntrustedAnswer("we are closing")
+            self._talks[talk] = waits
+        try:
+            yield talk
+        finally:
+            with self._lock:
+                self._talks.pop(talk, None)
+            talk.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except UntrustedAnswer as error:
+            why = f"{self.network}: the agent at {self._door.url}: {error}"
+            raise DriverError(PORT, why, retryable=True) from error
+
+
+def combine(
+    checks: Mapping[str, str], gossip: Mapping[str, str], hidden: set[str]
+) -> dict[str, str]:
+    """The leader's word, but that a node that left is not down, and is shown though the leader has
+    forgotten it."""
+    left = {name: LEFT for name, state in gossip.items() if state == LEFT}
+    up = {name: state for name, state in checks.items() if state == UP}
+    states = {**checks, **left, **up}
+    return {name: state for name, state in states.items() if name not in hidden}
+
+
+def _warning(servers: int) -> str:
+    return (
+        f"the cluster has {_servers(servers)}, and fewer than {FEWEST_SERVERS} prove nothing about"
+        " themselves: a loss counts only while half of the other members answer a probe"
+    )
+
+
+def _servers(count: int) -> str:
+    return f"{count} server{'s' * (count != 1)}"
+
+
+def _checks(answer: Answer) -> dict[str, str]:
+    """Node by node what the leader says; Unbelievable if no leader stands behind it."""
+    if answer.headers.get("x-consul-knownleader") != "true":
+        raise UntrustedAnswer("it knows no leader")
+    silent_ms = _number(answer, "x-consul-lastcontact")
+    if silent_ms > CONTACT_MS:
+        raise UntrustedAnswer(f"its server has heard nothing of the leader for {silent_ms} ms")
+    states: dict[str, str] = {}
+    for each in _rows(answer.body, "health"):
+        if each.get("CheckID") != _CHECK:
+            continue
+        name, state = _name(each.get("Node")), _BY_CHECK.get(str(each.get("Status")))
+        if state is None:
+            raise _nonsense(f"the state of {name}")
+        if states.setdefault(name, state) != state:
+            raise _nonsense(f"that {name} is both up and down")
+    return states
+
+
+def _gossip(answer: Answer) -> Gossip:
+    states: dict[str, str] = {}
+    servers: set[str] = set()
+    addresses: dict[str, Address] = {}
+    for each in _rows(answer.body, "members"):
+        name, tags, status = _name(each.get("Name")), each.get("Tags"), each.get("Status")
+        if not isinstance(tags, dict) or not isinstance(status, int):
+            raise _nonsense(f"member {name}")
+        if status in _BY_GOSSIP:
+            states[name] = _BY_GOSSIP[status]
+        if (at := address(each.get("Addr"), each.get("Port"))) is not None:
+            addresses[name] = at
+        if tags.get("role") == "consul":
+            servers.add(name)
+    return Gossip(states, frozenset(servers), addresses)
+
+
+def _leader(talk: HttpSession) -> str:
+    leader = talk.ask("/v1/status/leader").body
+    if not isinstance(leader, str) or len(leader) > _LONGEST_NAME:
+        raise _nonsense("the leader")
+    if not leader:
+        raise UntrustedAnswer("the cluster has no leader")
+    return leader
+
+
+def _rows(body: Any, what: str) -> list[dict[str, Any]]:
+    if not isinstance(body, list) or not all(isinstance(each, dict) for each in body):
+        raise _nonsense(what)
+    return body
+
+
+def _name(value: Any) -> str:
+    good = isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable()
+    if not good:
+        raise _nonsense("the name of a node")
+    return str(value)
+
+
+def _version(answer: Answer) -> int:
+    """Consul's index. One that went back is simply the new one: all there is came with it."""
+    return max(1, _number(answer, "x-consul-index"))
+
+
+def _number(answer: Answer, header: str) -> int:
+    text = answer.headers.get(header) or ""
+    if not (text.isascii() and text.isdigit() and len(text) <= 20):
+        raise _nonsense(header)
+    return int(text)
+
+
+def _nonsense(what: str) -> UntrustedAnswer:
+    return UntrustedAnswer(f"its answer makes no sense ({what}): is that a Consul agent?")
+
+
+def connect(conf: Any, network: str) -> ConsulMembership:
+    group = hostmonitor.group(network)
+    options = conf[group]
+    try:
+        door = Endpoint(
+            options.url,
+            token_file=options.token_file,
+            ca_file=options.ca_file,
+            cert_file=options.cert_file,
+            key_file=options.key_file,
+        )
+    except ValueError as error:
+        raise DriverError(PORT, f"[{group}] url: {error}", retryable=False) from error
+    return ConsulMembership(network, door, SystemClock(), watch_servers=options.watch_servers)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The filter `external`: a service of the site decides, by HTTP, as Blazar asks it.
+
+    POST <base>/check-create     {"context": {…}, "lease": {…}}
+    POST <base>/check-update     {"context": {…}, "current_lease": {…}, "lease": {…}}
+    POST <base>/on-end           {"context": {…}, "lease": {…}, "ended_at": "…"}
+    X-Auth-Token: <external_service_token>
+
+204 allows, 403 with {"message": …} refuses. No answer, and any other, is neither: a refusal would
+be a lie and a yes would cost the site. So a check ends in 503, and the end of a lease is told again
+until the service has taken it.
+"""
+
+import contextlib
+import json
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import requests
+from urllib3.exceptions import HTTPError
+
+import holdfast
+from holdfast.model.caller import Caller
+from holdfast.model.errors import DriverError, EnforcementRefused
+from holdfast.model.host import Host
+from holdfast.model.lease import Allocation, Lease, Reservation
+from holdfast.runtime.threads import BoundedCall
+
+LOG = logging.getLogger(__name__)
+PORT = "enforcement service"
+ALLOWED, REFUSED = 204, 403
+#: Questions that may hang at once; further ones fail without being asked.
+MOST_CALLS = 64
+#: Of an answer, what is read, and of its message, what a user is shown.
+MOST_BYTES = 65_536
+LONGEST_MESSAGE = 1_000
+
+
+class ExternalService:
+    name = "external"
+    wants_end = True
+
+    def __init__(self, conf: Any) -> None:
+        self._conf = conf
+        self._bounded = BoundedCall(PORT, MOST_CALLS)
+        self._url("check-create")  # a service without an address is found now
+
+    @property
+    def longest_s(self) -> float:
+        return float(self._conf.enforcement.external_service_timeout_s)
+
+    def check_create(self, caller: Caller, lease: Lease, hosts: Mapping[int, Host]) -> None:
+        self._ask("check-create", lease, {"lease": _lease(lease, hosts)})
+
+    def check_update(
+        self, caller: Caller, old: Lease, new: Lease, hosts: Mapping[int, Host]
+    ) -> None:
+        both = {"current_lease": _lease(old, hosts), "lease": _lease(new, hosts)}
+        self._ask("check-update", old, both)
+
+    def on_end(self, lease: Lease, hosts: Mapping[int, Host], ended_at: datetime) -> None:
+        body = {"lease": _lease(lease, hosts), "ended_at": _date(ended_at)}
+        status, _answer = self._post("on-end", lease, body)
+        if not 200 <= status < 300:
+            raise _failed(f"on-end of lease {lease.id}: answered {status}")
+
+    def _ask(self, what: str, lease: Lease, body: Mapping[str, Any]) -> None:
+        status, answer = self._post(what, lease, body)
+        if status == ALLOWED:
+            return
+        if status == REFUSED:
+            raise EnforcementRefused(_message(answer))
+        LOG.warning("%s: %s of lease %s: %d: %.200r", PORT, what, lease.id, status, answer)
+        raise _failed(f"answered {status}, which is neither yes nor no")
+
+    def _post(self, what: str, lease: Lease, body: Mapping[str, Any]) -> tuple[int, bytes]:
+        """Status and answer; DriverError if there is none in time."""
+        own = self._conf.enforcement
+        url, seconds = self._url(what), self.longest_s
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"holdfast/{holdfast.__version__}",
+            **({"X-Auth-Token": own.external_service_token} if own.external_service_token else {}),
+        }
+        text = json.dumps({"context": self._context(lease), **body})
+
+        def call() -> tuple[int, bytes]:
+            # The timeout of requests is that of a single read: only the outer one is sure.
+            with requests.post(
+                url,
+                data=text,
+                headers=headers,
+                timeout=seconds,
+                verify=own.external_service_cafile or True,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                return response.status_code, response.raw.read(MOST_BYTES, decode_content=True)
+
+        try:
+            return self._bounded.run(seconds, call)
+        except requests.Timeout as late:
+            raise _failed(f"no answer within {seconds:g} s") from late
+        except (OSError, HTTPError) as error:  # those of requests are OSErrors, so is Bounded's
+            LOG.warning("%s: %s of lease %s: %s", PORT, what, lease.id, error)
+            said = str(error) if isinstance(error, TimeoutError) else "cannot be reached"
+            raise _failed(said) from error
+
+    def _url(self, what: str) -> str:
+        base = self._conf.enforcement.external_service_base_endpoint
+        if not base:
+            raise _failed("[enforcement] external_service_base_endpoint is not set")
+        return f"{base.rstrip('/')}/{what}"
+
+    def _context(self, lease: Lease) -> dict[str, str]:
+        return {
+            "user_id": lease.user_id,
+            "project_id": lease.project_id,
+            "auth_url": self._conf.enforcement.external_service_auth_url,
+            "region_name": self._conf.region,
+        }
+
+
+def _lease(lease: Lease, hosts: Mapping[int, Host]) -> dict[str, Any]:
+    return {
+        "id": lease.id,
+        "name": lease.name,
+        "user_id": lease.user_id,
+        "project_id": lease.project_id,
+        "start_date": _date(lease.start),
+        "end_date": _date(lease.end),
+        "before_end_date": _date(lease.before_end) if lease.before_end else None,
+        "status": lease.status,
+        "reservations": [_reservation(one, hosts) for one in lease.reservations],
+    }
+
+
+def _reservation(reservation: Reservation, hosts: Mapping[int, Host]) -> dict[str, Any]:
+    """With its own allocations, also if another reservation of the lease is of the same type."""
+    return {
+        **reservation.spec,
+        "id": reservation.id,
+        "resource_type": reservation.resource_type,
+        "status": reservation.status,
+        "allocations": [_allocation(one, hosts) for one in reservation.allocations],
+    }
+
+
+def _allocation(allocation: Allocation, hosts: Mapping[int, Host]) -> dict[str, Any]:
+    if allocation.host_id is None:
+        return {"id": allocation.thing}
+    slots = {} if allocation.slots is None else {"slots": allocation.slots}
+    own = {"id": str(allocation.host_id), **slots}
+    host = hosts.get(allocation.host_id)
+    if host is None:  # not for reservation any more: no more is known here than its name
+        return {**own, "hypervisor_hostname": allocation.host, "extra": {}}
+    return {**host.facts(), **own, "extra": dict(host.capabilities)}
+
+
+def _date(value: datetime) -> str:
+    """UTC without a zone, as Blazar writes it."""
+    return value.replace(tzinfo=None).isoformat()
+
+
+def _message(answer: bytes) -> str:
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        said = json.loads(answer)["message"]
+        if isinstance(said, str) and said.strip():
+            return said.strip()[:LONGEST_MESSAGE]
+    return "the enforcement service of this site refused the request, without a reason"
+
+
+def _failed(why: str) -> DriverError:
+    return DriverError(PORT, why, retryable=True)

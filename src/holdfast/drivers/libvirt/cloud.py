@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain libvirt as the service sees it: all ports behind one connection to each host."""
+
+import functools
+import json
+import logging
+import sqlite3
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.drivers.libvirt import tasks
+from holdfast.drivers.libvirt.host_connection import Silent
+from holdfast.drivers.libvirt.registry import EVACUATION, File, GuestRegistry, HostPoller
+from holdfast.drivers.libvirt.servers import (
+    LibvirtMoves,
+    LibvirtServers,
+    NoAddresses,
+    NoFlavors,
+    NoPools,
+    NoSlots,
+    NoVolumes,
+    Rooms,
+)
+from holdfast.drivers.libvirt.settings import Host, Settings
+from holdfast.drivers.libvirt.tasks import DomainTasks
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.host import Inventory, same
+from holdfast.ports import cloud as ports
+from holdfast.ports.cloud import CloudHost, Service
+from holdfast.runtime.clock import Clock
+
+# The libvirt side of the Hosts port: those of the configuration, as large as they last said.
+
+
+class LibvirtHosts:
+    def __init__(self, looks: HostPoller) -> None:
+        self._looks = looks
+
+    def list(self) -> Sequence[CloudHost]:
+        answering = self._looks.reached()
+        with self._looks.book.file.transaction() as db:
+            rows = {row["name"]: row for row in db.execute("SELECT * FROM hosts")}
+        known = self._looks.settings.hosts
+        return [_host(one, rows[one.name], answering) for one in known]
+
+    def find(self, name: str) -> CloudHost:
+        for one in self.list():
+            if one.uuid == name or same(one.service_host, name):
+                ratio = self._looks.settings.ram_ratio
+                return replace(
+                    one,
+                    inventories={
+                        "VCPU": Inventory(one.vcpus, most=one.vcpus),
+                        "MEMORY_MB": Inventory(one.memory_mb, ratio=ratio, most=one.memory_mb),
+                    },
+                )
+        raise NotFound(f"there is no host {name} in [libvirt] hosts")
+
+
+def _host(one: Host, row: sqlite3.Row, answering: Collection[str]) -> CloudHost:
+    size = json.loads(row["size"])
+    up = one.name in answering and not row["forced_down"]
+    return CloudHost(
+        uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, one.name)),
+        hypervisor_hostname=one.name,
+        service_host=one.name,
+        zone=one.zone,
+        rack=one.rack,
+        state="up" if up else "down",
+        **size,
+    )
+
+
+# The libvirt side of the Services port: whether each host answers, and our own marks on it.
+#
+# libvirt knows no closed hosts. The marks are in our file, and what goes by them is this driver:
+# it
+# sends no guest to a host that is disabled or forced down. Who lists looks at all hosts, so that
+# what
+# is known of guests is never older than the last time that a monitor looked round.
+
+
+LOG = logging.getLogger(__name__)
+#: Moves that may have left a copy of their guest on a host: from it, or to it and not arrived.
+_COPIES = "((m.source = ? AND m.status = 'done') OR (m.dest = ? AND m.status = 'failed'))"
+
+
+class LibvirtServices:
+    def __init__(self, looks: HostPoller) -> None:
+        self._looks = looks
+        self._book: GuestRegistry = looks.book
+
+    def list(self) -> Sequence[Service]:
+        answering = self._looks.all()
+        with self._book.file.transaction() as db:
+            rows = db.execute("SELECT * FROM hosts ORDER BY name").fetchall()
+        return [_service(row, answering) for row in rows if row["name"] in self._looks.lines]
+
+    def disable(self, host: str, reason: str) -> None:
+        self._mark(
+            host,
+            "enabled = 0, disabled_reason = ?1",
+            "enabled OR disabled_reason != ?1",
+            reason,
+        )
+
+    def enable(self, host: str) -> None:
+        self._mark(host, "enabled = 1, disabled_reason = ?1", "NOT enabled", "")
+
+    def force_down(self, host: str) -> None:
+        self._mark(host, "forced_down = 1", "NOT forced_down")
+
+    def unforce(self, host: str) -> None:
+        """Its copies of guests that were moved away are taken from it first; one that runs there
+        and elsewhere too is stopped."""
+        name = self._looks.name(host)
+        with self._book.file.transaction() as db:
+            marks = db.execute("SELECT * FROM hosts WHERE name = ?", (name,)).fetchone()
+            coming = db.execute(
+                "SELECT 1 FROM migrations WHERE source = ? AND status = 'running'", (name,)
+            ).fetchone()
+            left = db.execute(
+                "SELECT DISTINCT m.server_id, g.host FROM migrations m"
+                " LEFT JOIN guests g ON g.uuid = m.server_id"
+                f" WHERE m.type = ? AND NOT m.cleared AND {_COPIES}",
+                (EVACUATION, name, name),
+            ).fetchall()
+        if not marks["forced_down"]:
+            return
+        if coming:
+            raise Conflict(f"host {name}: guests are leaving it still")
+        self._clear(name, [row["server_id"] for row in left if row["host"] != name])
+        with self._book.file.transaction() as db:
+            db.execute(f"UPDATE migrations AS m SET cleared = 1 WHERE {_COPIES}", (name, name))
+        self._mark(name, "forced_down = 0", "forced_down")
+        self._looks.host(name)
+
+    def _clear(self, host: str, moved: Sequence[str]) -> None:
+        if not moved:
+            return
+        try:
+            run = self._looks.ask(host, "undefine", functools.partial(_forget, moved=moved))
+            for server_id in run:
+                self._stop_copy(host, server_id)
+        except Silent as silent:
+            raise Conflict(
+                f"host {host}: {len(moved)} guests were moved away from it, and it does not answer:"
+                f" restart it first ({silent.message})"
+            ) from silent
+
+    def _stop_copy(self, host: str, server_id: str) -> None:
+        """A guest that was moved away runs on the host it came from."""
+        if not any(on for name, on in self._looks.running(server_id).items() if name != host):
+            raise Conflict(
+                f"host {host}: guest {server_id} was moved away and runs there, and nowhere else:"
+                " stop the one that is not wanted, or restart the host first"
+            )
+        LOG.error("guest %s ran on %s too, from where it was moved away: stopped", server_id, host)
+        self._looks.ask(host, "stop", functools.partial(tasks.stop_domain, server_id=server_id))
+        self._looks.ask(
+            host, "undefine", functools.partial(tasks.undefine_domain, server_id=server_id)
+        )
+
+    def _mark(self, host: str, mark: str, unless: str, text: str | None = None) -> None:
+        """Change what is not so yet."""
+        with self._book.file.transaction() as db:
+            db.execute(
+                f"UPDATE hosts SET {mark}, changed_at = ?2 WHERE name = ?3 AND ({unless})",
+                (text, self._book.now(), self._looks.name(host)),
+            )
+
+
+def _forget(conn: Any, moved: Sequence[str]) -> list[str]:
+    """Those that run."""
+    return [server_id for server_id in moved if tasks.undefine_domain(conn, server_id)]
+
+
+def _service(row: sqlite3.Row, answering: Any) -> Service:
+    last = max(row["seen_at"] or 0.0, row["changed_at"] or 0.0)
+    up = row["name"] in answering and not row["forced_down"]
+    return Service(
+        host=row["name"],
+        state="up" if up else "down",
+        enabled=bool(row["enabled"]),
+        disabled_reason=row["disabled_reason"],
+        forced_down=bool(row["forced_down"]),
+        updated_at=datetime.fromtimestamp(last, UTC) if last else None,
+    )
+
+
+class LibvirtCloud:
+    """A `Cloud` on the libvirt of a few hosts; safe from many threads, and from several processes
+    of one machine. Nothing is asked of a host before the first call."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.call_timeout_s = settings.call_timeout_s
+        self._file = File(settings.state)
+        names = [one.name for one in settings.hosts]
+        self._looks = HostPoller(settings, GuestRegistry(self._file, clock, names))
+        deeds, rooms = DomainTasks(self._looks), Rooms(self._looks)
+        servers = LibvirtServers(deeds, rooms)
+        self.hosts: ports.Hosts = LibvirtHosts(self._looks)
+        self.servers: ports.Servers = servers
+        self.moves: ports.Moves = LibvirtMoves(deeds, servers, rooms)
+        self.services: ports.Services = LibvirtServices(self._looks)
+        self.pools: ports.Pools = NoPools()
+        self.flavors: ports.Flavors = NoFlavors()
+        self.slots: ports.Slots = NoSlots()
+        self.addresses: ports.Addresses = NoAddresses()
+        self.volumes: ports.Volumes = NoVolumes()
+
+    def close(self) -> None:
+        """What is under way goes on in the hosts; the next manager finds out how it ended."""
+        self._looks.close()
+        self._file.close()

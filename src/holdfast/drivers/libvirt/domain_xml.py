@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a domain's XML says about a guest: whose it is, and what its disks are called.
+
+Nova writes project and flavor. Who has no Nova, or wants to say more, writes an element of ours,
+whose attributes count before Nova's:
+
+    <metadata>
+      <holdfast:guest xmlns:holdfast="urn:holdfast:guest" ha="no" project="batch" flavor="large"/>
+    </metadata>
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.ports.metrics import Disk, Facts, Nic
+
+OURS: Final = "{urn:holdfast:guest}guest"
+#: So begin the extra specs of a flavor that are for us; Nova writes them too.
+SPEC: Final = "holdfast:"
+MOST_BYTES: Final = 2**20
+LONGEST: Final = 255
+#: What its owner wants for it, yes or no.
+_WISHES: Final = ("ha", "heartbeat")
+_SPECS: Final = tuple(f"{SPEC}{name}" for name in _WISHES)
+_YES: Final = ("yes", "true", "on", "1")
+_NO: Final = ("no", "false", "off", "0")
+
+
+@dataclass(frozen=True)
+class GuestDisk:
+    name: str  # vda
+    path: str  # its source
+
+
+@dataclass(frozen=True)
+class GuestFacts:
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    disks: Mapping[str, GuestDisk] = field(default_factory=dict)  # by alias
+
+
+def read_facts(text: str) -> GuestFacts:
+    """Nothing is known of a guest whose XML cannot be read, which is no reason to overlook it."""
+    root = tree(text)
+    return GuestFacts() if root is None else facts_of(root)
+
+
+def tree(text: str) -> ET.Element | None:
+    """The XML, if it is one that can be read without harm."""
+    if len(text) > MOST_BYTES or "<!DOCTYPE" in text:
+        return None
+    try:
+        return ET.fromstring(text)
+    except ET.ParseError:
+        return None
+
+
+def facts_of(root: ET.Element) -> GuestFacts:
+    metadata = {**dict(_settings(root)), **dict(_nova(root)), **dict(_ours(root))}
+    metadata |= {name: _yes_no(metadata.get(name, "")) for name in _WISHES}
+    kept = {name: value[:LONGEST] for name, value in metadata.items() if value}
+    return GuestFacts(kept, dict(_disks(root)))
+
+
+def _settings(root: ET.Element) -> Iterator[tuple[str, str]]:
+    yield "on_crash", root.findtext("on_crash", "")
+    watchdog = root.find("devices/watchdog")
+    if watchdog is not None:
+        yield "watchdog", watchdog.get("action", "reset")
+
+
+def _nova(root: ET.Element) -> Iterator[tuple[str, str]]:
+    """Whatever version its namespace has."""
+    for element in root.iterfind("metadata//*"):
+        space, _, tag = element.tag.rpartition("}")
+        if not space.startswith("{http://openstack.org/xmlns/libvirt/nova/"):
+            continue
+        if tag == "project":
+            yield "project", element.get("uuid", "")
+            yield "project_name", element.text or ""
+        elif tag == "flavor":
+            yield "flavor", element.get("name", "")
+        elif tag == "extraSpec" and element.get("name") in _SPECS:
+            yield element.get("name", "").removeprefix(SPEC), element.text or ""
+
+
+def _ours(root: ET.Element) -> Iterator[tuple[str, str]]:
+    ours = root.find(f"metadata/{OURS}")
+    if ours is not None:
+        for name in ("project", "project_name", "flavor", *_WISHES):
+            if ours.get(name):
+                yield name, ours.get(name, "")
+
+
+def _yes_no(text: str) -> str:
+    word = text.strip().lower()
+    return "yes" if word in _YES else "no" if word in _NO else ""
+
+
+def _disks(root: ET.Element) -> Iterator[tuple[str, GuestDisk]]:
+    for disk in root.iterfind("devices/disk"):
+        alias, target, source = disk.find("alias"), disk.find("target"), disk.find("source")
+        if alias is None or target is None:
+            continue
+        where = source.attrib if source is not None else {}
+        path = where.get("file") or where.get("dev") or where.get("name") or ""
+        yield alias.get("name", ""), GuestDisk(target.get("dev", ""), path)
+
+
+# libvirt's numbers as words. Written out, so that a word does not change with the library's age;
+# a number that is not known yet is its own word.
+
+
+LIFECYCLE: Final = (
+    "defined",
+    "undefined",
+    "started",
+    "suspended",
+    "resumed",
+    "stopped",
+    "shutdown",
+    "pmsuspended",
+    "crashed",
+)
+_LIFECYCLE_REASONS: Final = {
+    "defined": ("added", "updated", "renamed", "from_snapshot"),
+    "undefined": ("removed", "renamed"),
+    "started": ("booted", "migrated", "restored", "from_snapshot", "wakeup"),
+    "suspended": (
+        "paused",
+        "migrated",
+        "ioerror",
+        "watchdog",
+        "restored",
+        "from_snapshot",
+        "api_error",
+        "postcopy",
+        "postcopy_failed",
+    ),
+    "resumed": ("unpaused", "migrated", "from_snapshot", "postcopy", "postcopy_failed"),
+    "stopped": (
+        "shutdown",
+        "destroyed",
+        "crashed",
+        "migrated",
+        "saved",
+        "failed",
+        "from_snapshot",
+    ),
+    "shutdown": ("finished", "guest", "host"),
+    "pmsuspended": ("memory", "disk"),
+    "crashed": ("panicked", "crashloaded"),
+}
+WATCHDOG: Final = ("none", "pause", "reset", "poweroff", "shutdown", "debug", "inject-nmi")
+IO_ERROR: Final = ("none", "pause", "report")
+#: By number, the worst first; as the event has them.
+DISK_ERROR: Final = {1: "", 2: "enospc"}
+AGENT: Final = ("unknown", "connected", "disconnected")
+AGENT_REASON: Final = ("unknown", "domain_started", "channel")
+MEMORY_RECIPIENT: Final = ("hypervisor", "guest")
+MEMORY_ACTION: Final = ("ignore", "inject", "fatal", "reset")
+BLOCK_JOB: Final = ("completed", "failed", "canceled", "ready")
+BLOCK_JOB_KIND: Final = ("unknown", "pull", "copy", "commit", "active-commit", "backup")
+STATE: Final = (
+    "nostate",
+    "running",
+    "blocked",
+    "paused",
+    "shutdown",
+    "shutoff",
+    "crashed",
+    "pmsuspended",
+)
+_STATE_REASONS: Final = {
+    "running": (
+        "unknown",
+        "booted",
+        "migrated",
+        "restored",
+        "from_snapshot",
+        "unpaused",
+        "migration_canceled",
+        "save_canceled",
+        "wakeup",
+        "crashed",
+        "postcopy",
+        "postcopy_failed",
+    ),
+    "paused": (
+        "unknown",
+        "user",
+        "migration",
+        "save",
+        "dump",
+        "ioerror",
+        "watchdog",
+        "from_snapshot",
+        "shutting_down",
+        "snapshot",
+        "crashed",
+        "starting_up",
+        "postcopy",
+        "postcopy_failed",
+        "api_error",
+    ),
+    "shutoff": (
+        "unknown",
+        "shutdown",
+        "destroyed",
+        "crashed",
+        "migrated",
+        "saved",
+        "failed",
+        "from_snapshot",
+        "daemon",
+    ),
+    "crashed": ("unknown", "panicked"),
+}
+
+
+def word(words: Sequence[str], number: int) -> str:
+    return words[number] if 0 <= number < len(words) else str(number)
+
+
+def lifecycle(event: int, detail: int) -> tuple[str, str]:
+    """stopped, failed"""
+    what = word(LIFECYCLE, event)
+    return what, word(_LIFECYCLE_REASONS.get(what, ()), detail)
+
+
+def state(number: int, reason: int) -> tuple[str, str]:
+    """paused, ioerror"""
+    what = word(STATE, number)
+    return what, word(_STATE_REASONS.get(what, ()), reason)
+
+
+# What a domain's XML says of a guest that its numbers are measured by: whose it is, how large,
+# what its disks and interfaces are called elsewhere, and what its owner may use.
+#
+# The limits libvirt itself enforces are contracts, and so is what an element or an extra spec of
+# ours
+# says, for where somebody else enforces them, or nobody does:
+#
+#     <holdfast:guest xmlns:holdfast="urn:holdfast:guest" bandwidth_mbps="5000"/>
+#     openstack flavor set large --property holdfast:bandwidth_mbps=5000
+
+
+BANDWIDTH: Final = "bandwidth_mbps"
+#: libvirt counts bandwidth in kilobytes per second, contracts are in bits per second.
+KILOBYTE_BITS: Final = 8000.0
+_NOVA: Final = "{http://openstack.org/xmlns/libvirt/nova/"
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UNITS: Final = {"b": 1, "bytes": 1, "KB": 1000, "k": 1024, "KiB": 1024, "MB": 10**6}
+_UNITS_MORE: Final = {"M": 2**20, "MiB": 2**20, "GB": 10**9, "G": 2**30, "GiB": 2**30}
+_TUNES: Final = {
+    "total_iops_sec": "iops",
+    "read_iops_sec": "rd_iops",
+    "write_iops_sec": "wr_iops",
+    "total_bytes_sec": "bytes_per_s",
+    "read_bytes_sec": "rd_bytes_per_s",
+    "write_bytes_sec": "wr_bytes_per_s",
+}
+
+
+def read_metric_facts(text: str) -> Facts | None:
+    """None if it cannot be read."""
+    root = tree(text)
+    return None if root is None else metric_facts_of(root)
+
+
+def metric_facts_of(root: ET.Element) -> Facts:
+    about = facts_of(root).metadata
+    nova = dict(_facts_nova(root))
+    most_kib = _kib(root.find("memory"))
+    return Facts(
+        uuid=root.findtext("uuid", ""),
+        name=root.findtext("name", ""),
+        project=about.get("project", ""),
+        project_name=about.get("project_name", ""),
+        flavor=about.get("flavor", ""),
+        vcpus=_vcpus(root),
+        memory_kib=most_kib,
+        balloon_kib=_kib(root.find("currentMemory")) or most_kib,
+        disk_bytes=_disk_bytes(nova),
+        disks=tuple(_facts_disks(root)),
+        nics=tuple(_nics(root, nova)),
+        tells_memory=_tells_memory(root),
+    )
+
+
+def _vcpus(root: ET.Element) -> int:
+    element = root.find("vcpu")
+    if element is None:
+        return 1
+    return max(1, _number(element.get("current") or element.text))
+
+
+def _kib(element: ET.Element | None) -> int:
+    if element is None:
+        return 0
+    unit = element.get("unit", "KiB")
+    return _number(element.text) * (_UNITS | _UNITS_MORE).get(unit, 1024) // 1024
+
+
+def _tells_memory(root: ET.Element) -> bool:
+    element = root.find("devices/memballoon")
+    if element is None or element.get("model") == "none":
+        return False
+    stats = element.find("stats")
+    return stats is not None and _number(stats.get("period")) > 0
+
+
+def _facts_disks(root: ET.Element) -> Iterator[Disk]:
+    for element in root.iterfind("devices/disk"):
+        target, source = element.find("target"), element.find("source")
+        if target is None or element.get("device") in ("cdrom", "floppy"):
+            continue
+        where = source.attrib if source is not None else {}
+        path = where.get("file") or where.get("dev") or where.get("name") or ""
+        serial = element.findtext("serial", "").strip()
+        volume = serial if _UUID.fullmatch(serial) else ""
+        yield Disk(target.get("dev", ""), path, volume, dict(_tunes(element)))
+
+
+def _tunes(disk: ET.Element) -> Iterator[tuple[str, float]]:
+    for element in disk.iterfind("iotune/*"):
+        limit = _number(element.text)
+        if element.tag in _TUNES and limit:
+            yield _TUNES[element.tag], float(limit)
+
+
+def _nics(root: ET.Element, nova: dict[str, str]) -> Iterator[Nic]:
+    ours = root.find(f"metadata/{OURS}")
+    said = (ours.get(BANDWIDTH) if ours is not None else None) or nova.get(BANDWIDTH)
+    everywhere = _number(said) * 1e6
+    ports = nova.get("ports", "").split()
+    for element in root.iterfind("devices/interface"):
+        target, mac = element.find("target"), element.find("mac")
+        ifname = target.get("dev", "") if target is not None else ""
+        contracts = {"rx_bps": everywhere, "tx_bps": everywhere} if everywhere else {}
+        contracts |= dict(_bandwidths(element))
+        address = mac.get("address", "") if mac is not None else ""
+        swapped = element.get("type") != "direct"
+        yield Nic(ifname, address, _port(element, ifname, ports), swapped, contracts)
+
+
+def _bandwidths(nic: ET.Element) -> Iterator[tuple[str, float]]:
+    """What the guest receives is inbound."""
+    for way, name in (("inbound", "rx_bps"), ("outbound", "tx_bps")):
+        element = nic.find(f"bandwidth/{way}")
+        if element is not None and _number(element.get("average")):
+            yield name, _number(element.get("average")) * KILOBYTE_BITS
+
+
+def _port(nic: ET.Element, ifname: str, ports: list[str]) -> str:
+    """Of Open vSwitch it is said; else Neutron's taps carry the first letters of it."""
+    said = nic.find("virtualport/parameters")
+    if said is not None and said.get("interfaceid"):
+        return said.get("interfaceid", "")
+    begins = ifname[3:] if ifname.startswith(("tap", "vhu")) else ""
+    return next((port for port in ports if begins and port.startswith(begins)), "")
+
+
+def _facts_nova(root: ET.Element) -> Iterator[tuple[str, str]]:
+    """Whatever version its namespace has."""
+    ports = []
+    for element in root.iterfind("metadata//*"):
+        space, _, tag = element.tag.rpartition("}")
+        if not space.startswith(_NOVA):
+            continue
+        if tag in ("disk", "swap", "ephemeral"):
+            yield tag, element.text or ""
+        elif tag == "port":
+            ports.append(element.get("uuid", ""))
+        elif tag == "extraSpec" and element.get("name") == f"{SPEC}{BANDWIDTH}":
+            yield BANDWIDTH, element.text or ""
+    yield "ports", " ".join(ports)
+
+
+def _disk_bytes(nova: dict[str, str]) -> int | None:
+    """Nova writes disks in GiB, swap in MiB."""
+    if "disk" not in nova:
+        return None
+    large = _number(nova["disk"]) + _number(nova.get("ephemeral"))
+    return large * 2**30 + _number(nova.get("swap")) * 2**20
+
+
+def _number(text: str | None) -> int:
+    word = (text or "").strip()
+    return int(word) if word.isdecimal() else 0

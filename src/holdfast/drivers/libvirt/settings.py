@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What [libvirt] says: the hosts, and how guests are treated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.hostmonitor.matrix import Problem
+from holdfast.model.errors import DriverError
+from holdfast.model.host import normalise, same
+from holdfast.runtime.documents import Map, Node, Scalar, decoded, read
+
+PORT = "libvirt"
+_KNOWN = ("uri", "rack", "zone")
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str
+    uri: str
+    rack: str = ""
+    zone: str = ""
+
+
+@dataclass(frozen=True)
+class Settings:
+    hosts: tuple[Host, ...]
+    state: str
+    shared: tuple[str, ...] = ()
+    ram_ratio: float = 1.0
+    call_timeout_s: float = 10.0
+    action_timeout_s: float = 120.0
+
+    @property
+    def look_timeout_s(self) -> float:
+        """What one host may take to say how things are; others do not wait for it any longer."""
+        return min(3.0, self.call_timeout_s / 3)
+
+
+def load(conf: Any) -> Settings:
+    """DriverError, which says what to write, for what cannot be."""
+    own = conf.libvirt
+    hosts = [Host(normalise(name), uri.strip()) for name, uri in own.hosts.items()]
+    if own.hosts_file:
+        hosts += _of_file(own.hosts_file)
+    if not hosts:
+        raise wrong("there are no hosts: set [libvirt] hosts or hosts_file")
+    _check(hosts)
+    return Settings(
+        hosts=tuple(sorted(hosts, key=lambda one: one.name)),
+        state=own.state,
+        shared=tuple(own.shared),
+        ram_ratio=own.ram_ratio,
+        call_timeout_s=conf.cloud.call_timeout_s,
+        action_timeout_s=own.action_timeout_s,
+    )
+
+
+def wrong(message: str) -> DriverError:
+    return DriverError(PORT, message, retryable=False)
+
+
+def _check(hosts: Sequence[Host]) -> None:
+    for number, one in enumerate(hosts):
+        if not one.name or ":" not in one.uri:
+            raise wrong(
+                f"host {one.name!r}: {one.uri!r} is no URI, as qemu+ssh://root@kvm-1/system"
+            )
+        for other in hosts[:number]:
+            if same(one.name, other.name):
+                raise wrong(f"host {one.name} is there twice: give each host one name and URI")
+            if one.uri == other.uri:
+                raise wrong(
+                    f"{one.name} and {other.name} have the same URI {one.uri}: which is it?"
+                )
+
+
+def _of_file(path: str) -> list[Host]:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise wrong(f"[libvirt] hosts_file {path} cannot be read: {error.strerror}") from error
+    problems: list[Problem] = []
+    root = read(decoded(data, problems), problems)
+    found = _hosts(root, problems) if not problems else []
+    if problems:
+        raise wrong(f"[libvirt] hosts_file {path}: " + "; ".join(str(one) for one in problems))
+    return found
+
+
+def _hosts(root: Node | None, problems: list[Problem]) -> list[Host]:
+    if not isinstance(root, Map):
+        problems.append(Problem(root.line if root else 1, "write a mapping: `kvm-1: {uri: …}`"))
+        return []
+    found = []
+    for name, node in root.pairs:
+        said = {"uri": node.text} if isinstance(node, Scalar) else _words(node, problems)
+        for strange in said.keys() - set(_KNOWN):
+            text = f"{strange} means nothing here: {', '.join(_KNOWN)} do"
+            problems.append(Problem(node.line, text))
+        if not said.get("uri"):
+            problems.append(Problem(node.line, f"host {name.text} has no uri"))
+        known = {key: said[key] for key in _KNOWN if key in said}
+        found.append(Host(normalise(name.text), **{"uri": "", **known}))
+    return found
+
+
+def _words(node: Node, problems: list[Problem]) -> Mapping[str, str]:
+    if not isinstance(node, Map):
+        problems.append(Problem(node.line, "write a URI, or {uri: …, rack: …, zone: …}"))
+        return {}
+    found = {}
+    for key, value in node.pairs:
+        if isinstance(value, Scalar):
+            found[key.text] = value.text
+        else:
+            problems.append(Problem(value.line, f"{key.text} must be a word"))
+    return found

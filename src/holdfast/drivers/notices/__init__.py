@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Where news comes from: Nova's notifications on RabbitMQ."""

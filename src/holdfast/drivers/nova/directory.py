@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Nova calls a host: its service, its hypervisors and their names, found by any of its names.
+
+Nova addresses services by `host` and hypervisors by `hypervisor_hostname`, and wants each letter
+right; people and agents say `cmp-7` or `cmp-7.example.org`. What was found is remembered: these are
+names, they change when a host is deleted and made anew, and then `forget` is called.
+"""
+
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from openstack.exceptions import BadRequestException, NotFoundException
+
+from holdfast.drivers.nova.session import BASE, Edge, answer, pages
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.host import normalise, same, short
+from holdfast.ports.cloud import Service
+
+#: Ids of services are uuids from 2.53 on; below 2.69 a service whose cell is away is not in the
+#: list, from there on it is in it without a state, which could be taken for "down".
+SERVICES = "2.53"
+MOST = 20_000
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One compute service. Only bare metal has more than one hypervisor behind it."""
+
+    service_host: str
+    hypervisors: tuple[str, ...] = ()  # uuids; they are the ids of the resource providers too
+
+
+class Directory:
+    def __init__(self) -> None:
+        self._known: dict[str, Entry] = {}
+        self._lock = threading.Lock()
+
+    def find(self, cloud: Any, name: str) -> Entry:
+        """The host of that name, short or full, or of that hypervisor uuid; NotFound, or Conflict
+        if it could be several."""
+        key = normalise(name)
+        with self._lock:
+            if key in self._known:
+                return self._known[key]
+        found = hypervisors_of(cloud, name)
+        entry = Entry(found[0]["service"]["host"], tuple(one["id"] for one in found))
+        with self._lock:
+            if len(self._known) >= MOST:
+                self._known.clear()
+            self._known[key] = entry
+        return entry
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self._known.pop(normalise(name), None)
+
+
+def hypervisors(cloud: Any) -> Iterator[dict[str, Any]]:
+    """All hypervisors in full. Until a page is empty: Nova leaves out some whose service is gone
+    *after* it cut the page, and then does not say that there are more.
+
+    At 2.79 sizes and cpu_info are in the answer; from 2.88 on they are not.
+    """
+    return pages(
+        cloud.compute, "/os-hypervisors/detail", "hypervisors", microversion=BASE, until_empty=True
+    )
+
+
+def services(cloud: Any, host: str | None = None) -> list[dict[str, Any]]:
+    """The compute services; this list has no pages in Nova."""
+    asked = {"binary": "nova-compute", **({"host": host} if host else {})}
+    body = answer(cloud.compute.get("/os-services", params=asked, microversion=SERVICES))
+    return list(body["services"])
+
+
+def hypervisors_of(cloud: Any, name: str) -> list[dict[str, Any]]:
+    """The hypervisors, in full, of the host that `name` means; NotFound, Conflict.
+
+    Nova is asked for names that look like it. Only if there is none are all hosts listed: it takes
+    a large cloud seconds to do that.
+    """
+    for some in (_alike, lambda cloud, _name: list(hypervisors(cloud))):
+        try:
+            return pick(some(cloud, name), name)
+        except NotFound as nothing:
+            unknown = nothing
+    raise unknown
+
+
+def _alike(cloud: Any, name: str) -> list[dict[str, Any]]:
+    asked = {"hypervisor_hostname_pattern": short(name)}
+    try:
+        if _UUID.fullmatch(name):
+            found = answer(cloud.compute.get(f"/os-hypervisors/{name}", microversion=BASE))
+            return [found["hypervisor"]]
+        path = "/os-hypervisors/detail"
+        body = answer(cloud.compute.get(path, params=asked, microversion=BASE))
+    except NotFoundException:
+        return []
+    return list(body["hypervisors"])
+
+
+def pick(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The hypervisors that `name` means; Conflict if they belong to several services."""
+    exact = [h for h in found if name in (h["id"], h["hypervisor_hostname"], h["service"]["host"])]
+    chosen = exact or [
+        h for h in found if same(h["hypervisor_hostname"], name) or same(h["service"]["host"], name)
+    ]
+    hosts = sorted({h["service"]["host"] for h in chosen})
+    if len(hosts) > 1:
+        raise Conflict(f"{name} could be any of {', '.join(hosts)}; give the full name")
+    if not chosen:
+        raise NotFound(f"Nova has no host {name}")
+    return chosen
+
+
+# The Nova side of the Services port: the nova-compute of each host.
+#
+# To disable a service whose compute is dead takes nova-api as long as it waits for that compute
+# (`rpc_response_timeout`, a minute), unless the service looks down: our call ends before that
+# with a
+# retryable error although the service is disabled. Force it down first.
+#
+# The scheduler goes by a mark in Placement that the compute itself sets and takes away when told.
+# One that looked down when it was enabled was not told, and one that was dead when it was
+# disabled
+# may hear of that only when it is back: until its next periodic look (a minute) no server comes.
+# So
+# enable last, after un-forcing, when the service looks up.
+
+
+LONGEST_REASON = 255
+
+
+class NovaServices:
+    def __init__(self, edge: Edge, directory: Directory) -> None:
+        self._edge = edge
+        self._directory = directory
+
+    def list(self) -> Sequence[Service]:
+        with self._edge.call("services.list") as cloud:
+            found = [_service(one) for one in services(cloud)]
+        return sorted(found, key=lambda service: service.host)
+
+    def disable(self, host: str, reason: str) -> None:
+        wanted: dict[str, Any] = {"status": "disabled"}
+        if reason:
+            wanted["disabled_reason"] = reason[:LONGEST_REASON]
+        self._update("services.disable", host, wanted)
+
+    def enable(self, host: str) -> None:
+        self._update("services.enable", host, {"status": "enabled"})
+
+    def force_down(self, host: str) -> None:
+        self._update("services.force_down", host, {"forced_down": True})
+
+    def unforce(self, host: str) -> None:
+        self._update("services.unforce", host, {"forced_down": False})
+
+    def _update(self, what: str, host: str, wanted: Mapping[str, Any]) -> None:
+        """Change what is not so yet: Nova answers 400 to a wish that is already true."""
+        with self._edge.call(what, host) as cloud:
+            service = self._own(cloud, host)
+            if _is(service, wanted):
+                return
+            path = f"/os-services/{service['id']}"
+            try:
+                answer(cloud.compute.put(path, json=dict(wanted), microversion=SERVICES))
+            except BadRequestException as refused:
+                if _is(self._own(cloud, host), wanted):  # somebody else was faster
+                    return
+                raise Conflict(f"{what} {host}: {refused.details}") from refused
+
+    def _own(self, cloud: Any, host: str) -> dict[str, Any]:
+        found = services(cloud, host)
+        if not found:
+            found = services(cloud, self._directory.find(cloud, host).service_host)
+        if not found:
+            self._directory.forget(host)
+            raise NotFound(f"Nova has no compute service on {host}")
+        return found[0]
+
+
+def _is(service: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(service.get(name) == value for name, value in wanted.items())
+
+
+def _service(one: Mapping[str, Any]) -> Service:
+    return Service(
+        host=one["host"],
+        state=one["state"],
+        enabled=one["status"] == "enabled",
+        disabled_reason=one["disabled_reason"] or "",
+        forced_down=one["forced_down"],
+        updated_at=moment(one["updated_at"]),
+    )
+
+
+def moment(text: str | None) -> datetime | None:
+    """Nova's times are UTC, whether they say so or not."""
+    if not text:
+        return None
+    read = datetime.fromisoformat(text)
+    return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Nova side of the Pools port: host aggregates, never with an availability zone.
+
+What is in Nova's database and what the scheduler knows are two things: `nova-api` writes first and
+tells afterwards, and a broker that is away then loses the telling. So no change here counts as made
+before the aggregate was told again as it stands (see `fanout`), also when the change was there
+already. The cheapest call that tells is a metadata write with nothing in it.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from openstack.exceptions import BadRequestException, ConflictException, NotFoundException
+
+from holdfast.drivers.nova.directory import Directory
+from holdfast.drivers.nova.session import BASE, Edge, answer, failed
+from holdfast.model.errors import Conflict, InvalidInput
+from holdfast.ports.cloud import Pool
+
+# Telling the scheduler: many callers, few messages.
+#
+# A nova-scheduler learns of an aggregate's change by one message, which holds the members as the
+# API
+# read them *before* the change plus that change. Two changes at once each miss the other, and the
+# later message wins: in the scheduler's memory a member is gone, until it restarts. So whoever
+# changed something has the aggregate told again, as it is now, and those who come together share
+# it.
+
+
+@dataclass
+class _Round:
+    users: int = 0
+    begun: int = 0
+    done: int = 0
+    running: bool = False
+    turn: threading.Condition = field(default_factory=threading.Condition)
+
+
+class Fanout:
+    """Per subject: after `tell` returns, a telling that began after it was called has ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rounds: dict[str, _Round] = {}
+
+    def tell(self, subject: str, telling: Callable[[], None], patience_s: float) -> bool:
+        """Run `telling`, or let somebody else's run do; False if there was no time for either."""
+        with self._round(subject) as shared:
+            with shared.turn:
+                mine = shared.begun + 1  # one that runs already may have read before our change
+
+                def ready() -> bool:
+                    return shared.done >= mine or not shared.running
+
+                if not shared.turn.wait_for(ready, max(0.0, patience_s)):
+                    return False
+                if shared.done >= mine:
+                    return True
+                shared.running = True
+                shared.begun += 1
+                number = shared.begun
+            told = False
+            try:
+                telling()
+                told = True
+            finally:
+                with shared.turn:
+                    shared.running = False
+                    if told:
+                        shared.done = number
+                    shared.turn.notify_all()
+            return True
+
+    @contextlib.contextmanager
+    def _round(self, subject: str) -> Iterator[_Round]:
+        with self._lock:
+            shared = self._rounds.setdefault(subject, _Round())
+            shared.users += 1
+        try:
+            yield shared
+        finally:
+            with self._lock:
+                shared.users -= 1
+                if not shared.users:
+                    del self._rounds[subject]
+
+
+ZONE = "availability_zone"
+
+
+class NovaPools:
+    def __init__(self, edge: Edge, directory: Directory) -> None:
+        self._edge = edge
+        self._directory = directory
+        self._fanout = Fanout()
+
+    def list(self) -> Sequence[Pool]:
+        with self._edge.call("pools.list") as cloud:
+            return _all(cloud)
+
+    def find(self, name: str) -> Pool | None:
+        with self._edge.call("pools.find", name) as cloud:
+            return next((pool for pool in _all(cloud) if pool.name == name), None)
+
+    def create(self, name: str, metadata: Mapping[str, str]) -> Pool:
+        """Two calls in Nova: who dies between them leaves a pool without metadata."""
+        _no_zone(metadata)
+        with self._edge.call("pools.create", name) as cloud:
+            body = {"aggregate": {"name": name}}
+            made = answer(cloud.compute.post("/os-aggregates", json=body, microversion=BASE))
+            pool_id = str(made["aggregate"]["id"])
+            return _pool(_act(cloud, pool_id, "set_metadata", metadata=dict(metadata)))
+
+    def set_metadata(self, pool_id: str, metadata: Mapping[str, str]) -> None:
+        """Nova merges, and takes None for "away": keys that are not wanted any more are named."""
+        _no_zone(metadata)
+        with self._edge.call("pools.set_metadata", pool_id) as cloud:
+            old = _show(cloud, pool_id).metadata
+            gone = {key: None for key in old if key not in metadata and key != ZONE}
+            _act(cloud, pool_id, "set_metadata", metadata={**gone, **metadata})
+            self._tell(cloud, pool_id)
+
+    def tell(self, pool_id: str) -> None:
+        with self._edge.call("pools.tell", pool_id) as cloud:
+            self._tell(cloud, pool_id)
+
+    def add_host(self, pool_id: str, host: str) -> None:
+        with self._edge.call("pools.add_host", f"{pool_id}/{host}") as cloud:
+            try:
+                self._change(cloud, pool_id, "add_host", host)
+            except ConflictException:
+                own = self._directory.find(cloud, host).service_host
+                if own not in _show(cloud, pool_id).hosts:
+                    raise  # its zone, most likely: the pool has one, and it should have none
+            self._tell(cloud, pool_id)
+
+    def remove_host(self, pool_id: str, host: str) -> None:
+        with self._edge.call("pools.remove_host", f"{pool_id}/{host}") as cloud:
+            try:
+                self._change(cloud, pool_id, "remove_host", host)
+            except NotFoundException:
+                own = self._directory.find(cloud, host).service_host
+                try:
+                    left = own not in _show(cloud, pool_id).hosts
+                except NotFoundException:
+                    return  # the pool is gone, and so is every member of it
+                if not left:
+                    raise
+            except ConflictException as busy:  # Placement changed under Nova's hands, four times
+                raise failed(
+                    f"pool {pool_id}: {host} cannot leave now: {busy.details}", retryable=True
+                ) from busy
+            self._tell(cloud, pool_id)
+
+    def delete(self, pool_id: str) -> None:
+        with self._edge.call("pools.delete", pool_id) as cloud:
+            try:
+                answer(cloud.compute.delete(_path(pool_id), microversion=BASE))
+            except NotFoundException:
+                return
+            except BadRequestException as refused:
+                sentence = f"pool {pool_id}: {refused.details} Take its hosts out first"
+                raise Conflict(sentence) from refused
+
+    def _change(self, cloud: Any, pool_id: str, verb: str, host: str) -> None:
+        """Add or remove by the name given; if Nova knows no such name, by its own."""
+        try:
+            _act(cloud, pool_id, verb, host=host)
+        except NotFoundException:
+            own = self._directory.find(cloud, host).service_host
+            if own == host:
+                raise
+            _act(cloud, pool_id, verb, host=own)
+
+    def _tell(self, cloud: Any, pool_id: str) -> None:
+        def again() -> None:
+            _act(cloud, pool_id, "set_metadata", metadata={})
+
+        if not self._fanout.tell(pool_id, again, self._edge.time_left()):
+            raise failed(f"pool {pool_id}: changed, but not told in time", retryable=True)
+
+
+def _path(pool_id: str) -> str:
+    """What is no number is no pool's id; Nova would call it a bad request."""
+    known = pool_id.isdecimal() and str(int(pool_id)) == pool_id
+    return f"/os-aggregates/{pool_id if known else 0}"
+
+
+def _act(cloud: Any, pool_id: str, verb: str, **details: Any) -> dict[str, Any]:
+    path = f"{_path(pool_id)}/action"
+    made = answer(cloud.compute.post(path, json={verb: details}, microversion=BASE))
+    return dict(made["aggregate"])
+
+
+def _show(cloud: Any, pool_id: str) -> Pool:
+    found = answer(cloud.compute.get(_path(pool_id), microversion=BASE))
+    return _pool(found["aggregate"])
+
+
+def _all(cloud: Any) -> list[Pool]:
+    """All pools; this list has no pages in Nova, and no filter."""
+    body = answer(cloud.compute.get("/os-aggregates", microversion=BASE))
+    return [_pool(one) for one in body["aggregates"]]
+
+
+def _pool(one: Mapping[str, Any]) -> Pool:
+    return Pool(
+        id=str(one["id"]),
+        name=one["name"],
+        hosts=tuple(sorted(one["hosts"])),
+        metadata=dict(one["metadata"]),
+    )
+
+
+def _no_zone(metadata: Mapping[str, str]) -> None:
+    if ZONE in metadata:
+        raise InvalidInput(
+            f"{ZONE} is no metadata of a pool: Nova would not let hosts with servers in or out"
+        )

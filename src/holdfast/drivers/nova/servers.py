@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Nova side of the Servers port.
+
+The status is Nova's `vm_state` by its public name, so that a server that is being rebuilt, say,
+keeps the status it had and says `rebuilding` as its task, here as in the simulated cloud. Locks
+stop users, not us: we are admin.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from openstack.exceptions import BadRequestException, NotFoundException
+
+from holdfast.drivers.nova.directory import Directory, moment, services
+from holdfast.drivers.nova.session import BASE, Edge, answer, failed, pages, supports
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.nova.admission import is_preemptible
+from holdfast.ports.cloud import Migration, Server
+
+#: From here on a shelved server can be sent to a named host.
+UNSHELVE_TO_HOST = "2.91"
+#: Allocations of one provider; consumers are all we read, and those are there since the first.
+PLACEMENT = "1.20"
+LONGEST_REASON = 255
+#: Properties of an image that we made: the server it was made from, which Nova itself notes only if
+#: no volume is the server's disk; the project it was given to.
+MADE_FROM = "holdfast_from"
+HANDED = "holdfast_for"
+
+#: Nova's number for a guest that has power.
+POWERED = 1
+STATUS = {
+    "active": "ACTIVE",
+    "building": "BUILD",
+    "stopped": "SHUTOFF",
+    "paused": "PAUSED",
+    "suspended": "SUSPENDED",
+    "rescued": "RESCUE",
+    "resized": "VERIFY_RESIZE",
+    "error": "ERROR",
+    "shelved": "SHELVED",
+    "shelved_offloaded": "SHELVED_OFFLOADED",
+    "soft-delete": "SOFT_DELETED",
+    "deleted": "DELETED",
+}
+
+
+class NovaServers:
+    def __init__(self, edge: Edge, directory: Directory) -> None:
+        self._edge = edge
+        self._directory = directory
+
+    def list(self, *, host: str | None = None, project_id: str | None = None) -> Sequence[Server]:
+        asked: dict[str, Any] = {"all_tenants": "1"}
+        if project_id is not None:
+            asked["project_id"] = project_id
+        with self._edge.call("servers.list", host or "") as cloud:
+            if host is None:
+                return _listed(cloud, asked)
+            coming = self._consumers(cloud, host)
+            own = self._directory.find(cloud, host).service_host
+            listed = _listed(cloud, {**asked, "host": own})
+            found = {server.id: server for server in listed if server.host}
+            for server_id in coming - found.keys():
+                server = _on_its_way(cloud, server_id, own)
+                if server is not None and project_id in (None, server.project_id):
+                    found[server_id] = server
+            return list(found.values())
+
+    def show(self, server_id: str) -> Server:
+        with self._edge.call("servers.show", server_id) as cloud:
+            return show(cloud, server_id)
+
+    def delete(self, server_id: str) -> None:
+        """For good and at once, also where Nova would keep deleted servers for a while. A second
+        one does nothing, unless the host has been found dead meanwhile: then it is what helps."""
+        with self._edge.call("servers.delete", server_id) as cloud:
+            try:
+                act(cloud, server_id, "forceDelete")
+            except NotFoundException:
+                return
+
+    def stop(self, server_id: str) -> None:
+        self._act("servers.stop", server_id, "os-stop")
+
+    def start(self, server_id: str) -> None:
+        self._act("servers.start", server_id, "os-start")
+
+    def suspend(self, server_id: str) -> None:
+        self._act("servers.suspend", server_id, "suspend")
+
+    def shelve(self, server_id: str) -> None:
+        self._act("servers.shelve", server_id, "shelve")
+
+    def unshelve(self, server_id: str, host: str | None = None) -> None:
+        with self._edge.call("servers.unshelve", server_id) as cloud:
+            if host is None:
+                act(cloud, server_id, "unshelve")
+                return
+            if not supports(cloud.compute, UNSHELVE_TO_HOST):
+                raise failed(
+                    f"server {server_id}: this Nova cannot unshelve to a named host, only from"
+                    f" microversion {UNSHELVE_TO_HOST} on; name none",
+                    retryable=False,
+                )
+            own = self._directory.find(cloud, host).service_host
+            act(cloud, server_id, "unshelve", {"host": own}, microversion=UNSHELVE_TO_HOST)
+
+    def snapshot(self, server_id: str, name: str) -> str:
+        """The image is there at once, `queued`; its content follows.
+
+        Nova makes it ours, and the server's people would never see it: it is handed to them. One
+        that an earlier call made and died over is handed over now.
+        """
+        with self._edge.call("servers.snapshot", server_id) as cloud:
+            owner = show(cloud, server_id).project_id
+            made = [one["id"] for one in _images(cloud, server_id, name) if not _handed(one)]
+            image_id = str(made[0]) if made else _new_image(cloud, server_id, name)
+            _hand_over(cloud, image_id, owner)
+            return image_id
+
+    def images(self, server_id: str, name: str) -> Sequence[str]:
+        """Those that are with the server's people."""
+        with self._edge.call("servers.images", server_id) as cloud:
+            return [one["id"] for one in _images(cloud, server_id, name) if _handed(one)]
+
+    def image_properties(self, image_ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        found = {}
+        for image_id in image_ids:
+            with self._edge.call("servers.image_properties", image_id) as cloud:
+                try:
+                    said = answer(cloud.image.get(f"/images/{quote(image_id, safe='')}"))
+                except NotFoundException:
+                    continue
+                found[image_id] = {name: one for name, one in said.items() if isinstance(one, str)}
+        return found
+
+    def lock(self, server_id: str, reason: str) -> None:
+        details = {"locked_reason": reason[:LONGEST_REASON]} if reason else None
+        self._act("servers.lock", server_id, "lock", details)
+
+    def unlock(self, server_id: str) -> None:
+        self._act("servers.unlock", server_id, "unlock")
+
+    def reset(self, server_id: str, *, active: bool = False) -> None:
+        wanted = {"state": "active" if active else "error"}
+        self._act("servers.reset", server_id, "os-resetState", wanted)
+
+    def _act(self, what: str, server_id: str, verb: str, details: Any = None) -> None:
+        with self._edge.call(what, server_id) as cloud:
+            act(cloud, server_id, verb, details)
+
+    def _consumers(self, cloud: Any, host: str) -> set[str]:
+        """Who holds anything of the host in Placement: a server that the scheduler has placed is
+        there before Nova says that it is on the host."""
+        try:
+            return _holders(cloud, self._directory.find(cloud, host).hypervisors)
+        except NotFoundException:  # the host was made anew since we learned its uuid
+            self._directory.forget(host)
+        try:
+            return _holders(cloud, self._directory.find(cloud, host).hypervisors)
+        except NotFoundException:  # a compute that never reported has no provider, and no servers
+            return set()
+
+
+def act(
+    cloud: Any, server_id: str, verb: str, details: Any = None, microversion: str = BASE
+) -> Any:
+    path = f"/servers/{server_id}/action"
+    return answer(cloud.compute.post(path, json={verb: details}, microversion=microversion))
+
+
+def _images(cloud: Any, server_id: str, name: str) -> list[dict[str, Any]]:
+    """Images of that name that we made from that server. The name is compared here: Glance would
+    read one that begins with `in:` as a list."""
+    found = pages(cloud.image, "/images", "images", params={MADE_FROM: server_id})
+    return [one for one in found if one["name"] == name]
+
+
+def _new_image(cloud: Any, server_id: str, name: str) -> str:
+    wanted = {"name": name, "metadata": {MADE_FROM: server_id}}
+    return str(act(cloud, server_id, "createImage", wanted)["image_id"])
+
+
+def _handed(image: Mapping[str, Any]) -> bool:
+    """Whether it is with the server's people. The mark alone does not say so: an image inherits
+    the properties of the one that its server was made from."""
+    return HANDED in image and image[HANDED] == image["owner"]
+
+
+def _hand_over(cloud: Any, image_id: str, project_id: str) -> None:
+    """Owner and mark in one write, so that the mark is never there without the owner."""
+    wanted = [
+        {"op": "replace", "path": "/owner", "value": project_id},
+        {"op": "add", "path": f"/{HANDED}", "value": project_id},
+    ]
+    headers = {"Content-Type": "application/openstack-images-v2.1-json-patch"}
+    answer(cloud.image.patch(f"/images/{image_id}", json=wanted, headers=headers))
+
+
+def show(cloud: Any, server_id: str) -> Server:
+    found = answer(cloud.compute.get(f"/servers/{quote(server_id, safe='')}", microversion=BASE))
+    if "server" not in found:  # `detail` and `..` are addresses of other things
+        raise NotFound(f"there is no server {server_id}")
+    return _server(found["server"])
+
+
+def _listed(cloud: Any, asked: Mapping[str, Any]) -> list[Server]:
+    found = pages(cloud.compute, "/servers/detail", "servers", microversion=BASE, params=asked)
+    return [_server(one) for one in found]
+
+
+def _holders(cloud: Any, providers: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for provider in providers:
+        path = f"/resource_providers/{provider}/allocations"
+        found |= answer(cloud.placement.get(path, microversion=PLACEMENT))["allocations"].keys()
+    return found
+
+
+def _on_its_way(cloud: Any, server_id: str, host: str) -> Server | None:
+    """A server that holds part of the host though Nova did not list it there, if it will come.
+
+    Not one that is gone (its allocation is stale) or a migration (it holds the source of a move);
+    not one on another host (evacuated from here, or still there); but one that has arrived since,
+    one that waits on the host for its deletion, and one that has no host yet.
+    """
+    try:
+        server = show(cloud, server_id)
+    except NotFoundException:
+        return None
+    if server.host is not None:
+        return server if server.host == host else None
+    return server if server.status == "BUILD" or server.task_state else None
+
+
+def _server(one: Mapping[str, Any]) -> Server:
+    if "flavor" not in one:  # all there is while the database of the server's cell is away
+        raise failed(f"server {one['id']}: Nova cannot reach its cell", retryable=True)
+    status = STATUS.get(one["OS-EXT-STS:vm_state"], str(one["status"]))
+    task = one["OS-EXT-STS:task_state"]
+    # Nova says that it is off the host a moment before it forgets which one that was.
+    nowhere = status == "SHELVED_OFFLOADED" and not task
+    flavor = one["flavor"]
+    return Server(
+        id=one["id"],
+        name=one["name"],
+        project_id=one["tenant_id"],
+        host=None if nowhere else one["OS-EXT-SRV-ATTR:host"] or None,
+        status=status,
+        vcpus=flavor["vcpus"],
+        memory_mb=flavor["ram"],
+        disk_gb=flavor["disk"],
+        task_state=task,
+        locked=one["locked"],
+        locked_reason=one["locked_reason"] or "",
+        flavor=flavor["original_name"],
+        preemptible=is_preemptible(flavor.get("extra_specs") or {}),  # hidden from some roles
+        metadata=dict(one["metadata"]),
+        extra_specs=dict(flavor.get("extra_specs") or {}),
+        image_id=(one.get("image") or {}).get("id", ""),  # the image of a volume is an empty text
+        user_id=one["user_id"],
+        created_at=datetime.fromisoformat(one["created"]),
+        powered=one.get("OS-EXT-STS:power_state") == POWERED,
+    )
+
+
+# The Nova side of the Moves port: evacuations, live migrations and their traces.
+#
+# Nova accepts an evacuation before it knows where to: one that finds no room shows as a failed
+# migration and a server in ERROR. A host that is named is a wish; the scheduler's filters decide.
+# Nova says that the server is stopped a moment before it says that it is on the new host: only
+# its
+# migration, when it is `done`, proves both.
+
+
+#: From here on the evacuated server ends stopped; before, it ends as it was.
+ENDS_STOPPED = "2.95"
+#: Asked for many at once, Nova's scheduler sends them all to the host that looked emptiest before
+#: the first had come: of 20 servers, one of three hosts got 20 with eight requests at once, up to
+#: 17 with two, 7 to 15 with one.
+AT_ONCE = 1
+#: In Nova's words; `completed` is a `done` whose source has restarted since.
+MIGRATION_STATUS = {
+    "accepted": "accepted",
+    "done": "done",
+    "completed": "done",
+    "failed": "failed",
+    "error": "failed",
+    "cancelled": "failed",
+}
+
+
+class NovaMoves:
+    def __init__(self, edge: Edge, directory: Directory) -> None:
+        self._edge = edge
+        self._directory = directory
+        self._turn = threading.BoundedSemaphore(AT_ONCE)
+
+    def evacuate(
+        self,
+        server_id: str,
+        host: str | None = None,
+        *,
+        as_it_was: bool = False,
+        seen: Server | None = None,
+    ) -> None:
+        """A Nova older than 2.95 brings the server back as it was, not stopped."""
+        with self._edge.call("moves.evacuate", server_id) as cloud:
+            # Nova itself would take a second evacuation beside the first, and revive the deleted.
+            task = (seen or show(cloud, server_id)).task_state
+            if task in ("rebuilding", "deleting"):
+                raise Conflict(f"server {server_id}: cannot evacuate it while it is {task}")
+            wish = {"host": self._directory.find(cloud, host).service_host} if host else {}
+            stopped = not as_it_was and supports(cloud.compute, ENDS_STOPPED)
+            version = ENDS_STOPPED if stopped else BASE
+            try:
+                with self._in_turn(host):
+                    act(cloud, server_id, "evacuate", wish, microversion=version)
+            except BadRequestException as refused:  # its service looks up, or it is there already
+                raise Conflict(f"server {server_id}: {refused.details}") from refused
+
+    @contextlib.contextmanager
+    def _in_turn(self, host: str | None) -> Iterator[None]:
+        """Few at a time where the scheduler is to choose."""
+        if host is not None:
+            yield
+            return
+        if not self._turn.acquire(timeout=max(0.0, self._edge.time_left())):
+            raise failed("many evacuations are being asked for: not asked yet", retryable=True)
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def live_migrate(self, server_id: str, host: str | None = None) -> None:
+        """Disks go along where hosts share none: Nova finds that out."""
+        with self._edge.call("moves.live_migrate", server_id) as cloud:
+            seen = show(cloud, server_id)
+            wish = self._directory.find(cloud, host).service_host if host else None
+            # All of this Nova itself would find out later, if at all.
+            why = _stays(cloud, seen, wish)
+            if why:
+                raise Conflict(f"server {server_id}: cannot live migrate it while {why}")
+            wanted = {"host": wish, "block_migration": "auto"}
+            try:
+                act(cloud, server_id, "os-migrateLive", wanted)
+            except BadRequestException as refused:  # its devices, shares or keys cannot move
+                raise Conflict(f"server {server_id}: {refused.details}") from refused
+
+    def migrations(self, *, source_host: str, kind: str = "evacuation") -> Sequence[Migration]:
+        with self._edge.call("moves.migrations", source_host) as cloud:
+            own = self._directory.find(cloud, source_host).service_host
+            asked = {"migration_type": kind, "source_compute": own}
+            # Until a page is empty: Nova hides some after it cut the page.
+            found = pages(
+                cloud.compute,
+                "/os-migrations",
+                "migrations",
+                microversion=BASE,
+                params=asked,
+                until_empty=True,
+            )
+            return sorted((_migration(one) for one in found), key=lambda move: int(move.id))
+
+
+def _stays(cloud: Any, server: Server, wish: str | None) -> str | None:
+    """Why the server cannot be moved while it runs."""
+    if server.task_state or server.status != "ACTIVE" or server.host is None:
+        return f"it is {server.task_state or server.status}"
+    if wish == server.host:
+        return f"it is on {wish} already"
+    if any(one["state"] != "up" for one in services(cloud, server.host)):
+        return f"the compute service of {server.host} is down; evacuate it"
+    return None
+
+
+def _migration(one: Mapping[str, Any]) -> Migration:
+    created = moment(one["created_at"])
+    assert created is not None
+    return Migration(
+        id=str(one["id"]),
+        server_id=one["instance_uuid"],
+        source_host=one["source_compute"],
+        dest_host=one["dest_compute"],
+        type=one["migration_type"],
+        status=MIGRATION_STATUS.get(one["status"], "running"),
+        created_at=created,
+    )

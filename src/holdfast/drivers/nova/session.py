@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The edge to one OpenStack: one session, one token, calls that end in time, errors of our own.
+
+    with edge.call("pools.add_host", f"{pool_id}/{host}") as cloud:
+        answer(cloud.compute.post(f"/os-aggregates/{pool_id}/action", json=…, microversion="2.1"))
+
+Nothing is sent before the first call: a manager starts while Keystone is away. Everything done in
+the block shares the time of one call, a token's fetch and a second try included.
+"""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import openstack.config.cloud_region
+import openstack.connection
+import requests
+from keystoneauth1 import discover, loading
+from keystoneauth1 import exceptions as login
+from keystoneauth1 import session as sessions
+from openstack import exceptions as sdk
+from oslo_config import cfg
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+import holdfast
+from holdfast.conf.cloud import OPENSTACK_GROUP
+from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
+
+# HTTP that ends in time: every request of a call gets what is left of the call's time, no more.
+#
+# The timeout of an HTTP library bounds each single read. A server that sends one byte now and
+# then
+# would keep a call for ever, and a claim that was to outlast the call would run out under it. So
+# a
+# watchman cuts the connection of whoever is out of time.
+#
+# What no deadline covers is the system's resolver: name servers that do not answer hold a call
+# for as
+# long as `/etc/resolv.conf` lets them.
+
+
+#: Seconds; also what a socket operation gets at least, since zero would mean "do not block".
+SHORTEST = 0.001
+
+
+class Patience(threading.local):
+    """How long the thread's present call may still take."""
+
+    def __init__(self, usual_s: float) -> None:
+        self._usual_s = usual_s
+        self._until: float | None = None
+
+    def begin(self) -> None:
+        self._until = time.monotonic() + self._usual_s
+
+    def end(self) -> None:
+        self._until = None
+
+    @property
+    def until(self) -> float:
+        return time.monotonic() + self._usual_s if self._until is None else self._until
+
+    def left(self) -> float:
+        return self.until - time.monotonic()
+
+
+@dataclass
+class Post:
+    """A request that is watched over. One that was cut can look like a short answer."""
+
+    deadline: float
+    sock: socket.socket | None = None
+    cut: bool = False
+
+
+class Watchman:
+    """One thread that shuts the sockets of requests whose time is up."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._posts: dict[int, Post] = {}  # by thread
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    @contextlib.contextmanager
+    def until(self, deadline: float) -> Iterator[Post]:
+        """Watch over the request that this thread makes in the block."""
+        me = threading.get_ident()
+        with self._changed:
+            post = self._posts[me] = Post(deadline)
+            self._start()
+        try:
+            yield post
+        finally:
+            with self._changed:
+                del self._posts[me]
+
+    def take(self, sock: socket.socket | None) -> None:
+        """The socket on which this thread's request has just been sent."""
+        me = threading.get_ident()
+        with self._changed:
+            if me in self._posts:
+                self._posts[me].sock = sock
+                self._changed.notify()
+
+    def overdue(self) -> bool:
+        """Whether this thread's request is out of time."""
+        with self._changed:
+            post = self._posts.get(threading.get_ident())
+        return post is not None and time.monotonic() >= post.deadline
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="deadlines", daemon=True)
+            self._thread.start()
+
+    def _watch(self) -> None:
+        with self._changed:
+            while not self._stopped:
+                self._changed.wait(self._cut_and_next())
+
+    def _cut_and_next(self) -> float | None:
+        """Shut what is overdue; seconds until the next one, if any waits."""
+        now = time.monotonic()
+        ahead: list[float] = []
+        for post in self._posts.values():
+            if post.sock is None or post.cut:
+                continue
+            if post.deadline > now:
+                ahead.append(post.deadline - now)
+                continue
+            post.cut = True
+            with contextlib.suppress(OSError):  # closed by the other side meanwhile
+                post.sock.shutdown(socket.SHUT_RDWR)
+        return min(ahead, default=None)
+
+
+class Transport(HTTPAdapter):
+    """For all requests of one connection to a cloud, by many threads at once."""
+
+    def __init__(self, patience: Patience, watchman: Watchman, *, connections: int) -> None:
+        self._patience = patience
+        self._watchman = watchman
+        super().__init__(pool_connections=32, pool_maxsize=connections, max_retries=0)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = {
+            "http": _watched(HTTPConnectionPool, self._watchman),
+            "https": _watched(HTTPSConnectionPool, self._watchman),
+        }
+
+    def send(
+        self, request: requests.PreparedRequest, *args: Any, **kwargs: Any
+    ) -> requests.Response:
+        """One request and its whole answer, within the time of the thread's call.
+
+        Sent a second time, once, if the connection was lost and that can do no harm.
+        """
+        try:
+            return self._send(request, *args, **kwargs)
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as lost:
+            if isinstance(lost, requests.Timeout) or self._patience.left() <= 0:
+                raise
+            if not _harmless(request, lost):
+                raise
+        return self._send(request, *args, **kwargs)
+
+    def _send(
+        self, request: requests.PreparedRequest, *args: Any, **kwargs: Any
+    ) -> requests.Response:
+        deadline = self._patience.until
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise requests.Timeout(f"no time left for {request.method} {request.url}")
+        given = {**kwargs, "stream": True, "timeout": max(left, SHORTEST)}
+        with self._watchman.until(deadline) as post:
+            try:
+                response = super().send(request, *args, **given)
+                _ = response.content  # read here, while somebody watches the time
+            except requests.RequestException as error:
+                if time.monotonic() >= deadline:  # however it looked, that is why it ended
+                    raise requests.Timeout(str(error), request=request) from error
+                raise
+        if post.cut:
+            raise requests.Timeout(f"{request.method} {request.url}: half an answer in that time")
+        return response
+
+
+def _harmless(request: requests.PreparedRequest, lost: requests.RequestException) -> bool:
+    """Whether a request may be sent again after the connection was lost: it reads only, it asks
+    for a token, or it never left."""
+    if request.method in ("GET", "HEAD"):
+        return True
+    if request.method == "POST" and (request.url or "").endswith("/auth/tokens"):
+        return True
+    reason = getattr(lost.args[0], "reason", None) if lost.args else None
+    return isinstance(reason, NewConnectionError)
+
+
+def _watched(pool: type[HTTPConnectionPool], watchman: Watchman) -> type[HTTPConnectionPool]:
+    """The same kind of connection pool; each of its connections shows the watchman its socket.
+
+    A name may have several addresses, and each is given the whole time: a connection that was made
+    too late sends nothing.
+    """
+    usual: Any = pool.ConnectionCls
+
+    def connect(self: Any) -> None:
+        usual.connect(self)
+        if watchman.overdue():
+            self.close()
+            raise ConnectTimeoutError(self, f"connected to {self.host} too late")
+
+    def getresponse(self: Any) -> Any:
+        watchman.take(self.sock)
+        return usual.getresponse(self)
+
+    own = {"connect": connect, "getresponse": getresponse}
+    connection = type("Watched" + usual.__name__, (usual,), own)
+    return type("Watched" + pool.__name__, (pool,), {"ConnectionCls": connection})
+
+
+PORT = "nova cloud"
+#: The microversion of every request that needs no other: Train's newest, our oldest Nova.
+BASE = "2.79"
+#: Answers that a later, equal call may not get: not logged in, asked too often.
+PASSING = frozenset({401, 408, 425, 429})
+
+
+def failed(message: str, *, retryable: bool) -> DriverError:
+    """The one kind of failure this driver has."""
+    return DriverError(PORT, message, retryable=retryable)
+
+
+class Edge:
+    """One connection to one OpenStack; safe from as many threads as `[cloud] parallel_calls`."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self.call_timeout_s: float = conf.cloud.call_timeout_s
+        self._patience = Patience(self.call_timeout_s)
+        self._watchman = Watchman()
+        self._turn = threading.Lock()
+        self._session = self._new_session(conf)
+        region = openstack.config.cloud_region.from_session(
+            session=self._session,
+            name="holdfast",
+            region_name=conf.openstack.region_name,
+            interface=list(conf.openstack.interface),
+        )
+        # Strict: an endpoint that is missing today is looked for again tomorrow.
+        self._cloud = openstack.connection.Connection(config=region, strict_proxies=True)
+
+    @contextlib.contextmanager
+    def call(self, what: str, subject: str = "") -> Iterator[openstack.connection.Connection]:
+        """The connection, for the time of one call; foreign errors in the block become ours.
+
+        not there                                    NotFound
+        refused in its present state (409)           Conflict
+        refused for good (400, 403, 413, …)          DriverError, not retryable
+        nobody there, no answer, 401, 429, 5xx       DriverError, retryable; it may have happened
+        """
+        where = f"{what} {subject}".rstrip()
+        self._patience.begin()
+        try:
+            self._log_in(where)
+            yield self._cloud
+        except (sdk.SDKException, login.ClientException, OSError) as error:
+            # Those of requests are OSErrors, and so is a certificate's file that is not there now.
+            raise self._translate(where, error) from error
+        finally:
+            self._patience.end()
+
+    def time_left(self) -> float:
+        """Seconds that the thread's present call may still take."""
+        return self._patience.left()
+
+    def close(self) -> None:
+        """Close idle connections; what is under way ends as it may."""
+        self._watchman.stop()
+        self._session.session.close()
+
+    def _new_session(self, conf: cfg.ConfigOpts) -> sessions.Session:
+        own = conf.openstack
+        http = requests.Session()
+        transport = Transport(
+            self._patience, self._watchman, connections=conf.cloud.parallel_calls + 8
+        )
+        http.mount("http://", transport)
+        http.mount("https://", transport)
+        return sessions.Session(
+            auth=_plugin(conf),
+            session=http,
+            verify=False if own.insecure else own.cafile or True,
+            cert=(own.certfile, own.keyfile) if own.certfile and own.keyfile else own.certfile,
+            app_name="holdfast",
+            app_version=holdfast.__version__,
+        )
+
+    def _log_in(self, where: str) -> None:
+        """Make sure of a token. One thread fetches it; the others wait, but no longer than they
+        have: keystoneauth's own lock knows no time."""
+        if not self._turn.acquire(timeout=max(0.0, self._patience.left())):
+            raise failed(f"{where}: Keystone gave no token in time", retryable=True)
+        try:
+            self._session.get_auth_headers()
+        except login.NotFound as lost:  # whatever we came for, that is no word on it
+            raise failed(f"{where}: no Keystone at its address: {lost}", retryable=True) from lost
+        finally:
+            self._turn.release()
+
+    def _translate(self, where: str, error: Exception) -> HoldfastError:
+        response = getattr(error, "response", None)
+        if isinstance(response, requests.Response):
+            return _refusal(where, response, _sentence(error, response))
+        if isinstance(error, login.ConnectTimeout | requests.Timeout):
+            return failed(
+                f"{where}: no answer within {self.call_timeout_s:g} s; it may have happened all"
+                f" the same ({error})",
+                retryable=True,
+            )
+        # No endpoint in the catalog, nobody listening, an answer that is none: all of it may pass.
+        return failed(f"{where}: {error}", retryable=True)
+
+
+def answer(response: requests.Response) -> Any:
+    """The JSON that a raw request was answered with, None if there is none; refusals are raised."""
+    sdk.raise_from_response(response)
+    if not response.content:
+        return None
+    return response.json()
+
+
+def pages(
+    service: Any,
+    path: str,
+    key: str,
+    *,
+    microversion: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    until_empty: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """All items of a list that comes in pages by `marker`, however short the cloud cuts them.
+
+    Name no limit in `params`: the cloud's own is the largest it allows. `until_empty` goes on until
+    there is nothing left, whatever the cloud says of a next page.
+    """
+    marker: str | None = None
+    while True:
+        asked = {**(params or {}), **({"marker": marker} if marker else {})}
+        try:
+            body = answer(service.get(path, params=asked, microversion=microversion))
+        except sdk.BadRequestException as refused:
+            if marker is None:
+                raise
+            # The last item of the page before was deleted meanwhile: the next reading has another.
+            raise failed(f"{path}: {refused.details}", retryable=True) from refused
+        items = body[key]
+        yield from items
+        if not items or not (until_empty or _more(body, key)):
+            return
+        marker = str(items[-1].get("uuid") or items[-1]["id"])
+
+
+def supports(service: Any, microversion: str) -> bool:
+    """Whether this service is new enough for that microversion; known from its own front page."""
+    data = service.get_endpoint_data()
+    newest = data.max_microversion if data else None
+    return newest is not None and newest >= discover.normalize_version_number(microversion)
+
+
+def _more(body: Mapping[str, Any], key: str) -> bool:
+    """Whether the cloud says that there is another page."""
+    links = body.get(f"{key}_links") or ()
+    return bool(body.get("next")) or any(link.get("rel") == "next" for link in links)
+
+
+def _plugin(conf: cfg.ConfigOpts) -> Any:
+    section = conf.openstack.auth_section or OPENSTACK_GROUP
+    if section != OPENSTACK_GROUP:
+        # As keystonemiddleware will, word by word: an option is registered twice only if equal.
+        loading.register_auth_conf_options(conf, section)
+    try:
+        plugin = loading.load_auth_from_conf_options(conf, OPENSTACK_GROUP)
+    except login.ClientException as error:  # no such plugin, or one of its options is missing
+        raise failed(f"[{section}] cannot log in: {error}", retryable=False) from error
+    if plugin is None:
+        raise failed(
+            f"[{section}] auth_type is not set, so there are no credentials: set auth_type,"
+            " auth_url and what belongs to them, or [openstack] auth_section = keystone_authtoken",
+            retryable=False,
+        )
+    return plugin
+
+
+def _refusal(where: str, response: requests.Response, sentence: str) -> HoldfastError:
+    status = response.status_code
+    message = f"{where}: {sentence}"
+    if status == 404 and spoken_by_a_service(response):
+        return NotFound(message)
+    if status == 404:  # a proxy without its service says 404 to everything
+        return failed(f"{message} (404 from {response.url}, not by its service)", retryable=True)
+    if status == 409:
+        return Conflict(message)
+    if status == 403:
+        message += "; give the user of [openstack] the role admin (and service)"
+    return failed(f"{message} ({status})", retryable=status >= 500 or status in PASSING)
+
+
+def spoken_by_a_service(response: requests.Response) -> bool:
+    """Whether an error is a service's word; a proxy whose service is away has its own."""
+    return "json" in response.headers.get("content-type", "")
+
+
+def _sentence(error: Exception, response: requests.Response) -> str:
+    try:
+        said = response.json()["errors"][0]["detail"]  # Placement's way, unread by the SDK
+    except (ValueError, LookupError, TypeError):
+        said = getattr(error, "details", None) or str(error) or response.reason
+    return " ".join(str(said).split())

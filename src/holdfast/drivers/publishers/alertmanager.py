@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alarms at Alertmanagers: one sink per address, told nothing else.
+
+    POST /api/v2/alerts
+    [{"labels": {"alertname": "hot", "severity": "critical", …}, "annotations": {…},
+      "startsAt": …, "endsAt": …}]
+
+An alert there is its labels: everything that is told of one alarm has to have the same. Only the
+severity may change (of an alarm of which nothing is known any more, say), so each message also
+ends the alert with any other severity; one that never was is no alert to it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from holdfast.alarms.central import OK
+from holdfast.alarms.rules import SEVERITIES
+from holdfast.drivers.publishers import http
+from holdfast.drivers.publishers.http import Mailbox, Ways
+from holdfast.ports.publishers import ALARMS, LeaseNotice
+from holdfast.runtime.clock import Clock
+
+PORT: Final = "alertmanager"
+PATH: Final = "/api/v2/alerts"
+#: One that stands is told once, while Alertmanager wants to hear it every few minutes; unless its
+#: end is known, and lies ahead.
+STANDS: Final = timedelta(days=365)
+#: An end that lies ahead by Alertmanager's clock would not count against the one that it knows.
+BEHIND: Final = timedelta(seconds=5)
+
+
+class Alertmanager:
+    hears = ALARMS
+
+    def __init__(self, url: str, conf: cfg.ConfigOpts, clock: Clock) -> None:
+        options = conf.lease_notifications
+        self._clock = clock
+        self.timeout_s: float = options.alertmanager_timeout_s
+        self._authorization_file: str | None = options.alertmanager_authorization_file
+        # its place is in one's own network
+        ways = Ways(PORT, self.timeout_s, options.alertmanager_cafile, private=True)
+        self._mailbox = Mailbox(url, ways, below=PATH)
+        self.name = self._mailbox.name
+        self._headers()  # a file that is not there is found now
+
+    def send(self, notice: LeaseNotice) -> None:
+        body = json.dumps(alerts(notice.payload, self._clock.now())).encode()
+        self._mailbox.post(body, self._headers())
+
+    def _headers(self) -> dict[str, str]:
+        if not self._authorization_file:
+            return {}
+        option = "alertmanager_authorization_file"
+        said = http.secret(PORT, option, self._authorization_file)
+        return {"Authorization": said.decode("latin-1")}
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+def alerts(alarm: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
+    """An alarm as Alertmanager has it, first as it is, then as what it is not any more."""
+    begun = datetime.fromisoformat(alarm["fired_at"])
+    said = datetime.fromisoformat(alarm["resolved_at"] or alarm["told_at"])
+    over = max(begun, min(said, now - BEHIND))
+    ends = over if alarm["state"] == OK else max(begun, now) + STANDS
+    others = [one for one in SEVERITIES if one != alarm["severity"]]
+    return [
+        {
+            "labels": {**_labels(alarm), "severity": severity},
+            "annotations": _annotations(alarm),
+            "startsAt": begun.isoformat(),
+            "endsAt": end.isoformat(),
+        }
+        for severity, end in ((alarm["severity"], ends), *((one, over) for one in others))
+    ]
+
+
+def _labels(alarm: Mapping[str, Any]) -> dict[str, str]:
+    """By which people route and silence. `alarm` is of this one time: the late end of one must not
+    end the next one."""
+    what, _, which = alarm["subject"].partition(":")
+    labels = {
+        "alertname": alarm["rule"],
+        "host": alarm["host"],
+        "kind": alarm["kind"] or what,
+        "entity": alarm["entity"] or which,
+        "name": alarm["name"],
+        "project": alarm["project_id"],
+        "instance": which,
+        "alarm": alarm["id"],
+    }
+    return {name: value for name, value in labels.items() if value}
+
+
+def _annotations(alarm: Mapping[str, Any]) -> dict[str, str]:
+    of = alarm["name"] or alarm["entity"] or alarm["subject"]
+    numbers = {name: alarm[name] for name in ("value", "threshold") if alarm[name] is not None}
+    return {
+        "summary": alarm["summary"] or f"{alarm['rule']} of {of} on {alarm['host']}",
+        "state": alarm["state"],
+        "rules_version": alarm["rules_version"],
+        **{name: f"{number:g}" for name, number in numbers.items()},
+    }
+
+
+def connect(conf: cfg.ConfigOpts, clock: Clock) -> Sequence[Alertmanager]:
+    return [Alertmanager(url, conf, clock) for url in conf.lease_notifications.alertmanager_urls]

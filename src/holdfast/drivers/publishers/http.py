@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One POST to an address of the configuration, in bounded time: what the sinks that speak HTTP
+have in common.
+
+    mailbox = Mailbox("https://portal.example/hook", Ways("webhook", timeout_s=5.0))
+    mailbox.post(b"{}", {})  # DriverError, retryable when a later try may succeed
+"""
+
+import contextlib
+import hashlib
+import http.client
+import ipaddress
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import holdfast
+from holdfast.model.errors import DriverError
+from holdfast.runtime.threads import BoundedCall
+
+# HTTP to an address that was looked at first: the name is resolved once, every address behind it
+# is judged, and the connection goes to one of these and nowhere else.
+#
+# So neither a name that points into our own network, nor one that points elsewhere a moment
+# later,
+# nor a redirect makes us talk to whom we should not.
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+#: Never, whoever asks: this network, link-local (metadata services), multicast, reserved, and
+#: IPv6 that is IPv4 in disguise (6to4, Teredo, NAT64), for who knows where that ends.
+_NEVER = [
+    ipaddress.ip_network(text)
+    for text in (
+        "0.0.0.0/8",
+        "169.254.0.0/16",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+        "::/128",
+        "64:ff9b::/96",
+        "64:ff9b:1::/48",
+        "2001::/32",
+        "2002::/16",
+        "fd00:ec2::254/128",
+        "fe80::/10",
+        "ff00::/8",
+    )
+]
+_COMPATIBLE = ipaddress.ip_network("::/96")
+_LOOPBACK = ipaddress.ip_address("::1")
+#: Our own machine and networks, and what is nobody's: only where that is allowed.
+_PRIVATE = [
+    ipaddress.ip_network(text)
+    for text in (
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "2001::/23",
+        "2001:db8::/32",
+        "3fff::/20",
+    )
+]
+#: What the world's IPv6 addresses begin with.
+_WORLD = ipaddress.ip_network("2000::/3")
+
+
+class Refused(Exception):
+    """An address that must not be spoken to; the sentence says which and why."""
+
+
+def judge(address: Address, allow_private: bool) -> str | None:
+    """Why this address must not be spoken to; None if it may."""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return judge(address.ipv4_mapped, allow_private)
+    compatible = address in _COMPATIBLE and address != _LOOPBACK
+    if compatible or any(address in network for network in _NEVER):
+        return "is link-local, multicast or reserved"
+    if allow_private:
+        return None
+    if any(address in network for network in _PRIVATE):
+        return "is private or loopback"
+    if address.version == 6 and address not in _WORLD:
+        return "is not of the public internet"
+    return None
+
+
+def resolve(host: str, port: int, allow_private: bool) -> Sequence[tuple[Any, ...]]:
+    """Where the name leads, as getaddrinfo says it; Refused if any of it is out of bounds."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise Refused(f"{host} is not the name of a host") from error
+    for *_rest, where in found:
+        text = str(where[0])
+        why = judge(ipaddress.ip_address(text.partition("%")[0]), allow_private)
+        if why is not None:
+            raise Refused(f"{host} leads to {text}, which {why}")
+    return found
+
+
+class PinnedConnection(http.client.HTTPConnection):
+    """A connection to the first of these addresses that answers; TLS asks for the name."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        addresses: Sequence[tuple[Any, ...]],
+        timeout_s: float,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        super().__init__(host, port, timeout=timeout_s)
+        self._addresses = addresses
+        self._seconds = timeout_s
+        self._tls = tls
+        if tls is not None:
+            self.default_port = 443  # so that Host names no port that is the usual one
+
+    def connect(self) -> None:
+        error: OSError = OSError("no address")
+        for family, kind, protocol, _name, where in self._addresses:
+            plain = socket.socket(family, kind, protocol)
+            try:
+                plain.settimeout(self._seconds)
+                plain.connect(where)
+                self.sock = plain
+                if self._tls is not None:
+                    self.sock = self._tls.wrap_socket(plain, server_hostname=self.host)
+                return
+            except OSError as failed:
+                plain.close()
+                error = failed
+        raise error
+
+    def abort(self) -> None:
+        """End it from another thread: whoever reads from it hears that it is over."""
+        sock = self.sock
+        if sock is None:
+            return
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # over already
+
+
+MOST_SENDS = 16
+#: Client errors that say "not now" rather than "never".
+_LATER = {408, 425, 429}
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How it is sent. `port` is the kind of sink, with which its options begin; `private`: to
+    private addresses too, and by http."""
+
+    port: str
+    timeout_s: float
+    cafile: str | None = None
+    private: bool = False
+
+
+class Mailbox:
+    """`name` is the same for the same address, and shows nothing secret of it."""
+
+    def __init__(self, url: str, ways: Ways, below: str = "") -> None:
+        """`below`: a path below the address."""
+        self._ways = ways
+        self._host, self._port, self._path, secure = _parts(url, ways, below)
+        self._tls = _context(ways) if secure else None
+        digest = hashlib.sha256(url.encode()).hexdigest()[:8]
+        self.name = f"{ways.port} {self._host[:40]} {digest}"
+        self._bounded = BoundedCall(ways.port, MOST_SENDS)
+
+    def post(self, body: bytes, headers: Mapping[str, str]) -> None:
+        """Returns when it was taken."""
+        common = {
+            "Content-Type": "application/json",
+            "User-Agent": f"holdfast/{holdfast.__version__}",
+        }
+        try:
+            status = self._post(body, {**common, **headers})
+        except Refused as refused:
+            # Retried, for it is a matter of the configuration: mended in time, nothing is lost.
+            meant = f"; set {self._ways.port}_allow_private if that is meant"
+            hint = "" if self._ways.private else meant
+            raise self._failed(f"{refused}{hint}", True) from refused
+        except (OSError, http.client.HTTPException) as error:
+            raise self._failed(str(error) or repr(error), True) from error
+        if not 200 <= status < 300:
+            raise self._failed(*_judged(status))
+
+    def _post(self, body: bytes, headers: dict[str, str]) -> int:
+        opened: list[PinnedConnection] = []
+        ways = self._ways
+
+        def call() -> int:
+            addresses = resolve(self._host, self._port, ways.private)
+            connection = PinnedConnection(
+                self._host, self._port, addresses, ways.timeout_s, self._tls
+            )
+            opened.append(connection)
+            with contextlib.closing(connection):
+                connection.request("POST", self._path, body, headers)
+                return connection.getresponse().status
+
+        def abort() -> None:
+            for connection in opened:
+                connection.abort()
+
+        return self._bounded.run(ways.timeout_s, call, abort)
+
+    def _failed(self, why: str, retryable: bool) -> DriverError:
+        return DriverError(
+            self._ways.port, f"{self._host}:{self._port}: {why}", retryable=retryable
+        )
+
+
+def secret(port: str, option: str, path: str) -> bytes:
+    """What that file has now; retryable, for somebody may be about to write it."""
+    try:
+        return Path(path).read_bytes().strip()
+    except OSError as error:
+        raise DriverError(port, f"{option} cannot be read: {error}", retryable=True) from error
+
+
+def _judged(status: int) -> tuple[str, bool]:
+    """What to say of an answer that is no yes, and whether to come again."""
+    if 300 <= status < 400:
+        return f"answered {status}; redirects are not followed, name the final address", False
+    return f"answered {status}", status >= 500 or status in _LATER
+
+
+def _parts(url: str, ways: Ways, below: str) -> tuple[str, int, str, bool]:
+    """Host, port, path and whether by TLS; DriverError saying what to write instead."""
+    where = f"[lease_notifications] {ways.port}_urls: {_shown(url)}"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    wrong = not host or parts.scheme not in ("https", "http") or "@" in parts.netloc
+    if not host or wrong or not url.isascii():
+        raise DriverError(
+            ways.port,
+            f"{where} must be https://host[:port]/path, without user name and password",
+            retryable=False,
+        )
+    if parts.scheme == "http" and not ways.private:
+        raise DriverError(
+            ways.port,
+            f"{where} must be https; http only with {ways.port}_allow_private",
+            retryable=False,
+        )
+    path = (parts.path.rstrip("/") + below) if below else (parts.path or "/")
+    secure = parts.scheme == "https"
+    query = f"?{parts.query}" if parts.query else ""
+    return host, port or (443 if secure else 80), path + query, secure
+
+
+def _shown(url: str) -> str:
+    """Without what may be a secret."""
+    return url.partition("?")[0].rpartition("@")[2]
+
+
+def _context(ways: Ways) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ways.cafile)
+    except OSError as error:
+        raise DriverError(
+            ways.port,
+            f"[lease_notifications] {ways.port}_cafile {ways.cafile}: {error}",
+            retryable=False,
+        ) from error

@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listener: reads Nova's notifications from the broker, on one thread, and hands them on.
+
+It speaks AMQP itself, by the library below oslo.messaging, and not by oslo.messaging's listener,
+because that one cannot keep the promises of `ports/reports.py` (18.3): a message whose priority is
+no text is requeued 500 times a second for ever; a message that came twice is neither heard nor
+acknowledged and blocks its place; acknowledgements wait up to five seconds; start and stop wait for
+a broker that is away; the queue is not bounded; and durability must be set as Nova's is, or nothing
+is read.
+
+>>> notices = NovaNotices(conf, SystemClock())
+>>> notices.listen(print)
+>>> notices.stop()
+"""
+
+import bz2
+import contextlib
+import itertools
+import logging
+import ssl
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import amqp
+from oslo_config import cfg, types
+
+from holdfast.model.errors import DriverError, HoldfastError
+from holdfast.model.nova_notification import Notice, NotUnderstood, parse
+from holdfast.ports.reports import Hear, NoTally, Tally, later
+from holdfast.runtime.clock import Clock
+
+# The way to Nova's broker: addresses, TLS, and a queue of our own bound to Nova's exchange.
+#
+# The exchange is Nova's and is only looked at: whoever declares it with other flags breaks Nova.
+# The
+# queue is ours: durable, bounded, and removed by the broker when it was forgotten.
+#
+# py-amqp is used as it is, without kombu around it, which would reconnect behind our back and
+# then
+# read nothing.
+
+
+LOG = logging.getLogger(__name__)
+
+PORT = "notices"
+#: Longest that opening a connection, or any answer of the broker, may take.
+ANSWER_S = 5.0
+#: A broker that is silent for two of these is away.
+HEARTBEAT_S = 20
+#: What the broker may hand us ahead; it is out of the other managers' sight.
+PREFETCH = 50
+#: RabbitMQ 4 throws a quorum queue's message away after 20 returns; an outage may need more.
+MOST_RETURNS = 1_000_000
+
+AWAY = (OSError, amqp.AMQPError)
+
+_TLS = [
+    cfg.BoolOpt("ssl", default=False),
+    cfg.StrOpt("ssl_ca_file", default=""),
+    cfg.StrOpt("ssl_cert_file", default=""),
+    cfg.StrOpt("ssl_key_file", default=""),
+]
+#: kombu_compression of nova.conf, by the names it has on the wire.
+_UNPACK: Mapping[str, Callable[[bytes], bytes]] = {
+    "application/x-gzip": zlib.decompress,
+    "application/x-bz2": bz2.decompress,
+}
+
+
+@dataclass(frozen=True)
+class Address:
+    """One node of a broker."""
+
+    host: str
+    port: int
+    user: str
+    secret: str = field(repr=False)
+    vhost: str
+
+    def __str__(self) -> str:
+        """What may be logged."""
+        return f"{self.host}:{self.port}/{self.vhost.removeprefix('/')}"
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What the broker says about a queue."""
+
+    messages: int
+    readers: int
+
+
+def addresses(url: str) -> list[Address]:
+    """The nodes of a transport URL as oslo.messaging writes it: rabbit://u:p@h:1,u:p@h:2/vhost?…"""
+    scheme, found, rest = url.partition("://")
+    if not found or scheme not in ("rabbit", "amqp", "kombu+rabbit"):
+        raise DriverError(
+            PORT,
+            "[notifications] transport_url must be rabbit://user:secret@host:5672/vhost; other"
+            " brokers are not read",
+            retryable=False,
+        )
+    hosts, _, vhost = rest.partition("?")[0].partition("/")
+    nodes = []
+    for part in hosts.split(","):
+        access, _, node = part.rpartition("@")
+        user, _, secret = (access or "guest:guest").partition(":")
+        host, port = _host_port(node)
+        nodes.append(Address(host, port, unquote(user), unquote(secret), unquote(vhost) or "/"))
+    return nodes
+
+
+def _host_port(node: str) -> tuple[str, int]:
+    host, colon, port = node.rpartition(":")
+    if not colon or node.endswith("]"):
+        host, port = node, "5672"
+    if not port.isdigit() or not host:
+        raise DriverError(
+            PORT,
+            f"[notifications] transport_url names the host {node!r}: write host:port",
+            retryable=False,
+        )
+    return host, int(port)
+
+
+def tls(conf: cfg.ConfigOpts, url: str) -> dict[str, Any] | bool:
+    """As oslo.messaging does it: [oslo_messaging_rabbit] of our files, the URL's query wins."""
+    theirs = cfg.ConfigOpts()
+    theirs.register_opts(_TLS, group="oslo_messaging_rabbit")
+    theirs(args=[], project="holdfast", default_config_files=list(conf.config_file))
+    group, query = theirs.oslo_messaging_rabbit, dict(parse_qsl(url.partition("?")[2]))
+    if not (types.Boolean()(query["ssl"]) if "ssl" in query else group.ssl):
+        return False
+    authority, certificate, key = (
+        query.get(name, group[name]) for name in ("ssl_ca_file", "ssl_cert_file", "ssl_key_file")
+    )
+    found: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
+    if authority:
+        found = {"ca_certs": authority, "cert_reqs": ssl.CERT_REQUIRED}
+    if certificate:
+        found |= {"certfile": certificate, "keyfile": key or None}
+    return found
+
+
+class Broker:
+    """Opens connections, to each node in turn, and knows the queue."""
+
+    def __init__(self, conf: cfg.ConfigOpts, topics: Sequence[str] = ()) -> None:
+        """`topics` are bound beside those of the configuration."""
+        self._options = conf.notifications
+        self._topics = sorted({*conf.notifications.topics, *topics})
+        url = self._options.transport_url or conf.transport_url
+        if not url:
+            raise DriverError(
+                PORT,
+                "no broker: set [notifications] transport_url to the broker of nova.conf",
+                retryable=False,
+            )
+        self.exchange: str = self._options.exchange
+        self.pool: str = self._options.pool
+        nodes = addresses(url)
+        self.shown = ", ".join(map(str, nodes))
+        self._nodes = len(nodes)
+        self._turn: Iterator[Address] = itertools.cycle(nodes)
+        self._tls = tls(conf, url)
+
+    def connect(self) -> amqp.Connection:
+        """A connection to the next node; no call on it takes longer than ANSWER_S."""
+        node = next(self._turn)
+        secured = self._tls
+        if isinstance(secured, dict) and secured["cert_reqs"] == ssl.CERT_REQUIRED:
+            secured = {**secured, "server_hostname": node.host.strip("[]")}
+        connection = amqp.Connection(
+            host=f"{node.host}:{node.port}",
+            userid=node.user,
+            password=node.secret,
+            virtual_host=node.vhost,
+            ssl=secured,
+            connect_timeout=ANSWER_S,
+            heartbeat=HEARTBEAT_S,
+            client_properties={"connection_name": "holdfast notifications"},
+        )
+        connection.connect()
+        connection.sock.settimeout(ANSWER_S)
+        return connection
+
+    def connect_to_any(self) -> amqp.Connection:
+        """A connection to the first node that answers; the last one's error if none does."""
+        for _ in range(self._nodes - 1):
+            with contextlib.suppress(*AWAY):
+                return self.connect()
+        return self.connect()
+
+    def shared_queue(self, connection: amqp.Connection) -> str:
+        """The queue that managers share: its name, when it is there and bound."""
+        arguments: dict[str, Any] = {
+            "x-max-length": self._options.backlog,
+            "x-expires": self._options.keep_days * 24 * 3600 * 1000,
+        }
+        if self._options.quorum:
+            arguments |= {"x-queue-type": "quorum", "x-delivery-limit": MOST_RETURNS}
+        try:
+            connection.channel().queue_declare(
+                self.pool, durable=True, auto_delete=False, arguments=arguments
+            )
+        except amqp.PreconditionFailed as error:
+            LOG.warning(
+                "the queue %s exists with other settings and is used as it is; to apply backlog,"
+                " keep_days and quorum delete it (rabbitmqctl delete_queue): %s",
+                self.pool,
+                error,
+            )
+        self._bind(connection, self.pool)
+        return self.pool
+
+    def own_queue(self, connection: amqp.Connection) -> str:
+        """A queue that ends with the connection, for a look that takes nothing from anybody."""
+        declared = connection.channel().queue_declare(
+            exclusive=True, auto_delete=True, arguments={"x-max-length": 10_000}
+        )
+        name: str = declared.queue
+        self._bind(connection, name)
+        return name
+
+    def depth(self, connection: amqp.Connection) -> Depth | None:
+        """How full the managers' queue is; None if there is none."""
+        try:
+            found = connection.channel().queue_declare(self.pool, passive=True)
+        except amqp.NotFound:
+            return None
+        return Depth(messages=found.message_count, readers=found.consumer_count)
+
+    def look(self, connection: amqp.Connection) -> None:
+        """A DriverError where Nova has not been yet."""
+        try:
+            connection.channel().exchange_declare(self.exchange, "topic", passive=True)
+        except amqp.NotFound as error:
+            raise DriverError(
+                PORT,
+                f"the broker has no exchange {self.exchange}: no Nova has spoken there."
+                " [notifications] transport_url must be broker and virtual host of nova.conf,"
+                " exchange its control_exchange",
+                retryable=True,
+            ) from error
+
+    def _bind(self, connection: amqp.Connection, queue: str) -> None:
+        self.look(connection)
+        channel = connection.channel()
+        for topic in self._topics:
+            channel.queue_bind(queue, self.exchange, f"{topic}.*")
+
+
+def body(message: amqp.Message) -> str | bytes:
+    """What was sent. What cannot be unpacked comes as it is: nobody will understand it."""
+    sent: str | bytes = message.body
+    unpack = _UNPACK.get(str(message.headers.get("compression"))) if message.headers else None
+    if unpack is None:
+        return sent
+    try:
+        return unpack(sent if isinstance(sent, bytes) else sent.encode())
+    except (OSError, ValueError, zlib.error):
+        return sent
+
+
+def close(connection: amqp.Connection) -> None:
+    """Politely, but a broker that does not answer is not waited for."""
+    try:
+        connection.sock.settimeout(1.0)
+        connection.close()
+    except (*AWAY, AttributeError) as error:  # py-amqp has no socket any more when it was lost
+        LOG.debug("the broker did not hear us leave: %s", error)
+        connection.collect()
+
+
+#: How often the thread looks up from the socket: for the stop sign, for heartbeats.
+LOOK_S = 0.25
+#: Pauses between tries to reach the broker, and to hand on what could not be taken.
+FIRST_PAUSE_S, MOST_RECONNECT_S, MOST_RETRY_S = 1.0, 5.0, 30.0
+#: So long a message that we cannot take stays with us; then others may try.
+HOLD_S = 300.0
+#: A stop takes no longer, whatever the broker does.
+STOP_S = 10.0
+#: Sentences about messages that make no sense: at most one in so many seconds.
+QUIET_S = 60.0
+
+
+class _GiveBack(Exception):
+    """We could not take these for a long time: back to the queue with them."""
+
+
+class NovaNotices:
+    """A `ports.notices.Notices`. `shared` False listens to a copy that ends with the connection."""
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        clock: Clock,
+        tally: Tally | None = None,
+        *,
+        shared: bool = True,
+        topics: Sequence[str] = (),
+    ) -> None:
+        self.broker = Broker(conf, topics)
+        self._clock = clock
+        self._tally: Tally = tally or NoTally()
+        self._shared = shared
+        self._hear: Hear = lambda notice: None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._forever, name="notices", daemon=True)
+        self._there = False
+        self._heard_at: float | None = None
+        self._complained: set[str] = set()
+        self._strange = _Seldom(clock)
+        self._failures = 0
+        self._failing_since = 0.0
+        self._resume_at = 0.0
+
+    def listen(self, hear: Hear) -> None:
+        self._hear = hear
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+        if self._thread.is_alive():
+            LOG.warning("notifications: a monitor has not returned within %d s", STOP_S)
+
+    @property
+    def connected(self) -> bool:
+        return self._there
+
+    def age_s(self) -> float | None:
+        """How long ago the last notice was heard; None before the first."""
+        return None if self._heard_at is None else self._clock.monotonic() - self._heard_at
+
+    # the thread
+
+    def _forever(self) -> None:
+        pause = FIRST_PAUSE_S
+        while not self._stop.is_set():
+            try:
+                self._session()
+            except _GiveBack:
+                LOG.warning("notifications: not taken for %d s, given back to the queue", HOLD_S)
+            except DriverError as error:
+                self._lost(error, error.message)
+            except AWAY as error:
+                self._lost(error, f"{type(error).__name__}: {error}")
+            except Exception as error:  # the top of the thread: it must come round again
+                LOG.exception("notifications: unforeseen")
+                self._lost(error, "a defect of ours")
+            was_there, self._there = self._there, False
+            if was_there:
+                self._tally.broker(False)
+                pause = FIRST_PAUSE_S
+            self._clock.wait(self._stop, pause)
+            pause = min(pause * 2, MOST_RECONNECT_S)
+
+    def _session(self) -> None:
+        """From one connection to its end."""
+        connection = self.broker.connect()
+        try:
+            queue = (
+                self.broker.shared_queue(connection)
+                if self._shared
+                else self.broker.own_queue(connection)
+            )
+            waiting: deque[amqp.Message] = deque()
+            channel = connection.channel()
+            channel.basic_qos(0, PREFETCH, False)
+            channel.basic_consume(queue, callback=waiting.append)
+            self._reached(queue)
+            self._read(connection, waiting)
+        finally:
+            close(connection)
+
+    def _read(self, connection: amqp.Connection, waiting: deque[amqp.Message]) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                connection.drain_events(timeout=self._patience(waiting))
+            connection.heartbeat_tick()
+            look_up = self._clock.monotonic() + LOOK_S
+            while waiting and self._resume_at <= self._clock.monotonic() < look_up:
+                if self._stop.is_set():
+                    return
+                if self._take(waiting[0]):
+                    message = waiting.popleft()
+                    message.channel.basic_ack(message.delivery_tag)
+
+    def _patience(self, waiting: deque[amqp.Message]) -> float:
+        """How long the socket may be listened to; not at all while there is something to do."""
+        if not waiting:
+            return LOOK_S
+        return min(LOOK_S, max(0.001, self._resume_at - self._clock.monotonic()))
+
+    # one message
+
+    def _take(self, message: amqp.Message) -> bool:
+        """Hand it on; whether we are done with it."""
+        try:
+            notice = parse(body(message))
+        except NotUnderstood as error:
+            self._let_go(error.message)
+            return True
+        try:
+            self._hear(notice)
+        except HoldfastError as error:
+            if later(error):
+                self._put_off(notice, error)
+                return False
+            LOG.error("%s %s: %s", notice.event_type, notice.message_id, error.message)
+            self._tally.failed(notice)
+        except Exception:  # a monitor's defect must not end the listening
+            LOG.exception("%s %s: a monitor failed", notice.event_type, notice.message_id)
+            self._tally.failed(notice)
+        else:
+            self._tally.heard(notice)
+        self._heard_at = self._clock.monotonic()
+        if self._failures:
+            LOG.info("notifications: taken again, after %d tries", self._failures)
+            self._failures = 0
+        return True
+
+    def _put_off(self, notice: Notice, error: HoldfastError) -> None:
+        now = self._clock.monotonic()
+        if not self._failures:
+            self._failing_since = now
+            LOG.warning(
+                "%s %s cannot be taken now, and waits: %s",
+                notice.event_type,
+                notice.message_id,
+                error.message,
+            )
+        self._tally.put_off(notice)
+        self._resume_at = now + min(FIRST_PAUSE_S * 2.0 ** min(self._failures, 10), MOST_RETRY_S)
+        self._failures += 1
+        if now - self._failing_since > HOLD_S:
+            self._failing_since = now
+            raise _GiveBack
+
+    def _let_go(self, why: str) -> None:
+        """Acknowledged and forgotten: it would make no more sense the second time."""
+        self._tally.not_understood()
+        others = self._strange.may_say()
+        if others is not None:
+            more = f" (and {others} more since the last such line)" if others else ""
+            LOG.warning("notifications: let go, not understood: %s%s", why, more)
+
+    # what becomes of the broker: a line per change
+
+    def _reached(self, queue: str) -> None:
+        self._there = True
+        self._complained.clear()
+        self._tally.broker(True)
+        LOG.info("listening to Nova's notifications at %s, queue %s", self.broker.shown, queue)
+
+    def _lost(self, error: Exception, why: str) -> None:
+        """Said once per kind of trouble until all is well again."""
+        kind = type(error).__name__
+        if kind in self._complained:
+            return
+        self._complained.add(kind)
+        LOG.warning("not listening to Nova's notifications at %s: %s", self.broker.shown, why)
+
+
+class _Seldom:
+    """Keeps a sentence from flooding the log."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next = clock.monotonic()
+        self._unsaid = 0
+
+    def may_say(self) -> int | None:
+        """None: not now; else how many went unsaid before."""
+        now = self._clock.monotonic()
+        if now < self._next:
+            self._unsaid += 1
+            return None
+        self._next = now + QUIET_S
+        unsaid, self._unsaid = self._unsaid, 0
+        return unsaid

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of a simulated host and of the servers on it, made up, and marked as that.
+
+    hour(world, "cmp-05", begin, end)      # the slots from `begin` up to, not with, `end`
+
+Any point is a function of whom it is of and of when it is, so that an hour that nobody measured is
+there at once and the same each time. The host does what its servers do together. A server in five
+has times in which it runs at all it has and sends more than it pays for; of what is dead nothing is
+known.
+"""
+
+import math
+import random
+import zlib
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final
+
+from holdfast.metrics import history
+from holdfast.metrics.history import EVERY_S, Hour, Line
+from holdfast.model.host import normalise
+
+#: One server in so many is a busy one.
+BUSY: Final = 5
+#: What a server pays for, by vCPU.
+BPS_PER_VCPU: Final = 250e6
+#: Slots within which a world is made.
+WITH_IT: Final = 6
+_MIB: Final = 1024 * 1024
+_OWN_MEMORY_MB: Final = 4096
+_Row = dict[str, float]
+
+
+def hour(world: Mapping[str, Any], host: str, begin: int, end: int) -> Hour:
+    """Of a world as `Simulator.world` shows it. Nothing, of a host that is off or not there."""
+    found = next((one for one in world["hosts"] if normalise(one["name"]) == host), None)
+    if found is None or not found["powered"]:
+        return history.NOTHING
+    begin = max(begin, _slot(found["restarted_at"]), end - history.POINTS)
+    if begin >= end:
+        return history.NOTHING
+    servers = [one for one in _servers(world) if found["name"] in one["running_on"]]
+    lines = [_host(found, servers, begin, end)]
+    for make in (_guest, _disk, _nic):
+        lines += [make(one, begin, end) for one in servers]
+    return Hour(begin, end - begin, tuple(lines[: history.MOST_LINES]), simulated=True)
+
+
+def _servers(world: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each with the slot since which it is there: those that came with the world, for ever."""
+    made = [_slot(one["created_at"]) for one in world["servers"]]
+    first = min(made, default=0) + WITH_IT
+    return [
+        {**one, "since": since if since > first else 0}
+        for one, since in zip(world["servers"], made, strict=True)
+    ]
+
+
+def _host(host: Mapping[str, Any], servers: Sequence[Any], begin: int, end: int) -> Line:
+    def row(slot: int) -> _Row:
+        there = [one for one in servers if slot >= one["since"]]
+        cores = sum(_util(one["id"], slot) * one["vcpus"] for one in there)
+        used_mb = sum(_used(one["id"], slot) * one["memory_mb"] for one in there)
+        util = min(1.0, 0.02 + 0.02 * _wave(host["name"], "cpu", slot) + cores / host["vcpus"])
+        crowd = max(0.0, util - 0.6)
+        return {
+            "cpu_util_ratio": util,
+            "cpu_iowait_ratio": 0.01 * _wave(host["name"], "io", slot),
+            "cpu_steal_ratio": 0.0,
+            "load1": util * host["vcpus"] * (0.9 + 0.2 * _wave(host["name"], "load", slot)),
+            "mem_available_bytes": max(0, host["memory_mb"] - used_mb - _OWN_MEMORY_MB) * _MIB,
+            "swap_used_bytes": 0.0,
+            "psi_cpu_some_avg10": 100 * crowd * _wave(host["name"], "psi", slot),
+            "psi_mem_some_avg10": 0.0,
+            "psi_io_some_avg10": 2 * _wave(host["name"], "psi io", slot),
+        }
+
+    return Line("host", host["name"], host["name"], values=_laid(row, begin, end))
+
+
+def _guest(server: Mapping[str, Any], begin: int, end: int) -> Line:
+    who, memory_kib = server["id"], server["memory_mb"] * 1024
+
+    def row(slot: int) -> _Row:
+        used = _used(who, slot)
+        return {
+            "util_ratio": _util(who, slot),
+            "steal_ratio": 0.01 * _wave(who, "steal", slot),
+            "used_ratio": used,
+            "rss_kib": memory_kib * (0.2 + 0.8 * used),
+        }
+
+    return _line("guest", server, "", row, (begin, end), {"balloon_current_kib": memory_kib})
+
+
+def _disk(server: Mapping[str, Any], begin: int, end: int) -> Line:
+    who, size = server["id"], server["disk_gb"] * _MIB * 1024
+
+    def row(slot: int) -> _Row:
+        iops = 400 * _util(who, slot) * _wave(who, "iops", slot)
+        fill = 0.2 + 0.7 * _odds(who, "fill") + 0.02 * (slot % 8640) / 8640  # by the day
+        return {
+            "iops": iops,
+            "bytes_per_s": iops * 16_384,
+            "mean_latency_ns": 4e5 + 3e6 * _wave(who, "latency", slot) ** 4,
+            "fill_ratio": fill,
+            "allocation_bytes": fill * size,
+            "capacity_bytes": size,
+        }
+
+    return _line("disk", server, "vda", row, (begin, end), {})
+
+
+def _nic(server: Mapping[str, Any], begin: int, end: int) -> Line:
+    who, contract = server["id"], server["vcpus"] * BPS_PER_VCPU
+
+    def row(slot: int) -> _Row:
+        share = 0.6 * _wave(who, "tx", slot) * _util(who, slot)
+        tx = contract * (share + (3.0 if _is_bursting(who, slot) else 0.0))
+        return {
+            "tx_bps": tx,
+            "rx_bps": contract * 0.3 * _wave(who, "rx", slot),
+            "over_contract_ratio": tx / contract,
+        }
+
+    return _line("nic", server, f"tap{who[:11]}", row, (begin, end), {"tx_bps": contract})
+
+
+def _line(
+    kind: str,
+    server: Mapping[str, Any],
+    part: str,
+    row: Callable[[int], _Row],
+    span: tuple[int, int],
+    contracts: Mapping[str, float],
+) -> Line:
+    """Nothing is known of it from before it was made."""
+    since = server["since"]
+    end = f"/{part}" if part else ""
+    return Line(
+        *(kind, server["id"] + end, server["name"] + end, server["project_id"]),
+        flavor=str(server["flavor"]),
+        guest=server["id"] if part else "",
+        contracts=contracts,
+        values=_laid(lambda slot: row(slot) if slot >= since else None, *span),
+    )
+
+
+def _laid(row: Callable[[int], _Row | None], begin: int, end: int) -> dict[str, "array[float]"]:
+    made: dict[str, array[float]] = {}
+    for place in range(end - begin):
+        for name, value in (row(begin + place) or {}).items():
+            if name not in made:
+                made[name] = history.unknown(end - begin)
+            made[name][place] = value
+    return made
+
+
+# what a server does when
+
+
+def _util(who: str, slot: int) -> float:
+    if _is_bursting(who, slot):
+        return 0.97 + 0.03 * _grain(who, slot)
+    quiet = 0.05 + 0.35 * _odds(who, "util")
+    return quiet + 0.3 * _wave(who, "util", slot) * _odds(who, "swing")
+
+
+def _used(who: str, slot: int) -> float:
+    return 0.35 + 0.5 * _odds(who, "ram") + 0.05 * _wave(who, "ram", slot)
+
+
+def _is_bursting(who: str, slot: int) -> bool:
+    """A busy one, for four to eight minutes of every forty."""
+    if _number(who, "busy") % BUSY:
+        return False
+    minutes = (slot * EVERY_S / 60 + _number(who, "begin") % 40) % 40
+    return minutes < 4 + 4 * _odds(who, "length")
+
+
+def _wave(who: str, what: str, slot: int) -> float:
+    """From 0 to 1: two slow waves, and a little grain."""
+    slow, quick, begin, other = _shape(who, what)
+    at = slot * EVERY_S
+    wave = 0.5 + 0.3 * math.sin(at / slow + begin) + 0.12 * math.sin(at / quick + other)
+    return wave + 0.08 * (2 * _grain(who + what, slot) - 1)
+
+
+@lru_cache(10_000)
+def _shape(who: str, what: str) -> tuple[float, float, float, float]:
+    dice = random.Random(f"{who}/{what}")
+    turn = 2 * math.pi
+    return (
+        dice.uniform(600, 1500) / turn,
+        dice.uniform(90, 240) / turn,
+        dice.uniform(0, turn),
+        dice.uniform(0, turn),
+    )
+
+
+def _odds(who: str, what: str) -> float:
+    """From 0 to 1, always the same."""
+    return (_number(who, what) % 10_007) / 10_006
+
+
+@lru_cache(10_000)
+def _number(who: str, what: str) -> int:
+    return zlib.crc32(f"{who}/{what}".encode())
+
+
+def _grain(who: str, slot: int) -> float:
+    return (zlib.crc32(slot.to_bytes(8, "little"), _number(who, "grain")) % 1009) / 1008
+
+
+def _slot(said: str | None) -> int:
+    return history.slot_of(datetime.fromisoformat(said).timestamp()) if said else 0

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated side of the Pools port: host aggregates without availability zones."""
+
+import json
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from holdfast.drivers.sim.file import failed
+from holdfast.drivers.sim.wire import Wire
+from holdfast.drivers.sim.world import World
+from holdfast.model.errors import Conflict, InvalidInput, NotFound
+from holdfast.ports.cloud import Flavor, Inventory, Pool, ServerGroup
+
+_ID = re.compile(r"[1-9][0-9]{0,17}")
+
+
+class SimPools:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def list(self) -> Sequence[Pool]:
+        with self._wire.look("pools.list") as world:
+            members: dict[int, list[str]] = {}
+            for row in world.all(
+                "SELECT p.pool_id, h.name FROM pool_hosts p JOIN hosts h ON h.id = p.host_id"
+                " ORDER BY h.name"
+            ):
+                members.setdefault(row["pool_id"], []).append(row["name"])
+            rows = world.all("SELECT * FROM pools ORDER BY id")
+            return [_pool(row, members.get(row["id"], ())) for row in rows]
+
+    def find(self, name: str) -> Pool | None:
+        with self._wire.look("pools.find") as world:
+            row = world.one("SELECT * FROM pools WHERE name = ?", name)
+            return pool_of(world, row) if row else None
+
+    def create(self, name: str, metadata: Mapping[str, str]) -> Pool:
+        with self._wire.call("pools.create", name) as world:
+            return create_pool(world, name, metadata)
+
+    def set_metadata(self, pool_id: str, metadata: Mapping[str, str]) -> None:
+        with self._wire.call("pools.set_metadata", pool_id) as world:
+            row = _known(world, pool_id)
+            world.subject = row["name"]
+            body = _body(metadata)
+            if body != row["metadata"]:
+                world.run("UPDATE pools SET metadata = ? WHERE id = ?", body, row["id"])
+
+    def tell(self, pool_id: str) -> None:
+        """Nobody here ever misses the news."""
+        with self._wire.look("pools.tell") as world:
+            _known(world, pool_id)
+
+    def add_host(self, pool_id: str, host: str) -> None:
+        with self._wire.call("pools.add_host", f"{pool_id}/{host}") as world:
+            pool, member = _known(world, pool_id), world.host(host)
+            world.subject = f"{pool['name']}/{member['name']}"
+            world.run(
+                "INSERT OR IGNORE INTO pool_hosts VALUES (?, ?)",
+                *(pool["id"], member["id"]),
+            )
+
+    def remove_host(self, pool_id: str, host: str) -> None:
+        with self._wire.call("pools.remove_host", f"{pool_id}/{host}") as world:
+            member = world.host(host)
+            pool = _find(world, pool_id)
+            if pool is None:
+                return
+            world.subject = f"{pool['name']}/{member['name']}"
+            world.run(
+                "DELETE FROM pool_hosts WHERE pool_id = ? AND host_id = ?",
+                *(pool["id"], member["id"]),
+            )
+
+    def delete(self, pool_id: str) -> None:
+        with self._wire.call("pools.delete", pool_id) as world:
+            row = _find(world, pool_id)
+            if row is None:
+                return
+            world.subject = row["name"]
+            hosts = pool_of(world, row).hosts
+            if hosts:
+                raise Conflict(
+                    f"pool {row['name']} is not empty: {', '.join(hosts)}; take them out"
+                )
+            world.run("DELETE FROM pools WHERE id = ?", row["id"])
+
+
+def create_pool(world: World, name: str, metadata: Mapping[str, str]) -> Pool:
+    """A new pool; shared with the demo world."""
+    if world.one("SELECT id FROM pools WHERE name = ?", name):
+        raise Conflict(f"pool {name} exists already; use that one or another name")
+    world.run("INSERT INTO pools (name, metadata) VALUES (?, ?)", name, _body(metadata))
+    row = world.all("SELECT * FROM pools WHERE name = ?", name)[0]
+    return pool_of(world, row)
+
+
+def _body(metadata: Mapping[str, str]) -> str:
+    if "availability_zone" in metadata:
+        raise InvalidInput(
+            "availability_zone is no metadata of a pool: hosts could not come and go"
+        )
+    return json.dumps(dict(metadata), sort_keys=True)
+
+
+def _find(world: World, pool_id: str) -> sqlite3.Row | None:
+    # '01' or ' 1' is not the id of pool 1.
+    if not _ID.fullmatch(pool_id):
+        return None
+    return world.one("SELECT * FROM pools WHERE id = ?", int(pool_id))
+
+
+def _known(world: World, pool_id: str) -> sqlite3.Row:
+    row = _find(world, pool_id)
+    if row is None:
+        raise NotFound(f"simulated cloud: no pool with id {pool_id}")
+    return row
+
+
+def pool_of(world: World, row: sqlite3.Row) -> Pool:
+    hosts = world.all(
+        "SELECT h.name FROM pool_hosts p JOIN hosts h ON h.id = p.host_id"
+        " WHERE p.pool_id = ? ORDER BY h.name",
+        row["id"],
+    )
+    return _pool(row, [host["name"] for host in hosts])
+
+
+def _pool(row: sqlite3.Row, hosts: Sequence[str]) -> Pool:
+    return Pool(
+        id=str(row["id"]),
+        name=row["name"],
+        hosts=tuple(hosts),
+        metadata=json.loads(row["metadata"]),
+    )
+
+
+# The simulated side of the Flavors port.
+
+
+class SimFlavors:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def list(self) -> Sequence[Flavor]:
+        with self._wire.look("flavors.list") as world:
+            rows = world.all("SELECT * FROM flavors ORDER BY name")
+            return [replace(_flavor(world, row), projects=()) for row in rows]
+
+    def show(self, flavor_id: str) -> Flavor:
+        with self._wire.look("flavors.show") as world:
+            return _flavor(world, _flavors_known(world, flavor_id))
+
+    def create(self, flavor: Flavor) -> None:
+        with self._wire.call("flavors.create", flavor.id) as world:
+            create_flavor(world, flavor)
+
+    def delete(self, flavor_id: str) -> None:
+        with self._wire.call("flavors.delete", flavor_id) as world:
+            world.run("DELETE FROM flavors WHERE id = ?", flavor_id)
+
+    def add_access(self, flavor_id: str, project_id: str) -> None:
+        subject = f"{flavor_id}/{project_id}"
+        with self._wire.call("flavors.add_access", subject) as world:
+            if _flavors_known(world, flavor_id)["public"]:
+                raise Conflict(f"flavor {flavor_id} is public: all projects have it")
+            world.run(
+                "INSERT OR IGNORE INTO flavor_access VALUES (?, ?)",
+                *(flavor_id, project_id),
+            )
+
+    def remove_access(self, flavor_id: str, project_id: str) -> None:
+        subject = f"{flavor_id}/{project_id}"
+        with self._wire.call("flavors.remove_access", subject) as world:
+            world.run(
+                "DELETE FROM flavor_access WHERE flavor_id = ? AND project_id = ?",
+                *(flavor_id, project_id),
+            )
+
+
+def create_flavor(world: World, flavor: Flavor) -> None:
+    """A new flavor, or the completion of one; shared with the demo world."""
+    found = world.all("SELECT * FROM flavors WHERE id = ? OR name = ?", flavor.id, flavor.name)
+    if not found:
+        world.run(
+            "INSERT INTO flavors VALUES (?, ?, ?, ?, ?, ?, '{}')",
+            *(flavor.id, flavor.name, flavor.vcpus, flavor.memory_mb, flavor.disk_gb),
+            flavor.public,
+        )
+    elif any(_shape(_flavor(world, row)) != _shape(flavor) for row in found):
+        raise Conflict(f"another flavor has the id {flavor.id} or the name {flavor.name}")
+    _complete(world, flavor)
+
+
+def _complete(world: World, flavor: Flavor) -> None:
+    """Extra specs and access; what is so already leaves no effect."""
+    there = _flavor(world, _flavors_known(world, flavor.id))
+    specs = {**there.extra_specs, **flavor.extra_specs}
+    if specs != there.extra_specs:
+        world.run("UPDATE flavors SET extra_specs = ? WHERE id = ?", json.dumps(specs), flavor.id)
+    for project_id in flavor.projects:
+        world.run("INSERT OR IGNORE INTO flavor_access VALUES (?, ?)", flavor.id, project_id)
+
+
+def _shape(flavor: Flavor) -> Flavor:
+    return replace(flavor, extra_specs={}, projects=())
+
+
+def _flavors_known(world: World, flavor_id: str) -> sqlite3.Row:
+    row = world.one("SELECT * FROM flavors WHERE id = ?", flavor_id)
+    if row is None:
+        raise NotFound(f"simulated cloud: no flavor with id {flavor_id}")
+    return row
+
+
+def _flavor(world: World, row: sqlite3.Row) -> Flavor:
+    access = world.all(
+        "SELECT project_id FROM flavor_access WHERE flavor_id = ? ORDER BY project_id",
+        row["id"],
+    )
+    return Flavor(
+        id=row["id"],
+        name=row["name"],
+        vcpus=row["vcpus"],
+        memory_mb=row["memory_mb"],
+        disk_gb=row["disk_gb"],
+        public=bool(row["public"]),
+        extra_specs=json.loads(row["extra_specs"]),
+        projects=tuple(one["project_id"] for one in access),
+    )
+
+
+# The simulated side of the Slots port: inventories by generation, and server groups.
+#
+# A server has a slot of a class if its flavor says so (extra spec `resources:<class>`), on the
+# host
+# where it is and on the one it is going to.
+
+
+PREFIX = "resources:"
+_CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
+
+
+class SimSlots:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def inventory(self, host: str, resource_class: str) -> Inventory:
+        with self._wire.look("slots.inventory") as world:
+            return _inventory(world, world.host(host), resource_class)
+
+    def set_inventory(
+        self, host: str, resource_class: str, total: int, generation: int
+    ) -> Inventory:
+        subject = f"{host}/{resource_class}"
+        with self._wire.call("slots.set_inventory", subject) as world:
+            row = world.host(host)
+            world.subject = f"{row['name']}/{resource_class}"
+            _check(_inventory(world, row, resource_class), total, generation)
+            world.run(
+                "DELETE FROM inventories WHERE host_id = ? AND resource_class = ?",
+                *(row["id"], resource_class),
+            )
+            if total:
+                world.run(
+                    "INSERT INTO inventories VALUES (?, ?, ?)", row["id"], resource_class, total
+                )
+            world.run("UPDATE hosts SET generation = generation + 1 WHERE id = ?", row["id"])
+            return _inventory(world, world.host(row["name"]), resource_class)
+
+    def drop_class(self, resource_class: str) -> None:
+        with self._wire.call("slots.drop_class", resource_class) as world:
+            held = world.one(
+                "SELECT h.name FROM inventories i JOIN hosts h ON h.id = i.host_id"
+                " WHERE i.resource_class = ? ORDER BY h.name",
+                resource_class,
+            )
+            if held:
+                raise Conflict(f"host {held['name']} still has slots of {resource_class}")
+
+    def create_group(self, name: str, policy: str, project_id: str) -> ServerGroup:
+        with self._wire.call("slots.create_group", name) as world:
+            if world.one(
+                "SELECT id FROM server_groups WHERE name = ? AND project_id = ?",
+                *(name, project_id),
+            ):
+                raise Conflict(f"project {project_id} has a server group {name} already")
+            group = ServerGroup(world.new_id(), name, policy, project_id)
+            world.run(
+                "INSERT INTO server_groups VALUES (?, ?, ?, ?)",
+                *(group.id, name, policy, project_id),
+            )
+            return group
+
+    def groups(self) -> Sequence[ServerGroup]:
+        with self._wire.look("slots.groups") as world:
+            rows = world.all("SELECT * FROM server_groups ORDER BY name")
+            return [ServerGroup(*row) for row in rows]
+
+    def delete_group(self, group_id: str) -> None:
+        with self._wire.call("slots.delete_group", group_id) as world:
+            world.run("DELETE FROM server_groups WHERE id = ?", group_id)
+
+
+def missing(world: World, host: sqlite3.Row, flavor: str) -> str | None:
+    """Which slots a server of that flavor would lack on the host, if any."""
+    for resource_class, amount in wanted(world, flavor).items():
+        found = _inventory(world, host, resource_class)
+        if found.used + amount > found.total:
+            free = found.total - found.used
+            return f"{amount} {resource_class} wanted, {free} free"
+    return None
+
+
+def wanted(world: World, flavor: str) -> dict[str, int]:
+    """The custom resources a flavor asks for."""
+    return {
+        key.removeprefix(PREFIX): int(amount)
+        for key, amount in extra_specs(world, flavor).items()
+        if key.startswith(f"{PREFIX}CUSTOM_")
+    }
+
+
+def extra_specs(world: World, flavor: str) -> dict[str, str]:
+    """Those of a flavor by id or name; of a flavor nobody made, none."""
+    row = world.one("SELECT extra_specs FROM flavors WHERE id = ?1 OR name = ?1", flavor)
+    return dict(json.loads(row["extra_specs"])) if row else {}
+
+
+def _inventory(world: World, host: sqlite3.Row, resource_class: str) -> Inventory:
+    found = world.one(
+        "SELECT total FROM inventories WHERE host_id = ? AND resource_class = ?",
+        *(host["id"], resource_class),
+    )
+    servers = world.all(
+        "SELECT flavor, COUNT(*) AS count FROM servers"
+        " WHERE host_id = ?1 OR dest_host_id = ?1 GROUP BY flavor",
+        host["id"],
+    )
+    return Inventory(
+        host=host["name"],
+        resource_class=resource_class,
+        total=found["total"] if found else 0,
+        generation=host["generation"],
+        used=sum(
+            row["count"] * wanted(world, row["flavor"]).get(resource_class, 0) for row in servers
+        ),
+    )
+
+
+def _check(now: Inventory, total: int, generation: int) -> None:
+    if not _CUSTOM.fullmatch(now.resource_class):
+        raise failed(f"{now.resource_class} is no name of a custom class", retryable=False)
+    now.check(total, generation)

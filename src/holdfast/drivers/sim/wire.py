@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one way into the simulated cloud for its ports: counts, faults, transaction, effect.
+
+A port method is `with self._wire.call("pools.create", name) as world:` and its SQL.
+"""
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from holdfast.drivers.sim import world as sim_world
+from holdfast.drivers.sim.file import File, failed
+from holdfast.drivers.sim.world import Settings, World, acting
+from holdfast.model.errors import HoldfastError
+from holdfast.runtime.clock import Clock
+
+# What becomes of one call: a pure decision from settings, a timeout and four dice.
+
+
+@dataclass(frozen=True)
+class Dice:
+    """Numbers in [0, 1). A call throws all four, so that a seed replays whatever is set."""
+
+    failure: float
+    loss: float
+    coin: float
+    jitter: float
+
+
+@dataclass(frozen=True)
+class FaultDecision:
+    wait_s: float = 0.0  # before the effect
+    refusal: str = ""  # raised after that wait, in place of the effect
+    wait_after: bool = False  # until the call's timeout, once the effect is done
+    loss: str = ""  # raised in place of the reply
+
+
+FINE = FaultDecision()
+PEACE = Settings()
+
+
+def decide_fault(settings: Settings, call: str, timeout_s: float, dice: Dice) -> FaultDecision:
+    """First match wins: down, too slow for the timeout, failed, reply lost, fine."""
+    if settings == PEACE or not settings.applies_to(call):
+        return FINE
+    if settings.down:
+        return FaultDecision(refusal=f"{call}: the cloud is down")
+    swing = settings.latency_jitter * (2 * dice.jitter - 1)
+    wait_s = settings.latency_s * (1 + swing) + settings.hang_s
+    if wait_s >= timeout_s:
+        slow = f"{call}: no answer within {timeout_s:g} s"
+        if dice.coin < 0.5:
+            return FaultDecision(wait_after=True, loss=slow)
+        return FaultDecision(wait_s=timeout_s, refusal=slow)
+    if dice.failure < settings.failure_rate:
+        return FaultDecision(wait_s=wait_s, refusal=f"{call}: failed, nothing was changed")
+    if dice.loss < settings.lost_reply_rate:
+        return FaultDecision(wait_s=wait_s, loss=f"{call}: no reply")
+    return FaultDecision(wait_s=wait_s) if wait_s else FINE
+
+
+class Wire:
+    def __init__(self, file: File, clock: Clock, timeout_s: float, seed: int | None) -> None:
+        self._file = file
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._never = threading.Event()
+
+    def call(self, name: str, subject: str = "") -> AbstractContextManager[World]:
+        """One call from request to reply.
+
+        If the block changed anything, an effect is recorded with it in the same transaction. A
+        reply can be lost whatever it says, so a lost refusal sounds like a lost success.
+        """
+        return self._call(name, subject)
+
+    def look(self, name: str) -> AbstractContextManager[World]:
+        """The same for a call that changes nothing: it waits for no other."""
+        return self._call(name, looking=True)
+
+    @contextmanager
+    def _call(self, name: str, subject: str = "", *, looking: bool = False) -> Iterator[World]:
+        deadline = self._clock.monotonic() + self._timeout_s
+        self._file.count(name)
+        with self._world(subject, self._timeout_s, looking) as world:
+            fate = self._meet(world, name)
+            if fate is FINE:  # in one go, which is most of them
+                with acting(world, name):
+                    yield world
+        if fate is FINE:
+            return
+        self._sleep(min(fate.wait_s, self._left(deadline)))
+        if fate.refusal:
+            raise failed(fate.refusal, retryable=True)
+        try:
+            with (
+                self._world(subject, self._left(deadline), looking) as world,
+                acting(world, name),
+            ):
+                yield world
+        except HoldfastError as error:
+            if fate.loss:
+                self._lose(fate, deadline, error)
+            raise
+        if fate.loss:
+            self._lose(fate, deadline, None)
+
+    def time_out(self, name: str) -> None:
+        """What a caller gets whose call has had its effect and then waits for somebody dead."""
+        self._sleep(self._timeout_s)
+        raise failed(f"{name}: no answer within {self._timeout_s:g} s", retryable=True)
+
+    @contextmanager
+    def _world(self, subject: str, patience_s: float, looking: bool) -> Iterator[World]:
+        """Who looks writes all the same when time has moved something, or calls are to be seen."""
+        if looking and not self._file.must_write():
+            with self._file.looking(patience_s) as db:
+                world = World(db, self._clock.now().timestamp(), subject, looking=True)
+                if not sim_world.is_behind(db, world.now):
+                    yield world
+                    return
+        with self._file.transaction(patience_s) as db:
+            yield World(db, self._clock.now().timestamp(), subject)
+
+    def _meet(self, world: World, name: str) -> FaultDecision:
+        """Throw the dice of the call; settings are those in the file now."""
+        with self._lock:
+            dice = Dice(*(self._random.random() for _ in range(4)))
+        return decide_fault(world.settings, name, self._timeout_s, dice)
+
+    def _lose(self, fate: FaultDecision, deadline: float, reply: HoldfastError | None) -> None:
+        if fate.wait_after:
+            self._sleep(self._left(deadline))
+        raise failed(fate.loss, retryable=True) from reply
+
+    def _sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            self._clock.wait(self._never, seconds)
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self._clock.monotonic())

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several networks say of a host becomes one health, and that what the strategy says. Pure.
+
+A host is down on a network only if the leader of its cluster says so, our own agent's gossip does
+not contradict, and it was proven since then that we see at all. Where the cluster has too few
+servers to prove that, the host must not have answered a probe. Where we do not see, it is unknown;
+so is it where nobody knows it or it left on purpose. Nothing is reported before it has lasted as
+long as the rule says, and then once, until the host has been well for a while.
+
+>>> strategy = matrix.default(("storage",))
+>>> seen = Sight("storage", {"cmp-1": DOWN}, {"cmp-1": DOWN}, seen_at=1.0, proven_at=2.0)
+>>> judge(Book(), [seen], strategy, Moment(2.0, datetime(2026, 1, 1)), 10.0)[1]
+()
+>>> book, _none = judge(Book(), [seen], strategy, Moment(2.0, datetime(2026, 1, 1)), 10.0)
+>>> later = replace(seen, proven_at=6.0)
+>>> [r.state for r in judge(book, [later], strategy, Moment(6.0, datetime(2026, 1, 1)), 10.0)[1]]
+['failed']
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.hostmonitor import matrix
+from holdfast.hostmonitor.matrix import ALERT, DOWN, NONE, RECOVERY, UNDECIDED, UNKNOWN, UP, Matrix
+from holdfast.model.host import normalise
+from holdfast.ports.membership import LEFT
+
+#: States of a report.
+FAILED, ALERTED, WELL = "failed", "alert", "well"
+_STATE = {RECOVERY: FAILED, ALERT: ALERTED}
+_RANK = {"": 0, ALERTED: 1, FAILED: 2}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Monotonic seconds, and what the clock on the wall says then."""
+
+    at: float
+    now: datetime
+
+    def wall(self, at: float) -> datetime:
+        return self.now - timedelta(seconds=self.at - at)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What is known of one network. `why`: why nothing of it can be believed, "" if it can."""
+
+    network: str
+    states: Mapping[str, str] = field(default_factory=dict)  # by the leader
+    gossip: Mapping[str, str] = field(default_factory=dict)  # by our own agent
+    seen_at: float = 0.0  # when `states` came
+    proven_at: float = -1.0  # when the last proof that we see was begun
+    leader: str = ""
+    servers: str = ""  # how many of the cluster's servers are alive
+    unanswered: frozenset[str] | None = None  # nodes that may be believed lost; None: all
+    probe: str = ""  # how that was proven
+    why: str = ""
+
+    @property
+    def is_proven(self) -> bool:
+        """It is known that we saw after what we saw."""
+        return not self.why and self.proven_at >= self.seen_at
+
+    def doubts(self) -> bool:
+        """Whether somebody is down by one and not yet by all."""
+        said = self.states.items()
+        down = [node for node, state in said if state == DOWN]
+        return any(not self.is_proven or not self._agrees(node) for node in down)
+
+    def health(self, node: str) -> str:
+        if self.why:
+            return UNKNOWN
+        state = self.states.get(node, UNKNOWN)
+        if state == DOWN:
+            lost = self.unanswered is None or node in self.unanswered
+            return DOWN if self.is_proven and lost and self._agrees(node) else UNKNOWN
+        return UP if state == UP else UNKNOWN
+
+    def _agrees(self, node: str) -> bool:
+        """Whether our own agent does not contradict: one that was started after the node had died
+        never hears of it."""
+        return self.gossip.get(node, DOWN) == DOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What is remembered of one host. Times are monotonic."""
+
+    health: tuple[str, ...]
+    since: tuple[float, ...]  # of each network's health
+    action: str = NONE  # what the strategy says of it
+    action_since: float = 0.0
+    opinion: str = NONE  # what we stand for: what has lasted, undecided where the unknown decides
+    told: str = ""  # the worst that was reported of it since it was well
+
+
+@dataclass(frozen=True)
+class HealthRecords:
+    tracks: Mapping[str, Track] = field(default_factory=dict)
+    due: float | None = None  # when time alone changes something
+
+
+@dataclass(frozen=True)
+class Report:
+    host: str
+    state: str
+    since: datetime
+    evidence: Mapping[str, Any]
+
+
+def judge(
+    book: HealthRecords,
+    sights: Sequence[Sight],
+    strategy: Matrix,
+    moment: Moment,
+    well_for_s: float,
+) -> tuple[HealthRecords, tuple[Report, ...]]:
+    """The book after these sights, and what is to be reported."""
+    tracks: dict[str, Track] = {}
+    reports: list[Report] = []
+    blind = [sight.network for sight in sights if sight.why]
+    dues: list[float] = []
+    for host in sorted({*book.tracks, *(node for sight in sights for node in sight.states)}):
+        old = book.tracks.get(host)
+        health = tuple(sight.health(host) for sight in sights)
+        if _is_gone(host, sights):
+            continue
+        answer = strategy.answer(dict(zip(strategy.networks, health, strict=True)), blind)
+        new = _follow(old, health, answer.action, moment)
+        new, state, due = _settle(new, answer, well_for_s, moment.at)
+        if state:
+            reports.append(_report(host, state, new, sights, answer, strategy, moment))
+        if due is not None:
+            dues.append(due)
+        tracks[host] = new
+    return HealthRecords(tracks, min(dues, default=None)), tuple(reports)
+
+
+def view(book: HealthRecords, sights: Sequence[Sight]) -> list[dict[str, Any]]:
+    """All hosts, in groups that look the same."""
+    rows: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    for host, track in book.tracks.items():
+        rows.setdefault((track.health, track.opinion), []).append(host)
+    names = [sight.network for sight in sights]
+    return [
+        {"health": dict(zip(names, health, strict=True)), "opinion": opinion, "hosts": hosts}
+        for (health, opinion), hosts in sorted(rows.items())
+    ]
+
+
+def _is_gone(host: str, sights: Sequence[Sight]) -> bool:
+    """It has left, or is not known any more, wherever we see; and we see somewhere."""
+    seeing = [sight for sight in sights if not sight.why]
+    return bool(seeing) and all(sight.states.get(host, LEFT) == LEFT for sight in seeing)
+
+
+def _follow(old: Track | None, health: tuple[str, ...], action: str, moment: Moment) -> Track:
+    at = moment.at
+    if old is None or len(old.health) != len(health):
+        return Track(health, (at,) * len(health), action, at, told=old.told if old else "")
+    if health == old.health and action == old.action:
+        return old
+    since = tuple(
+        was_since if was == now else at
+        for was, now, was_since in zip(old.health, health, old.since, strict=True)
+    )
+    action_since = old.action_since if action == old.action else at
+    return replace(old, health=health, since=since, action=action, action_since=action_since)
+
+
+def _settle(
+    track: Track, answer: matrix.Answer, well_for_s: float, at: float
+) -> tuple[Track, str, float | None]:
+    """What has lasted long enough: the track, a report if one is due, and when to look again."""
+    lasted = at - track.action_since
+    if not answer.is_decided:
+        return _doubt(replace(track, opinion=UNDECIDED), answer, lasted)
+    wait = well_for_s if track.action == NONE and track.told else answer.for_s
+    if track.action == NONE and not track.told:
+        wait = 0.0
+    if lasted < wait:
+        before = RECOVERY if track.told == FAILED else ALERT if track.told else NONE
+        return replace(track, opinion=before), "", track.action_since + wait
+    if track.action == NONE:
+        return replace(track, opinion=NONE, told=""), WELL if track.told else "", None
+    state = _STATE[track.action]
+    if _RANK[state] <= _RANK[track.told]:
+        return replace(track, opinion=RECOVERY if track.told == FAILED else ALERT), "", None
+    return replace(track, opinion=track.action, told=state), state, None
+
+
+def _doubt(track: Track, answer: matrix.Answer, lasted: float) -> tuple[Track, str, float | None]:
+    """The unknown decides: we have no opinion, but an alert is reported like any other."""
+    if answer.action != ALERT or _RANK[track.told] >= _RANK[ALERTED]:
+        return track, "", None
+    if lasted < answer.for_s:
+        return track, "", track.action_since + answer.for_s
+    return replace(track, told=ALERTED), ALERTED, None
+
+
+def _report(
+    host: str,
+    state: str,
+    track: Track,
+    sights: Sequence[Sight],
+    answer: matrix.Answer,
+    strategy: Matrix,
+    moment: Moment,
+) -> Report:
+    networks = {
+        sight.network: _evidence(host, sight, health, moment.wall(since))
+        for sight, health, since in zip(sights, track.health, track.since, strict=True)
+    }
+    evidence = {"networks": networks, "rule": answer.sentence, "strategy": strategy.source}
+    return Report(
+        host=normalise(host),
+        state=state,
+        since=moment.wall(track.action_since),
+        evidence=evidence if answer.is_decided else {**evidence, "undecided": True},
+    )
+
+
+def _evidence(host: str, sight: Sight, health: str, since: datetime) -> dict[str, Any]:
+    said: dict[str, Any] = {"health": health, "since": since.isoformat()}
+    if sight.why:
+        return {**said, "why": sight.why}
+    if health == DOWN:
+        own = ["own gossip"] if sight.gossip.get(host) == DOWN else []
+        probe = [sight.probe] if sight.probe else []
+        said["confirmed_by"] = [f"leader {sight.leader}", *own, sight.servers, *probe]
+    return {**said, "leader": sight.leader}

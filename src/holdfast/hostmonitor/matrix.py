@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The strategy: what is done about a host, by what is seen of it on each network.
+
+Rules are asked in order and the first that matches counts. A network of which nothing is known may
+be up or down: both are tried, and only where all possibilities lead to the same is it done. Where
+all of them are recovery or alert, it is an alert. A host that is up on every network is always left
+alone.
+
+>>> strategy = default(("manage", "tenant", "storage"))
+>>> strategy.answer({"manage": UP, "tenant": DOWN, "storage": DOWN}).sentence
+'storage down -> recovery after 3 s'
+>>> strategy.answer({"manage": DOWN, "storage": DOWN}).action  # whatever the tenant network is
+'recovery'
+>>> strategy.answer({"manage": DOWN, "tenant": DOWN}).sentence
+'undecided: storage is unknown; up would mean none, down would mean recovery'
+>>> [row.answer.action for row in default(("manage",)).table()]
+['none', 'recovery']
+
+Files are read by `parse`, in Masakari's format or ours (see matrix_file).
+"""
+
+import itertools
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from holdfast.model.errors import InvalidInput
+
+UP, DOWN, UNKNOWN = "up", "down", "unknown"
+ANY = "any"
+RECOVERY, ALERT, NONE, UNDECIDED = "recovery", "alert", "none", "undecided"
+ACTIONS = (RECOVERY, ALERT, NONE)
+
+NETWORKS = ("manage", "tenant", "storage")
+#: The network whose loss no server survives, which the default goes by.
+STORAGE = "storage"
+#: How long a state must last where the file does not say.
+DEFAULT_FOR_S = 3.0
+LONGEST_FOR_S = 86_400.0
+#: Every combination is worked out and drawn: 1024 of them.
+MOST_NETWORKS = 10
+MOST_RULES = 1_100  # each that has its turn needs a combination of its own
+LONGEST_SOURCE = 1_000
+#: How many problems one sentence tells; BadStrategy.problems has them all.
+MOST_SAID = 20
+#: How many combinations that no rule names one sentence lists.
+MOST_NAMED = 16
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+#: up, down or any (of a host: unknown), in the order of the strategy's networks.
+Health = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a strategy; line 0 is the file as a whole."""
+
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.text}" if self.line else self.text
+
+
+class InvalidDocument(InvalidInput):
+    """A strategy that cannot be used; `problems` are all that is wrong with it, by line."""
+
+    code = "holdfast.strategy.invalid"
+    title = "The strategy cannot be used"
+
+    def __init__(self, message: str = "", problems: Sequence[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        shown = [{"line": one.line, "text": one.text} for one in self.problems]
+        super().__init__(message, **({"problems": shown} if shown else {}))
+
+    @classmethod
+    def because(cls, source: str, problems: Sequence[Problem]) -> "InvalidDocument":
+        found = sorted(set(problems), key=lambda one: (one.line, one.text))
+        many = "a problem" if len(found) == 1 else f"{len(found)} problems"
+        more = f"; and {len(found) - MOST_SAID} more" if len(found) > MOST_SAID else ""
+        return cls(f"{source} has {many}: {'; '.join(map(str, found[:MOST_SAID]))}{more}", found)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is done about hosts of this health, once it has lasted so long; `line` of its file."""
+
+    health: Health
+    action: str
+    for_s: float
+    line: int = 0
+
+    def said(self, networks: Sequence[str]) -> str:
+        """line 7: storage down -> recovery after 3 s"""
+        where = f"line {self.line}: " if self.line else ""
+        lasting = "" if self.action == NONE else f" {after(self.for_s)}"
+        return f"{where}{condition(networks, self.health)} -> {self.action}{lasting}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the strategy says of a host, why, and by which rule, if by any. `is_decided` is false
+    where a network that is unknown decides what is done: nothing, or an alert in its place."""
+
+    action: str
+    for_s: float
+    sentence: str
+    rule: Rule | None = None
+    is_decided: bool = True
+
+
+@dataclass(frozen=True)
+class Row:
+    """One combination of up and down, in the order of the networks, and what it leads to."""
+
+    health: Health
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`source` says where it came from: a file, or the default."""
+
+    networks: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    source: str
+
+    def answer(self, health: Mapping[str, str], blind: Collection[str] = ()) -> Answer:
+        """What is done about a host of which this is seen; what is neither up nor down there, or
+        not there at all, is unknown. `blind` are networks on which no host can be seen, because
+        their cluster has no quorum or the monitor is cut off: a host that is down on all others
+        is an alert, if it would be recovered or alerted were it down on these too."""
+        states = (health.get(name, UNKNOWN) for name in self.networks)
+        seen = tuple(state if state in (UP, DOWN) else UNKNOWN for state in states)
+        found = self._look(seen)
+        if found.action == UNDECIDED and blind and self._is_lost(seen, blind):
+            return self._alert(seen, blind)
+        return found
+
+    def _is_lost(self, seen: Health, blind: Collection[str]) -> bool:
+        """Whether the host is down on every network that can be seen, and on one at least."""
+        rest = [state for n, state in zip(self.networks, seen, strict=True) if n not in blind]
+        down_too = self._look(tuple(DOWN if state == UNKNOWN else state for state in seen))
+        return set(rest) == {DOWN} and down_too.action in (RECOVERY, ALERT)
+
+    def _alert(self, seen: Health, blind: Collection[str]) -> Answer:
+        for_s = max(self._look(one).for_s for one in completions(seen))
+        dark = " and ".join(name for name in self.networks if name in blind)
+        sentence = f"down on every network that can be seen, {dark} cannot be seen -> alert"
+        return Answer(ALERT, for_s, f"{sentence} {after(for_s)}", is_decided=False)
+
+    def left_out(self) -> Sequence[Health]:
+        """The combinations of up and down that no rule names: nothing is done about them."""
+        return [
+            row.health
+            for row in self.table()
+            if row.answer.rule is None and set(row.health) != {UP}
+        ]
+
+    @property
+    def warning(self) -> str:
+        """Names the combinations that no rule names; "" where there are none."""
+        found = self.left_out()
+        if not found:
+            return ""
+        shown = ", ".join(f"[{', '.join(one)}]" for one in found[:MOST_NAMED])
+        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        one = len(found) == 1
+        many = (
+            "1 row is left out and counts" if one else f"{len(found)} rows are left out and count"
+        )
+        return f"{many} as none, in the order {', '.join(self.networks)}: {shown}{more}"
+
+    def table(self) -> Sequence[Row]:
+        """Every combination of up and down, all up first, the last network changing fastest."""
+        return [Row(health, self._look(health)) for health in combinations(len(self.networks))]
+
+    def agrees(self, other: "Matrix") -> bool:
+        """Whether both say the same of every host, however they are written down."""
+        if set(self.networks) != set(other.networks):
+            return False
+        return all(
+            (row.answer.action, row.answer.for_s) == (same.action, same.for_s)
+            for row in self.table()
+            for same in (other.answer(dict(zip(self.networks, row.health, strict=True))),)
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """As it goes over the wire."""
+        rules = [
+            {"health": list(r.health), "action": r.action, "for_s": r.for_s, "line": r.line}
+            for r in self.rules
+        ]
+        return {"networks": list(self.networks), "rules": rules, "source": self.source}
+
+    @cached_property
+    def _answers(self) -> dict[Health, Answer]:
+        """Each health is worked out once: there are thousands of hosts."""
+        return {}
+
+    @cached_property
+    def _tests(self) -> Sequence[tuple[int, int, Rule]]:
+        """Each rule with the networks that matter to it and those that must be down, as bits:
+        tables of many networks are long."""
+        return [(_bits(r.health, UP, DOWN), _bits(r.health, DOWN), r) for r in self.rules]
+
+    def _look(self, seen: Health) -> Answer:
+        if seen not in self._answers:
+            find = self._possible if UNKNOWN in seen else self._certain
+            self._answers[seen] = find(seen)
+        return self._answers[seen]
+
+    def _possible(self, seen: Health) -> Answer:
+        """The one answer of all that an unknown network can be, or that there is none."""
+        found = [self._look(one) for one in completions(seen)]
+        unknown = [n for n, state in zip(self.networks, seen, strict=True) if state == UNKNOWN]
+        last = max(found, key=lambda one: one.for_s)
+        actions = {one.action for one in found}
+        if actions == {RECOVERY, ALERT}:
+            sentence = f"{_undecided(unknown, found)} -> alert {after(last.for_s)}"
+            return Answer(ALERT, last.for_s, sentence, is_decided=False)
+        if len(actions) > 1:
+            return Answer(UNDECIDED, 0.0, _undecided(unknown, found), is_decided=False)
+        if all(one.rule is last.rule for one in found):
+            return last
+        sentence = f"{last.action}, whatever {' and '.join(unknown)} would be"
+        latest = "" if last.action == NONE else f"; at the latest by {last.sentence}"
+        return Answer(last.action, last.for_s, sentence + latest, last.rule)
+
+    def _certain(self, health: Health) -> Answer:
+        if set(health) <= {UP}:
+            return Answer(NONE, 0.0, "up on every network -> none")
+        down = _bits(health, DOWN)
+        rule = next((one for matters, wanted, one in self._tests if down & matters == wanted), None)
+        if rule is None:
+            return Answer(NONE, 0.0, f"no rule for {condition(self.networks, health)} -> none")
+        for_s = 0.0 if rule.action == NONE else rule.for_s
+        return Answer(rule.action, for_s, rule.said(self.networks), rule)
+
+
+def _bits(health: Health, *states: str) -> int:
+    return sum(1 << place for place, state in enumerate(health) if state in states)
+
+
+def _undecided(unknown: Sequence[str], found: Sequence[Answer]) -> str:
+    if len(unknown) == 1:
+        up, down = found
+        meant = f"up would mean {up.action}, down would mean {down.action}"
+        return f"undecided: {unknown[0]} is unknown; {meant}"
+    actions = [action for action in ACTIONS if any(one.action == action for one in found)]
+    return f"undecided: {' and '.join(unknown)} are unknown; it could be {' or '.join(actions)}"
+
+
+def parse(text: str | bytes, networks: Sequence[str], source: str = "the strategy") -> Matrix:
+    """The strategy that a file says, of either format, for the networks there are; BadStrategy
+    names all that is wrong with it."""
+    from holdfast.hostmonitor.matrix_file import read  # YAML is for those who read a file
+
+    return read(text, networks, source)
+
+
+def default(networks: Sequence[str]) -> Matrix:
+    """Recovery when storage is down, whatever the rest; of a single network, when it is down."""
+    if problems := wrong_networks(networks):
+        raise InvalidDocument.because("the list of networks", problems)
+    if len(networks) > 1 and STORAGE not in networks:
+        raise InvalidDocument(
+            f"there is no default for the networks {', '.join(networks)}, none of which is called"
+            f" {STORAGE}: write a strategy file that says what is to be done",
+        )
+    decisive = networks[0] if len(networks) == 1 else STORAGE
+    down = tuple(DOWN if name == decisive else ANY for name in networks)
+    rest = tuple(ANY for _ in networks)
+    rules = (Rule(down, RECOVERY, DEFAULT_FOR_S), Rule(rest, NONE, 0.0))
+    return Matrix(tuple(networks), rules, "default")
+
+
+def from_plain(plain: Mapping[str, Any]) -> Matrix:
+    """What to_plain made, from whoever sent it; BadStrategy if it cannot be that."""
+    if not isinstance(plain, Mapping):
+        raise InvalidDocument("a strategy is an object with networks, rules and source")
+    networks, source, rules = (plain.get(key) for key in ("networks", "source", "rules"))
+    if not isinstance(networks, list):
+        raise InvalidDocument("the strategy has no list of networks")
+    if wrong := wrong_networks(networks):
+        raise InvalidDocument.because("the strategy", wrong)
+    if not isinstance(source, str) or len(source) > LONGEST_SOURCE:
+        raise InvalidDocument("the strategy does not say where it came from: `source` is a text")
+    if not isinstance(rules, list) or len(rules) > MOST_RULES:
+        raise InvalidDocument(f"the strategy has no list of up to {MOST_RULES} rules")
+    return Matrix(tuple(networks), tuple(_rule(one, len(networks)) for one in rules), source)
+
+
+def _rule(plain: Any, width: int) -> Rule:
+    if not isinstance(plain, Mapping):
+        raise InvalidDocument(
+            f"a rule is an object with health, action and for_s, not {plain!r:.40}"
+        )
+    health, action, for_s, line = (plain.get(k) for k in ("health", "action", "for_s", "line"))
+    if (
+        not isinstance(health, list)
+        or len(health) != width
+        or any(word not in (UP, DOWN, ANY) for word in health)
+        or action not in ACTIONS
+        or not isinstance(for_s, int | float)
+        or not 0 <= for_s <= LONGEST_FOR_S  # which NaN is not, either
+        or not isinstance(line, int)
+    ):
+        raise InvalidDocument(
+            f"a rule has the health of {width} networks (up, down, any), an action"
+            f" ({', '.join(ACTIONS)}), for_s and line, which {plain!r:.200} has not"
+        )
+    return Rule(tuple(health), action, float(for_s), line)
+
+
+def wrong_networks(networks: Sequence[Any]) -> list[Problem]:
+    """What is wrong with a list of names of networks."""
+    if not networks:
+        return [Problem(0, "no network is named: name at least one")]
+    if len(networks) > MOST_NETWORKS:
+        text = f"{len(networks)} networks are more than the {MOST_NETWORKS} there can be"
+        return [Problem(0, text)]
+    found = []
+    for place, name in enumerate(networks):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            text = f"{name!r:.80} cannot be the name of a network: use letters, digits and _ . -"
+            found.append(Problem(0, text))
+        elif name in networks[:place]:
+            found.append(Problem(0, f"network {name} is named twice: name each once"))
+    return found
+
+
+def combinations(width: int) -> Iterator[Health]:
+    """All of up and down for so many networks, in drawing order.
+
+    >>> list(combinations(2))
+    [('up', 'up'), ('up', 'down'), ('down', 'up'), ('down', 'down')]
+    """
+    return itertools.product((UP, DOWN), repeat=width)
+
+
+def completions(health: Health) -> Iterator[Health]:
+    """All that it can be, where what is unknown (or any) is up or down.
+
+    >>> list(completions(("down", "unknown")))
+    [('down', 'up'), ('down', 'down')]
+    """
+    return itertools.product(*((one,) if one in (UP, DOWN) else (UP, DOWN) for one in health))
+
+
+def condition(networks: Sequence[str], health: Health) -> str:
+    """A health in words, without what does not matter.
+
+    >>> condition(("manage", "storage"), ("any", "down")), condition(("manage",), ("any",))
+    ('storage down', 'anything else')
+    """
+    said = [f"{n} {is_}" for n, is_ in zip(networks, health, strict=True) if is_ != ANY]
+    return ", ".join(said) or "anything else"
+
+
+def after(for_s: float) -> str:
+    """
+    >>> after(3.0), after(0.25), after(0)
+    ('after 3 s', 'after 0.25 s', 'at once')
+    """
+    return f"after {for_s:g} s" if for_s else "at once"

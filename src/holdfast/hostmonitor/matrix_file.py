@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strategy files: Masakari's format and ours, read so that every problem is named with its line.
+
+    sequence: [manage, tenant, storage]        networks: [manage, tenant, storage]
+    matrix:                                    for: 3s
+      - health: [up, up, down]                 rules:
+        action: [recovery]                       - {when: {storage: down}, do: recovery, for: 5s}
+      - …                                        - {when: {manage: down}, do: alert}
+                                               otherwise: none
+
+Of our rules the first that matches counts, and a network that a rule does not name may be anything.
+A rule that never has its turn and two that contradict each other are mistakes. Combinations that no
+row or rule names count as none (`Strategy.warning` names them), as in Masakari.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.hostmonitor.matrix import (
+    ACTIONS,
+    ALERT,
+    ANY,
+    DEFAULT_FOR_S,
+    DOWN,
+    MOST_NAMED,
+    NONE,
+    RECOVERY,
+    UP,
+    Health,
+    InvalidDocument,
+    Matrix,
+    Rule,
+    combinations,
+    wrong_networks,
+)
+from holdfast.runtime.documents import List, Map, Node, Reading, Scalar, either, quoted, shown
+
+MASAKARI_KEYS = ("sequence", "matrix", "for")
+MASAKARI_ROW = ("health", "action")
+OUR_KEYS = ("networks", "for", "rules", "otherwise")
+OUR_RULE = ("when", "do", "for")
+
+
+def read(data: str | bytes, networks: Sequence[str], source: str) -> Matrix:
+    """matrix.parse says what for."""
+    if wrong := wrong_networks(networks):
+        raise InvalidDocument.because("the list of networks", wrong)
+    reading = _Reading(tuple(networks))
+    because = functools.partial(InvalidDocument.because, source)
+    return reading.whole(data, lambda tree: reading.strategy(tree, source), because)
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A rule as far as it could be read: a state that could not stands as any, and which hosts it
+    is about is then not `sure`; an action that could not is empty."""
+
+    rule: Rule
+    sure: bool
+
+
+class _Reading(Reading):
+    def __init__(self, networks: tuple[str, ...]) -> None:
+        super().__init__()
+        self.networks = networks
+
+    def strategy(self, tree: Node | None, source: str) -> Matrix | None:
+        if tree is None or (isinstance(tree, Scalar) and not tree.text.strip()):
+            self.say(0, "it is empty: write rules, or do without a file to get the default")
+            return None
+        if not isinstance(tree, Map):
+            self.say(tree.line, "a strategy begins with `rules:`, or with `sequence:`")
+            return None
+        keys = {key.text for key, _ in tree.pairs}
+        if keys & {"sequence", "matrix"}:
+            return self._masakari(tree, source)
+        return self._ours(tree, source)
+
+    # Masakari's format
+
+    def _masakari(self, tree: Map, source: str) -> Matrix:
+        fields = self.fields(tree, MASAKARI_KEYS, needed=("sequence", "matrix"))
+        lasts_s = self.span(fields.get("for"), DEFAULT_FOR_S)
+        names = self._names(fields.get("sequence"))
+        table = fields.get("matrix")
+        if table is None:
+            return Matrix(names, (), source)
+        rows = self.items(table, "matrix")
+        claims = [claim for row in rows if (claim := self._row(row, lasts_s))]
+        self._check(claims)
+        return Matrix(names, tuple(claim.rule for claim in claims), source)
+
+    def _row(self, row: Node, lasts_s: float) -> _Claim | None:
+        fields = self.fields(row, MASAKARI_ROW, needed=MASAKARI_ROW)
+        action = self._row_action(fields["action"]) if "action" in fields else ""
+        if "health" not in fields or not isinstance(fields["health"], List):
+            self.items(fields.get("health"), "health")
+            return None
+        words, width = fields["health"].items, len(self.networks)
+        if len(words) != width:
+            text = f"{len(words)} states for {width} networks: write one for each, in their order"
+            self.say(fields["health"].line, text)
+            return None
+        before = len(self.problems)
+        health = tuple(self._state(word, (UP, DOWN)) for word in words)
+        for_s = 0.0 if action == NONE else lasts_s
+        return _Claim(Rule(health, action, for_s, row.line), len(self.problems) == before)
+
+    def _row_action(self, node: Node) -> str:
+        words = node.items if isinstance(node, List) else (node, node)
+        if not words:
+            return NONE
+        first = words[0]
+        if len(words) == 1 and isinstance(first, Scalar) and first.text in (RECOVERY, ALERT):
+            return first.text
+        self.say(node.line, f"{shown(node)} is no action: write [{RECOVERY}], [{ALERT}] or []")
+        return ""
+
+    # ours
+
+    def _ours(self, tree: Map, source: str) -> Matrix:
+        fields = self.fields(tree, OUR_KEYS, needed=("rules",))
+        lasts_s = self.span(fields.get("for"), DEFAULT_FOR_S)
+        names = self._names(fields.get("networks"))
+        rows = self.items(fields.get("rules"), "rules")
+        claims = [claim for row in rows if (claim := self._rule(row, names, lasts_s))]
+        self._check(claims)
+        if "otherwise" in fields:
+            claims.append(self._otherwise(fields["otherwise"], claims, lasts_s))
+        return Matrix(names, tuple(claim.rule for claim in claims), source)
+
+    def _rule(self, node: Node, names: tuple[str, ...], lasts_s: float) -> _Claim | None:
+        fields = self.fields(node, OUR_RULE, needed=("when", "do"))
+        action = self._action(fields["do"]) if "do" in fields else ""
+        if action == NONE and "for" in fields:
+            self.say(fields["for"].line, "nothing is done, so nothing has to last: leave `for` out")
+        for_s = self.span(fields.get("for"), lasts_s)
+        if "when" not in fields:
+            return None
+        before = len(self.problems)
+        health = dict.fromkeys(names, ANY)
+        for name, state in self.fields(fields["when"], names, of="network").items():
+            health[name] = self._state(state, (UP, DOWN, ANY))
+        rule = Rule(tuple(health.values()), action, 0.0 if action == NONE else for_s, node.line)
+        return _Claim(rule, len(self.problems) == before)
+
+    def _otherwise(self, node: Node, claims: Sequence[_Claim], lasts_s: float) -> _Claim:
+        """The last rule, about all the rest; that nothing is done about nobody is no mistake."""
+        action = self._action(node)
+        everything = (ANY,) * len(self.networks)
+        rule = Rule(everything, action, 0.0 if action == NONE else lasts_s, node.line)
+        claim = _Claim(rule, sure=True)
+        if action in (RECOVERY, ALERT):
+            self._check([*claims, claim], only_last=True)
+        return claim
+
+    def _action(self, node: Node) -> str:
+        if isinstance(node, Scalar) and node.text in ACTIONS:
+            return node.text
+        self.say(node.line, f"{shown(node)} is no action: write {either(ACTIONS)}")
+        return ""
+
+    # both
+
+    def _names(self, node: Node | None) -> tuple[str, ...]:
+        """The networks in the order of the file, which must name all that are configured."""
+        if node is None:
+            return self.networks
+        before = len(self.problems)
+        configured = ", ".join(self.networks)
+        names: list[str] = []
+        for item in self.items(node, "networks"):
+            name = item.text if isinstance(item, Scalar) else shown(item)
+            if name not in self.networks:
+                text = f"network {quoted(name)} is not configured: there are {configured}"
+                self.say(item.line, text)
+            elif name in names:
+                self.say(item.line, f"network {name} is named twice: name each once")
+            names.append(name)
+        for name in self.networks:
+            if name not in names:
+                self.say(node.line, f"network {name} is left out: name each of {configured}")
+        return tuple(names) if len(self.problems) == before else self.networks
+
+    def _state(self, node: Node, allowed: Sequence[str]) -> str:
+        if isinstance(node, Scalar) and node.text in allowed:
+            return node.text
+        self.say(node.line, f"{shown(node)} is no state: write {either(allowed)}")
+        return ANY
+
+    def _check(self, claims: Sequence[_Claim], *, only_last: bool = False) -> None:
+        """No rule contradicts another or comes too late, and hosts that are well are left alone."""
+        sets, covered = _Sets(len(self.networks)), 0
+        sure = [claim.rule for claim in claims if claim.sure]
+        for place, rule in enumerate(sure):
+            matched = sets.of(rule.health)
+            # what is up everywhere is left alone whatever a rule says
+            worked = matched & ~sets.all_up if rule.action in (RECOVERY, ALERT) else matched
+            if only_last and rule is not sure[-1]:
+                pass
+            elif not worked:
+                text = "it asks for something on hosts that are up on every network"
+                self.say(rule.line, f"{text}: they are left alone, so write none")
+            elif not worked & ~covered:
+                self.say(rule.line, _too_late(rule, sure[:place], sets))
+            covered |= matched
+
+
+class _Sets:
+    """Sets of combinations as numbers, a bit for each in drawing order: all up is the lowest."""
+
+    all_up = 1
+
+    def __init__(self, width: int) -> None:
+        self.combinations = list(combinations(width))
+        self.everything = (1 << len(self.combinations)) - 1
+        self._down = [0] * width
+        for bit, health in enumerate(self.combinations):
+            for place, state in enumerate(health):
+                if state == DOWN:
+                    self._down[place] |= 1 << bit
+
+    def of(self, health: Health) -> int:
+        found = self.everything
+        for down, state in zip(self._down, health, strict=True):
+            if state != ANY:
+                found &= down if state == DOWN else ~down
+        return found
+
+
+def _too_late(rule: Rule, earlier: Sequence[Rule], sets: _Sets) -> str:
+    same = next((one for one in earlier if one.health == rule.health), None)
+    if same and (same.action, same.for_s) == (rule.action, rule.for_s):
+        return f"it says the same as line {same.line}: take one of them away"
+    if same and rule.action and same.action:
+        differs = f"{rule.action} here, {same.action} there"
+        differs = differs if rule.action != same.action else "another time to last"
+        return f"it contradicts line {same.line}, which is about the same hosts: {differs}"
+    left, lines = sets.of(rule.health), []
+    for one in earlier:
+        if left & sets.of(one.health):
+            lines.append(str(one.line))
+            left &= ~sets.of(one.health)
+    where = f"line{'s' * (len(lines) > 1)} {', '.join(lines[:MOST_NAMED])}"
+    return f"it never has its turn: {where} matched before; move it up or take it away"
+
+
+# A strategy as a file of our format would say it, wherever it came from: for somebody who wants
+# to
+# change it.
+#
+# >>> from holdfast.hostmonitor.matrix import default
+# >>> print(written(default(("manage", "tenant", "storage"))), end="")
+# networks: [manage, tenant, storage]
+# rules:
+#   - {when: {storage: down}, do: recovery, for: 3s}
+# otherwise: none
+
+
+def written(strategy: Matrix) -> str:
+    """Read again it says the same of every host (`Strategy.agrees`)."""
+    used = _used(strategy)
+    last = used[-1] if used and set(used[-1].health) == {ANY} else None
+    rules = used[:-1] if last is not None else used
+    return "\n".join(_lines(strategy.networks, rules, last)) + "\n"
+
+
+def _used(strategy: Matrix) -> Sequence[Rule]:
+    """In their order, those that ever have their turn: a file with others is refused."""
+    turns = {id(row.answer.rule) for row in strategy.table() if set(row.health) != {UP}}
+    return [rule for rule in strategy.rules if id(rule) in turns]
+
+
+def _lines(networks: Sequence[str], rules: Sequence[Rule], last: Rule | None) -> Iterator[str]:
+    yield f"networks: [{', '.join(map(_quoted, networks))}]"
+    if last is not None and last.action != NONE and last.for_s != DEFAULT_FOR_S:
+        yield f"for: {_span(last.for_s)}"
+    yield "rules:" if rules else "rules: []"
+    for rule in rules:
+        named = zip(networks, rule.health, strict=True)
+        when = ", ".join(f"{_quoted(name)}: {state}" for name, state in named if state != ANY)
+        lasts = "" if rule.action == NONE else f", for: {_span(rule.for_s)}"
+        yield f"  - {{when: {{{when}}}, do: {rule.action}{lasts}}}"
+    # of what no rule speaks nothing is done, and a file has to say so
+    yield f"otherwise: {NONE if last is None else last.action}"
+
+
+def _quoted(name: str) -> str:
+    """A name that YAML would take for something else, or for nothing, stays a name."""
+    return name if name[0].isalpha() else f"'{name}'"
+
+
+def _span(for_s: float) -> str:
+    return f"{for_s:.9f}".rstrip("0").rstrip(".") + "s" if for_s else "0"

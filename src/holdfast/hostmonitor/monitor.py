@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host monitor: watches all networks, judges when something changed, writes what is to be
+reported to the spool. It remembers a report only once it is on disk; so one that could not be
+written is decided again.
+"""
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from holdfast.agent.outbox import Outbox
+from holdfast.hostmonitor import health, matrix
+from holdfast.hostmonitor.health import HealthRecords, Moment, Report, Sight
+from holdfast.hostmonitor.matrix import Matrix
+from holdfast.hostmonitor.network import NetworkWatch
+from holdfast.model.errors import HoldfastError
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.documents import Followed
+
+# The strategy in force: the operator's file, followed as it changes, or the default.
+
+
+LOG = logging.getLogger(__name__)
+
+
+class MatrixFile(Followed[Matrix]):
+    def __init__(self, path: str | None, networks: Sequence[str]) -> None:
+        names = tuple(networks)
+        super().__init__(
+            path,
+            "strategy",
+            functools.partial(matrix.default, names),
+            lambda data, source: _parse(data, names, source),
+        )
+
+    @property
+    def strategy(self) -> Matrix:
+        return self.value
+
+
+def _parse(data: bytes, networks: Sequence[str], source: str) -> Matrix:
+    """The strategy of a file; rows that it leaves out are named in the log."""
+    strategy = matrix.parse(data, networks, source)
+    if strategy.warning:
+        LOG.warning("strategy file %s: %s", source, strategy.warning)
+    return strategy
+
+
+#: What a report of ours is about.
+KIND = "host_health"
+#: So often at least we look whether time alone has changed something.
+TICK_S = 0.5
+#: A turn that comes that much late means that we were not there.
+SLEPT_S = 2.0
+
+
+class Settings(Protocol):
+    """[hostmonitor]."""
+
+    heartbeat_s: float
+    well_for_s: float
+
+
+class HostMonitor:
+    def __init__(
+        self,
+        observer: str,
+        networks: Sequence[Callable[[Callable[[], None]], NetworkWatch]],
+        strategy: MatrixFile,
+        spool: Outbox,
+        settings: Settings,
+        clock: Clock,
+        *,
+        spooled: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
+        """`networks`: each makes the watch of one, which calls what it is given when there is
+        news. `spooled`, `changed`: who wants to know of a report, of another view."""
+        self._observer = observer
+        self._strategy = strategy
+        self._spool = spool
+        self._settings = settings
+        self._clock = clock
+        self._spooled, self._changed = spooled, changed
+        self._bell = threading.Event()
+        self._stop = threading.Event()
+        made = [make(self._bell.set) for make in networks]
+        self._watches = {watch.network: watch for watch in made}
+        self._book = HealthRecords()
+        self._judged: tuple[object, ...] = ()
+        self._rows: list[dict[str, Any]] = []
+        self._judged_at = clock.now()  # what `_rows` say was so then
+        self._started_at = clock.now()
+        self._alone = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._forever, name="judge", daemon=True)
+
+    def start(self) -> None:
+        for watch in self._watches.values():
+            watch.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._bell.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+        for watch in self._watches.values():
+            watch.stop()
+
+    def view(self) -> Mapping[str, Any]:
+        """All that we see now, as it goes to Holdfast."""
+        with self._lock:
+            rows, at = self._rows, self._judged_at
+        waiting, parked = self._spool.counts()
+        return {
+            "kind": "host",
+            "at": at.isoformat(),
+            "started_at": self._started_at.isoformat(),
+            "heartbeat_s": self._settings.heartbeat_s,
+            "networks": {name: watch.state() for name, watch in self._watches.items()},
+            "strategy": self._strategy.strategy.to_plain(),
+            "problem": self._strategy.problem[:1000],
+            "waiting": waiting,
+            "parked": parked,
+            "rows": rows,
+        }
+
+    # the thread
+
+    def _forever(self) -> None:
+        before = self._clock.monotonic()
+        while not self._stop.is_set():
+            self._clock.wait(self._bell, self._pause(before))
+            self._bell.clear()
+            now = self._clock.monotonic()
+            if now - before > TICK_S + SLEPT_S:
+                self._woke(now - before)
+            before = now
+            try:
+                self.turn(now)
+            except HoldfastError as error:
+                LOG.error("%s; it is tried again", error.message)
+                self._clock.wait(self._stop, TICK_S)
+            except Exception:  # the top of the thread: it must come round again
+                LOG.exception("judge: unforeseen")
+                self._clock.wait(self._stop, TICK_S)
+
+    def _pause(self, now: float) -> float:
+        due = self._book.due
+        return TICK_S if due is None else max(0.0, min(TICK_S, due - now))
+
+    def _woke(self, after_s: float) -> None:
+        LOG.warning("we were stopped for %.1f s: everything is looked at again", after_s)
+        for watch in self._watches.values():
+            watch.slept()
+
+    def turn(self, at: float) -> None:
+        """Look, judge, write down; nothing if nothing can have changed."""
+        if self._strategy.follow():
+            forgotten = {
+                host: replace(track, health=(), since=())
+                for host, track in self._book.tracks.items()
+            }
+            self._book = HealthRecords(forgotten, due=at)
+        strategy = self._strategy.strategy
+        sights = [self._watches[name].sight() for name in strategy.networks]
+        seen = tuple(_gist(sight) for sight in sights)
+        due = self._book.due
+        moment = Moment(at, self._clock.now())
+        if seen == self._judged and (due is None or due > at):
+            with self._lock:
+                self._judged_at = moment.now  # nothing has changed
+            return
+        book, reports = health.judge(
+            self._book, sights, strategy, moment, self._settings.well_for_s
+        )
+        if reports:
+            self._spool.put([self._item(report) for report in reports])
+            self._spooled()
+        self._book, self._judged = book, seen
+        self._publish(health.view(book, sights), sights, moment.now)
+
+    def _item(self, report: Report) -> tuple[str, str, Mapping[str, Any]]:
+        since = report.since.isoformat()
+        subject = f"host:{report.host}"
+        key = f"{subject}/{report.state}/{since}"
+        LOG.warning("%s: %s since %s: %s", subject, report.state, since, report.evidence["rule"])
+        return (
+            subject,
+            key,
+            {
+                "observer": self._observer,
+                "subject": subject,
+                "kind": KIND,
+                "state": report.state,
+                "since": since,
+                "observed_at": self._clock.now().isoformat(),
+                "key": key,
+                "evidence": report.evidence,
+            },
+        )
+
+    def _publish(self, rows: list[dict[str, Any]], sights: Sequence[Sight], now: datetime) -> None:
+        alone = all(sight.why for sight in sights)
+        if alone and not self._alone:
+            LOG.error("we are cut off from everybody: nobody is reported until we see again")
+        self._alone = alone
+        with self._lock:
+            changed = rows != self._rows
+            self._rows, self._judged_at = rows, now
+        if changed:
+            self._changed()
+
+
+def _gist(sight: Sight) -> tuple[object, ...]:
+    """What of a sight can change a judgement."""
+    return sight.states, sight.gossip, sight.why, sight.is_proven, sight.unanswered

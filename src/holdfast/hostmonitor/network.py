@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One network, watched by two threads: one waits for what the cluster says of its nodes, one proves
+that we see at all. What both know is a `Sight`.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.hostmonitor.health import Sight
+from holdfast.model.errors import HoldfastError
+from holdfast.ports.membership import Members, Membership, Proof
+from holdfast.runtime.clock import Clock
+
+LOG = logging.getLogger(__name__)
+
+#: How long one question waits for news.
+WAIT_S = 30.0
+#: After a question that failed; doubled up to the second.
+PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
+#: While the leader and our gossip disagree, gossip is asked again so often.
+DOUBT_S = 0.05
+
+
+class Settings(Protocol):
+    """[hostmonitor]."""
+
+    proof_every_s: float
+    proof_fresh_s: float
+
+
+class NetworkWatch:
+    def __init__(
+        self,
+        membership: Membership,
+        settings: Settings,
+        clock: Clock,
+        changed: Callable[[], None],
+    ) -> None:
+        self.network = membership.network
+        self._membership = membership
+        self._settings = settings
+        self._clock = clock
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._members: Members | None = None
+        self._seen_at = 0.0  # when what it says was new
+        self._proof: Proof | None = None
+        self._proven_at = float("-inf")
+        self._error = "it has not been looked at yet"
+        self._sighted, self._since = False, clock.now()
+        self._nap = 0  # how often we slept: what was asked before counts for nothing
+        self._deaf = True  # the one that waits for news has none to go on from
+        self._stop = threading.Event()
+        self._hurry = threading.Event()
+        names = (("look", self._looking), ("prove", self._proving))
+        self._threads = [
+            threading.Thread(target=do, name=f"{word}-{self.network}", daemon=True)
+            for word, do in names
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._hurry.set()
+        self._membership.close()
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def sight(self) -> Sight:
+        """What is known now. Proof that is too old proves nothing."""
+        with self._lock:
+            proof = self._proof
+            why = self._why_blind()
+            if (not why) != self._sighted:
+                self._turn(why)
+            return Sight(
+                self.network,
+                self._members.states if self._members else {},
+                proof.gossip if proof else {},
+                seen_at=self._seen_at,
+                proven_at=self._proven_at,
+                leader=proof.leader if proof else "",
+                servers=f"{proof.servers_alive} of {proof.servers} servers alive" if proof else "",
+                unanswered=proof.unanswered if proof else None,
+                probe=proof.probe if proof else "",
+                why=why,
+            )
+
+    def state(self) -> dict[str, object]:
+        """For people: whether we see, and since when or why not."""
+        sight = self.sight()
+        state = {
+            "sighted": not sight.why,
+            "leader": sight.leader,
+            "since": self._since.isoformat(),
+            "why": sight.why,
+        }
+        warning = self._proof.warning if self._proof else ""
+        return {**state, "warning": warning} if warning else state
+
+    def slept(self) -> None:
+        """We were not there for a while: what we know is not what is."""
+        with self._lock:
+            self._nap += 1
+            self._proven_at, self._deaf = float("-inf"), True
+            self._error = "we were stopped for a while and look again"
+        self._hurry.set()
+
+    def _why_blind(self) -> str:
+        age = self._clock.monotonic() - self._proven_at
+        if age <= self._settings.proof_fresh_s:
+            return ""
+        return self._error or f"nothing proved for {age:.1f} s that we see it"
+
+    def _turn(self, why: str) -> None:
+        self._sighted, self._since = not why, self._clock.now()
+        if why:
+            LOG.warning("network %s: nothing of it is believed: %s", self.network, why)
+        else:
+            LOG.info("network %s: it is seen", self.network)
+
+    # the threads
+
+    def _looking(self) -> None:
+        """Wait for news for ever; what fails is asked again, with pauses."""
+        version: int | None = None
+        pause_s = PAUSE_S
+        while not self._stop.is_set():
+            nap = self._nap
+            try:
+                members = self._membership.look(version, WAIT_S)
+                pause_s = PAUSE_S
+                version = members.version if self._saw(members, nap) else None
+                self._deaf = version is None
+                continue
+            except HoldfastError as error:
+                self._fails(error.message)
+            except Exception:  # the top of the thread: it must come round again
+                LOG.exception("network %s: unforeseen", self.network)
+                self._fails("something unforeseen, see the log")
+            version, self._deaf = None, True
+            self._clock.wait(self._stop, pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _proving(self) -> None:
+        while not self._stop.is_set():
+            self._hurry.clear()
+            try:
+                self._prove()
+            except HoldfastError as error:
+                self._fails(error.message)
+            except Exception:  # the top of the thread: it must come round again
+                LOG.exception("network %s: unforeseen", self.network)
+                self._fails("something unforeseen, see the log")
+            sight = self.sight()
+            if not sight.why and sight.doubts():
+                self._clock.wait(self._stop, DOUBT_S)
+            else:
+                self._clock.wait(self._hurry, self._settings.proof_every_s)
+
+    def _prove(self) -> None:
+        nap = self._nap
+        if self._deaf:  # a quick look: the other thread may still wait for an answer
+            self._saw(self._membership.look(None, 0.0), nap)
+        began = self._clock.monotonic()
+        proof = self._membership.prove()
+        with self._lock:
+            if nap != self._nap or self._members is None:
+                return
+            warned = self._proof.warning if self._proof else ""
+            self._proof, self._proven_at, self._error = proof, began, ""
+        if proof.warning and proof.warning != warned:
+            LOG.warning("network %s: %s (docs/consul.md)", self.network, proof.warning)
+        self._changed()
+
+    def _saw(self, members: Members, nap: int) -> bool:
+        """False if it was asked before we slept."""
+        with self._lock:
+            if nap != self._nap:
+                return False
+            if self._members is None or members.states != self._members.states:
+                self._seen_at = self._clock.monotonic()
+            self._members = members
+        self._hurry.set()
+        self._changed()
+        return True
+
+    def _fails(self, why: str) -> None:
+        with self._lock:
+            self._error = why
+        self._changed()

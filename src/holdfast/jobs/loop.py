@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of due work: take what is due, sleep until the next is, wake early when the bell rings.
+
+There is no tick: the sleep ends when the next row of the table wants to be looked at. The poll
+interval only bounds it, for rows that other processes wrote and whose bell we did not hear.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from holdfast.jobs.job import Kind, NotYet, Run, Step
+from holdfast.model.errors import ClaimLost, HoldfastError, StaleWrite, Unavailable
+from holdfast.model.operation import DONE, ERROR, RETRYING, WAITING, Claim, Operation
+from holdfast.ports.ledger import Operations
+from holdfast.runtime.clock import Clock
+
+# Runs claimed operations on a bounded pool of threads and writes down how each ended.
+#
+# `kill -9` at any line leaves a claim that expires and steps that are recorded or repeatable;
+# another
+# manager goes on from there.
+
+
+LOG = logging.getLogger(__name__)
+
+#: Between why it failed and why that could not be written down: so whoever tries that again knows
+#: that it has been said.
+THEN = "; then: "
+
+
+class Patience(Protocol):
+    """How long to wait after failures, how much to take on; read anew each time."""
+
+    retry_first_s: float
+    retry_most_s: float
+    # Beyond the workers: claims are quick in large numbers and slow one by one.
+    claim_ahead: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What observers of the runner hear when an operation has ended or was put off."""
+
+    operation: Operation
+    status: str
+    sentence: str
+    lag_s: float
+
+
+class Runner:
+    def __init__(
+        self,
+        operations: Operations,
+        kinds: Mapping[str, Kind],
+        clock: Clock,
+        *,
+        owner: str,
+        patience: Patience,
+        workers: int = 64,
+        claim_s: float = 30.0,
+        heard: Callable[[Ended], None] = lambda _ended: None,
+        pool: Executor | None = None,
+    ) -> None:
+        self._operations = operations
+        self.kinds = kinds
+        self._clock = clock
+        self.owner = owner
+        self._patience = patience
+        self.ttl = timedelta(seconds=claim_s)
+        self._heard = heard
+        self._stop = threading.Event()
+        self._pool = pool or ThreadPoolExecutor(workers, thread_name_prefix="work")
+        self._free = workers
+        self._waiting: dict[Claim, float] = {}  # for a worker; since when the claim lasts
+        self._lock = threading.Lock()
+        self.freed = threading.Event()
+
+    def free(self, *, ahead: bool = False) -> int:
+        """How many more operations can be taken on now; `ahead`: also those that would wait here
+        for a worker."""
+        with self._lock:
+            more = self._patience.claim_ahead if ahead else 0
+            return 0 if self._stop.is_set() else max(0, self._free + more)
+
+    def submit(self, operation: Operation, claimed_at: float) -> None:
+        """Run a claimed operation; `claimed_at` is the monotonic time just before its claim."""
+        with self._lock:
+            self._free -= 1
+            self._waiting[Claim(operation.id, self.owner, operation.epoch)] = claimed_at
+        self._pool.submit(self._guarded_run, operation)
+
+    def keep_waiting(self) -> None:
+        """Renew the claims of what waits here for a worker: else others would claim it, and wait
+        with it for theirs."""
+        before = self._clock.monotonic()
+        old = before - self.ttl.total_seconds() / 3
+        with self._lock:
+            due = [claim for claim, since in self._waiting.items() if since < old]
+        if not due:
+            return
+        kept = self._operations.renew_many(due, self.ttl)
+        with self._lock:
+            for claim in due:
+                if claim.operation_id in kept and claim in self._waiting:
+                    self._waiting[claim] = before
+
+    def stop(self) -> None:
+        """Take nothing more; what is under way ends its present step and is handed back."""
+        self._stop.set()
+        self._pool.shutdown(wait=True)
+
+    def _guarded_run(self, operation: Operation) -> None:
+        with self._lock:
+            claimed_at = self._waiting.pop(Claim(operation.id, self.owner, operation.epoch))
+        attempt = _Attempt(self, operation, claimed_at)
+        try:
+            if attempt.is_ours():
+                attempt.go()
+        except Exception:  # the top of a thread: nothing above would see it
+            LOG.exception("operation %s %s: unforeseen", operation.kind, operation.id)
+        finally:
+            with self._lock:
+                waited_for = self._free == 0  # below, others wait here already
+                self._free += 1
+            if waited_for or attempt.news:
+                self.freed.set()
+
+
+class _Attempt:
+    """One operation in the hands of one manager, from claim to giving it back."""
+
+    def __init__(self, runner: Runner, operation: Operation, claimed_at: float) -> None:
+        self.r = runner
+        self.operation = operation
+        self.claim = Claim(operation.id, runner.owner, operation.epoch)
+        self.sure_until = claimed_at + runner.ttl.total_seconds()
+        self.run = Run(operation, self.claim, self.hold)
+        self.done = set(operation.done_steps)
+        self.due = False
+        self.news = False  # whether the loop should look: a successor can go, or a time was set
+        self.said = ""
+        self.verdict = ""  # why it failed, once that was said
+
+    def hold(self, seconds: float) -> None:
+        """Make sure that the claim lasts `seconds` more."""
+        before = self.r._clock.monotonic()
+        if before + seconds <= self.sure_until:
+            return
+        self.r._operations.renew(self.claim, self.r.ttl)
+        self.sure_until = before + self.r.ttl.total_seconds()
+
+    def is_ours(self) -> bool:
+        """Whether the claim outlived the time it waited for a worker; kept for a while if so."""
+        half = self.r.ttl.total_seconds() / 2
+        try:
+            self.hold(half)
+        except ClaimLost:
+            LOG.info("%s waited too long for a worker: left to others", self.operation.key)
+            return False
+        except Unavailable:
+            return True  # the attempt itself waits for the database
+        return True
+
+    def go(self) -> None:
+        kind = self.r.kinds[self.operation.kind]
+        while True:
+            try:
+                self._steps(kind)
+                return
+            except ClaimLost as lost:
+                LOG.warning("%s", lost)
+                return
+            except Unavailable as away:
+                # The database: keep the place in the queue, go on where we were when it is back.
+                # Its last answer may be lost, and with it our claim: make sure before we act again.
+                LOG.warning("%s: %s", self.operation.key, away.message)
+                self.sure_until = -math.inf
+                self.run.memo.clear()
+                if self.r._clock.wait(self.r._stop, 0.5):
+                    return
+
+    def _steps(self, kind: Kind) -> None:
+        try:
+            for position, step in enumerate(kind.steps()):
+                if step.name in self.done or (step.early and self._is_due()):
+                    continue
+                if self._must_wait(step):
+                    return
+                self.said = step.run(self.run)
+                self._step_done(position, step)
+            self._finish(DONE, self.said)
+        except (ClaimLost, Unavailable):
+            raise
+        except Exception as error:
+            self._stumbled(kind, error)
+
+    def _is_due(self) -> bool:
+        self.due = self.due or self.operation.due_at <= self.r._operations.now()
+        return self.due
+
+    def _must_wait(self, step: Step) -> bool:
+        """Give the operation back before this step: its time has not come, or ours is over."""
+        if self.r._stop.is_set():
+            self._put_off(WAITING, self.r._operations.now(), f"handed over before {step.name}")
+            return True
+        if step.early or self._is_due():
+            return False
+        self._put_off(WAITING, self.operation.due_at, "prepared, waits for its time")
+        return True
+
+    def _step_done(self, position: int, step: Step) -> None:
+        if not step.kept:
+            return
+        before = self.r._clock.monotonic()
+        self.r._operations.step_done(self.claim, position, step.name, self.said, self.r.ttl)
+        self.sure_until = before + self.r.ttl.total_seconds()
+        self.done.add(step.name)
+
+    def _stumbled(self, kind: Kind, error: Exception) -> None:
+        """Try again while that can help; otherwise give up."""
+        try:
+            when = self._next_try(kind, error)
+            until = kind.give_up_at(self.operation)
+            if when is None or (until is not None and when >= until):
+                self._give_up(kind, _why(error))
+                return
+            if not isinstance(error, NotYet):
+                LOG.warning("%s: %s; again at %s", self.operation.key, _why(error), when)
+            failures = 0 if isinstance(error, NotYet) else 1
+            self._put_off(RETRYING, when, _why(error), failures)
+        except (ClaimLost, Unavailable):
+            raise
+        except Exception as second:  # giving up failed as well: not the end of the matter
+            said = f"{_why(error)}{THEN}{_why(second)}"
+            LOG.warning("%s: %s", self.operation.key, said)
+            self._put_off(RETRYING, self._in(self._pause()), said, failures=1)
+
+    def _next_try(self, kind: Kind, error: Exception) -> datetime | None:
+        """When to try again after this; None when that cannot help."""
+        if isinstance(error, NotYet):
+            return self._in(error.seconds)
+        if not isinstance(error, HoldfastError):
+            LOG.error("operation %s: a defect of ours", self.operation.key, exc_info=error)
+        passing = isinstance(error, StaleWrite) or getattr(error, "retryable", False)
+        if not passing and not kind.stubborn:
+            return None
+        when = self._in(self._pause())
+        # What failed ahead of its time must not make the operation itself late.
+        return when if self._is_due() else min(when, self.operation.due_at)
+
+    def _give_up(self, kind: Kind, why: str) -> None:
+        key = self.operation.key
+        is_new = why != self.verdict and not self.operation.sentence.startswith(f"{why}{THEN}")
+        self.verdict = why
+        try:
+            follows = kind.failed(self.run, why)
+        except Exception:
+            if is_new:
+                LOG.error("%s failed, which is not written down yet: %s", key, why)
+            raise
+        if follows:
+            LOG.warning("%s: this try failed, another one follows: %s", key, why)
+        else:
+            LOG.error("%s failed for good: %s", key, why)
+        self._finish(ERROR, why)
+
+    def _in(self, seconds: float) -> datetime:
+        return self.r._operations.now() + timedelta(seconds=seconds)
+
+    def _pause(self) -> float:
+        patience = self.r._patience
+        grown = patience.retry_first_s * 2.0 ** min(self.operation.attempts, 16)
+        return min(grown, patience.retry_most_s)
+
+    def _put_off(self, status: str, when: datetime, sentence: str, failures: int = 0) -> None:
+        due_at = self.operation.due_at
+        self.r._operations.put_off(self.claim, status, when, sentence, failures, due_at=due_at)
+        self.news = True
+        self._tell(status, sentence)
+
+    def _finish(self, status: str, sentence: str) -> None:
+        self.news = self.r._operations.finish(self.claim, status, sentence)
+        self._tell(status, sentence)
+
+    def _tell(self, status: str, sentence: str) -> None:
+        since = max(self.operation.due_at, self.operation.created_at or self.operation.due_at)
+        lag = (self.r._clock.now() - since).total_seconds()
+        level = logging.INFO if status in (DONE, ERROR) else logging.DEBUG
+        LOG.log(level, "%s %s: %s (%.2f s after due)", self.operation.key, status, sentence, lag)
+        self.r._heard(Ended(self.operation, status, sentence, lag))
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, NotYet):
+        return error.sentence
+    return error.message if isinstance(error, HoldfastError) else repr(error)
+
+
+#: How much is claimed in one go at first, and at most: as long as there is more, each claim takes
+#: twice as much as the one before. So managers share a burst, and thousands cost few queries.
+FIRST, MOST = 100, 800
+#: Between two looks: what falls due, or is handed back, within that time is taken in one go.
+BREATH_S = 0.02
+
+
+class Pace(Protocol):
+    poll_interval_s: float
+
+
+class Loop:
+    def __init__(self, operations: Operations, runner: Runner, clock: Clock, pace: Pace) -> None:
+        self._operations = operations
+        self._runner = runner
+        self._clock = clock
+        self._pace = pace
+        self._bell = runner.freed  # a worker that more work waits for, or a finished predecessor
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._forever, name="loop", daemon=True)
+        self.last_cycle = clock.monotonic()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ring(self) -> None:
+        """There is something new: look now."""
+        self._bell.set()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._bell.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._runner.stop()
+
+    def age_s(self) -> float:
+        """How long ago the loop last came round."""
+        return self._clock.monotonic() - self.last_cycle
+
+    def cycle(self) -> float:
+        """Take what is due; how many seconds may pass until the next look."""
+        looked_at, before = self._operations.now(), self._clock.monotonic()
+        self._runner.keep_waiting()
+        self._take()
+        # What was due before that look is taken, or waits for an earlier one of its subject.
+        following = self._operations.next_look(looked_at)
+        if following is None or not self._runner.free():
+            return self._pace.poll_interval_s
+        left = (following - looked_at).total_seconds() - (self._clock.monotonic() - before)
+        return min(max(left, 0.0), self._pace.poll_interval_s)
+
+    def _take(self) -> None:
+        """Claim what is due. None of it begins before all is claimed: thousands that are under way
+        would leave no time for claiming thousands more."""
+        taken: list[tuple[Operation, float]] = []
+        batch, room = FIRST, self._runner.free()
+        try:
+            while (wanted := min(batch, room - len(taken))) > 0:
+                before = self._clock.monotonic()
+                some = self._operations.claim_due(
+                    self._runner.owner, wanted, self._runner.ttl, self._runner.kinds
+                )
+                taken += [(operation, before) for operation in some]
+                if len(some) < wanted:
+                    break
+                batch, room = min(batch * 2, MOST), self._runner.free(ahead=True)
+        finally:
+            for operation, claimed_at in taken:
+                self._runner.submit(operation, claimed_at)
+
+    def _forever(self) -> None:
+        while not self._stop.is_set():
+            self._bell.clear()
+            try:
+                pause = self.cycle()
+            except HoldfastError as error:
+                LOG.warning("looking for due work: %s", error.message)
+                pause = min(1.0, self._pace.poll_interval_s)
+            except Exception:  # the top of the loop: it must come round again
+                LOG.exception("looking for due work: unforeseen")
+                pause = 1.0
+            self.last_cycle = self._clock.monotonic()
+            self._stop.wait(BREATH_S)  # by no clock: it spares the processor
+            self._clock.wait(self._bell, pause - self.age_s())

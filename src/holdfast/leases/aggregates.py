@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on the cloud's host aggregates: resync the scheduler, delete those of ended leases,
+reconcile them with the database."""
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from holdfast.jobs.job import Kind, NotYet, Run, Step
+from holdfast.leases.lifecycle import LeaseContext, lease_work
+from holdfast.leases.pools import ensure
+from holdfast.leases.resources.base import EffectContext
+from holdfast.model.errors import (
+    ClaimLost,
+    Conflict,
+    HoldfastError,
+    InvalidInput,
+    NotFound,
+    StaleWrite,
+    Unavailable,
+)
+from holdfast.model.host import normalise
+from holdfast.model.lease import APPLY, Reservation
+from holdfast.model.operation import Operation
+from holdfast.nova.names import CLOSED, KEPT, KEPT_POOL, OPEN, OWNER
+from holdfast.ports.cloud import Cloud, Pool
+from holdfast.ports.ledger import Rightful, Work
+
+# Says again how pools stand, and deletes those of leases that are over.
+#
+# Who places servers hears of pools by message. Just after the broker was away it may not be back
+# when
+# a change is made, and no call fails. So what changed is told again, three times, and a pool that
+# is
+# over stays, shut and empty, until its last telling: deleted, it could not be told any more.
+#
+# One chore for all pools: it looks at what the audit says was changed and at what is in the
+# cloud,
+# and remembers nothing that it could not do without. A burst of changes makes it slow, nothing
+# else.
+
+
+LOG = logging.getLogger(__name__)
+
+TELL = "pools_tell"
+#: After a change; beyond the half minute that a service may take to find its broker again.
+TELL_AFTER_S = (5.0, 20.0, 50.0)
+#: How often it looks for news; and at the cloud without any, for pools that nobody deleted.
+LOOK_S, LOOK_AT_ALL = 5.0, timedelta(minutes=1)
+#: A sentence of the audit is seen when its transaction ends.
+LATE = timedelta(seconds=15)
+#: What it looks back for: more when it has just begun, for nobody may have told meanwhile.
+BACK, FAR_BACK = timedelta(minutes=2), timedelta(hours=1)
+#: Calls in a turn, and how many of them at once: leases that start come first.
+MOST_CALLS, AT_ONCE = 50, 8
+PAUSE_S = 1.0
+#: What fails for one pool rests so long, and keeps nobody else waiting.
+REST = timedelta(seconds=LOOK_S)
+
+
+@dataclass
+class _Resync:
+    """How often one pool was told of one change. One that is late keeps the distance: who is deaf
+    now may hear then."""
+
+    changed: datetime
+    shut: bool
+    begins: datetime
+    times: int = 0
+    rests_until: datetime | None = None  # for it failed
+
+    def next(self) -> datetime | None:
+        if self.times == len(TELL_AFTER_S):
+            return None
+        when = self.begins + timedelta(seconds=TELL_AFTER_S[self.times])
+        return max(when, self.rests_until) if self.rests_until else when
+
+    def rests(self, now: datetime) -> bool:
+        return self.rests_until is not None and self.rests_until > now
+
+    def told(self, now: datetime) -> None:
+        self.begins = max(self.begins, now - timedelta(seconds=TELL_AFTER_S[self.times]))
+        self.times += 1
+
+
+class AggregateResync:
+    name = TELL
+    stubborn = True
+
+    def __init__(self, desk: LeaseContext) -> None:
+        self._desk = desk
+        self._tellings: dict[str, _Resync] = {}  # by pool
+        self._looked: datetime | None = None
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("tell", self.tell, kept=False),)
+
+    def tell(self, run: Run) -> str:
+        """It never ends but by NotYet."""
+        now = self._desk.ledger.now()
+        news = self._desk.ledger.news_of_pools(now - (BACK if self._looked else FAR_BACK))
+        if not self._must_look(news, now):
+            raise NotYet("nothing to tell", LOOK_S)
+        hands = self._desk.hands(run)
+        pools = hands.cloud.pools.list()
+        self._looked = now
+        self._note(pools, news, now)
+        due = self._due(pools, now)
+        failures: list[HoldfastError] = []
+        for at in range(0, min(len(due), MOST_CALLS), AT_ONCE):
+            failures += self._act(hands, due[at : at + AT_ONCE], now)
+        not_told = f", of {len(failures)} not: {failures[0].message}" if failures else ""
+        if len(due) > MOST_CALLS:
+            left = len(due) - MOST_CALLS
+            raise NotYet(f"{left} pools have not been told yet{not_told}", PAUSE_S)
+        raise NotYet(f"{len(due) - len(failures)} pools told{not_told}", self._pause(now))
+
+    def _must_look(self, news: Mapping[str, datetime], now: datetime) -> bool:
+        """At the cloud: something changed, is to be told, or it is time to look at all."""
+        if self._looked is None or now - self._looked >= LOOK_AT_ALL:
+            return True
+        if any(changed > self._looked - LATE for changed in news.values()):
+            return True
+        return any(one.next() or one.rests_until for one in self._tellings.values())
+
+    def _note(self, pools: Sequence[Pool], news: Mapping[str, datetime], now: datetime) -> None:
+        """What is to be told of which pool; who is gone is forgotten."""
+        known, self._tellings = self._tellings, {}
+        free = self._desk.freepool
+        for pool in sorted(pools, key=lambda pool: pool.name == free):  # it last: all come from it
+            telling = self._telling(pool, known.get(pool.id), news, now)
+            if telling and (telling.next() or telling.changed > now - BACK or _is_over(pool)):
+                self._tellings[pool.id] = telling
+
+    def _telling(
+        self, pool: Pool, old: _Resync | None, news: Mapping[str, datetime], now: datetime
+    ) -> _Resync | None:
+        """What is begun goes on until something newer is to be told. The common pools change all
+        the time: their tellings come one after the other."""
+        common = pool.name in (self._desk.freepool, KEPT_POOL)
+        changed = news.get("" if common else pool.name)
+        if pool.name == self._desk.freepool:
+            others = (telling.changed for telling in self._tellings.values())
+            changed = max([*news.values(), *others], default=None)
+        if old is not None and old.shut == _is_shut(pool):
+            if changed is None or changed <= old.changed or (common and old.next()):
+                return old
+        elif changed is None and _is_over(pool):  # its lease was deleted
+            changed = now
+        return _Resync(changed, _is_shut(pool), changed) if changed else None
+
+    def _due(self, pools: Sequence[Pool], now: datetime) -> list[Pool]:
+        """Those to be told now, or deleted; who waits longest first."""
+        found: list[Pool] = []
+        for pool in pools:
+            if telling := self._tellings.get(pool.id):
+                when = telling.next()
+                if telling.rests(now):
+                    continue
+                if (_is_over(pool) and when is None) or (when is not None and when <= now):
+                    found.append(pool)
+        return sorted(found, key=lambda pool: self._tellings[pool.id].begins)
+
+    def _act(
+        self, hands: EffectContext, pools: Sequence[Pool], now: datetime
+    ) -> list[HoldfastError]:
+        """What could not be done; such a pool rests, for who always fails must not be first for
+        ever."""
+        by_id = {pool.id: pool for pool in pools}
+        failures: list[HoldfastError] = []
+
+        def act(pool_id: str) -> None:
+            telling = self._tellings[pool_id]
+            try:
+                if telling.next():
+                    hands.cloud.pools.tell(pool_id)
+                    telling.told(now)
+                if telling.next() is None and _is_over(by_id[pool_id]):
+                    hands.cloud.pools.delete(pool_id)
+            except NotFound:
+                return  # gone meanwhile: nothing to tell
+            except (ClaimLost, Unavailable):
+                raise
+            except HoldfastError as error:
+                name, again_s = by_id[pool_id].name, REST.total_seconds()
+                LOG.warning("pool %s: %s; again in %.0f s", name, error.message, again_s)
+                telling.rests_until = now + REST
+                failures.append(error)
+
+        hands.each(act, by_id)
+        return failures
+
+    def _pause(self, now: datetime) -> float:
+        """Until the next telling, or the next look."""
+        waits = [when for one in self._tellings.values() if (when := one.next())]
+        left = (min(waits) - now).total_seconds() if waits else LOOK_S
+        return min(max(left, 0.1), LOOK_S)
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        LOG.error("%s: %s", run.operation.key, why)
+
+
+def _is_shut(pool: Pool) -> bool:
+    return pool.metadata.get(OPEN) == CLOSED
+
+
+def _is_over(pool: Pool) -> bool:
+    return _is_shut(pool) and not pool.hosts
+
+
+def resync_kinds(desk: LeaseContext) -> dict[str, Kind]:
+    return {TELL: AggregateResync(desk)}
+
+
+# What the cloud's pools are and what the book says they should be: found, and put right or told.
+#
+# Somebody edits an aggregate by hand; a call took effect after its time was up. One chore looks
+# at
+# all pools now and then. A difference counts when a second look, some seconds later, finds it
+# too: a
+# lease that starts or ends in between makes one for a moment. The pool of a running reservation
+# is
+# put right by that lease's own work, which waits its turn among the others of the lease.
+
+
+RECONCILE = "pools_reconcile"
+#: Until the second look; switched off, it looks so often whether it has been switched on.
+AGAIN_S, OFF_S = 5.0, 60.0
+
+#: So many are put right in one look.
+MOST = 100
+
+#: What can be wrong: a host is missing, a host is too many, the pool says something else.
+LACKS, HAS, SAYS = "lacks", "has", "says"
+
+
+class Settings(Protocol):
+    """[reservation], read anew each time."""
+
+    reconcile_s: float
+
+
+@dataclass(frozen=True, order=True)
+class Difference:
+    """One thing that is not as the book has it."""
+
+    pool: str
+    what: str
+    host: str = ""
+    lease_id: str = ""  # whose pool it is; empty: everybody's
+
+    def __str__(self) -> str:
+        if self.what == SAYS:
+            return f"pool {self.pool} does not say what it should"
+        return f"pool {self.pool} {self.what} {self.host}"
+
+
+def differences(pools: Iterable[Pool], rightful: Rightful, freepool: str) -> frozenset[Difference]:
+    """Pure: what should be done, whoever does it."""
+    by_name = {pool.name: pool for pool in pools}
+    found: set[Difference] = set()
+    for name, mine in rightful.reservations.items():
+        pool = by_name.get(name)
+        found |= _members(name, pool, mine.hosts, mine.lease_id)
+        if pool is not None and (
+            pool.metadata.get(OWNER) != mine.project_id or pool.metadata.get(OPEN) == CLOSED
+        ):
+            found.add(Difference(name, SAYS, lease_id=mine.lease_id))
+    known = rightful.settled
+    for name, members in ((freepool, rightful.free), (KEPT_POOL, rightful.enrolled)):
+        wrong = _members(name, by_name.get(name), members)
+        found |= {one for one in wrong if one.what == LACKS or one.host in known}
+    return frozenset(found)
+
+
+def _members(
+    name: str, pool: Pool | None, wanted: Iterable[str], lease_id: str = ""
+) -> set[Difference]:
+    there = {normalise(host) for host in pool.hosts} if pool else set()
+    should = {normalise(host) for host in wanted}
+    return {Difference(name, LACKS, host, lease_id) for host in should - there} | {
+        Difference(name, HAS, host, lease_id) for host in there - should
+    }
+
+
+class Reconcile:
+    name = RECONCILE
+    stubborn = True
+
+    def __init__(self, desk: LeaseContext, settings: Settings) -> None:
+        self._desk = desk
+        self._settings = settings
+        self._seen: frozenset[Difference] = frozenset()
+        self._told: frozenset[Difference] = frozenset()
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("reconcile", self.reconcile, kept=False),)
+
+    def reconcile(self, run: Run) -> str:
+        """It never ends but by NotYet."""
+        if not self._settings.reconcile_s:
+            raise NotYet("nobody compares pools: [reservation] reconcile_s is 0", OFF_S)
+        cloud = self._desk.hands(run).cloud
+        # The cloud first: what the book has changed since then looks different now, and not twice.
+        pools = cloud.pools.list()
+        rightful = self._desk.ledger.rightful(self._kinds())
+        now = differences(pools, rightful, self._desk.freepool)
+        sure, self._seen = now & self._seen, now
+        owners = {name: one.project_id for name, one in rightful.reservations.items()}
+        # Those that could not be put right last time come last; the others at the next look.
+        these = sorted(sure, key=lambda one: (one in self._told, one))[:MOST]
+        left = [one for one in these if not self._tried(cloud, pools, owners, one)]
+        self._tell(frozenset(these), left)
+        if now - sure:
+            raise NotYet(f"{len(now - sure)} differences, looked at again", AGAIN_S)
+        said = f"{len(sure)} differences, {len(left)} of them left" if sure else "all as it should"
+        raise NotYet(said, self._settings.reconcile_s)
+
+    def _kinds(self) -> list[str]:
+        return [name for name, one in self._desk.resources.items() if getattr(one, "pooled", False)]
+
+    def _tried(
+        self, cloud: Cloud, pools: Sequence[Pool], owners: Mapping[str, str], one: Difference
+    ) -> bool:
+        """One that the cloud refuses does not keep the others waiting."""
+        try:
+            return self._put_right(cloud, pools, owners, one)
+        except (NotFound, Conflict, InvalidInput) as refused:
+            LOG.warning("%s: %s", one, refused.message)
+            return False
+
+    def _put_right(
+        self, cloud: Cloud, pools: Sequence[Pool], owners: Mapping[str, str], one: Difference
+    ) -> bool:
+        """Whether it is, or will be."""
+        by_name: Mapping[str, Pool] = {pool.name: pool for pool in pools}
+        if one.what == HAS and one.lease_id:
+            return self._remove_if_empty(cloud, by_name[one.pool], one.host)
+        if one.what == SAYS:
+            pool = by_name[one.pool]
+            said = {name: value for name, value in pool.metadata.items() if name != OPEN}
+            cloud.pools.set_metadata(pool.id, {**said, OWNER: owners[one.pool]})
+            return True
+        if one.lease_id:
+            return self._by_its_lease(one.lease_id)
+        pool = ensure(cloud.pools, one.pool, {KEPT: "yes"} if one.pool == KEPT_POOL else {})
+        act = cloud.pools.add_host if one.what == LACKS else cloud.pools.remove_host
+        act(pool.id, one.host)
+        return True
+
+    def _remove_if_empty(self, cloud: Cloud, pool: Pool, host: str) -> bool:
+        """Whose servers they are nobody can tell: not ours to separate from their host."""
+        if cloud.servers.list(host=host):
+            return False
+        cloud.pools.remove_host(pool.id, host)
+        return True
+
+    def _by_its_lease(self, lease_id: str) -> bool:
+        ledger = self._desk.ledger
+        work = lease_work(str(uuid.uuid4()), lease_id, APPLY, ledger.now())
+        try:
+            lease = ledger.lease(lease_id)
+            for reservation in lease.reservations:  # the pool may be another one now
+                self._desk.known.forget(reservation.id)
+            if lease.status == "ACTIVE":
+                doubted = replace(lease, reservations=tuple(map(_doubted, lease.reservations)))
+                ledger.save(lease, doubted, work=Work(put=(work,)), say="its pools are put right")
+        except (NotFound, StaleWrite):
+            return False  # it lives: the next look finds what is left
+        return True
+
+    def _tell(self, sure: frozenset[Difference], left: Sequence[Difference]) -> None:
+        """Each once, for as long as it lasts."""
+        for one in sorted(sure - self._told):
+            how = "left as it is: look at it" if one in left else "put right"
+            LOG.warning("%s: %s", one, how)
+            self._desk.ledger.note(one.lease_id or f"pool:{one.pool}", f"{one}: {how}")
+        self._told = sure
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        LOG.error("%s: %s", run.operation.key, why)
+
+
+def _doubted(reservation: Reservation) -> Reservation:
+    """What was made for it is looked at anew; its hosts stay known, for those that leave."""
+    stands = reservation.made.get("stands")
+    if not stands:
+        return reservation
+    return replace(reservation, made={**reservation.made, "stands": {**stands, "shape": ""}})
+
+
+def reconcile_kinds(desk: LeaseContext, settings: Settings) -> dict[str, Kind]:
+    return {RECONCILE: Reconcile(desk, settings)}

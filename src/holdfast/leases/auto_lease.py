@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that should have a lease and have none get one.
+
+One row of durable work that never ends, so that of all managers one does it. nova-api writes the
+lease a server is to get into its metadata before the server is made (`nova/api_filter`); if no
+one made
+that lease, because Holdfast was away or nova-api died in between, it is made here, in the name of
+the server's owner. With `lease_every_server` every server that is in no reservation gets one.
+
+A server is leased here once in its life: who deletes the lease, or lets it end, has decided.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from holdfast.jobs.job import Kind, NotYet, Run, Step
+from holdfast.leases.lifecycle import LeaseContext
+from holdfast.model.caller import Caller
+from holdfast.model.errors import ClaimLost, HoldfastError, Unavailable
+from holdfast.model.operation import Operation
+from holdfast.nova import lease_hint
+from holdfast.nova.lease_hint import BadHint, Wish
+from holdfast.nova.names import WISH
+from holdfast.ports.cloud import Server
+from holdfast.ports.manager import NewLease, NewReservation
+
+LOG = logging.getLogger(__name__)
+
+SWEEP = "servers_sweep"
+#: How long a turn makes leases before it looks anew, and no shorter than its look took.
+TURN = timedelta(seconds=5)
+#: A younger server is nova-api's: it asks for the lease itself within a minute (ACT_WITHIN_S).
+GRACE = timedelta(seconds=90)
+#: Switched off, it looks so often whether it has been switched on.
+OFF_S = 60.0
+_LOST = frozenset({"ERROR", "DELETED", "SOFT_DELETED", "UNKNOWN"})
+_NAMES = uuid.UUID("0d5c5a52-7a53-4b39-8f57-3c2b1c1f6f0a")
+
+Create = Callable[[Caller, NewLease], object]
+
+
+class Settings(Protocol):
+    """[reservation], read anew each time."""
+
+    server_sweep_s: float
+    lease_every_server: bool
+    default_lease_days: int
+
+
+@dataclass
+class _Round:
+    """How far this manager has come; another one that takes over begins its own."""
+
+    after: str = ""
+    made: int = 0
+    failed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.made} servers leased, {self.failed} could not be"
+
+
+class ServersSweep:
+    name = SWEEP
+    stubborn = True
+
+    def __init__(self, desk: LeaseContext, settings: Settings, create: Create) -> None:
+        self._desk = desk
+        self._settings = settings
+        self._create = create
+        self._round = _Round()
+        self._said: dict[str, str] = {}  # what was complained of already, by server
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("look", self.look, kept=False),)
+
+    def look(self, run: Run) -> str:
+        """Go on with the round; it never ends but by NotYet."""
+        if not self._settings.server_sweep_s:
+            raise NotYet("servers are not looked for: [reservation] server_sweep_s is 0", OFF_S)
+        began = self._desk.ledger.now()
+        waiting = self._without_a_lease(run, began)
+        seen = self._desk.ledger.now()
+        took = seen - began
+        for server, wish in waiting:
+            self._round.after = server.id  # first: one that always fails must not stop the others
+            run.hold(self._desk.cloud.call_timeout_s)
+            self._lease(server, wish)
+            if self._desk.ledger.now() >= seen + max(TURN, took):
+                raise NotYet(f"{self._round} so far", 0.1)
+        said, self._round = str(self._round), _Round()
+        # A cloud that takes long to tell its servers is not asked all the time.
+        raise NotYet(said, max(self._settings.server_sweep_s, 10 * took.total_seconds()))
+
+    def _without_a_lease(self, run: Run, now: datetime) -> list[tuple[Server, Wish]]:
+        """Servers that should have one and never had, and which; in a lasting order."""
+        servers = self._desk.hands(run).cloud.servers.list()
+        present = {server.id for server in servers}
+        self._said = {key: why for key, why in self._said.items() if key in present}
+        settled = [s for s in servers if s.status not in _LOST and not _is_young(s, now)]
+        wished = {server.id: wish for server in settled if (wish := self._wish(server, now))}
+        if self._settings.lease_every_server:
+            length = timedelta(days=self._settings.default_lease_days)
+            for server in self._in_no_reservation(settled):
+                wished.setdefault(server.id, lease_hint.default(server.name, now, length))
+        had = self._desk.ledger.known_things([_thing(key) for key in wished])
+        left = [s for s in settled if s.id in wished and _thing(s.id) not in had]
+        left.sort(key=lambda server: server.id)
+        return [(s, wished[s.id]) for s in left if s.id > self._round.after]
+
+    def _wish(self, server: Server, now: datetime) -> Wish | None:
+        """The lease that the server itself says it is to get."""
+        note = server.metadata.get(WISH)
+        if note is None:
+            return None
+        try:
+            wish = lease_hint.from_note(note, now)
+        except BadHint as bad:
+            self._complain(server, f"the lease in its metadata ({WISH}) makes no sense: {bad}")
+            return None
+        if wish is None:
+            self._complain(server, "the lease it was to get is over by now: dropped")
+        return wish
+
+    def _in_no_reservation(self, servers: Sequence[Server]) -> list[Server]:
+        """Those on hosts that cannot be reserved. One that is shelved stays so: a lease that starts
+        now would bring it back."""
+        reserved = {host.service_host for host in self._desk.ledger.enrolled()}
+        return [server for server in servers if server.host and server.host not in reserved]
+
+    def _lease(self, server: Server, wish: Wish) -> None:
+        owner = Caller(server.user_id, server.project_id)
+        try:
+            self._create(owner, _lease(server, wish))
+        except (Unavailable, ClaimLost):
+            raise
+        except HoldfastError as error:
+            self._round.failed += 1
+            self._complain(server, f"no lease: {error.message}")
+            return
+        self._round.made += 1
+        self._said.pop(server.id, None)
+        LOG.info("server %s (%s) has lease %s now", server.name, server.id, wish.name)
+
+    def _complain(self, server: Server, why: str) -> None:
+        """Once, not every minute."""
+        if self._said.get(server.id) != why:
+            self._said[server.id] = why
+            LOG.warning("server %s (%s): %s", server.name, server.id, why)
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        LOG.error("%s: %s", run.operation.key, why)
+
+
+def kinds(desk: LeaseContext, settings: Settings, create: Create) -> dict[str, Kind]:
+    return {SWEEP: ServersSweep(desk, settings, create)}
+
+
+def _lease(server: Server, wish: Wish) -> NewLease:
+    """Its id is the server's: made twice it is made once."""
+    wanted = wish.reservation(server.id)
+    return NewLease(
+        id=str(uuid.uuid5(_NAMES, f"{SWEEP}/{server.id}")),
+        name=wish.name,
+        start=wish.start,
+        end=wish.end,
+        before_end=wish.before_end,
+        reservations=(NewReservation(wanted.pop("resource_type"), wanted),),
+    )
+
+
+def _thing(server_id: str) -> str:
+    return f"server:{server_id}"
+
+
+def _is_young(server: Server, now: datetime) -> bool:
+    return server.created_at is not None and server.created_at + GRACE > now

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands on leases: draft, check, book at once; when somebody was faster, draft again."""
+
+import random
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from holdfast.leases import dates
+from holdfast.leases.drafts import Asked, Drafts
+from holdfast.leases.lifecycle import LeaseContext, lease_work
+from holdfast.leases.placement import Order
+from holdfast.model.caller import Caller
+from holdfast.model.errors import (
+    Conflict,
+    DriverError,
+    InvalidInput,
+    NotEnoughHosts,
+    NotFound,
+    StaleWrite,
+)
+from holdfast.model.lease import (
+    APPLY,
+    ARRANGE,
+    BEFORE_END,
+    DELETE,
+    END,
+    START,
+    Allocation,
+    Lease,
+    Reservation,
+    Window,
+)
+from holdfast.model.operation import Operation
+from holdfast.ports.ledger import Work
+from holdfast.ports.manager import (
+    Availability,
+    AvailabilityQuery,
+    Available,
+    LeaseChange,
+    NewLease,
+    Preview,
+    Refusal,
+)
+from holdfast.runtime.clock import Clock
+
+T = TypeVar("T")
+_TRIES = 30
+_IMPATIENT_TRIES = 5
+_LONGEST_S = 30.0
+#: After so many, the stock itself is doubted: it may have missed a writer that was frozen for long.
+_DOUBTFUL_TRIES = 3
+#: How far ahead availability looks unless it is told.
+_AHEAD = timedelta(days=30)
+
+
+class Leases:
+    def __init__(self, desk: LeaseContext, clock: Clock, new_id: Callable[[], str]) -> None:
+        self._desk = desk
+        self._clock = clock
+        self._new_id = new_id
+        self._drafts = Drafts(desk, new_id)
+
+    # commands
+
+    def create(self, caller: Caller, wanted: NewLease) -> Preview | None:
+        try:
+            asked = self._drafts.asked(caller, wanted.reservations)
+        except DriverError:
+            if self._known(caller, wanted.id):
+                return None  # the same command again, while the cloud is away
+            raise
+        return self._until_won(lambda attempt: self._create(caller, wanted, asked, attempt))
+
+    def update(self, caller: Caller, lease_id: str, change: LeaseChange) -> Preview | None:
+        return self._until_won(lambda attempt: self._update(caller, lease_id, change, attempt))
+
+    def delete(self, caller: Caller, lease_id: str) -> str:
+        """Begin to delete; the key of the work that will have done it."""
+        self._until_won(lambda _attempt: self._delete(caller, lease_id))
+        return f"{DELETE}/{lease_id}"
+
+    def replace_host(
+        self, caller: Caller, lease_id: str, reservation_id: str, host_id: int
+    ) -> None:
+        """Give a reservation that has not started something else instead of that host."""
+
+        def replaced(attempt: _Attempt) -> None:
+            old = self._visible(caller, lease_id)
+            new = self._drafts.without_host(old, reservation_id, host_id, attempt.order)
+            said = f"lease {old.name}: host {host_id} was replaced"
+            self._save(old, new, Work(), said, attempt, spared=True)
+
+        self._until_won(replaced)
+
+    def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
+        """What could be had and when; the same planning as a create, and nothing is booked."""
+        (asked,) = self._drafts.asked(caller, [query.reservation])
+        now = self._desk.ledger.now()
+        start = now if query.start is None else max(query.start, now)
+        if query.end is not None:
+            return self._at(caller, query, asked, Window(start, query.end))
+        if not query.length_s:
+            raise InvalidInput("duration_s: say how long, or name start_date and end_date")
+        window = Window(start, start + timedelta(seconds=query.length_s))
+        until = query.until or start + _AHEAD
+        found = self._drafts.openings(caller, asked, window, until, query.limit)
+        windows = tuple(Available(one.window, one.amount) for one in found)
+        refusal = None
+        if not windows:
+            refusal = self._refusal(caller, asked, window, until)
+        most = max((one.amount for one in windows), default=0)
+        return Availability(bool(windows), most, windows, refusal)
+
+    # availability
+
+    def _at(
+        self, caller: Caller, query: AvailabilityQuery, asked: Asked, window: Window
+    ) -> Availability:
+        if window.end <= window.start:
+            raise InvalidInput("end_date: End date must be later than start date.")
+        try:
+            lease = self._imagined(caller, asked, window)
+        except NotEnoughHosts as refused:
+            return Availability(False, refusal=Refusal.of(refused))
+        amount = sum(a.slots or 1 for a in lease.allocations())
+        return Availability(True, amount, (Available(window, amount),))
+
+    def _refusal(
+        self, caller: Caller, asked: Asked, window: Window, barren_until: datetime
+    ) -> Refusal | None:
+        try:
+            self._imagined(caller, asked, window, barren_until)
+        except NotEnoughHosts as refused:
+            return Refusal.of(refused)
+        return None
+
+    def _imagined(
+        self,
+        caller: Caller,
+        asked: Asked,
+        window: Window,
+        barren_until: datetime | None = None,
+    ) -> Lease:
+        wanted = NewLease("imagined", "imagined", window.start, window.end)
+        return self._drafts.new(caller, wanted, [asked], float, barren_until)
+
+    # create
+
+    def _create(
+        self, caller: Caller, wanted: NewLease, asked: list[Asked], attempt: "_Attempt"
+    ) -> Preview | None:
+        if self._known(caller, wanted.id):
+            return None  # the same command again
+        lease = self._drafts.new(caller, wanted, asked, attempt.order)
+        self._desk.enforcement.check_create(caller, lease)
+        if wanted.dry_run:
+            return self._preview(None, lease)
+        due = dates.events(lease.start, lease.end, lease.before_end)
+        now = self._desk.ledger.now()
+        if any(resource.arranges for resource, _ in asked):
+            due[ARRANGE] = now
+        work = Work(
+            add=(
+                *(self._operation(lease.id, kind, at) for kind, at in due.items()),
+                *self._desk.announcer.work("lease.create", lease, now),
+            )
+        )
+        limits = self._desk.enforcement.limits(lease.project_id)
+        self._desk.ledger.book(lease, work, limits=limits, patient=attempt.patient)
+        return None
+
+    def _known(self, caller: Caller, lease_id: str) -> bool:
+        try:
+            lease = self._desk.ledger.lease(lease_id)
+        except NotFound:
+            return False
+        if lease.project_id != caller.project_id:
+            raise Conflict(f"the id {lease_id} is taken")
+        return True
+
+    # update
+
+    def _update(
+        self, caller: Caller, lease_id: str, change: LeaseChange, attempt: "_Attempt"
+    ) -> Preview | None:
+        old = self._visible(caller, lease_id)
+        dates.check_updatable(old, change)
+        new = self._drafts.changed(old, change, attempt.order)
+        if new != old:
+            self._desk.enforcement.check_update(caller, old, new)
+        if change.dry_run:
+            return self._preview(old, new)
+        if new != old:
+            said = f"lease {new.name} updated"
+            self._save(old, new, self._changed_work(old, new), said, attempt)
+        return None
+
+    def _save(
+        self,
+        old: Lease,
+        new: Lease,
+        work: Work,
+        say: str,
+        attempt: "_Attempt",
+        *,
+        spared: bool = False,
+    ) -> None:
+        now = self._desk.ledger.now()
+        told = self._desk.announcer.changed(old, new, now)
+        limits = self._desk.enforcement.limits(new.project_id)
+        work = replace(work, add=(*work.add, *told))
+        self._desk.ledger.save(
+            old, new, work=work, say=say, limits=limits, patient=attempt.patient, spared=spared
+        )
+
+    def _changed_work(self, old: Lease, new: Lease) -> Work:
+        was = dates.events(old.start, old.end, old.before_end)
+        due = dates.events(new.start, new.end, new.before_end)
+        moved = {kind: at for kind, at in due.items() if was.get(kind) != at}
+        if new.status == "ACTIVE" and _holds(new.reservations) != _holds(old.reservations):
+            # The end is armed anew too: one that is about to begin must wait for what is new.
+            moved |= {APPLY: self._desk.ledger.now(), END: new.end}
+        return Work(
+            put=tuple(self._operation(new.id, kind, at) for kind, at in moved.items()),
+            cancel=frozenset(was.keys() - due.keys()),
+        )
+
+    # delete
+
+    def _delete(self, caller: Caller, lease_id: str) -> None:
+        lease = self._visible(caller, lease_id)
+        if lease.status == "DELETING":
+            return
+        work = Work(  # `put`, for an earlier delete may have failed
+            put=(self._operation(lease.id, DELETE, self._desk.ledger.now()),),
+            cancel=frozenset({ARRANGE, START, APPLY, BEFORE_END, END}),
+        )
+        said = f"lease {lease.name} is to be deleted"
+        self._desk.ledger.save(lease, lease.move("DELETING"), work=work, say=said)
+
+    # shared
+
+    def _until_won(self, action: Callable[["_Attempt"], T]) -> T:
+        """Repeat until the write was ours, a little apart; nobody waits for the answer for ever."""
+        deadline = self._clock.monotonic() + _LONGEST_S
+        for tries in range(_TRIES):
+            try:
+                return action(_Attempt(tries))
+            except StaleWrite:
+                if self._clock.monotonic() > deadline:
+                    break
+                pause = random.uniform(0, min(0.002 * 2**tries, 0.1))
+                self._clock.wait(threading.Event(), pause)
+                if tries % 10 == _DOUBTFUL_TRIES:
+                    self._desk.ledger.stock(sure=True)
+        raise Conflict("too many others book the same hosts right now; try again")
+
+    def _visible(self, caller: Caller, lease_id: str) -> Lease:
+        lease = self._desk.ledger.lease(lease_id)
+        if not caller.may_see(lease.project_id):
+            raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
+        return lease
+
+    def _preview(self, old: Lease | None, new: Lease) -> Preview:
+        limits = self._desk.enforcement.limits(new.project_id)
+        if limits is not None:
+            self._desk.ledger.foresee(old, new, limits)
+        return Preview(self._named(new))
+
+    def _named(self, lease: Lease) -> Lease:
+        """With the names of its hosts, which a plan does not need and a person does."""
+        hosts = self._desk.ledger.stock().hosts
+
+        def named(allocation: Allocation) -> Allocation:
+            host = hosts.get(allocation.host_id or 0)
+            return replace(allocation, host=host.service_host) if host else allocation
+
+        def shown(reservation: Reservation) -> Reservation:
+            return replace(reservation, allocations=tuple(map(named, reservation.allocations)))
+
+        return replace(lease, reservations=tuple(map(shown, lease.reservations)))
+
+    def _operation(self, lease_id: str, kind: str, due: datetime) -> Operation:
+        early_s = self._desk.settings.prepare_s if kind == START else 0.0
+        return lease_work(self._new_id(), lease_id, kind, due, early_s)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Once beaten, hosts are looked at in no order that rivals would choose too; only who has been
+    beaten often waits for a host that another booking has in hand."""
+
+    tries: int
+
+    @property
+    def order(self) -> Order:
+        return float if self.tries == 0 else lambda _host_id: random.random()
+
+    @property
+    def patient(self) -> bool:
+        return self.tries >= _IMPATIENT_TRIES
+
+
+def _holds(reservations: Iterable[Reservation]) -> set[tuple[int | None, str | None, int | None]]:
+    """What is held, whenever: a change of it is work for the cloud."""
+    return {(a.host_id, a.thing, a.slots) for r in reservations for a in r.allocations}

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Manager interface itself: each command, and how long it waits for its effect.
+
+A command that leaves durable work behind (delete, enrol, withdraw) waits for it a while, because
+callers expect to find it done; it does not fail when the cloud is slow, the work goes on
+regardless.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast.leases.booking import Leases
+from holdfast.leases.floatingips import FloatingIps
+from holdfast.leases.hosts import Hosts
+from holdfast.leases.repair import Repairs
+from holdfast.model.caller import Caller
+from holdfast.model.errors import Conflict, NotFound, Unavailable
+from holdfast.model.observation import Expectation
+from holdfast.model.operation import ERROR, OPEN
+from holdfast.ports.ledger import Operations
+from holdfast.ports.manager import (
+    Availability,
+    AvailabilityQuery,
+    LeaseChange,
+    NewLease,
+    Preview,
+    RepairReport,
+)
+from holdfast.ports.reports import ExpectedGuests
+from holdfast.runtime.clock import Clock
+
+
+class Commands:
+    def __init__(  # noqa: PLR0913  # one for each noun that there are commands of
+        self,
+        leases: Leases,
+        hosts: Hosts,
+        floatingips: FloatingIps,
+        repairs: Repairs,
+        operations: Operations,
+        clock: Clock,
+        *,
+        name: str,
+        ring: Callable[[], None],
+        patience_s: Callable[[], float],
+        know_host: Callable[[str], int],
+        expected: ExpectedGuests,
+    ) -> None:
+        self._leases = leases
+        self._hosts = hosts
+        self._floatingips = floatingips
+        self._repairs = repairs
+        self._operations = operations
+        self._clock = clock
+        self._name = name
+        self._ring = ring
+        self._patience_s = patience_s
+        self._know_host = know_host
+        self._expected = expected
+
+    def ping(self) -> str:
+        return self._name
+
+    def create_lease(self, caller: Caller, lease: NewLease) -> Preview | None:
+        preview = self._leases.create(caller, lease)
+        self._ring()
+        return preview
+
+    def update_lease(self, caller: Caller, lease_id: str, change: LeaseChange) -> Preview | None:
+        preview = self._leases.update(caller, lease_id, change)
+        self._ring()
+        return preview
+
+    def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
+        return self._leases.availability(caller, query)
+
+    def replace_host(
+        self, caller: Caller, lease_id: str, reservation_id: str, host_id: int
+    ) -> None:
+        self._leases.replace_host(caller, lease_id, reservation_id, host_id)
+
+    def acknowledge(self, caller: Caller, lease_id: str) -> None:
+        self._repairs.acknowledge(caller, lease_id)
+
+    def plan_repair(
+        self, caller: Caller, hosts: Sequence[str] = (), racks: Sequence[str] = ()
+    ) -> RepairReport:
+        return self._repairs.plan(hosts, racks)
+
+    def run_repair(
+        self, caller: Caller, approve: bool = False, reason: str = "", domain: str = ""
+    ) -> RepairReport:
+        """What it does is the plan before it; the row is made due, and a manager does it."""
+        if approve:
+            self._repairs.approve(caller, reason, domain)
+        report = self._repairs.plan((), ())
+        self._repairs.hasten()
+        self._ring()
+        return report
+
+    def delete_lease(self, caller: Caller, lease_id: str) -> None:
+        self._wait(self._leases.delete(caller, lease_id))
+
+    def enrol_host(self, caller: Caller, name: str, capabilities: Mapping[str, str]) -> int:
+        host_id, key = self._hosts.enrol(name, capabilities)
+        self._wait(key)
+        return host_id
+
+    def know_host(self, caller: Caller, name: str) -> int:
+        return self._know_host(name)
+
+    def expected(self, caller: Caller, host: str, also: Sequence[str] = ()) -> Expectation:
+        return self._expected.expected(host, also)
+
+    def describe_host(
+        self, caller: Caller, host_id: int, capabilities: Mapping[str, str | None]
+    ) -> None:
+        self._hosts.describe(host_id, capabilities)
+
+    def withdraw_host(self, caller: Caller, host_id: int) -> None:
+        self._wait(self._hosts.withdraw(host_id))
+
+    def set_property(self, caller: Caller, name: str, private: bool) -> None:
+        self._hosts.set_property(name, private)
+
+    def enrol_floatingip(self, caller: Caller, network_id: str, address: str) -> str:
+        return self._floatingips.enrol(network_id, address)
+
+    def withdraw_floatingip(self, caller: Caller, floatingip_id: str) -> None:
+        self._floatingips.withdraw(floatingip_id)
+
+    def _wait(self, key: str) -> None:
+        """Until the work is done, or patience ends; its failure is the command's."""
+        self._ring()
+        never = threading.Event()
+        deadline = self._clock.monotonic() + self._patience_s()
+        pause = 0.005
+        while self._clock.monotonic() < deadline:
+            try:
+                operation = self._operations.by_key(key)
+            except NotFound:
+                return
+            except Unavailable:  # the work is booked all the same: the caller need not repeat it
+                self._clock.wait(never, pause)
+                continue
+            if operation.status == ERROR:
+                raise Conflict(operation.sentence)
+            if operation.status not in OPEN:
+                return
+            self._clock.wait(never, pause)
+            pause = min(pause * 1.5, 0.2)

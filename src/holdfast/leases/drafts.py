@@ -1,0 +1,565 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a request to the lease it would be: dates, plans, and why not. Nothing is written here.
+
+A draft is planned on the stock in memory. A refusal is made sure of by a second look at every host
+before anybody hears of it, and then says what was in the way and when it would fit.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from holdfast.leases import dates
+from holdfast.leases.lifecycle import LeaseContext
+from holdfast.leases.placement import Order
+from holdfast.leases.resources.base import Opening, Resource, Wish
+from holdfast.model.caller import Caller
+from holdfast.model.capacity import FOREVER, CapacitySnapshot
+from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts
+from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.model.segment import Short, Spare, Steps, compared, first_short, free_over
+from holdfast.ports.ledger import Ledger, Obstacle
+from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
+
+# Planning that leaves free what segments keep for the case that hosts fail (`model/segment`).
+#
+# A type plans as ever. If that would eat into what a segment keeps, as much of it stays as may
+# be,
+# hosts that would eat on are taken out of the stock, and the type plans again: on other segments,
+# on
+# hosts of which others have a part already, or with fewer hosts. Where no segment keeps anything
+# this
+# costs one look at an empty tuple. Repair does not come here: it is what the hosts are kept for.
+
+
+#: So often a type plans anew; then nothing more of such a segment is taken than stays anyway.
+MOST_PLANS = 8
+#: At so many moments openings are looked for, gathered so many days further on at a time.
+MOST_TRIES = 200
+FURTHER_DAYS = (1, 4, 16, 64, 256, 1024)
+DAY_S = 86_400.0
+#: Leases begin on whole minutes.
+MINUTE_S = 60.0
+_REFUSED = "Not enough hosts available: "
+
+
+def plan(
+    resource: Resource, wish: Wish, stock: CapacitySnapshot, ledger: Ledger
+) -> tuple[Allocation, ...]:
+    """What to hold, leaving free what is kept; NotEnoughHosts says which segment keeps it."""
+    if not stock.spares:
+        return resource.plan(wish, stock, ledger)
+    left, shorts = stock, dict[str, Short]()
+    for tries in range(MOST_PLANS + len(stock.spares)):
+        try:
+            holds = resource.plan(wish, left, ledger)
+        except NotEnoughHosts as refused:
+            if not shorts:
+                raise
+            raise _refused(refused, shorts.values()) from None
+        courses = [_Course(spare, stock, wish.kept, holds) for spare in stock.spares]
+        eaten = [(course, short) for course in courses if (short := course.short(holds))]
+        if not eaten:
+            return holds
+        for course, short in eaten:
+            shorts.setdefault(short.spare.segment_id, short)
+            left = left.less(course.barred(holds, everything=tries >= MOST_PLANS))
+    raise _refused(NotEnoughHosts(_REFUSED + "too many plans in vain"), shorts.values())
+
+
+class _Course:
+    """How many hosts of one segment are free while a plan lasts: before it, and by parts of it."""
+
+    def __init__(
+        self,
+        spare: Spare,
+        stock: CapacitySnapshot,
+        kept: Sequence[Allocation],
+        holds: Sequence[Allocation],
+    ) -> None:
+        self._spare = spare
+        self._stock = stock
+        self._kept = kept
+        mine = [a.held for a in holds if a.host_id in spare.hosts]
+        self._start = min((held.start.timestamp() for held in mine), default=0.0)
+        self._end = max((held.end.timestamp() for held in mine), default=0.0)
+        self._touched = bool(mine)
+
+    def short(self, holds: Sequence[Allocation]) -> Short | None:
+        """Whether that would eat into what is kept, and when first."""
+        if not self._touched:
+            return None
+        after, ids = self._stock.plus(holds), self._members()
+        hosts = [self._stock.hosts[host_id] for host_id in ids]
+        if len(after.free(hosts, self._start, self._end)) >= self._spare.kept:
+            return None  # so many are free all the time
+        found = first_short(self._spare.kept, self._before(ids), self._steps(after, ids))
+        if found is None:
+            return None
+        at, free = found
+        return Short(self._spare, len(ids), free, datetime.fromtimestamp(at, UTC))
+
+    def barred(self, holds: Sequence[Allocation], *, everything: bool) -> set[int]:
+        """Hosts that nothing more may be taken of, if as much as possible of the plan stays; with
+        `everything`, all that are not part of it."""
+        ids = self._members()
+        before = self._before(ids)
+        stays = self._stays(holds, ids, before)
+        after = self._stock.plus(stays)
+        rest = ids - {a.host_id for a in stays}
+        if everything:
+            return rest
+        kept = self._spare.kept
+        critical = [
+            at
+            for at, was, now in compared(before, self._steps(after, ids))
+            if now <= kept and now <= was
+        ]
+        return {host_id for host_id in rest if self._is_free(after, host_id, critical)}
+
+    def _stays(
+        self, holds: Sequence[Allocation], ids: Collection[int], before: Steps
+    ) -> Sequence[Allocation]:
+        """As many of the plan's as may be: those first that take no host that was free."""
+        had = {a.host_id for a in self._kept}
+        mine = [a for a in holds if a.host_id in ids]
+        mine.sort(key=lambda a: (a.host_id not in had, self._was_free(a), -(a.slots or 0)))
+        low, high = 0, len(mine)
+        while low < high:
+            middle = (low + high + 1) // 2
+            after = self._steps(self._stock.plus(mine[:middle]), ids)
+            if first_short(self._spare.kept, before, after):
+                high = middle - 1
+            else:
+                low = middle
+        return mine[:low]
+
+    def _was_free(self, allocation: Allocation) -> bool:
+        return self._stock.line(allocation.host_id or 0).is_free(self._start, self._end)
+
+    def _members(self) -> set[int]:
+        return {host_id for host_id in self._spare.hosts if host_id in self._stock.hosts}
+
+    def _before(self, ids: Collection[int]) -> Steps:
+        return self._steps(self._stock.plus(self._kept), ids)
+
+    def _steps(self, stock: CapacitySnapshot, ids: Collection[int]) -> Steps:
+        start, end = self._start, self._end
+        spans = ((hold[:2] for hold in stock.line(i).within(start, end)) for i in ids)
+        return free_over(len(ids), spans, start, end)
+
+    def _is_free(self, stock: CapacitySnapshot, host_id: int, moments: Sequence[float]) -> bool:
+        line = stock.line(host_id)
+        return any(line.is_free(at, math.nextafter(at, FOREVER)) for at in moments)
+
+
+def _refused(refused: NotEnoughHosts, shorts: Collection[Short]) -> NotEnoughHosts:
+    """The type's own refusal, of what is left beside the hosts that are kept."""
+    why = "; ".join(map(str, shorts))
+    rest = refused.message.removeprefix(_REFUSED)
+    kept = [
+        {
+            "segment_id": short.spare.segment_id,
+            "segment": short.spare.name,
+            "kept": short.spare.kept,
+            "usable": short.usable,
+            "free": short.free,
+            "at": f"{short.at:%Y-%m-%dT%H:%M:%S.%f}",
+        }
+        for short in shorts
+    ]
+    message = f"{_REFUSED}{why}; beside what is kept: {rest}"
+    return type(refused)(message, **{**refused.details, "failover": kept})
+
+
+# when it could be had
+
+
+def openings(
+    resource: Resource,
+    wish: Wish,
+    until: datetime,
+    stock: CapacitySnapshot,
+    ledger: Ledger,
+    most: int,
+) -> Sequence[Opening]:
+    """The type's own, where they leave free what is kept; else by trying, from the first of them
+    on: at every moment at which a host is given back."""
+    found = resource.openings(wish, until, stock, ledger, most)
+    if not stock.spares or not found:
+        return found
+
+    def amount(window: Window) -> int:
+        """How many could be had then, 0 for none; a thing that is not a host counts as one."""
+        try:
+            holds = plan(resource, replace(wish, held=window), stock, ledger)
+        except NotEnoughHosts:
+            return 0
+        return sum(a.slots or 1 for a in holds if a.host_id is not None) or len(holds)
+
+    if all(amount(one.window) >= one.amount for one in found):
+        return found
+    offered: list[Opening] = []
+    best = before = 0
+    for start in _moments(found[0].window.start, until, stock):
+        window = Window(start, start + (wish.held.end - wish.held.start))
+        now = amount(window)
+        if now and (not before or now >= 2 * best):
+            offered.append(replace(found[0], window=window, amount=now))
+            best = max(best, now)
+        before = now
+        if len(offered) >= most:
+            break
+    return offered
+
+
+def _moments(first: datetime, until: datetime, stock: CapacitySnapshot) -> Iterator[datetime]:
+    """The first, and the minutes from which on somebody has given something back."""
+    yield first
+    since = told = first.timestamp()
+    tries = 0
+    for days in FURTHER_DAYS:
+        horizon = min(since + days * DAY_S, until.timestamp())
+        ends = {
+            math.ceil(hold.end / MINUTE_S) * MINUTE_S - since
+            for host_id in stock.hosts
+            for hold in stock.line(host_id).within(told, horizon)
+            if told < hold.end <= horizon
+        }
+        for later in sorted(ends)[: MOST_TRIES - tries]:
+            if since + later <= until.timestamp():
+                yield first + timedelta(seconds=later)
+        tries += len(ends)
+        told = horizon
+        if tries >= MOST_TRIES or told >= until.timestamp():
+            return
+
+
+#: How far ahead a refusal looks for a window that would fit.
+AHEAD = timedelta(days=90)
+
+#: A lease that starts within that time takes what is there now.
+SOON = timedelta(minutes=5)
+
+#: A resource type with the spec that it made of a request.
+Asked = tuple[Resource, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _PlanInput:
+    """The stock as one attempt sees it; `sure` when a refusal may rest on it. `barren_until`: it is
+    known already that nothing of the kind would fit that begins before."""
+
+    stock: CapacitySnapshot
+    sure: bool
+    barren_until: datetime | None = None
+
+
+class _Refused(Exception):
+    """By a stock that may be a moment old; with what an explanation needs."""
+
+
+class Drafts:
+    def __init__(self, desk: LeaseContext, new_id: Callable[[], str]) -> None:
+        self._desk = desk
+        self._new_id = new_id
+
+    def asked(self, caller: Caller, wanted: Sequence[NewReservation]) -> list[Asked]:
+        """What is asked for, checked, and completed by what only the cloud knows."""
+        checked = [(self._resource(r.resource_type), r.spec) for r in wanted]
+        valid = [(resource, resource.validate(spec)) for resource, spec in checked]
+        cloud = self._desk.cloud
+        return [(resource, resource.look(spec, cloud, caller)) for resource, spec in valid]
+
+    # a new lease
+
+    def new(
+        self,
+        caller: Caller,
+        wanted: NewLease,
+        asked: Sequence[Asked],
+        order: Order,
+        barren_until: datetime | None = None,
+    ) -> Lease:
+        now = self._desk.ledger.now()
+        start, end, before_end = dates.dates(wanted, now, self._before_end_default())
+        held = Window(max(start, now), end + self._desk.cleaning())
+        if end <= held.start:
+            raise InvalidInput("end_date: the lease would end before it can start")
+        lease = Lease(
+            id=wanted.id,
+            name=wanted.name,
+            user_id=caller.user_id,
+            project_id=caller.project_id,
+            start=start,
+            end=end,
+            before_end=before_end,
+        )
+
+        def draft(look: _PlanInput) -> Lease:
+            planned: list[Reservation] = []
+            for resource, spec in asked:
+                taken = [a for r in planned for a in r.allocations]
+                wish = Wish(
+                    spec,
+                    held,
+                    caller.project_id,
+                    order=order,
+                    lease_id=lease.id,
+                    taken=_things(taken),
+                )
+                holds = self._plan(resource, wish, replace(look, stock=look.stock.plus(taken)))
+                planned.append(
+                    Reservation(self._new_id(), resource.type, spec=spec, allocations=holds)
+                )
+            return replace(lease, reservations=tuple(planned))
+
+        return self._made_sure(draft, barren_until)
+
+    # a changed one
+
+    def changed(self, old: Lease, change: LeaseChange, order: Order) -> Lease:
+        """The lease after the update; what did not change is the same value."""
+        now = self._desk.ledger.now()
+        start, end, before_end = dates.changed_dates(old, change, now, self._before_end_default())
+        new = replace(
+            old, name=change.name or old.name, start=start, end=end, before_end=before_end
+        )
+        if not change.reservations and (start, end) == (old.start, old.end):
+            return new
+        unknown = change.reservations.keys() - {r.id for r in old.reservations}
+        if unknown:
+            raise InvalidInput(f"reservations: {', '.join(sorted(unknown))} not of this lease")
+        specs = [self._spec(r, change.reservations.get(r.id, {})) for r in old.reservations]
+
+        def draft(look: _PlanInput) -> Lease:
+            planned: list[Reservation] = []
+            for reservation, spec in zip(old.reservations, specs, strict=True):
+                others = [*planned, *old.reservations[len(planned) + 1 :]]
+                taken = [a for r in others for a in r.allocations]
+                stock = look.stock.without(old.allocations()).plus(taken)
+                update = _Update(old, new, now, order, _things(taken))
+                planned.append(self._replan(update, reservation, spec, replace(look, stock=stock)))
+            return replace(new, reservations=tuple(planned))
+
+        return self._made_sure(draft)
+
+    def without_host(self, old: Lease, reservation_id: str, host_id: int, order: Order) -> Lease:
+        """The same lease with something else instead of that host, also of what segments keep free
+        for this case."""
+        if old.status != "PENDING":
+            raise Conflict(
+                f"lease {old.id} is {old.status}: hosts are replaced only before it starts"
+            )
+        held = {r.id: r for r in old.reservations}
+        if reservation_id not in held or host_id not in held[reservation_id].host_ids():
+            raise InvalidInput(f"reservation {reservation_id} does not hold host {host_id}")
+        mine = held[reservation_id]
+        kept = tuple(a for a in mine.allocations if a.host_id != host_id)
+        window = next(a.held for a in mine.allocations if a.host_id == host_id)
+        resource = self._resource(mine.resource_type)
+
+        def draft(look: _PlanInput) -> Lease:
+            others = [a for r in old.reservations if r.id != mine.id for a in r.allocations]
+            stock = look.stock.without(old.allocations()).plus(others).less([host_id]).keeping(())
+            left = replace(mine, allocations=kept)
+            wish = Wish(mine.spec, window, old.project_id, left, order, old.id, _things(others))
+            holds = self._plan(resource, wish, replace(look, stock=stock))
+            moved = replace(mine, allocations=holds)
+            reservations = tuple(moved if r.id == mine.id else r for r in old.reservations)
+            return replace(old, reservations=reservations)
+
+        return self._made_sure(draft)
+
+    def _spec(self, reservation: Reservation, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+        if changes.get("resource_type", reservation.resource_type) != reservation.resource_type:
+            raise Conflict("resource_type: a reservation keeps the type it was made with")
+        wanted = {k: v for k, v in changes.items() if k != "resource_type"}
+        if not wanted:
+            return reservation.spec
+        return self._resource(reservation.resource_type).change(reservation, wanted)
+
+    def _replan(
+        self, update: "_Update", reservation: Reservation, spec: Mapping[str, Any], look: _PlanInput
+    ) -> Reservation:
+        held = update.held(reservation, self._desk.cleaning())
+        had = reservation.allocations
+        cut = tuple(replace(a, held=update.kept(a, held)) for a in had)
+        fits = all(_within(now.held, was.held) for now, was in zip(cut, had, strict=True))
+        if fits and spec == reservation.spec:  # shorter or the same: nothing to look for
+            return replace(reservation, allocations=cut)
+        window = Window(max(held.start, update.now), held.end)
+        wish = Wish(
+            spec,
+            window,
+            update.old.project_id,
+            reservation,
+            update.order,
+            update.old.id,
+            update.taken,
+        )
+        holds = self._plan(self._resource(reservation.resource_type), wish, look)
+        kept = {(a.host_id, a.thing): a.held for a in cut}
+        holds = tuple(replace(a, held=kept.get((a.host_id, a.thing), a.held)) for a in holds)
+        return replace(reservation, spec=spec, allocations=holds)
+
+    # what could be
+
+    def openings(
+        self, caller: Caller, asked: Asked, window: Window, until: datetime, most: int
+    ) -> Sequence[Opening]:
+        """The earliest windows of that length; times as the owner names them."""
+        resource, spec = asked
+        held = Window(window.start, window.end + self._desk.cleaning())
+        wish = Wish(spec, held, caller.project_id)
+        ledger = self._desk.ledger
+        found = openings(resource, wish, until, ledger.stock(), ledger, most)
+        return [self._named(opening) for opening in found]
+
+    def _named(self, opening: Opening) -> Opening:
+        """Without the cleaning time, which owners do not see."""
+        window = opening.window
+        return replace(opening, window=Window(window.start, window.end - self._desk.cleaning()))
+
+    # shared
+
+    def _made_sure(
+        self, draft: Callable[[_PlanInput], Lease], barren_until: datetime | None = None
+    ) -> Lease:
+        stock = self._desk.ledger.stock()
+        changes = stock.changes
+        try:
+            return draft(_PlanInput(stock, sure=False, barren_until=barren_until))
+        except _Refused as first:
+            again = self._desk.ledger.stock(sure=True)
+            if again is stock and again.changes == changes:  # a second plan would say the same
+                raise self._explained(*first.args) from None
+            return draft(_PlanInput(again, sure=True))
+
+    def _plan(self, resource: Resource, wish: Wish, look: _PlanInput) -> tuple[Allocation, ...]:
+        late = self._late(wish)
+        if late:
+            with contextlib.suppress(NotEnoughHosts):  # then rather one that may be late than none
+                return plan(resource, wish, look.stock.less(late), self._desk.ledger)
+        try:
+            return plan(resource, wish, look.stock, self._desk.ledger)
+        except NotEnoughHosts as refused:
+            if not look.sure:
+                raise _Refused(refused, resource, wish, look) from None
+            raise self._explained(refused, resource, wish, look) from None
+
+    def _late(self, wish: Wish) -> set[int]:
+        """Hosts that are free by the book and have not been given back: who starts soon would have
+        to wait for them, and nobody knows for how long."""
+        ledger = self._desk.ledger
+        if wish.held.start > ledger.now() + SOON:
+            return set()
+        return ledger.late_hosts() - {a.host_id for a in wish.kept if a.host_id is not None}
+
+    def _explained(
+        self, refused: NotEnoughHosts, resource: Resource, wish: Wish, look: _PlanInput
+    ) -> NotEnoughHosts:
+        """The same refusal, with who is in the way and when it would fit."""
+        ledger, details = self._desk.ledger, dict(refused.details)
+        busy = details.pop("busy", ())
+        obstacles = (
+            ledger.obstacles(busy, wish.held, wish.project_id, besides=wish.lease_id)
+            if busy
+            else ()
+        )
+        sentences = [refused.message]
+        if obstacles:
+            sentences.append(f"in the way: {', '.join(_said(one) for one in obstacles[:3])}")
+        earliest = None
+        if not wish.is_active:
+            again = replace(wish, reservation=None)
+            until = wish.held.start + AHEAD
+            if look.barren_until is None or look.barren_until < until:
+                found = openings(resource, again, until, look.stock, ledger, 1)
+                earliest = self._named(found[0]).window if found else None
+            sentences.append(
+                f"it would fit from {_date(earliest.start)} to {_date(earliest.end)} UTC"
+                if earliest
+                else f"nothing fits within {AHEAD.days} days either"
+            )
+        return type(refused)(
+            "; ".join(sentences),
+            **details,
+            obstacles=[_plain(one) for one in obstacles],
+            earliest=_dates(earliest) if earliest else None,
+        )
+
+    def _resource(self, resource_type: str) -> Resource:
+        try:
+            return self._desk.resources[resource_type]
+        except KeyError:
+            known = ", ".join(sorted(self._desk.resources))
+            raise InvalidInput(
+                f"The {resource_type} resource type is not supported; known: {known}"
+            ) from None
+
+    def _before_end_default(self) -> timedelta:
+        return timedelta(minutes=self._desk.settings.minutes_before_end_lease)
+
+
+def _within(inner: Window, outer: Window) -> bool:
+    return outer.start <= inner.start and inner.end <= outer.end
+
+
+def _things(allocations: Iterable[Allocation]) -> frozenset[str]:
+    return frozenset(one.thing for one in allocations if one.thing is not None)
+
+
+def _said(obstacle: Obstacle) -> str:
+    whose = f"lease {obstacle.name}" if obstacle.lease_id else "another project's lease"
+    return f"{whose} until {_date(obstacle.until)}"
+
+
+def _plain(obstacle: Obstacle) -> dict[str, Any]:
+    return {
+        "until": _wire(obstacle.until),
+        "hosts": obstacle.hosts,
+        "lease_id": obstacle.lease_id,
+        "name": obstacle.name,
+    }
+
+
+def _dates(window: Window) -> dict[str, str]:
+    return {"start_date": _wire(window.start), "end_date": _wire(window.end)}
+
+
+def _date(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M}"
+
+
+def _wire(when: datetime) -> str:
+    return f"{when:%Y-%m-%dT%H:%M:%S.%f}"
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A lease before and after its dates changed, while its reservations are planned anew."""
+
+    old: Lease
+    new: Lease
+    now: datetime
+    order: Order
+    taken: frozenset[str]  # things that its other reservations have
+
+    def held(self, reservation: Reservation, cleaning: timedelta) -> Window:
+        """What the reservation must hold; one that runs, since it began."""
+        since = min((a.held.start for a in reservation.allocations), default=self.new.start)
+        start = since if self._same_start() else max(self.new.start, self.now)
+        return Window(start, max(self.new.end + cleaning, start))
+
+    def kept(self, allocation: Allocation, held: Window) -> Window:
+        """The same of one thing that it has: of what came later, not before it came, for then it
+        was somebody else's."""
+        start = allocation.held.start if self._same_start() else held.start
+        return Window(start, max(held.end, start))
+
+    def _same_start(self) -> bool:
+        return self.old.status != "PENDING" or self.new.start == self.old.start

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Telling others what happens to leases, as durable work: what was written is told, at least once.
+
+`Announcer.work` gives the rows that go into the transaction of the change itself. There is a row
+per sink, so that one that is away holds up nobody else's news; those of one lease and one sink are
+told in the order in which they happened.
+
+    work = Work(add=(*operations, *announcer.work(CREATED, lease, now)))
+"""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from holdfast.jobs.job import Kind
+from holdfast.jobs.outbox import OutboxJob, Settings
+from holdfast.leases import dates
+from holdfast.model.lease import BEFORE_END, END, EVENT_TYPES, START, Event, Lease
+from holdfast.model.operation import DONE, ERROR, WAITING, Operation
+from holdfast.ports.publishers import ANNOUNCE, NEWS, Sink, heard_by
+from holdfast.runtime.clock import Clock, SystemClock
+
+CREATED, UPDATED, DELETED = "lease.create", "lease.update", "lease.delete"
+STARTED, ENDED, BEFORE_ENDED = (f"lease.event.{EVENT_TYPES[k]}" for k in (START, END, BEFORE_END))
+BEFORE_END_STOPPED = f"{BEFORE_ENDED}.stop"
+DEGRADED, HEALED = "lease.degraded", "lease.healed"
+#: Those of one change are told in this order.
+ORDER = (
+    CREATED,
+    UPDATED,
+    BEFORE_END_STOPPED,
+    STARTED,
+    BEFORE_ENDED,
+    ENDED,
+    DEGRADED,
+    HEALED,
+    DELETED,
+)
+_NAMES = uuid.UUID("6f1f3c0e-5f0c-4c43-9a4e-7a0c4a3e9b11")
+
+#: How the reservation contract shows a lease with its events at that time; the API's own view.
+Show = Callable[[Lease, Sequence[Event], datetime], Mapping[str, Any]]
+
+
+class Announcer:
+    """With no sinks it is silent: nothing is written and nothing is told."""
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink] = (),
+        show: Show | None = None,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if sinks and (show is None or settings is None):
+            raise TypeError("sinks want to know how leases are shown, and their settings")
+        self._show = show
+        self._sinks = heard_by(sinks, NEWS)
+        self._telling = OutboxJob(sinks, settings, clock or SystemClock())
+
+    def work(self, event_type: str, lease: Lease, now: datetime) -> tuple[Operation, ...]:
+        """The rows of one piece of news. `lease` is what the transaction writes, with the version
+        it finds: the value that `book`, `save` or `erase` is given."""
+        if self._show is None or not self._sinks:
+            return ()
+        message_id = str(uuid.uuid5(_NAMES, _mark(event_type, lease)))
+        told = {
+            "message_id": message_id,
+            "event_type": event_type,
+            "at": now.isoformat(),
+            "payload": payload(event_type, lease, now, self._show),
+        }
+        return tuple(self._operation(sink, event_type, lease, now, told) for sink in self._sinks)
+
+    def changed(self, old: Lease, new: Lease, now: datetime) -> tuple[Operation, ...]:
+        """The rows of all news that an owner's update is."""
+        return tuple(o for event in events_of(old, new, now) for o in self.work(event, new, now))
+
+    def health(self, old: Lease, new: Lease, now: datetime) -> tuple[Operation, ...]:
+        """The rows of a change in the cloud that made the lease worse or whole again, if it did."""
+        return tuple(o for event in _health(old, new) for o in self.work(event, new, now))
+
+    def kinds(self) -> dict[str, Kind]:
+        """Also with no sinks: what was written when there were some must come to its end."""
+        return self._telling.kinds()
+
+    def close(self) -> None:
+        self._telling.close()
+
+    def _operation(
+        self, sink: str, event_type: str, lease: Lease, now: datetime, told: Mapping[str, Any]
+    ) -> Operation:
+        key = f"announce/{_mark(event_type, lease)}/{sink}"
+        return Operation(
+            id=str(uuid.uuid5(_NAMES, key)),
+            kind=ANNOUNCE,
+            subject=f"announce:{lease.id}:{sink}",
+            key=key,
+            sequence=_step(event_type, lease) * len(ORDER) + ORDER.index(event_type),
+            due_at=now,
+            next_try_at=now,
+            payload={"sink": sink, **told},
+        )
+
+
+def events_of(old: Lease, new: Lease, now: datetime) -> tuple[str, ...]:
+    """What an update is, in the contract's words and ours."""
+    fired = old.before_end is not None and old.before_end <= now and old.status == "ACTIVE"
+    again = new.before_end is not None and new.before_end > now
+    stopped = (BEFORE_END_STOPPED,) if fired and again else ()
+    return (UPDATED, *stopped, *_health(old, new))
+
+
+def _health(old: Lease, new: Lease) -> tuple[str, ...]:
+    """Worse is also one that was bad before and has become worse."""
+    if _troubles(new) - _troubles(old) or (new.degraded and not old.degraded):
+        return (DEGRADED,)
+    return (HEALED,) if old.degraded and not new.degraded else ()
+
+
+def _troubles(lease: Lease) -> set[tuple[str, str]]:
+    found = {(r.id, "missing") for r in lease.reservations if r.missing_resources}
+    return found | {(r.id, "changed") for r in lease.reservations if r.resources_changed}
+
+
+def _step(event_type: str, lease: Lease) -> int:
+    """The how many-th writing of the lease this is."""
+    return 0 if event_type == CREATED else lease.version + 1
+
+
+def _mark(event_type: str, lease: Lease) -> str:
+    """What makes this piece of news this one and no other. Before its end nothing of a lease
+    changes, so that a second try would look like a second piece of news: there the time says it."""
+    which = str(lease.version)
+    if event_type == BEFORE_ENDED and lease.before_end is not None:
+        which = lease.before_end.isoformat()
+    return f"{event_type}/{lease.id}/{which}"
+
+
+def payload(event_type: str, lease: Lease, now: datetime, show: Show) -> dict[str, Any]:
+    """A lease as the contract's notifications carry it."""
+    stamped = replace(
+        lease,
+        created_at=lease.created_at or now,
+        updated_at=None if event_type == CREATED else now,
+    )
+    shown = dict(show(stamped, _events(event_type, stamped, now), now))
+    return {
+        "lease_id": shown["id"],
+        **{name: shown[name] for name in _SAME},
+        "events": [{name: event[name] for name in _OF_EVENTS} for event in shown["events"]],
+    }
+
+
+_OF_EVENTS = ("lease_id", "event_type", "time", "status")
+_SAME = (
+    "user_id",
+    "project_id",
+    "trust_id",
+    "start_date",
+    "end_date",
+    "status",
+    "reservations",
+    "name",
+    "created_at",
+    "updated_at",
+    "degraded",
+)
+
+
+def _events(event_type: str, lease: Lease, now: datetime) -> list[Event]:
+    """The lease's events with the state that their rows have, or are about to have.
+
+    A change does not read its rows of work; what they say follows from the lease and the time.
+    """
+    due = dates.events(lease.start, lease.end, lease.before_end)
+    return [
+        Event("", kind, at, _supposed(event_type, lease, kind, at, now))
+        for kind, at in sorted(due.items(), key=lambda item: item[1])
+    ]
+
+
+def _supposed(event_type: str, lease: Lease, kind: str, at: datetime, now: datetime) -> str:
+    if event_type.removeprefix("lease.event.") == EVENT_TYPES[kind]:
+        return DONE  # it is what we tell
+    if lease.status == "ERROR" and kind == START:
+        return ERROR  # no other work gives up and leaves a lease like that
+    over = at <= now and lease.status not in ("PENDING", "STARTING", "ERROR")
+    return DONE if over else WAITING

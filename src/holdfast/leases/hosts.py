@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts come into reservation and leave it: rows at once, pools by durable steps."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from holdfast.jobs.job import Kind, NotYet, Run, Step
+from holdfast.leases.lifecycle import LeaseContext
+from holdfast.leases.pools import ensure
+from holdfast.model.errors import Conflict, HostInUse, InvalidInput, NotFound
+from holdfast.model.host import RESERVED_NAMES, Host, same
+from holdfast.model.operation import Operation
+from holdfast.nova.names import KEPT, KEPT_POOL, OWNER, SERVER, SLOTS
+from holdfast.ports.cloud import Cloud
+from holdfast.ports.ledger import Work
+
+ENROL, WITHDRAW, RETURN = "host_enrol", "host_withdraw", "host_return"
+#: How often a host that failed is looked at.
+LOOK_S, RARELY_S = 10.0, 300.0
+#: What one write may take, for a claim.
+HOLD_S = 10.0
+LONGEST_KEY = 64
+LONGEST_VALUE = 4096
+
+
+class Hosts:
+    def __init__(self, desk: LeaseContext, new_id: Callable[[], str], region: str) -> None:
+        self._desk = desk
+        self._new_id = new_id
+        self._region = region
+
+    def enrol(self, name: str, capabilities: Mapping[str, str]) -> tuple[int, str]:
+        """Begin to enrol a host of the cloud: its id here, and the key of the work."""
+        check_capabilities(capabilities)
+        found = self._desk.cloud.hosts.find(name)
+        servers = self._desk.in_the_way(self._desk.cloud, found.service_host)
+        if servers:
+            raise HostInUse(
+                f"host {found.hypervisor_hostname} has {len(servers)} servers;"
+                " move them away before it can be reserved"
+            )
+        work = Work(
+            put=self._operations(ENROL, found.uuid, found.service_host),
+            cancel=frozenset({WITHDRAW, RETURN}),
+        )
+        host = self._desk.ledger.enrol(found, self._region, capabilities, work)
+        return host.id, f"{ENROL}/{found.uuid}"
+
+    def describe(self, host_id: int, capabilities: Mapping[str, str | None]) -> None:
+        if not capabilities:
+            raise InvalidInput("No data to update: name at least one capability")
+        check_capabilities(capabilities)
+        self._desk.ledger.host(str(host_id))
+        self._desk.ledger.describe(host_id, capabilities)
+
+    def withdraw(self, host_id: int) -> str:
+        """Begin to withdraw a host; the key of the work."""
+        host = self._desk.ledger.host(str(host_id))
+        work = Work(
+            put=self._operations(WITHDRAW, host.uuid, host.service_host),
+            cancel=frozenset({ENROL, RETURN}),
+        )
+        self._desk.ledger.withdraw(host.id, work)
+        return f"{WITHDRAW}/{host.uuid}"
+
+    def keep_back(self, hosts: Iterable[Host], hold: Callable[[float], None]) -> None:
+        """Hosts that failed: nobody books them until they are healthy and empty."""
+        for host in hosts:
+            hold(HOLD_S)
+            work = self._operations(RETURN, host.uuid, host.service_host)
+            self._desk.ledger.keep_back(host.id, Work(put=work))
+
+    def let_back(self, hosts: Iterable[Host], hold: Callable[[float], None]) -> None:
+        """Hosts that are healthy again: who was kept back need not wait for the next look."""
+        for host in hosts:
+            hold(HOLD_S)
+            self._desk.ledger.hasten(f"{RETURN}/{host.uuid}")
+
+    def set_property(self, name: str, private: bool) -> None:
+        self._desk.ledger.set_property(name, private)
+
+    def _operations(self, kind: str, uuid: str, service_host: str) -> tuple[Operation, ...]:
+        now = self._desk.ledger.now()
+        return (
+            Operation(
+                id=self._new_id(),
+                kind=kind,
+                subject=f"host:{uuid}",
+                key=f"{kind}/{uuid}",
+                due_at=now,
+                next_try_at=now,
+                payload={"service_host": service_host},
+            ),
+        )
+
+
+def check_capabilities(capabilities: Mapping[str, str | None]) -> None:
+    for key, value in capabilities.items():
+        if not key or len(key) > LONGEST_KEY:
+            raise InvalidInput(f"Extra capability key too long: {key[:80]!r} (at most 64)")
+        if key in RESERVED_NAMES:
+            raise InvalidInput(f"{key}: is a column of the host, not an extra capability")
+        if value is not None and len(value) > LONGEST_VALUE:
+            raise InvalidInput(f"{key}: the value is longer than {LONGEST_VALUE} characters")
+
+
+class _HostWork:
+    name = ""
+    stubborn = False
+
+    def __init__(self, desk: LeaseContext) -> None:
+        self.desk = desk
+
+    def keep(self, run: Run) -> str:
+        """Shut the host to ordinary servers for as long as it is enrolled."""
+        return self._move(run, "add_host", KEPT_POOL, {KEPT: "yes"})
+
+    def release(self, run: Run) -> str:
+        return self._move(run, "remove_host", KEPT_POOL, {KEPT: "yes"})
+
+    def join(self, run: Run) -> str:
+        return self._move(run, "add_host", self.desk.freepool)
+
+    def leave(self, run: Run) -> str:
+        return self._move(run, "remove_host", self.desk.freepool)
+
+    def _move(
+        self, run: Run, verb: str, pool_name: str, metadata: Mapping[str, str] | None = None
+    ) -> str:
+        pools = self.desk.hands(run).cloud.pools
+        name = run.operation.payload["service_host"]
+        pool = ensure(pools, pool_name, metadata or {})
+        getattr(pools, verb)(pool.id, name)
+        return f"{name}: {verb} {pool_name}"
+
+    def if_there(self, step: Callable[[Run], str]) -> Callable[[Run], str]:
+        def tried(run: Run) -> str:
+            try:
+                return step(run)
+            except NotFound as gone:
+                return f"nothing to leave: {gone.message}"
+
+        return tried
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        """Nothing to write: an enrolled host that never joined stays not reservable."""
+
+
+class HostEnrol(_HostWork):
+    name = ENROL
+
+    def steps(self) -> Sequence[Step]:
+        return (
+            Step("keep", self.keep),
+            Step("join", self.join),
+            Step("open", self.open),
+        )
+
+    def open(self, run: Run) -> str:
+        """Now that none can come any more: a server that slipped in since the first look must go
+        first, for the end of a lease would delete it."""
+        name = run.operation.payload["service_host"]
+        if servers := self.desk.in_the_way(self.desk.hands(run).cloud, name):
+            raise NotYet(f"{name} has {len(servers)} servers that came before it joined", 5.0)
+        host = self.desk.ledger.host(run.operation.subject.removeprefix("host:"))
+        self.desk.ledger.set_reservable(host.id, True, claim=run.claim)
+        return f"{host.hypervisor_hostname} can be reserved"
+
+
+class HostReturn(_HostWork):
+    """A host that failed leaves the free pool, and the pools of reservations that got another one
+    as soon as their servers have gone; healthy again and empty, it comes back."""
+
+    name = RETURN
+    stubborn = True
+
+    def steps(self) -> Sequence[Step]:
+        return (
+            Step("leave", self.if_there(self.leave)),
+            Step("wait", self.wait, kept=False),
+            Step("join", self.join_if_free, kept=False),
+            Step("open", self.open),
+        )
+
+    def wait(self, run: Run) -> str:
+        """Also for its own reservation's servers no reason to wait: they are where they belong."""
+        host, name = self._host(run), run.operation.payload["service_host"]
+        cloud, holders = self.desk.hands(run).cloud, self.desk.ledger.holders(host.id)
+        try:
+            there = cloud.servers.list(host=name)
+        except NotFound as gone:
+            raise NotYet(f"{name} has failed: {gone.message}", RARELY_S) from gone
+        left = ""
+        for pool in cloud.pools.list():
+            whole = OWNER in pool.metadata and not pool.metadata.keys() & {SLOTS, SERVER}
+            mine = any(same(name, member) for member in pool.hosts)
+            theirs = any(s.project_id == pool.metadata.get(OWNER) for s in there)
+            if not whole or not mine or pool.name in holders:
+                continue
+            if theirs:  # of a reservation that got another host, and of which servers are here
+                left = f"servers of reservation {pool.name} are on it"
+            else:
+                cloud.pools.remove_host(pool.id, name)
+        if not host.usable:
+            raise NotYet(f"{name} has failed and is not healthy yet", self._pause(run))
+        if not holders and (servers := [s for s in there if self.desk.stays(s)]):
+            left = left or f"{len(servers)} servers are on it"
+        if left:
+            raise NotYet(f"{name} is healthy, but {left}", self._pause(run))
+        return f"{name} is healthy again"
+
+    def _pause(self, run: Run) -> float:
+        """The longer it has failed the rarer the looks; healthy again, somebody hastens it."""
+        age = (self.desk.ledger.now() - run.operation.due_at).total_seconds()
+        return min(max(LOOK_S, age / 10), RARELY_S)
+
+    def join_if_free(self, run: Run) -> str:
+        if any(self.desk.ledger.holders(self._host(run).id).values()):
+            return "its reservation has it"
+        return self.join(run)
+
+    def open(self, run: Run) -> str:
+        host = self._host(run)
+        self.desk.ledger.set_reservable(host.id, True, claim=run.claim)
+        return f"{host.hypervisor_hostname} can be reserved again"
+
+    def _host(self, run: Run) -> Host:
+        return self.desk.ledger.host(run.operation.subject.removeprefix("host:"))
+
+
+class HostWithdraw(_HostWork):
+    """Tried until it succeeds: nobody can ask for it again once the host is out of our list."""
+
+    name = WITHDRAW
+    stubborn = True
+
+    def steps(self) -> Sequence[Step]:
+        return (
+            Step("leave", self.if_there(self.leave)),
+            Step("release", self.if_there(self.release)),
+        )
+
+
+def host_kinds(desk: LeaseContext) -> dict[str, Kind]:
+    made: list[Kind] = [HostEnrol(desk), HostReturn(desk), HostWithdraw(desk)]
+    return {kind.name: kind for kind in made}
+
+
+# Enrolled hosts are read again from the cloud: sizes, zones, inventories and traits change.
+#
+# One row of durable work that never ends, so that of all managers one does it. Hosts come one
+# after
+# the other, in short turns: never more than one call is on its way, and a manager that is to stop
+# waits for one turn only. What a host has already promised stays promised if it becomes smaller.
+
+
+LOG = logging.getLogger(__name__)
+
+REFRESH = "hosts_refresh"
+#: How long a turn lasts.
+TURN = timedelta(seconds=5)
+#: How many hosts are taken from the book at a time.
+PORTION = 200
+#: Switched off, it looks so often whether it has been switched on.
+OFF_S = 60.0
+
+
+class Settings(Protocol):
+    """[reservation], read anew each time."""
+
+    host_refresh_s: float
+
+
+@dataclass
+class _Round:
+    """How far this manager has come; another one that takes over begins its own."""
+
+    after: int = 0
+    seen: int = 0
+    changed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.seen} hosts read again, {self.changed} of them changed"
+
+
+class HostsRefresh:
+    name = REFRESH
+    stubborn = True
+
+    def __init__(self, desk: LeaseContext, settings: Settings) -> None:
+        self._desk = desk
+        self._settings = settings
+        self._round = _Round()
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("read", self.read, kept=False),)
+
+    def read(self, run: Run) -> str:
+        """Go on with the round; it never ends but by NotYet."""
+        if not self._settings.host_refresh_s:
+            raise NotYet("hosts are not read again: [reservation] host_refresh_s is 0", OFF_S)
+        ledger, cloud = self._desk.ledger, self._desk.hands(run).cloud
+        until = ledger.now() + TURN
+        while some := ledger.enrolled(after=self._round.after, most=PORTION):
+            for host in some:  # one at least, however long the look took
+                self._round.after = host.id  # first: one that always fails must not stop the others
+                self._read_one(cloud, host)
+                if ledger.now() >= until:
+                    raise NotYet(f"{self._round} so far", 0.1)
+        said, self._round = str(self._round), _Round()
+        raise NotYet(said, self._settings.host_refresh_s)
+
+    def _read_one(self, cloud: Cloud, host: Host) -> None:
+        """DriverError if the cloud does not answer: later goes on with the next host."""
+        try:
+            found = cloud.hosts.find(host.hypervisor_hostname)
+        except (NotFound, Conflict) as lost:
+            LOG.warning("host %s: not read again: %s", host.hypervisor_hostname, lost.message)
+            return
+        if found.uuid != host.uuid:
+            LOG.warning(
+                "host %s is another one now (%s, not %s): withdraw it and enrol it again",
+                *(host.hypervisor_hostname, found.uuid, host.uuid),
+            )
+            return
+        self._round.seen += 1
+        if self._desk.ledger.refresh(host.id, found):
+            self._round.changed += 1
+            LOG.info("host %s: the cloud describes it anew", host.hypervisor_hostname)
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        LOG.error("%s: %s", run.operation.key, why)
+
+
+def refresh_kinds(desk: LeaseContext, settings: Settings) -> dict[str, Kind]:
+    return {REFRESH: HostsRefresh(desk, settings)}

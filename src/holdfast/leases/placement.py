@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Picks hosts for a request, or says why none fit. Values in, values out; booking is elsewhere.
+
+Of the hosts that match and are free in the window, those are taken that leave the fewest fragments
+of time: where the lease closes a gap, touches what is before or after it, or comes close. In a
+large house not every host is looked at: some more than are wanted are enough to choose from.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.model import expression
+from holdfast.model.capacity import FOREVER, CapacitySnapshot
+from holdfast.model.host import Host
+
+# What a request wants of each host, condition by condition, so that a refusal can name them.
+#
+# conditions({"vcpus": 8, "capabilities": {"gpu": ">= 4"}})   # "vcpus >= 8", "gpu >= 4"
+
+
+#: The contract's fields; both go to one matcher.
+EXPRESSIONS = ("hypervisor_properties", "resource_properties")
+#: A field of the request, and what a host says of itself.
+LABELS = {"region": "region", "availability_zone": "availability_zone"}
+AMOUNTS = {"vcpus": "cpu_cores", "memory_mb": "free_ram_mb", "local_gb": "free_disk_gb"}
+#: How much of a condition a refusal quotes.
+MAX_SAID = 120
+#: Of so many different answers of hosts a condition remembers its verdict.
+MOST_REMEMBERED = 100
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing asked of a host, as a person would say it; equal when the same was asked for."""
+
+    text: str
+    test: Callable[[Host], bool] = field(compare=False)
+    keys: frozenset[str] = frozenset()  # properties a host may lack
+    source: str = ""  # what was asked for to the letter, where the text may be the same for two
+
+
+def conditions(spec: Mapping[str, Any]) -> tuple[Condition, ...]:
+    """Of a normalised spec, also one that was stored before some fields were known."""
+    return tuple(_conditions(spec))
+
+
+def matches(host: Host, wanted: Sequence[Condition]) -> bool:
+    return all(condition.test(host) for condition in wanted)
+
+
+def _conditions(spec: Mapping[str, Any]) -> Iterator[Condition]:
+    for name, fact in LABELS.items():
+        if spec.get(name):
+            yield _label(name, fact, str(spec[name]))
+    for name, fact in AMOUNTS.items():
+        if spec.get(name):
+            yield _amount(name, fact, int(spec[name]))
+    for key, text in (spec.get("capabilities") or {}).items():
+        yield _capability(key, text)
+    for name in EXPRESSIONS:
+        for part in expression.parse(spec.get(name) or "", name).parts:
+            yield _property(part)
+
+
+def _label(name: str, fact: str, wanted: str) -> Condition:
+    text = f"{name} == {wanted}"
+    return Condition(text, lambda host: host.fact(fact) == wanted)
+
+
+def _amount(name: str, fact: str, wanted: int) -> Condition:
+    text = f"{name} >= {wanted}"
+    return Condition(text, lambda host: host.amount(fact) >= wanted)
+
+
+def _capability(key: str, text: str) -> Condition:
+    name, test = expression.path(key), expression.parse_spec(text, key)
+    names = [name] if ":" not in name else [name, name.split(":", 1)[0]]
+
+    def test_facts(facts: expression.Facts) -> bool:
+        found = expression.value(facts.get, name)
+        return found is not None and test(found)
+
+    passes = _remembering(names, test_facts)
+    return Condition(_short(f"{name} {text}"), passes, frozenset([name]), text)
+
+
+def _property(part: expression.Expression) -> Condition:
+    passes = _remembering(sorted(part.keys), part.matches)
+    return Condition(_short(part.text), passes, part.keys, part.source)
+
+
+def _remembering(
+    names: Sequence[str], test: Callable[[expression.Facts], bool]
+) -> Callable[[Host], bool]:
+    """The test of these facts of a host. A cloud has many hosts and few makes: of hosts that say
+    the same of themselves one is tested."""
+    verdicts: dict[tuple[Any, ...], bool] = {}
+
+    def passes(host: Host) -> bool:
+        said = tuple([host.fact(name) for name in names])
+        verdict = verdicts.get(said)
+        if verdict is None:
+            known = zip(names, said, strict=True)
+            verdict = test({name: fact for name, fact in known if fact is not None})
+            if len(verdicts) < MOST_REMEMBERED:
+                verdicts[said] = verdict
+        return verdict
+
+    return passes
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_SAID else f"{text[: MAX_SAID - 1]}…"
+
+
+#: Which of two hosts that are as good is taken first: the smaller number. By id, unless rivals who
+#: plan at the same moment would then all want the same one.
+Order = Callable[[int], float]
+BY_ID: Order = float
+
+#: Up to so many matching hosts, all of them are looked at.
+FEW = 500
+#: Of more, so many are looked at one by one before all are asked at once.
+SOME = 2000
+#: How many hosts in the way a refusal names.
+MOST_BUSY = 200
+
+
+@dataclass(frozen=True)
+class HostRequest:
+    """How many hosts (at least `low`, at best `high`) of which kind, from when until when."""
+
+    low: int
+    high: int
+    start: float
+    end: float
+    conditions: tuple[Condition, ...] = ()
+    keep: tuple[int, ...] = ()  # hosts held already: preferred
+    must_keep: bool = False  # an active reservation never loses a host
+    spread: str = ""  # "rack" or "zone": over as many as possible
+    pack: str = ""  # into as few as possible
+    now: float = -FOREVER  # time before that is nobody's any more
+
+
+@dataclass(frozen=True)
+class Choice:
+    host_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why not: the sentence, and what it is made of."""
+
+    sentence: str
+    conditions: tuple[tuple[str, int], ...] = ()  # what was asked for, how many hosts it removed
+    matching: int = 0
+    free: int = 0
+    busy: tuple[int, ...] = field(default=(), compare=False)  # in the way, the first to go first
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    host: Host
+    rest: tuple[float, float]  # what is left of the gap it would lie in; smaller is better
+
+
+def choose(request: HostRequest, stock: CapacitySnapshot, order: Order = BY_ID) -> Choice | Refusal:
+    """Pick hosts: kept ones first, then what fits best in time, then by `order`."""
+    kept = [host_id for host_id in request.keep if _can_stay(request, stock, host_id)]
+    if request.must_keep and len(kept) < len(request.keep):
+        return _cannot_stay(request, stock, kept)
+    wanted = max(request.high, len(kept)) if request.must_keep else request.high
+    kept = kept[:wanted]
+    more = wanted - len(kept)
+    hosts = matching(request, stock)
+    found = list(_candidates(request, hosts, stock, set(kept), more, order)) if more else []
+    if len(kept) + len(found) < request.low:
+        return _too_few(request, hosts, stock, len(kept) + len(found))
+    chosen = arranged(request, [stock.hosts[i] for i in kept], _ranked(found, more, order), more)
+    return Choice((*kept, *(host.id for host in chosen)))
+
+
+def matching(request: HostRequest, stock: CapacitySnapshot) -> Sequence[Host]:
+    """The hosts that match, remembered by what was asked for."""
+    return _meeting(request.conditions, stock)
+
+
+def _meeting(wanted: tuple[Condition, ...], stock: CapacitySnapshot) -> Sequence[Host]:
+    """Condition by condition: a refusal says how many hosts each of them removed."""
+    if not wanted:
+        return stock.matching((), lambda _host: True)
+    return stock.matching(wanted, wanted[-1].test, lambda: _meeting(wanted[:-1], stock))
+
+
+# look
+
+
+def _can_stay(request: HostRequest, stock: CapacitySnapshot, host_id: int) -> bool:
+    host = stock.hosts.get(host_id)
+    return (
+        host is not None
+        and matches(host, request.conditions)
+        and stock.line(host_id).is_free(request.start, request.end)
+    )
+
+
+def _candidates(
+    request: HostRequest,
+    hosts: Sequence[Host],
+    stock: CapacitySnapshot,
+    besides: set[int],
+    more: int,
+    order: Order,
+) -> Iterator[_Candidate]:
+    """Free hosts: all of a few; of many, until there are enough to choose from."""
+    everything = len(hosts) <= FEW or request.spread or request.pack
+    enough = len(hosts) if everything else 4 * more + 64
+    looked_at: Iterable[Host] = _some_then_free(request, _from(hosts, order), stock)
+    if enough > SOME:
+        looked_at = free = stock.free(_from(hosts, order), request.start, request.end)
+        if len(besides.union(host.id for host in free)) < request.low:  # no need to compare them
+            yield from (_Candidate(host, (0.0, 0.0)) for host in free if host.id not in besides)
+            return
+    perfect = 0
+    for host in looked_at:
+        gap = stock.line(host.id).gap(request.start, request.end)
+        if gap is None or host.id in besides:
+            continue
+        rest = _rest(request, gap)
+        yield _Candidate(host, rest)
+        enough -= 1
+        perfect += not any(rest)
+        if enough <= 0 or (perfect >= more and not everything):
+            return
+
+
+def _from(hosts: Sequence[Host], order: Order) -> Sequence[Host]:
+    """All hosts, beginning somewhere that rivals would not."""
+    begin = 0
+    if order is not BY_ID and hosts:
+        begin = int(abs(order(hosts[0].id)) * 1_000_003) % len(hosts)
+    return [*hosts[begin:], *hosts[:begin]] if begin else hosts
+
+
+def _some_then_free(
+    request: HostRequest, hosts: Sequence[Host], stock: CapacitySnapshot
+) -> Iterator[Host]:
+    """A few to look at, which mostly are enough; of all others those that are free."""
+    yield from hosts[:SOME]
+    others = hosts[SOME:]
+    if others:
+        yield from stock.free(others, request.start, request.end)
+
+
+def _rest(request: HostRequest, gap: tuple[float, float]) -> tuple[float, float]:
+    """What a lease here leaves unused of the gap, less is better: on the side where it is closer to
+    what is held, then on both. Of traces of requests this refuses the least (bench/plan_scale)."""
+    before, after = gap
+    left = request.start - max(before, min(request.now, request.start))
+    right = after - request.end
+    return min(left, right), left + right
+
+
+# choose
+
+
+def _ranked(found: Sequence[_Candidate], more: int, order: Order) -> list[Host]:
+    """The best first. With rivals about, what is good enough is taken in no order they would."""
+    by_rest = sorted(found, key=lambda one: (one.rest, one.host.id))
+    if order is not BY_ID:
+        good = by_rest[: 4 * more + 64]
+        by_rest[: len(good)] = sorted(good, key=lambda one: order(one.host.id))
+    return [one.host for one in by_rest]
+
+
+def arranged(
+    request: HostRequest, kept: Sequence[Host], ranked: Sequence[Host], more: int
+) -> Sequence[Host]:
+    """So many of the ranked: the first, or as the request wants them spread or packed."""
+    if request.spread:
+        return _spread(kept, ranked, more, request.spread)
+    if request.pack:
+        return _packed(kept, ranked, more, request.pack)
+    return ranked[:more]
+
+
+def _plan_label(host: Host, by: str) -> str:
+    return host.rack if by == "rack" else host.zone
+
+
+def _spread(kept: Sequence[Host], ranked: Sequence[Host], more: int, by: str) -> list[Host]:
+    """Each from the group that has the fewest so far; hosts without a label are one group."""
+    used = Counter(_plan_label(host, by) for host in kept)
+    groups: dict[str, list[Host]] = {}
+    for host in ranked:
+        groups.setdefault(_plan_label(host, by), []).append(host)
+    turns = [(used[label], rank, label, 0) for rank, label in enumerate(groups)]
+    heapq.heapify(turns)
+    chosen: list[Host] = []
+    while turns and len(chosen) < more:
+        taken, rank, label, position = heapq.heappop(turns)
+        chosen.append(groups[label][position])
+        if position + 1 < len(groups[label]):
+            heapq.heappush(turns, (taken + 1, rank, label, position + 1))
+    return chosen
+
+
+def _packed(kept: Sequence[Host], ranked: Sequence[Host], more: int, by: str) -> list[Host]:
+    """Groups in use first, then whole groups, the last one no larger than need be."""
+    used = {_plan_label(host, by) for host in kept} - {""}
+    groups: dict[str, list[Host]] = {}
+    for host in ranked:  # of a host without a label nobody knows what it is near to
+        groups.setdefault(_plan_label(host, by) or f"\n{host.id}", []).append(host)
+    chosen: list[Host] = []
+    while groups and len(chosen) < more:
+        label = _next_group(groups, used, more - len(chosen))
+        chosen += groups.pop(label)[: more - len(chosen)]
+    return chosen
+
+
+def _next_group(groups: dict[str, list[Host]], used: set[str], more: int) -> str:
+    open_ones = [label for label in groups if label in used] or list(groups)
+    large = [label for label in open_ones if len(groups[label]) >= more]
+    if large:
+        return min(large, key=lambda label: len(groups[label]))
+    return max(open_ones, key=lambda label: len(groups[label]))
+
+
+# refuse
+
+
+def _cannot_stay(request: HostRequest, stock: CapacitySnapshot, kept: Sequence[int]) -> Refusal:
+    lost = [host_id for host_id in request.keep if host_id not in kept]
+    named = ", ".join(stock.hosts[i].name for i in lost if i in stock.hosts) or "one of its hosts"
+    sentence = f"the lease is active and {named} cannot stay with it in that window"
+    return Refusal(sentence, busy=tuple(lost[:MOST_BUSY]))
+
+
+def _too_few(
+    request: HostRequest, hosts: Sequence[Host], stock: CapacitySnapshot, free: int
+) -> Refusal:
+    removed = _removed(request, stock)
+    said = ", ".join(f"{text} removed {count}" for text, count in removed if count)
+    lacking = _lacking(request, stock)
+    return Refusal(
+        f"{request.low} asked for; of {len(stock.hosts)} hosts {len(hosts)} match"
+        f"{f' ({said})' if said else ''}"
+        f" and {free} of those {'is' if free == 1 else 'are'} free in the window"
+        f"{f'; no host has {lacking}' if lacking else ''}",
+        conditions=removed,
+        matching=len(hosts),
+        free=free,
+        busy=_in_the_way(request, hosts, stock),
+    )
+
+
+def _removed(request: HostRequest, stock: CapacitySnapshot) -> tuple[tuple[str, int], ...]:
+    """How many hosts each condition removed of those that the ones before it had left."""
+    found: list[tuple[str, int]] = []
+    left = len(stock.hosts)
+    for position, condition in enumerate(request.conditions, start=1):
+        before, left = left, len(_meeting(request.conditions[:position], stock))
+        found.append((condition.text, before - left))
+    return tuple(found)
+
+
+def _lacking(request: HostRequest, stock: CapacitySnapshot) -> str:
+    """The first property asked for that not one host has; most likely it is misspelt."""
+    keys = sorted({key.split(":", 1)[0] for c in request.conditions for key in c.keys})
+    for key in keys:
+        if all(host.fact(key) is None for host in stock.hosts.values()):
+            return key
+    return ""
+
+
+def _in_the_way(
+    request: HostRequest, hosts: Sequence[Host], stock: CapacitySnapshot
+) -> tuple[int, ...]:
+    first = stock.first_back(hosts, request.start, request.end, MOST_BUSY)
+    return tuple(host.id for host in first)

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a site allows beyond what fits: filters that look at a lease, and quotas of projects.
+
+Filters are asked before anything is written, outside every transaction, for they may ask a service
+elsewhere. Quotas are numbers that the transaction of the booking itself counts by
+(`db/booking.py`). A third party adds a filter with one class and one entry point, and the site
+names it in `[enforcement] enabled_filters`:
+
+    [project.entry-points."holdfast.enforcement"]
+    night = "acme:NoNights"
+
+    class NoNights(Lenient):
+        name = "night"
+
+        def check_create(self, caller, lease, hosts):
+            if lease.start.hour < 6:
+                raise EnforcementRefused("at night the machines rest: start at six")
+"""
+
+import functools
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from stevedore import driver
+
+from holdfast.jobs.job import Kind, Run, Step
+from holdfast.model import lease as lease_model
+from holdfast.model.caller import Caller
+from holdfast.model.errors import DriverError, EnforcementRefused, Unavailable
+from holdfast.model.host import Host
+from holdfast.model.lease import Lease
+from holdfast.model.operation import Operation
+from holdfast.ports.ledger import Limits
+
+ON_END = "enforce_on_end"
+GROUP = "holdfast.enforcement"
+_NAMES = uuid.UUID("f3f0c9a0-2d0c-4c57-9a2e-1f6e3a0f6b5d")
+
+
+class Filter(Protocol):
+    """A rule. It is made once with the configuration and reads its options each time anew.
+
+    A check may be asked several times for one lease, and a lease that passed may still not come
+    about. What cannot be decided now is a retryable DriverError, never a refusal.
+    """
+
+    name: str
+    wants_end: bool  # whether `on_end` has anything to do
+    longest_s: float  # that one call takes at most
+
+    def check_create(self, caller: Caller, lease: Lease, hosts: Mapping[int, Host]) -> None:
+        """EnforcementRefused unless the lease may be; `hosts` are those known, by id."""
+        ...
+
+    def check_update(
+        self, caller: Caller, old: Lease, new: Lease, hosts: Mapping[int, Host]
+    ) -> None:
+        """EnforcementRefused unless the old lease may become the new one."""
+        ...
+
+    def on_end(self, lease: Lease, hosts: Mapping[int, Host], ended_at: datetime) -> None:
+        """The lease is over, or was deleted before its end. Tried until it succeeds; seldom, it is
+        told twice."""
+        ...
+
+
+class Lenient:
+    """A filter that lets everything pass: to make others of."""
+
+    name = ""
+    wants_end = False
+    longest_s = 0.0
+
+    def check_create(self, caller: Caller, lease: Lease, hosts: Mapping[int, Host]) -> None:
+        return
+
+    def check_update(
+        self, caller: Caller, old: Lease, new: Lease, hosts: Mapping[int, Host]
+    ) -> None:
+        return
+
+    def on_end(self, lease: Lease, hosts: Mapping[int, Host], ended_at: datetime) -> None:
+        return
+
+
+class Settings(Protocol):
+    """[enforcement], read anew each time; numbers below zero are no limit."""
+
+    enabled_filters: Sequence[str]
+    max_leases: int
+    max_hosts: int
+    max_host_hours: int
+    quota_overrides: Sequence[tuple[str, Mapping[str, int]]]
+
+
+class Nothing:
+    """The settings of a site that enforces nothing."""
+
+    enabled_filters: Sequence[str] = ()
+    max_leases = max_hosts = max_host_hours = -1
+    quota_overrides: Sequence[tuple[str, Mapping[str, int]]] = ()
+
+
+class Enforcement:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        find: Callable[[str], Filter] | None = None,
+        hosts: Callable[[], Mapping[int, Host]] = dict,
+    ) -> None:
+        self._settings: Settings = settings or Nothing()
+        self._find = functools.cache(find or _missing)
+        self.hosts = hosts
+
+    def check_create(self, caller: Caller, lease: Lease) -> None:
+        """EnforcementRefused if a filter says no; Unavailable if one cannot say."""
+        self._ask(lambda one, hosts: one.check_create(caller, lease, hosts))
+
+    def check_update(self, caller: Caller, old: Lease, new: Lease) -> None:
+        """The same of a change. Who only renames a lease, or moves its notice, needs no leave."""
+        if _matter(old) != _matter(new):
+            self._ask(lambda one, hosts: one.check_update(caller, old, new, hosts))
+
+    def limits(self, project_id: str) -> Limits | None:
+        """What the project may have; None where nothing is limited."""
+        own = self._settings
+        found = {"leases": own.max_leases, "hosts": own.max_hosts, "host_hours": own.max_host_hours}
+        for project, numbers in own.quota_overrides:
+            if project == project_id:
+                found.update(numbers)
+        limits = {name: number for name, number in found.items() if number >= 0}
+        return Limits(**limits) if limits else None
+
+    def end_work(self, lease: Lease, now: datetime) -> tuple[Operation, ...]:
+        """What tells the filters that the lease is over: for the write that ends or erases it.
+
+        `lease` is what it was before that write. None if it was over then: all were told.
+        """
+        if _is_over(lease) or not any(self._wants_end(name) for name in self._names()):
+            return ()
+        key = f"{ON_END}/{lease.id}"
+        told = Operation(
+            id=str(uuid.uuid5(_NAMES, key)),
+            kind=ON_END,
+            subject=f"enforce:{lease.id}",
+            key=key,
+            due_at=now,
+            next_try_at=now,
+            payload={"lease": lease_model.to_plain(lease), "ended_at": now.isoformat()},
+        )
+        return (told,)
+
+    def kinds(self) -> dict[str, Kind]:
+        return {ON_END: _OnEnd(self)}
+
+    def check_setup(self) -> None:
+        """DriverError if an enabled filter cannot be loaded."""
+        for name in self._names():
+            self._find(name)
+
+    def enders(self) -> list[Filter]:
+        found = [self._find(name) for name in self._names()]
+        return [one for one in found if one.wants_end]
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(self._settings.enabled_filters))
+
+    def _wants_end(self, name: str) -> bool:
+        """One that cannot be loaded is told once it can: no lease waits for it with its end."""
+        try:
+            return self._find(name).wants_end
+        except DriverError:
+            return True
+
+    def _ask(self, question: Callable[[Filter, Mapping[int, Host]], None]) -> None:
+        names = self._names()
+        hosts = self.hosts() if names else {}
+        for name in names:
+            try:
+                question(self._find(name), hosts)
+            except DriverError as away:
+                raise Unavailable(
+                    f"{away.message}; whether the lease is allowed cannot be said now: nothing was"
+                    " changed, try again in a while"
+                ) from away
+
+
+class _OnEnd:
+    """Tells each filter that a lease is over: a step each, so that one that knows is left alone."""
+
+    name = ON_END
+    stubborn = True
+
+    def __init__(self, enforcement: Enforcement) -> None:
+        self._enforcement = enforcement
+
+    def steps(self) -> Sequence[Step]:
+        return tuple(
+            Step(one.name, functools.partial(self._tell, one)) for one in self._enforcement.enders()
+        )
+
+    def _tell(self, one: Filter, run: Run) -> str:
+        payload = run.operation.payload
+        lease = lease_model.from_plain(payload["lease"])
+        run.hold(one.longest_s)
+        hosts = self._enforcement.hosts()
+        one.on_end(lease, hosts, datetime.fromisoformat(payload["ended_at"]))
+        return f"{one.name} knows that lease {lease.name} is over"
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        """Never: it is tried until everybody knows."""
+
+
+def load(conf: Any, hosts: Callable[[], Mapping[int, Host]]) -> Enforcement:
+    """The enforcement that `[enforcement]` asks for; DriverError if a filter does not load.
+
+    `hosts` gives the hosts that can be reserved, by id: filters see where a lease would be.
+    """
+
+    def find(name: str) -> Filter:
+        try:
+            found: Any = driver.DriverManager(GROUP, name, invoke_on_load=False)
+            made: Filter = found.driver(conf)
+        except Exception as error:  # stevedore raises what the plugin's import raised
+            why = f"[enforcement] enabled_filters: {name} cannot be loaded: {error}"
+            raise DriverError("enforcement", why, retryable=True) from error
+        return made
+
+    enforcement = Enforcement(conf.enforcement, find, hosts)
+    enforcement.check_setup()
+    return enforcement
+
+
+def _missing(name: str) -> Filter:
+    raise DriverError("enforcement", f"there is no filter {name}", retryable=True)
+
+
+def _matter(lease: Lease) -> Any:
+    """What of a lease costs something."""
+    held = [(one.resource_type, dict(one.spec), one.allocations) for one in lease.reservations]
+    return lease.start, lease.end, held
+
+
+def _is_over(lease: Lease) -> bool:
+    gone = [one.status == "deleted" for one in lease.reservations]
+    return lease.status == "TERMINATED" or (bool(gone) and all(gone))
+
+
+# The filter `duration`: no lease lasts longer than `[enforcement] max_lease_duration`.
+
+
+class MaxDuration(Lenient):
+    name = "duration"
+
+    def __init__(self, conf: Any) -> None:
+        self._conf = conf
+
+    def check_create(self, caller: Caller, lease: Lease, hosts: Mapping[int, Host]) -> None:
+        self._check(lease)
+
+    def check_update(
+        self, caller: Caller, old: Lease, new: Lease, hosts: Mapping[int, Host]
+    ) -> None:
+        """One that was allowed to last longer, by a limit of its time, may keep what it has."""
+        if new.end - new.start > old.end - old.start:
+            self._check(new)
+
+    def _check(self, lease: Lease) -> None:
+        own = self._conf.enforcement
+        exempt = lease.project_id in own.max_lease_duration_exempt_project_ids
+        if exempt or own.max_lease_duration < 0:
+            return
+        most = timedelta(seconds=own.max_lease_duration)
+        if lease.end - lease.start > most:
+            raise EnforcementRefused(
+                f"lease {lease.name} would last {_said(lease.end - lease.start)}, and"
+                f" {_said(most)} is the longest allowed: let it end by"
+                f" {lease.start + most:%Y-%m-%d %H:%M} UTC"
+            )
+
+
+def _said(span: timedelta) -> str:
+    hours, minutes = divmod(int(span.total_seconds()) // 60, 60)
+    days, hours = divmod(hours, 24)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number) or f"{span.seconds} s"

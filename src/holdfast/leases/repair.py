@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reservations that failed hosts hit get other ones: planned together, booked one by one.
+
+One chore, woken at once when a host goes out of use or comes back, and looking now and then for
+what stayed short: capacity appears when a lease ends, a host is enrolled, a host returns. All is
+found again from the book, so that a manager killed anywhere in a repair leaves leases that were
+repaired and leases that will be.
+
+What cannot be replaced stays booked on the host that failed: nobody else gets it while it is down,
+and if it comes back the reservation is whole again.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from holdfast.jobs.job import Kind, NotYet, Run, Step, never_ending
+from holdfast.leases.hosts import Hosts
+from holdfast.leases.lifecycle import LOST, LeaseContext, lease_work
+from holdfast.leases.repair_planner import AffectedReservation, RepairResult, plan_repair
+from holdfast.model.caller import Caller
+from holdfast.model.errors import Conflict, HoldfastError, NotFound, StaleWrite
+from holdfast.model.host import Host
+from holdfast.model.lease import APPLY, END, Allocation, Lease, Reservation
+from holdfast.model.operation import Operation
+from holdfast.nova.names import SERVER_LEASE
+from holdfast.ports.ledger import Change, Work
+from holdfast.ports.manager import RepairMove, RepairReport
+from holdfast.recovery import mass_failure
+
+# Whom failed hosts hit, and what becomes of their leases by a plan: values in, values out.
+
+
+#: In `Reservation.made`, beside LOST: whether something else was missing before.
+BEFORE = "missed_before"
+_LIVE = {"PENDING": "pending", "ACTIVE": "active"}
+
+
+def affected_reservations(
+    leases: Iterable[Lease],
+    failed: Collection[int],
+    now: datetime,
+    until: datetime | None,
+    priorities: Mapping[str, int],
+) -> list[AffectedReservation]:
+    """Reservations that hold what failed, now or from now on; of those to come, until then."""
+    found: list[AffectedReservation] = []
+    for lease in leases:
+        if lease.status not in _LIVE or (until and lease.start >= until):
+            continue
+        for reservation in lease.reservations:
+            lost = tuple(
+                a for a in reservation.allocations if a.host_id in failed and a.held.end > now
+            )
+            if lost and reservation.status == _LIVE[lease.status]:
+                found.append(
+                    AffectedReservation(
+                        lease, reservation, lost, priorities.get(lease.project_id, 0)
+                    )
+                )
+    return found
+
+
+def repaired(lease: Lease, mended: Iterable[RepairResult], failed: Collection[int]) -> Lease:
+    """The lease with what was found instead, and the flags that tell its owner."""
+    by_id = {one.hurt.reservation.id: one for one in mended}
+
+    def after(reservation: Reservation) -> Reservation:
+        one = by_id.get(reservation.id)
+        if one is None and LOST not in reservation.made:
+            return reservation  # its time has not come
+        if one is not None and one.found:
+            held = (*one.kept, *_left(one), *one.found)
+            changed = reservation.resources_changed or one.hurt.is_active
+            reservation = replace(reservation, allocations=held, resources_changed=changed)
+        return _flagged(reservation, failed)
+
+    reservations = tuple(map(after, lease.reservations))
+    degraded = any(r.missing_resources or r.resources_changed for r in reservations)
+    return replace(lease, reservations=reservations, degraded=degraded)
+
+
+def _flagged(reservation: Reservation, failed: Collection[int]) -> Reservation:
+    """Missing while it holds what failed; no longer once it does not. What is missing for another
+    reason is not our business."""
+    lost = sorted({i for i in reservation.host_ids() if i in failed})
+    known = reservation.made.get(LOST)
+    if lost == (known or []):
+        return reservation
+    made = {name: value for name, value in reservation.made.items() if name != LOST}
+    if lost:
+        before = made.get(BEFORE, reservation.missing_resources)
+        made |= {LOST: lost, BEFORE: before}
+        return replace(reservation, made=made, missing_resources=True)
+    return replace(reservation, missing_resources=bool(made.pop(BEFORE, False)), made=made)
+
+
+def _left(mended: RepairResult) -> tuple[Allocation, ...]:
+    """What of the lost was not replaced."""
+    found = sum(a.slots or 1 for a in mended.found)
+    left: list[Allocation] = []
+    for one in mended.hurt.lost:
+        units = one.slots or 1
+        gone = min(units, found)
+        found -= gone
+        if gone == 0:
+            left.append(one)
+        elif gone < units:
+            takes = {name: amount // units * (units - gone) for name, amount in one.takes.items()}
+            left.append(replace(one, slots=units - gone, takes=takes))
+    return tuple(left)
+
+
+def held_back(
+    failed: Collection[int],
+    hosts: Iterable[Host],
+    rule: mass_failure.Rule,
+    lifted: Collection[str] = (),
+) -> tuple[set[int], str]:
+    """Those of the failed hosts that wait for an operator's word, and why; in racks and zones where
+    it was `lifted` nobody waits any more."""
+    known = {host.id: host for host in hosts}
+    domain = {i: host.rack or host.zone for i, host in known.items()}
+    seen = [mass_failure.Seen(domain[i], i in failed) for i in known]
+    verdicts = {
+        name: verdict
+        for name, verdict in mass_failure.judge(seen, rule).items()
+        if verdict.what in (mass_failure.HOLD, mass_failure.STOP)
+    }
+    waiting = {
+        i
+        for i in failed
+        if domain.get(i) in verdicts and not {known[i].rack, known[i].zone} & {*lifted}
+    }
+    return waiting, "; ".join(sorted({verdicts[domain[i]].sentence for i in waiting}))
+
+
+def holds(lease: Lease) -> list[tuple[Allocation, ...]]:
+    return [reservation.allocations for reservation in lease.reservations]
+
+
+def sentence(old: Lease, new: Lease) -> str:
+    """The history of the lease tells it for ever."""
+    said: list[str] = []
+    for was, now in zip(old.reservations, new.reservations, strict=True):
+        gone = set(was.hosts()) - set(now.hosts())
+        if was.allocations != now.allocations:
+            told = now.resource_type != SERVER_LEASE  # where a server is, its owner is not told
+            what = f" for {', '.join(sorted(gone))}" if told else ""
+            said.append(f"reservation {now.id} got something else{what}")
+        if now.missing_resources and not was.missing_resources:
+            said.append(f"reservation {now.id} misses what failed")
+        if was.missing_resources and not now.missing_resources:
+            said.append(f"reservation {now.id} is whole again")
+    return f"lease {new.name}: {'; '.join(said) or 'looked at'}"
+
+
+def move(one: RepairResult, names: Mapping[int, str]) -> RepairMove:
+    lease, reservation = one.hurt.lease, one.hurt.reservation
+    stays = {a.host_id for a in (*one.kept, *_left(one))}
+    gone = sorted({a.host_id for a in one.hurt.lost if a.host_id not in stays}, key=str)
+    return RepairMove(
+        lease_id=lease.id,
+        lease_name=lease.name,
+        project_id=lease.project_id,
+        reservation_id=reservation.id,
+        resource_type=reservation.resource_type,
+        active=one.hurt.is_active,
+        start=lease.start,
+        end=lease.end,
+        leaves=tuple(names.get(i or 0, str(i)) for i in gone),
+        joins=tuple(names.get(a.host_id or 0, str(a.host_id)) for a in one.found),
+        short=one.short,
+    )
+
+
+LOG = logging.getLogger(__name__)
+
+REPAIR = "repair"
+#: How long an operator's word lifts a hold.
+APPROVED = timedelta(hours=1)
+#: Leases saved between two looks at the claim, and how long that may take.
+PORTION, PORTION_S = 100, 10.0
+#: While many are planned the claim is renewed so often.
+KEEP_S = 3.0
+#: How often an acknowledgement is written anew where somebody else was faster.
+ACKNOWLEDGE_TRIES = 5
+#: Somebody changed a lease while it was planned: soon again.
+SOON_S = 0.5
+
+
+class Settings(Protocol):
+    """[reservation], read anew each time."""
+
+    repair: bool
+    repair_look_s: float
+    repair_horizon_s: float
+    repair_priorities: Mapping[str, int]
+    mass_failure_few: int
+    mass_failure_some: float
+    mass_failure_many: float
+
+
+@contextlib.contextmanager
+def _kept(hold: Callable[[float], None]) -> Iterator[None]:
+    """Keep the claim however long the block takes; ClaimLost after it, if that could not be."""
+    over, lost = threading.Event(), list[HoldfastError]()
+
+    def keep() -> None:
+        while not over.wait(KEEP_S):
+            try:
+                hold(PORTION_S)
+            except HoldfastError as error:
+                lost.append(error)
+                return
+
+    thread = threading.Thread(target=keep, name="keep", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    if lost:
+        raise lost[0]
+
+
+# the chore
+
+
+class Repairs:
+    """Plans and carries out: when its time has come, and when somebody asks."""
+
+    def __init__(
+        self, desk: LeaseContext, settings: Settings, hosts: Hosts, new_id: Callable[[], str]
+    ):
+        self._desk = desk
+        self._settings = settings
+        self._hosts = hosts
+        self._new_id = new_id
+
+    # commands
+
+    def plan(self, hosts: Sequence[str], racks: Sequence[str]) -> RepairReport:
+        """What would happen, also if these failed as well."""
+        ledger = self._desk.ledger
+        known = ledger.enrolled()
+        failed = {host.id for host in known if not host.usable} | self._named(known, hosts, racks)
+        return self._report(known, failed, ledger.leases_on(failed))
+
+    def hasten(self) -> None:
+        """Look now."""
+        if not self._settings.repair:
+            raise Conflict("[reservation] repair is off: switch it on, then ask again")
+        now = self._desk.ledger.now()
+        self._desk.ledger.arm(never_ending(REPAIR, now))
+
+    def approve(self, caller: Caller, reason: str, domain: str = "") -> None:
+        """An operator's word: everywhere, or in one rack or zone."""
+        ledger = self._desk.ledger
+        if domain:
+            known = {name for host in ledger.enrolled() for name in (host.rack, host.zone) if name}
+            if domain not in known:
+                names = ", ".join(sorted(known)) or "none"
+                raise NotFound(f"no enrolled host is in {domain!r}; racks and zones known: {names}")
+        what = f"{REPAIR}:{domain}" if domain else REPAIR
+        ledger.approve(what, caller.user_id, reason, ledger.now() + APPROVED)
+
+    def acknowledge(self, caller: Caller, lease_id: str) -> None:
+        """The owner has seen it; again where the lease was changed meanwhile, by repair itself as
+        like as not."""
+        for _ in range(ACKNOWLEDGE_TRIES - 1):
+            with contextlib.suppress(StaleWrite):
+                return self._acknowledge(caller, lease_id)
+        return self._acknowledge(caller, lease_id)
+
+    def _acknowledge(self, caller: Caller, lease_id: str) -> None:
+        ledger = self._desk.ledger
+        lease = ledger.lease(lease_id)
+        if not caller.may_see(lease.project_id):
+            raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
+        seen = tuple(replace(r, resources_changed=False) for r in lease.reservations)
+        new = replace(lease, reservations=seen, degraded=any(r.missing_resources for r in seen))
+        if new != lease:
+            told = self._desk.announcer.changed(lease, new, ledger.now())
+            said = f"lease {lease.name}: its owner has seen that it got something else"
+            ledger.save(lease, new, work=Work(add=told), say=said)
+
+    # what both do
+
+    def look(self, hold: Callable[[float], None]) -> tuple[str, float]:
+        """One repair; what it did, and in how many seconds to look again."""
+        ledger = self._desk.ledger
+        hold(PORTION_S)
+        if not ledger.needs_repair():
+            return "nothing is hurt", self._settings.repair_look_s
+        known = ledger.enrolled()
+        failed = {host.id for host in known if not host.usable}
+        self._hosts.keep_back((one for one in known if one.id in failed and one.reservable), hold)
+        self._hosts.let_back((one for one in known if one.usable and not one.reservable), hold)
+        leases = ledger.leases_on(failed, flagged=True)
+        if not leases:
+            return "nothing is hurt", self._settings.repair_look_s
+        waiting, why = self._waiting(known, failed)
+        with _kept(hold):
+            plan = self._plan(leases, failed - waiting)
+        lost = self._carry_out(leases, plan, failed, hold)
+        said = self._said(plan, why if waiting else "", lost)
+        return said, SOON_S if lost else self._settings.repair_look_s
+
+    def _waiting(self, known: Sequence[Host], failed: set[int]) -> tuple[set[int], str]:
+        """Hosts that nobody may act upon yet."""
+        lifted = self._desk.ledger.approved(REPAIR)
+        if "" in lifted:
+            return set(), ""
+        settings = self._settings
+        rule = mass_failure.Rule(
+            settings.mass_failure_few, settings.mass_failure_some, settings.mass_failure_many
+        )
+        return held_back(failed, known, rule, lifted)
+
+    def _plan(
+        self, leases: Sequence[Lease], failed: Collection[int], *, all_ahead: bool = False
+    ) -> tuple[RepairResult, ...]:
+        desk = self._desk
+        now = desk.ledger.now()
+        until = None if all_ahead else self._until(now)
+        hit = affected_reservations(leases, failed, now, until, self._settings.repair_priorities)
+        if not hit:
+            return ()
+        stock = desk.ledger.stock(sure=True).less(failed)
+        return plan_repair(hit, stock, desk.resources, desk.ledger, now).mended
+
+    def _until(self, now: datetime) -> datetime | None:
+        horizon = self._settings.repair_horizon_s
+        return now + timedelta(seconds=horizon) if horizon else None
+
+    def _carry_out(
+        self,
+        leases: Sequence[Lease],
+        plan: Sequence[RepairResult],
+        failed: Collection[int],
+        hold: Callable[[float], None],
+    ) -> int:
+        """Save each lease; how many somebody else changed meanwhile."""
+        by_lease: dict[str, list[RepairResult]] = {}
+        for one in plan:
+            by_lease.setdefault(one.hurt.lease.id, []).append(one)
+        changes = [
+            self._change(old, new)
+            for old in leases
+            if (new := repaired(old, by_lease.get(old.id, ()), failed)) != old
+        ]
+        beaten = 0
+        for at in range(0, len(changes), PORTION):
+            hold(PORTION_S)
+            beaten += self._save(changes[at : at + PORTION])
+        return beaten
+
+    def _change(self, old: Lease, new: Lease) -> Change:
+        now = self._desk.ledger.now()
+        put: tuple[Operation, ...] = ()
+        if new.status == "ACTIVE" and holds(new) != holds(old):
+            # The end is armed anew too: one that is about to begin must wait for what is new.
+            due = ((APPLY, now), (END, new.end))
+            put = tuple(lease_work(self._new_id(), new.id, kind, at) for kind, at in due)
+        told = tuple(self._desk.announcer.health(old, new, now))
+        return Change(
+            old, new, Work(add=told, put=put) if told or put else None, sentence(old, new)
+        )
+
+    def _save(self, changes: Sequence[Change]) -> int:
+        """Together, or, where somebody was faster, one by one; of how many that is so."""
+        ledger, beaten = self._desk.ledger, 0
+        try:
+            ledger.save_many(changes)
+            return 0
+        except StaleWrite as some:
+            LOG.info("repair: %s", some.message)
+        for one in changes:
+            try:
+                ledger.save_many([one])
+            except StaleWrite as stale:
+                LOG.info("lease %s is not repaired yet: %s", one.old.id, stale.message)
+                beaten += 1
+        return beaten
+
+    # said
+
+    def _report(
+        self, known: Sequence[Host], failed: set[int], leases: Sequence[Lease]
+    ) -> RepairReport:
+        names = {host.id: host.service_host for host in known}
+        waiting, why = self._waiting(known, failed)
+        plan = self._plan(leases, failed, all_ahead=True)
+        stock = self._desk.ledger.stock().less(failed)
+        now = self._desk.ledger.now().timestamp()
+        taken = {a.host_id for one in plan if one.hurt.is_active for a in one.found}
+        free = sum(stock.line(i).is_free(now, now + 1) for i in stock.hosts if i not in taken)
+        return RepairReport(
+            failed=tuple(sorted(names[i] for i in failed)),
+            moves=tuple(move(one, names) for one in plan),
+            held=why if waiting else "",
+            usable=len(stock.hosts),
+            free=free,
+        )
+
+    def _named(self, known: Sequence[Host], hosts: Sequence[str], racks: Sequence[str]) -> set[int]:
+        found = {self._desk.ledger.host(name).id for name in hosts}  # or NotFound
+        for rack in racks:
+            members = {host.id for host in known if host.rack == rack}
+            if not members:
+                names = ", ".join(sorted({host.rack for host in known if host.rack})) or "none"
+                raise NotFound(f"no enrolled host is in rack {rack!r}; racks known: {names}")
+            found |= members
+        return found
+
+    def _said(self, plan: Sequence[RepairResult], why: str, beaten: int) -> str:
+        moved = sum(bool(one.found) for one in plan)
+        short = sum(bool(one.short) for one in plan)
+        said = f"{moved} reservations moved, {short} miss something still"
+        if beaten:
+            said += f"; {beaten} leases changed meanwhile, looked at again"
+        if why:
+            said += f"; held: {why}; if it is so: holdfast repair run --approve --reason …"
+        return said
+
+
+class Repair:
+    name = REPAIR
+    stubborn = True
+
+    def __init__(self, repairs: Repairs, settings: Settings) -> None:
+        self._repairs = repairs
+        self._settings = settings
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("repair", self.repair, kept=False),)
+
+    def repair(self, run: Run) -> str:
+        """It never ends but by NotYet."""
+        if not self._settings.repair:
+            raise NotYet("[reservation] repair is off", self._settings.repair_look_s)
+        said, seconds = self._repairs.look(run.hold)
+        if said != run.operation.sentence:
+            LOG.info("repair: %s", said)
+        raise NotYet(said, seconds)  # or at once, if it was asked for again meanwhile
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        LOG.error("%s: %s", run.operation.key, why)
+
+
+def kinds(repairs: Repairs, settings: Settings) -> dict[str, Kind]:
+    return {REPAIR: Repair(repairs, settings)}

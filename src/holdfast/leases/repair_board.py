@@ -1,0 +1,527 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan as it grows: which need has which hosts, and what that leaves of each for the others.
+
+Everything that is put here can be taken back to a mark, so that a search may try.
+"""
+
+import functools
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.leases.placement import Condition, matches
+from holdfast.leases.resources.instance_placement import capacity
+from holdfast.model.capacity import FOREVER, CapacitySnapshot, Hold, Line, peak
+from holdfast.model.host import Host
+from holdfast.model.lease import Allocation, Window
+
+# What a reservation needs in the place of what failed, in words that hold for every resource
+# type.
+#
+# A type says it once (`Resource.need`); then one plan can weigh the needs of all of them
+# together.
+
+
+#: Of hosts that are free, best first, those to take: beside the ones that are kept, and so many.
+Arrange = Callable[[Sequence[Host], Sequence[Host], int], Sequence[Host]]
+
+
+class How(Enum):
+    """How the units of one reservation lie: never two on a host, all on one, or as it comes."""
+
+    APART = "apart"
+    TOGETHER = "together"
+    ANYWHERE = "anywhere"
+
+
+@dataclass(frozen=True)
+class Need:
+    """So many units for a time: whole hosts (`size` None), or slots that take `size` each."""
+
+    held: Window
+    units: int
+    size: Mapping[str, int] | None = None
+    where: tuple[Condition, ...] = ()
+    how: How = How.APART
+    besides: frozenset[int] = frozenset()  # where it has something already that it keeps
+    arrange: Arrange | None = field(default=None, compare=False)  # spread or packed
+
+    @cached_property
+    def start(self) -> float:
+        return self.held.start.timestamp()
+
+    @cached_property
+    def end(self) -> float:
+        return self.held.end.timestamp()
+
+    @property
+    def spots(self) -> int:
+        """On how many hosts it can be in the way of others, at most."""
+        return 1 if self.how is How.TOGETHER else self.units
+
+    @property
+    def what(self) -> str:
+        return "hosts" if self.size is None else "slots"
+
+    def meets(self, other: "Need") -> bool:
+        return self.start < other.end and other.start < self.end
+
+    def allocations(self, chosen: Mapping[int, int]) -> tuple[Allocation, ...]:
+        """What to hold, given how many units go to which host."""
+        if self.size is None:
+            return tuple(Allocation(host_id, self.held) for host_id in sorted(chosen))
+        size = self.size.items()
+        return tuple(
+            Allocation(host_id, self.held, units, {name: units * n for name, n in size})
+            for host_id, units in sorted(chosen.items())
+        )
+
+
+# Which hosts are free for which needs, of very many of both, at one look.
+#
+# Host by host all windows are asked at once, and what is kept of it is one bit for each host and
+# need: ten thousand of both are twelve megabytes. A need that has seen more free hosts than all
+# others together could take from it is not looked for any further. Imported when something is to
+# be
+# mended, for numpy comes with it.
+
+
+#: So many hosts are looked at before it is asked who has seen enough; eight to a byte.
+SOME = 256
+#: What somebody takes of a host that he has as a whole.
+_ALL = 1 << 40
+
+Times = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Free:
+    """Of one need: among the hosts that match, those that have room for a unit, as bits; how many
+    of them would be enough for it: for each unit one, or for all that go together."""
+
+    matching: Sequence[int]
+    bits: NDArray[np.uint8]
+    sure: int
+
+    @functools.cached_property
+    def count(self) -> int:
+        return int(np.count_nonzero(np.unpackbits(self.bits)))
+
+    def ids(self) -> list[int]:
+        """Of the hosts that are free."""
+        return [self.matching[place] for place in np.flatnonzero(np.unpackbits(self.bits)).tolist()]
+
+
+def free_hosts(needs: Sequence[Need], stock: CapacitySnapshot) -> list[Free]:
+    """Of each need where it could be, if it were alone."""
+    found: dict[int, Free] = {}
+    enough = crowd(needs, range(len(needs)))
+    for group in _alike(needs):
+        where, size = needs[group[0]].where, needs[group[0]].size
+        hosts = stock.matching(where, functools.partial(matches, wanted=where))
+        found.update(zip(group, _Group(needs, group, hosts, enough).look(stock, size), strict=True))
+    return [found[index] for index in range(len(needs))]
+
+
+def demand(frees: Sequence[Free]) -> Counter[int]:
+    """By how many of them each host could be used."""
+    found: Counter[int] = Counter()
+    by_group: dict[int, tuple[Sequence[int], Numbers]] = {}
+    for free in frees:
+        ids, total = by_group.setdefault(
+            id(free.matching), (free.matching, np.zeros(8 * len(free.bits), np.int64))
+        )
+        total += np.unpackbits(free.bits)
+    for ids, total in by_group.values():
+        for host_id, count in zip(ids, total.tolist(), strict=False):
+            found[host_id] += count
+    return found
+
+
+def crowd(needs: Sequence[Need], among: Sequence[int]) -> Numbers:
+    """Of each of these needs, on how many hosts they all could be in its way, itself included."""
+    starts = np.array([needs[index].start for index in among])
+    ends = np.array([needs[index].end for index in among])
+    spots = np.array([needs[index].spots for index in among], np.int64)
+    by_start, by_end = np.argsort(starts), np.argsort(ends)
+    begun = np.concatenate(([0], np.cumsum(spots[by_start])))
+    over = np.concatenate(([0], np.cumsum(spots[by_end])))
+    found: Numbers = (
+        begun[np.searchsorted(starts[by_start], ends, side="left")]
+        - over[np.searchsorted(ends[by_end], starts, side="right")]
+    )
+    return found
+
+
+def _alike(needs: Sequence[Need]) -> Iterator[list[int]]:
+    """Those that ask for the same hosts and the same of each, in the order of their ends."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, need in enumerate(needs):
+        size = None if need.size is None else tuple(sorted(need.size.items()))
+        groups.setdefault((need.where, size), []).append(index)
+    for group in groups.values():
+        yield sorted(group, key=lambda index: needs[index].end)
+
+
+class _Group:
+    """Needs that ask for the same: which of the same hosts each of them could have."""
+
+    def __init__(
+        self, needs: Sequence[Need], group: Sequence[int], hosts: Sequence[Host], enough: Numbers
+    ) -> None:
+        self._needs = [needs[index] for index in group]
+        self._hosts = hosts
+        self._starts = np.array([need.start for need in self._needs])
+        self._ends = np.array([need.end for need in self._needs])
+        #: How many units a host must have room for, so that it would be enough.
+        self._together = np.array(
+            [need.units if need.how is How.TOGETHER else 1 for need in self._needs]
+        )
+        more = [len(hosts) if need.arrange else len(need.besides) for need in self._needs]
+        self._enough = enough[list(group)] + np.array(more)
+        self._bits = np.zeros((len(group), -(-len(hosts) // 8)), np.uint8)
+        self._sure = np.zeros(len(group), np.int64)
+
+    def look(self, stock: CapacitySnapshot, size: Mapping[str, int] | None) -> Iterator[Free]:
+        wanted = np.arange(len(self._needs))
+        for at in range(0, len(self._hosts), SOME):
+            rooms = self._rooms(self._hosts[at : at + SOME], wanted, stock, size)
+            bits = np.packbits(rooms > 0, axis=0).T
+            self._bits[wanted, at // 8 : at // 8 + bits.shape[1]] = bits
+            self._sure[wanted] += np.count_nonzero(rooms >= self._together[wanted], axis=0)
+            wanted = wanted[self._sure[wanted] < self._enough[wanted]]
+            if not len(wanted):
+                break
+        ids = [host.id for host in self._hosts]
+        place = {host_id: at for at, host_id in enumerate(ids)}
+        for row, need in enumerate(self._needs):
+            yield self._free(row, need, ids, place)
+
+    def _free(self, row: int, need: Need, ids: Sequence[int], place: Mapping[int, int]) -> Free:
+        bits, sure = self._bits[row], int(self._sure[row])
+        for host_id in need.besides & place.keys():
+            at = place[host_id]
+            if bits[at // 8] & (128 >> at % 8):
+                bits[at // 8] &= ~np.uint8(128 >> at % 8)
+                sure -= 1
+        return Free(ids, bits, max(0, sure))
+
+    def _rooms(
+        self,
+        hosts: Sequence[Host],
+        wanted: NDArray[np.intp],
+        stock: CapacitySnapshot,
+        size: Mapping[str, int] | None,
+    ) -> Numbers:
+        """By host and need, how many units the host has left for the whole window."""
+        starts, ends = self._starts[wanted], self._ends[wanted]
+        found = np.zeros((len(hosts), len(wanted)), np.int64 if size else np.int8)
+        for row, host in enumerate(hosts):
+            line = stock.line(host.id)
+            if size is None:
+                found[row] = _is_free(line, starts, ends)
+            else:
+                found[row] = _room(line, host, size, starts, ends)
+        return found
+
+
+def _is_free(line: Line, starts: Times, ends: Times) -> NDArray[np.bool_]:
+    if not len(line):
+        return np.ones(len(starts), np.bool_)
+    begins, latest = (np.frombuffer(edge) for edge in line.edges())
+    following = np.searchsorted(begins, ends)
+    found: NDArray[np.bool_] = (following == 0) | (latest[following - 1] <= starts)
+    return found
+
+
+def _room(line: Line, host: Host, size: Mapping[str, int], starts: Times, ends: Times) -> Numbers:
+    has = capacity(host)
+    most = max(0, min(has.get(name, 0) // amount for name, amount in size.items()))
+    holds = list(line.within(float(starts.min()), float(ends.max())))
+    if not holds or not most:
+        return np.full(len(starts), most, np.int64)
+    if all(hold.takes is None for hold in holds):
+        return _is_free(line, starts, ends) * np.int64(most)
+    changes = np.array([hold[1] for hold in holds] + [hold[0] for hold in holds])
+    order = np.argsort(changes, kind="stable")  # what ends at a moment makes room at it
+    times = changes[order]
+    left = np.full(len(times) + 1, most, np.int64)  # before the first change, and after each
+    for name, amount in size.items():
+        taken = np.array([_ALL if h.takes is None else h.takes.get(name, 0) for h in holds])
+        after = np.cumsum(np.concatenate((-taken, taken))[order])
+        left[1:] = np.minimum(left[1:], (has.get(name, 0) - after) // amount)
+    first = np.searchsorted(times, starts, side="right")
+    last = np.searchsorted(times, ends, side="left")
+    return np.maximum(0, _least(left, first, last))
+
+
+def _least(values: Numbers, first: NDArray[np.intp], last: NDArray[np.intp]) -> Numbers:
+    """The least of values[first..last], of each pair."""
+    levels, span = [values], 1
+    while 2 * span <= len(values):
+        known = levels[-1]
+        longer = known.copy()
+        longer[: len(values) - span] = np.minimum(known[:-span], known[span:])
+        levels.append(longer)
+        span *= 2
+    table = np.stack(levels)
+    level = np.log2(last - first + 1).astype(np.intp)
+    found: Numbers = np.minimum(table[level, first], table[level, last - (1 << level) + 1])
+    return found
+
+
+#: So many hosts are looked at before one is taken; of those with room for slots, so many.
+LOOK, LOOK_SLOTS = 32, 4
+#: Of more stays on a host than that, those of a time are found by bisection.
+MANY = 8
+#: How many looks it counts for when the slots on a host are added up.
+SLOTS_COST = 8
+#: Where a need wants its hosts spread or packed, so many, from all over the house.
+LOOK_ARRANGED = 400
+
+
+@dataclass(eq=False)
+class Job:
+    """A need in the plan: its class (less is first), where it could be, what it has so far."""
+
+    number: int
+    need: Need
+    rank: tuple[float, ...]
+    free: Free
+    soon: bool = False  # hosts that are not given back yet would keep it waiting
+    has: dict[int, int] = field(default_factory=dict)  # units by host id
+    places: Sequence[int] | None = None  # of `free`, those that the fewest want first
+
+    @property
+    def count(self) -> int:
+        return sum(self.has.values())
+
+    @property
+    def is_whole(self) -> bool:
+        return self.count >= self.need.units
+
+    @property
+    def missing(self) -> int:
+        return self.need.units - self.count
+
+
+#: From when, whose, until when.
+_Stay = tuple[float, int, float, Job]
+
+
+class Board:
+    def __init__(self, stock: CapacitySnapshot, late: Collection[int] = ()) -> None:
+        self.stock = stock
+        self.late = late
+        self.pressed: Mapping[int, int] = {}  # of each host, how many needs compete for it
+        self.looked = 0  # how often a host was looked at: what a search may cost is counted so
+        self._on: dict[int, list[_Stay]] = {}  # by host id, in the order of their starts
+        self._longest = 0.0
+        self._trail: list[tuple[Job, int, int]] = []
+        self._rooms: dict[tuple[Job, int], int] = {}
+        self._carries: dict[tuple[Job, int], bool] = {}
+
+    # change, and take back
+
+    def mark(self) -> int:
+        return len(self._trail)
+
+    def put(self, job: Job, host_id: int, units: int) -> None:
+        """Give it so many units of that host; fewer than none takes them away."""
+        self._trail.append((job, host_id, units))
+        self._add(job, host_id, units)
+
+    def back(self, mark: int) -> None:
+        """As it was at that mark."""
+        while len(self._trail) > mark:
+            job, host_id, units = self._trail.pop()
+            self._add(job, host_id, -units)
+
+    def clear(self, job: Job) -> None:
+        for host_id, units in list(job.has.items()):
+            self.put(job, host_id, -units)
+
+    def _add(self, job: Job, host_id: int, units: int) -> None:
+        before = job.has.get(host_id, 0)
+        if before + units:
+            job.has[host_id] = before + units
+        else:
+            del job.has[host_id]
+        there = self._on.setdefault(host_id, [])
+        stay = (job.need.start, job.number, job.need.end, job)
+        if not before:
+            insort(there, stay)
+            self._longest = max(self._longest, job.need.end - job.need.start)
+        elif not before + units:
+            del there[bisect_left(there, stay)]
+
+    # look
+
+    def places(self, job: Job) -> Sequence[int]:
+        """Ids of hosts that have room for it, were it alone; those that the fewest want first, once
+        it is known who competes."""
+        return job.places if job.places is not None else job.free.ids()
+
+    def is_used(self, host_id: int) -> bool:
+        """Whether anybody of this plan is on that host at any time."""
+        return bool(self._on.get(host_id))
+
+    def others(self, job: Job, host_id: int) -> list[Job]:
+        """Who of this plan is on that host in its time."""
+        there = self._on.get(host_id)
+        if not there:
+            return []
+        start, end = job.need.start, job.need.end
+        if len(there) > MANY:
+            first = bisect_left(there, (start - self._longest,))
+            there = there[first : bisect_left(there, (end,))]
+        return [one for s, _, e, one in there if s < end and start < e and one is not job]
+
+    def room(self, job: Job, host_id: int) -> int:
+        """How many more units of it fit there, of those it may have there."""
+        self.looked += 1
+        need, has = job.need, job.has.get(host_id, 0)
+        if need.how is How.APART and has:
+            return 0
+        others = self.others(job, host_id)
+        if need.size is None:
+            return 0 if others else 1
+        if not others:
+            room = self._alone(job, host_id) - has
+        elif any(one.need.size is None for one in others):
+            return 0
+        else:
+            room = self._beside(job, host_id, others) - has
+        return max(0, min(room, 1) if need.how is How.APART else room)
+
+    def _alone(self, job: Job, host_id: int) -> int:
+        known = self._rooms.get((job, host_id))
+        if known is None:
+            known = self._rooms[job, host_id] = self._beside(job, host_id, ())
+        return known
+
+    def _beside(self, job: Job, host_id: int, others: Iterable[Job]) -> int:
+        """How many units fit there beside what these of the plan have."""
+        self.looked += SLOTS_COST
+        need, host = job.need, self.stock.hosts[host_id]
+        holds = list(self.stock.line(host_id).within(need.start, need.end))
+        if any(hold.takes is None for hold in holds):
+            return 0
+        self._carries[job, host_id] = bool(holds)
+        holds += (_hold(one, one.has[host_id]) for one in others)
+        taken, has = peak(_within(holds, need)), capacity(host)
+        size = (need.size or {}).items()
+        return min((has.get(name, 0) - taken.get(name, 0)) // amount for name, amount in size)
+
+    # choose
+
+    def find(
+        self, job: Job, units: int, *, pressed: bool = False, first: bool = False
+    ) -> dict[int, int]:
+        """Where so many more units of it would go at best: host ids with units, perhaps fewer.
+        `pressed`: where the fewest others want to be; `first`: not compared with many."""
+        rooms = self._candidates(job, units, pressed, first)
+        need = job.need
+        if need.how is How.APART:
+            return dict.fromkeys(self._arranged(job, list(rooms), units)[:units], 1)
+        if need.how is How.TOGETHER:
+            if job.has:
+                rooms = {host_id: room for host_id, room in rooms.items() if host_id in job.has}
+            best = max(rooms, key=lambda host_id: min(rooms[host_id], units), default=None)
+            return {} if best is None else {best: min(rooms[best], units)}
+        return _filled(rooms, units)
+
+    def _candidates(self, job: Job, units: int, pressed: bool, first: bool) -> dict[int, int]:
+        """Room by host id, the best host first; no more looked at than are enough."""
+        arranged = job.need.arrange is not None and units < job.need.units + len(job.need.besides)
+        enough = LOOK_ARRANGED if arranged else LOOK if job.need.size is None else LOOK_SLOTS
+        if first:
+            enough = 0
+        ids = self.places(job)
+        if arranged and not pressed and len(ids) > 2 * LOOK_ARRANGED:
+            step = len(ids) // LOOK_ARRANGED
+            ids = [host_id for at in range(step) for host_id in ids[at::step]]
+        if job.need.size is not None and not pressed and len(ids) > LOOK:
+            begin = self._first_with_room(job, ids)
+            ids = [*ids[begin:], *ids[:begin]]
+        alone, whole = job.need.how is How.TOGETHER, job.need.size is None
+        found: dict[int, int] = {}
+        total = 0
+        for looked, host_id in enumerate(ids):
+            if (looked if whole else len(found)) >= enough and total >= units:
+                break
+            room = self.room(job, host_id)
+            if room:
+                found[host_id] = room
+                total = max(total, room) if alone else total + room
+        keys = {host_id: self._key(job, host_id, room, pressed) for host_id, room in found.items()}
+        return dict(sorted(found.items(), key=lambda one: keys[one[0]]))
+
+    def _first_with_room(self, job: Job, ids: Sequence[int]) -> int:
+        """About where to begin: the hosts before it were filled by who came before."""
+        at, step = 0, 1
+        while at < len(ids) and not self.room(job, ids[at]):
+            at, step = at + step, step * 2
+        return max(0, at - step // 4) if at < len(ids) else 0
+
+    def _key(self, job: Job, host_id: int, room: int, pressed: bool) -> tuple[float, ...]:
+        late = job.soon and host_id in self.late
+        press = self.pressed.get(host_id, 0) if pressed else 0
+        if job.need.size is None:
+            rest = self._rest(job, host_id)
+            return (late, rest[1] > 0, rest[0] > 0, press, *rest, host_id)
+        carries = self._carries.get((job, host_id)) or bool(self.others(job, host_id))
+        return (late, press, not carries, room, host_id)
+
+    def _rest(self, job: Job, host_id: int) -> tuple[float, float]:
+        """What it leaves unused of the gap that it would lie in, less is better."""
+        need = job.need
+        before, after = self.stock.line(host_id).gap(need.start, need.end) or (need.start, need.end)
+        for start, _number, end, _job in self._on.get(host_id, ()):
+            if end <= need.start:
+                before = max(before, end)
+            elif start >= need.end:
+                after = min(after, start)
+        left, right = need.start - before, after - need.end
+        if left == right == FOREVER:
+            return FOREVER, FOREVER
+        return min(left, right), left + right
+
+    def _arranged(self, job: Job, ranked: list[int], units: int) -> list[int]:
+        arrange = job.need.arrange
+        if arrange is None or len(ranked) <= units:
+            return ranked
+        hosts = self.stock.hosts
+        kept = [hosts[one] for one in (*job.need.besides, *job.has) if one in hosts]
+        chosen: Sequence[Host] = arrange(kept, [hosts[one] for one in ranked], units)
+        return [host.id for host in chosen]
+
+
+def _filled(rooms: dict[int, int], units: int) -> dict[int, int]:
+    """On as few hosts as can be: where the rest fits and is tightest, else where most fits."""
+    chosen: dict[int, int] = {}
+    while units and rooms:
+        fits = [host_id for host_id, room in rooms.items() if room >= units]
+        best = fits[0] if fits else max(rooms, key=rooms.__getitem__)
+        chosen[best] = min(units, rooms.pop(best))
+        units -= chosen[best]
+    return chosen
+
+
+def _hold(job: Job, units: int) -> Hold:
+    size = (job.need.size or {}).items()
+    return Hold(job.need.start, job.need.end, {name: units * amount for name, amount in size})
+
+
+def _within(holds: Iterable[Hold], need: Need) -> list[Hold]:
+    """Of each the part that lies in the window: what is before or after it does not count."""
+    return [
+        Hold(max(hold.start, need.start), min(hold.end, need.end), hold.takes) for hold in holds
+    ]

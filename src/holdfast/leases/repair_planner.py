@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One plan for all reservations that failed hosts hit: what each gets instead, or what it lacks.
+
+Values in, values out: nothing is written, nothing needs to have failed. Who asks what would happen
+if it did gives a stock without those hosts (`stock.less`).
+
+    plan = mend(hurts, stock, resources, ledger, now)
+    for one in plan.mended: …   # what it keeps, what was found, and in a sentence what is missing
+
+What is on healthy hosts stays. Active reservations come before pending ones, then the higher
+priority, then who starts earlier; within that, as many as can be are made whole. Booking decides,
+as ever: the stock is a moment old.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from holdfast.leases.repair_board import Need
+from holdfast.leases.resources.base import Resource, Wish
+from holdfast.model.capacity import CapacitySnapshot
+from holdfast.model.errors import InvalidInput, NotEnoughHosts
+from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.ports.ledger import Ledger
+
+if TYPE_CHECKING:
+    from holdfast.leases.repair_board import Job
+
+#: Who needs it within that time is not given a host that is late in coming back, if others are.
+SOON = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class AffectedReservation:
+    """A reservation that lost something: allocations on hosts that cannot be used."""
+
+    lease: Lease
+    reservation: Reservation
+    lost: tuple[Allocation, ...]
+    priority: int = 0  # the higher the sooner
+
+    @property
+    def is_active(self) -> bool:
+        return self.reservation.status == "active"
+
+    @property
+    def kept(self) -> tuple[Allocation, ...]:
+        return tuple(a for a in self.reservation.allocations if a not in self.lost)
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Its class: nobody of a later one gets what one of an earlier could have."""
+        return (not self.is_active, -self.priority)
+
+    def order(self) -> tuple[object, ...]:
+        start = min((a.held.start for a in self.lost), default=self.lease.start)
+        return (*self.rank, start, self.lease.start, self.lease.id, self.reservation.id)
+
+    def window(self, now: datetime) -> Window | None:
+        """When what was lost is still needed."""
+        ahead = [a.held for a in self.lost if a.held.end > now]
+        if not ahead:
+            return None
+        start = max(now, min(held.start for held in ahead))
+        return Window(start, max(held.end for held in ahead))
+
+
+@dataclass(frozen=True)
+class RepairResult:
+    """What becomes of it; `short` is empty, or says why not all of it could be had."""
+
+    hurt: AffectedReservation
+    kept: tuple[Allocation, ...]
+    found: tuple[Allocation, ...] = ()
+    short: str = ""
+
+    @property
+    def allocations(self) -> tuple[Allocation, ...]:
+        return (*self.kept, *self.found)
+
+
+@dataclass(frozen=True)
+class RepairPlan:
+    """In the order in which they were considered, each reservation once."""
+
+    mended: tuple[RepairResult, ...] = ()
+
+    @property
+    def moved(self) -> int:
+        """Reservations that get something else."""
+        return sum(bool(one.found) for one in self.mended)
+
+    @property
+    def short(self) -> int:
+        """Reservations that miss something still."""
+        return sum(bool(one.short) for one in self.mended)
+
+    @property
+    def whole(self) -> int:
+        return len(self.mended) - self.short
+
+    @property
+    def untouched(self) -> int:
+        """Reservations that stay as they are, because nothing was found or nothing is needed."""
+        return sum(not one.found for one in self.mended)
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.mended)} reservations: {self.moved} move, {self.short} miss something,"
+            f" {self.whole} are whole"
+        )
+
+
+def plan_repair(
+    hurts: Sequence[AffectedReservation],
+    stock: CapacitySnapshot,
+    resources: Mapping[str, Resource],
+    ledger: Ledger,
+    now: datetime,
+) -> RepairPlan:
+    """`stock` has no host that cannot be used, and everybody's holds."""
+    desk = _PlanContext(stock, resources, ledger, now)
+    asked = [desk.ask(hurt) for hurt in sorted(hurts, key=AffectedReservation.order)]
+    odd = [one for one in asked if one.resource is not None and one.need is None and one.wish]
+    for one in odd:
+        if one.hurt.is_active:
+            desk.by_planning(one)
+    desk.together([one for one in asked if one.need is not None])
+    for one in odd:
+        if not one.hurt.is_active:
+            desk.by_planning(one)
+    return RepairPlan(tuple(one.mended() for one in asked))
+
+
+@dataclass
+class _Asked:
+    """A reservation while it is planned."""
+
+    hurt: AffectedReservation
+    kept: tuple[Allocation, ...]
+    resource: Resource | None = None
+    wish: Wish | None = None  # None: nothing of what it lost is needed any more
+    need: Need | None = None  # None: its type plans for itself
+    found: tuple[Allocation, ...] = ()
+    short: str = ""
+
+    def mended(self) -> RepairResult:
+        return RepairResult(self.hurt, self.kept, self.found, self.short)
+
+
+class _PlanContext:
+    def __init__(
+        self,
+        stock: CapacitySnapshot,
+        resources: Mapping[str, Resource],
+        ledger: Ledger,
+        now: datetime,
+    ) -> None:
+        self._stock = stock
+        self._resources = resources
+        self._ledger = ledger
+        self._now = now
+        self._things: frozenset[str] = frozenset()  # planned and not booked yet
+
+    def ask(self, hurt: AffectedReservation) -> _Asked:
+        """What it needs, in the words of its type."""
+        kept, window = hurt.kept, hurt.window(self._now)
+        if window is None:
+            return _Asked(hurt, kept)
+        name = hurt.reservation.resource_type
+        resource = self._resources.get(name)
+        if resource is None:
+            said = f"nobody here knows the resource type {name}: install what brings it"
+            return _Asked(hurt, kept, short=said)
+        left = replace(hurt.reservation, allocations=kept)
+        others = (a for r in hurt.lease.reservations if r.id != left.id for a in r.allocations)
+        taken = frozenset(a.thing for a in others if a.thing is not None)
+        lease = hurt.lease
+        wish = Wish(left.spec, window, lease.project_id, left, lease_id=lease.id, taken=taken)
+        lost = [a for a in hurt.lost if a.held.end > self._now]
+        return _Asked(hurt, kept, resource, wish, resource.need(wish, lost))
+
+    def together(self, asked: Sequence[_Asked]) -> None:
+        """All whose needs are known, in one plan."""
+        if not asked:
+            return
+        from holdfast.leases import (
+            repair_board,
+            repair_search,  # numpy comes with them
+        )
+        from holdfast.leases.repair_board import Board, Job
+
+        needs = [one.need for one in asked if one.need is not None]
+        soon = (self._now + SOON).timestamp()
+        late = self._ledger.late_hosts() if any(need.start <= soon for need in needs) else ()
+        board, frees = Board(self._stock, late), repair_board.free_hosts(needs, self._stock)
+        jobs = [
+            Job(number, need, asked[number].hurt.rank, free, need.start <= soon)
+            for number, (need, free) in enumerate(zip(needs, frees, strict=True))
+        ]
+        repair_search.plan(jobs, board)
+        for one, job in zip(asked, jobs, strict=True):
+            one.found = job.need.allocations(job.has)
+            one.short = self._missing(job)
+        self._stock = self._stock.plus(a for one in asked for a in one.found)
+
+    def by_planning(self, asked: _Asked) -> None:
+        """A type that says nothing of its needs plans as it does when a lease is changed."""
+        wish, resource = asked.wish, asked.resource
+        assert wish is not None and resource is not None
+        try:
+            wish = replace(wish, taken=wish.taken | self._things)
+            holds = resource.plan(wish, self._stock.without(asked.kept), self._ledger)
+        except (InvalidInput, NotEnoughHosts) as refused:
+            asked.short = refused.message
+            return
+        kept = {(a.host_id, a.thing) for a in asked.kept}
+        if kept - {(a.host_id, a.thing) for a in holds}:
+            asked.short = "it could be had only by giving up what is healthy: change the lease"
+            return
+        asked.found = tuple(a for a in holds if (a.host_id, a.thing) not in kept)
+        self._stock = self._stock.plus(asked.found)
+        self._things |= {a.thing for a in asked.found if a.thing is not None}
+
+    def _missing(self, job: "Job") -> str:
+        if job.is_whole:
+            return ""
+        need, free = job.need, job.free.count
+        found = f"{free} of those {'was' if free == 1 else 'were'} free in the window"
+        taken = ", and others came first" if free > len(job.has) else ""
+        return (
+            f"{job.missing} of the {need.units} {need.what} it lost cannot be replaced: of"
+            f" {len(self._stock.hosts)} usable hosts {len(job.free.matching)} match and"
+            f" {found}{taken}; it is tried again when capacity appears"
+        )

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives hosts to all needs of a plan, so that as many as can be are met, the first classes first.
+
+Most needs are easy: they have more free hosts than all others could take from them. Those are left
+to the end, where none of them can fail. What remains competes. It falls into groups that share no
+host at the same time; in each, one need after the other takes the hosts that the fewest others
+want, and one that finds none asks those who have its hosts to go elsewhere. Where that does not
+meet everybody, a small group is searched to the end, and of a large one every small
+neighbourhood of a need that was not met (`mend_best`).
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import groupby
+
+from holdfast.leases.repair_board import Board, How, Job, crowd, demand
+from holdfast.leases.resources.instance_placement import capacity
+
+# The best that a few needs can have between them, by trying everything that could be better.
+#
+# Best is, class by class: the most needs met in full, then the most units. What everybody else of
+# the
+# plan has stays as it is. Hosts that are the same to all of the few are tried once.
+
+
+Score = tuple[int, ...]
+
+
+def better(group: Sequence[Job], board: Board, looks: int) -> None:
+    """Give the needs of the group, which is in order, something better, if that can be found in so
+    many looks at hosts."""
+    search = _Search(group, board, looks)
+    search.best = search.score()
+    mark = board.mark()
+    for job in group:
+        board.clear(job)
+    search.run(0, search.none)
+    if search.found is None:
+        board.back(mark)
+        return
+    for job, has in zip(group, search.found, strict=True):
+        for host_id, units in has.items():
+            board.put(job, host_id, units)
+
+
+class _Search:
+    def __init__(self, group: Sequence[Job], board: Board, looks: int) -> None:
+        self._until = board.looked + looks
+        self.best: Score = ()
+        self.found: list[dict[int, int]] | None = None
+        self._group, self._board = group, board
+        ranks = sorted({job.rank for job in group})
+        self._column = [2 * ranks.index(job.rank) for job in group]
+        self.none: Score = (0,) * (2 * len(ranks))
+        self._rest = [self.none]  # what those from there on could have at most
+        for at in reversed(range(len(group))):
+            self._rest.append(self._plus(self._rest[-1], at, group[at].need.units))
+        self._rest.reverse()
+        self._places = [board.places(job) for job in group]
+        self._alike = self._signatures()
+
+    def score(self) -> Score:
+        """Of what they have now."""
+        found = self.none
+        for at, job in enumerate(self._group):
+            found = self._plus(found, at, job.count)
+        return found
+
+    def run(self, at: int, score: Score) -> bool:
+        """Whether it is over: nothing better can be, or it has taken too long."""
+        if at == len(self._group):
+            if score > self.best:
+                self.best = score
+                self.found = [dict(job.has) for job in self._group]
+            return self.best >= self._rest[0]
+        job, board = self._group[at], self._board
+        for option in self._options(at):
+            if board.looked > self._until:
+                return True
+            mine = self._plus(score, at, sum(option.values()))
+            if tuple(map(int.__add__, mine, self._rest[at + 1])) <= self.best:
+                continue
+            mark = board.mark()
+            for host_id, units in option.items():
+                board.put(job, host_id, units)
+            over = self.run(at + 1, mine)
+            board.back(mark)
+            if over:
+                return True
+        return False
+
+    def _plus(self, score: Score, at: int, units: int) -> Score:
+        column, whole = self._column[at], units >= self._group[at].need.units
+        return (
+            *score[:column],
+            score[column] + whole,
+            score[column + 1] + units,
+            *score[column + 2 :],
+        )
+
+    def _options(self, at: int) -> Iterator[dict[int, int]]:
+        """What it could have: all it needs in every way, then less, then nothing."""
+        job, board = self._group[at], self._board
+        classes: dict[Hashable, list[tuple[int, int]]] = {}
+        for host_id in self._places[at]:
+            room = board.room(job, host_id)
+            if room:
+                used = board.is_used(host_id)
+                alike = host_id if used else self._alike.get(host_id, host_id)
+                classes.setdefault(alike, []).append((host_id, room))
+        groups = list(classes.values())
+        for units in range(job.need.units, 0, -1):
+            if job.need.how is How.TOGETHER:
+                yield from ({some[0][0]: units} for some in groups if some[0][1] >= units)
+            else:
+                yield from _shared(groups, units, 1 if job.need.how is How.APART else units)
+        yield {}
+
+    def _signatures(self) -> dict[int, Hashable]:
+        """Of hosts that nobody of the plan is on, what they are to these needs."""
+        who: dict[int, list[int]] = {}
+        for at, places in enumerate(self._places):
+            for host_id in places:
+                who.setdefault(host_id, []).append(at)
+        if all(job.need.size is None for job in self._group):
+            return {host_id: tuple(wanted) for host_id, wanted in who.items()}
+        start = min(job.need.start for job in self._group)
+        end = max(job.need.end for job in self._group)
+        stock = self._board.stock
+        return {
+            host_id: (tuple(wanted), tuple(sorted(capacity(stock.hosts[host_id]).items())))
+            for host_id, wanted in who.items()
+            if stock.line(host_id).is_free(start, end)
+        }
+
+
+def _shared(
+    groups: Sequence[Sequence[tuple[int, int]]], units: int, most: int
+) -> Iterator[dict[int, int]]:
+    """So many units over hosts, on each no more than it has room for; of hosts that are alike the
+    first ones, and never more on a later one."""
+
+    def go(group: int, at: int, left: int, last: int) -> Iterator[dict[int, int]]:
+        if not left:
+            yield {}
+            return
+        if group == len(groups):
+            return
+        if at < len(groups[group]):
+            host_id, room = groups[group][at]
+            for take in range(min(room, left, last), 0, -1):
+                for more in go(group, at + 1, left - take, take):
+                    yield {host_id: take, **more}
+        yield from go(group + 1, 0, left, most)
+
+    return go(0, 0, units, most)
+
+
+#: How often in a row somebody may be asked to make way for who makes way.
+DEPTH = 8
+#: How often hosts may be looked at to make way for one need, for all of them, and in a search:
+#: a million take a second or two.
+LOOKS, LOOKS_IN_ALL = 10_000, 2_000_000
+LOOKS_GROUP, LOOKS_AROUND = 200_000, 5_000
+#: A group of so many needs is searched as a whole, if its hosts are not too many.
+SMALL, SMALL_HOSTS = 10, 60
+#: Who else was not met is looked for among so many before and after one in the order.
+NEAR = 50
+#: With more places than that in all, the needs that compete are one group.
+MOST_PLACES = 2_000_000
+
+
+def plan(jobs: Sequence[Job], board: Board) -> None:
+    """Fill the board."""
+    hard, easy = _sorted_out([job for job in jobs if job.free.count])
+    board.pressed = demand([job.free for job in hard])
+    if sum(job.free.count for job in hard) <= MOST_PLACES:
+        for job in hard:
+            job.places = sorted(job.free.ids(), key=board.pressed.__getitem__)
+    for group in _groups(hard, board):
+        _fill(group, board)
+        _improve(group, board)
+    for job in easy:
+        _give(board, job)
+
+
+def _sorted_out(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+    """Those that compete, in their order; and those that cannot fail, in the order to take them:
+    whoever was sure while more competed comes after."""
+    needs = [job.need for job in jobs]
+    hard, easy = list(range(len(jobs))), []
+    while hard:
+        crowds = crowd(needs, hard)
+        sure = {i for i, n in zip(hard, crowds.tolist(), strict=True) if jobs[i].free.sure >= n}
+        if not sure:
+            break
+        easy.append([jobs[index] for index in hard if index in sure])
+        hard = [index for index in hard if index not in sure]
+    return [jobs[index] for index in hard], [job for some in reversed(easy) for job in some]
+
+
+def _groups(jobs: Sequence[Job], board: Board) -> Iterator[list[Job]]:
+    """Needs that can be in each other's way, directly or by others; each group in order."""
+    if sum(job.free.count for job in jobs) > MOST_PLACES:
+        yield list(jobs)
+        return
+    places = [board.places(job) for job in jobs]
+    parent = list(range(len(jobs)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    last: dict[int, tuple[float, int]] = {}  # of each place, until when it is wanted, and by whom
+    for index in sorted(range(len(jobs)), key=lambda index: jobs[index].need.start):
+        need = jobs[index].need
+        for place in places[index]:
+            until, whom = last.get(place, (need.start, index))
+            if until > need.start:
+                parent[root(index)] = root(whom)
+            last[place] = (max(until, need.end), index)
+    found: dict[int, list[Job]] = {}
+    for index, job in enumerate(jobs):
+        found.setdefault(root(index), []).append(job)
+    yield from found.values()
+
+
+def _fill(group: Sequence[Job], board: Board) -> None:
+    """Class by class: first who can be met in full, then what is left to the others of it."""
+    for _rank, some in groupby(group, key=lambda job: job.rank):
+        same = list(some)
+        short = [job for job in same if not _give(board, job, pressed=True, way=True)]
+        for job in short:
+            if job.need.how is not How.TOGETHER:  # on one host all of it, or none
+                _give(board, job, pressed=True, part=True)
+
+
+def _give(
+    board: Board, job: Job, *, pressed: bool = False, way: bool = False, part: bool = False
+) -> bool:
+    """Give it all it misses, or nothing; what there is, if a `part` will do. With `way`, others of
+    the plan may have to go elsewhere for it."""
+    mark = board.mark()
+    for host_id, units in board.find(job, job.missing, pressed=pressed).items():
+        board.put(job, host_id, units)
+    if not job.is_whole and way:
+        until = min(board.looked + LOOKS, LOOKS_IN_ALL)
+        _make_way(board, job, DEPTH, until, set())
+    if job.is_whole or part:
+        return job.is_whole
+    board.back(mark)
+    return False
+
+
+def _make_way(board: Board, job: Job, depth: int, until: int, seen: set[tuple[Job, int]]) -> bool:
+    """Fill it up with hosts whose users of this plan can go elsewhere; each is asked once."""
+    if not depth:
+        return False
+    for host_id in board.places(job):
+        if job.is_whole:
+            return True
+        if board.looked > until:
+            return False
+        if (job, host_id) in seen or host_id in job.has:
+            continue
+        others = board.others(job, host_id)
+        if others:
+            seen.add((job, host_id))
+            _take_over(board, job, host_id, others, depth, until, seen)
+    return job.is_whole
+
+
+def _take_over(
+    board: Board,
+    job: Job,
+    host_id: int,
+    others: Iterable[Job],
+    depth: int,
+    until: int,
+    seen: set[tuple[Job, int]],
+) -> bool:
+    """Have that host, and everybody who is in the way as well off as before."""
+    mark = board.mark()
+    gone: list[tuple[Job, int]] = []
+    for other in others:
+        if _wants(board, job, host_id):
+            break
+        gone.append((other, other.count))
+        board.put(other, host_id, -other.has[host_id])
+    chosen = _wants(board, job, host_id)
+    if chosen:
+        board.put(job, host_id, chosen)
+        if all(_elsewhere(board, *one, depth, until, seen) for one in gone):
+            return True
+    board.back(mark)
+    return False
+
+
+def _wants(board: Board, job: Job, host_id: int) -> int:
+    """How many units it would take of that host."""
+    room = min(board.room(job, host_id), job.missing)
+    together = job.need.spots == 1 and job.need.units > 1
+    return room if not together or room == job.need.units else 0
+
+
+def _elsewhere(
+    board: Board, job: Job, before: int, depth: int, until: int, seen: set[tuple[Job, int]]
+) -> bool:
+    for host_id, units in board.find(job, before - job.count, pressed=True, first=True).items():
+        board.put(job, host_id, units)
+    return job.count >= before or _make_way(board, job, depth - 1, until, seen)
+
+
+def _improve(group: Sequence[Job], board: Board) -> None:
+    """Search where not all were met: the whole group, or around each who was not."""
+    short = [job for job in group if not job.is_whole]
+    if not short:
+        return
+    if len(group) <= SMALL and len({h for job in group for h in board.places(job)}) <= SMALL_HOSTS:
+        better(group, board, LOOKS_GROUP)
+        return
+    order = {job: at for at, job in enumerate(group)}
+    for job in short:
+        if board.looked > LOOKS_IN_ALL:
+            return
+        if not job.is_whole:
+            around = _around(job, short, board)
+            better(sorted(around, key=order.__getitem__), board, LOOKS_AROUND)
+
+
+def _around(job: Job, short: Sequence[Job], board: Board) -> list[Job]:
+    """It, who has its hosts in its time, and who else would have them."""
+    found = {job: None}
+    for host_id in board.places(job)[:SMALL_HOSTS]:
+        found.update(dict.fromkeys(board.others(job, host_id)))
+        if len(found) > SMALL // 2:
+            break
+    near = {host_id for one in found for host_id in one.has}
+    at = short.index(job)
+    for other in short[max(0, at - NEAR) : at + NEAR]:
+        if len(found) >= SMALL:
+            break
+        if other.need.meets(job.need) and not near.isdisjoint(board.places(other)):
+            found[other] = None
+    return list(found)[:SMALL]

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`physical:host`: whole hosts, moved from the free pool into a pool of the reservation and back.
+
+A host is at all times in at least one of the two pools, so that no ordinary server can slip onto
+it: it joins the new pool before it leaves the old one.
+"""
+
+import functools
+import re
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.jobs.job import NotYet
+from holdfast.leases.placement import (
+    AMOUNTS,
+    EXPRESSIONS,
+    LABELS,
+    HostRequest,
+    Refusal,
+    arranged,
+    choose,
+    conditions,
+)
+from holdfast.leases.pools import shut
+from holdfast.leases.repair_board import Need
+from holdfast.leases.resources.base import Effect, EffectContext, Opening, Quiet, Wish
+from holdfast.model import expression
+from holdfast.model.capacity import CapacitySnapshot
+from holdfast.model.errors import Conflict, InvalidInput, NotEnoughHosts, NotFound
+from holdfast.model.host import normalise
+from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.nova.names import OWNER
+from holdfast.ports.cloud import Server
+from holdfast.ports.ledger import Ledger
+
+MOST = 100_000
+MAX_LABEL = 255
+_MOST_AMOUNT = 10**9
+#: What `before_end` remembers: the end before which it took its last snapshots.
+SNAPSHOT_FOR = "snapshot_for"
+#: Of a server's name, so much that the image's has room in 255 characters.
+_LONGEST_NAME = 230
+#: How soon to look again whether servers are gone.
+_LOOK_S = 0.5
+
+
+class HostResource(Quiet):
+    type = "physical:host"
+    pooled = True
+
+    # decide
+
+    def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        unknown = sorted(spec.keys() - _KEYS)
+        if unknown:
+            raise InvalidInput(f"{unknown[0]}: not a parameter of {self.type} reservations")
+        for name in ("min", "max"):
+            if spec.get(name) in (None, ""):
+                raise InvalidInput(f"Missing parameter {name}: reservations of {self.type} need it")
+        low, high = _count(spec, "min"), _count(spec, "max")
+        if low > high:
+            raise InvalidInput(f"min: {low} is more than max {high}; the range is empty")
+        before_end = spec.get("before_end") or ""
+        if before_end not in ("", "default", "snapshot"):
+            raise InvalidInput("Malformed parameter before_end: one of '', 'default', 'snapshot'")
+        texts = {name: _text(spec, name) for name in EXPRESSIONS}
+        for name, text in texts.items():
+            expression.parse(text, name)
+        return {"min": low, "max": high, "before_end": before_end, **texts, **_beyond(spec)}
+
+    def plan(self, wish: Wish, stock: CapacitySnapshot, ledger: Ledger) -> tuple[Allocation, ...]:
+        answer = choose(_request(wish, ledger.now()), stock, wish.order)
+        if isinstance(answer, Refusal):
+            raise NotEnoughHosts(
+                f"Not enough hosts available: {answer.sentence}",
+                conditions=[{"condition": c, "hosts": n} for c, n in answer.conditions],
+                matching=answer.matching,
+                free=answer.free,
+                busy=list(answer.busy),
+            )
+        return tuple(Allocation(host_id, wish.held) for host_id in answer.host_ids)
+
+    def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need:
+        request = _request(wish, wish.held.start)
+        grouped = request.spread or request.pack
+        return Need(
+            wish.held,
+            len(lost),
+            where=request.conditions,
+            besides=frozenset(request.keep),
+            arrange=functools.partial(arranged, request) if grouped else None,
+        )
+
+    def openings(
+        self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
+    ) -> Sequence[Opening]:
+        if wish.is_active:
+            return ()  # it has begun: no other start can be had
+        from holdfast.leases.openings import openings  # and numpy with it
+
+        found = openings(_request(wish, ledger.now()), until.timestamp(), stock, most)
+        length = wish.held.end - wish.held.start
+        return [Opening(_window(wish, at, length), amount) for at, amount in found]
+
+    # act
+
+    def prepare(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        with hands.pool(reservation.id, {OWNER: lease.project_id}):
+            return Effect(f"pool {reservation.id} stands")
+
+    def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        if hands.ledger.now() >= lease.end:  # its hosts may be somebody else's by now
+            return Effect(f"lease {lease.name} was over before it could start")
+        names = reservation.hosts()
+        _wait_for_others(hands, lease, reservation)
+        with hands.pool(reservation.id, {OWNER: lease.project_id}) as pool_id:
+            hands.each(lambda name: hands.cloud.pools.add_host(pool_id, name), names)
+        _make_way(hands, names)
+        said = f"{', '.join(names) or 'no host'} joined pool {reservation.id}"
+        return Effect(said, missing=False)
+
+    def settle(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        if hands.ledger.now() >= lease.end:  # perhaps it never joined its pool; the end tidies up
+            return Effect(f"lease {lease.name} is over, its hosts need not leave {hands.freepool}")
+        names = reservation.hosts()
+        _make_way(hands, names)  # who was let in just before the host joined is there by now
+        with hands.pool(hands.freepool) as pool_id:
+            hands.each(lambda name: hands.cloud.pools.remove_host(pool_id, name), names)
+        return Effect(f"{', '.join(names) or 'no host'} left {hands.freepool}")
+
+    def before_end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        action = reservation.spec.get("before_end") or ""
+        if action == "default":
+            action = hands.options.before_end
+        if action != "snapshot":
+            return Effect("nothing asked for before the end")
+        servers = _servers(hands, reservation.hosts())
+        # One that is prolonged gets others before its new end: what is deleted then is newer.
+        this, last = f"{lease.end:%Y%m%dT%H%M%S}", reservation.made.get(SNAPSHOT_FOR)
+        more = f"_{this}" if last not in (None, this) else ""
+        hands.each(lambda server_id: _snapshot(hands, servers[server_id], more), servers)
+        return Effect(f"{len(servers)} servers have their snapshot", made={SNAPSHOT_FOR: this})
+
+    def end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        pool = hands.cloud.pools.find(reservation.id)
+        if pool is None:
+            return Effect(f"pool {reservation.id} is gone")
+        shut(hands.cloud.pools, pool)
+        _clear(hands, lease, reservation, pool.hosts)
+        mine = _ours(reservation)
+        back = [name for name in pool.hosts if normalise(name) in mine]
+        with hands.pool(hands.freepool) as free_id:
+            hands.each(lambda name: hands.cloud.pools.add_host(free_id, name), back)
+        # Also who was let in just before the door was shut.
+        _clear(hands, lease, reservation, pool.hosts)
+        hands.each(lambda name: hands.cloud.pools.remove_host(pool.id, name), pool.hosts)
+        hands.known.forget(reservation.id)  # it is deleted when everybody has heard that it is shut
+        return Effect(f"{', '.join(pool.hosts) or 'no host'} back in {hands.freepool}")
+
+
+_GROUPS = ("spread", "pack")
+_KEYS = {"min", "max", "before_end", "capabilities", *EXPRESSIONS, *LABELS, *AMOUNTS, *_GROUPS}
+
+
+def _request(wish: Wish, now: datetime) -> HostRequest:
+    spec = wish.spec
+    return HostRequest(
+        low=spec["min"],
+        high=spec["max"],
+        start=wish.held.start.timestamp(),
+        end=wish.held.end.timestamp(),
+        conditions=conditions(spec),
+        keep=tuple(a.host_id for a in wish.kept if a.host_id is not None),
+        must_keep=wish.is_active,
+        spread=spec.get("spread") or "",
+        pack=spec.get("pack") or "",
+        now=now.timestamp(),
+    )
+
+
+def _window(wish: Wish, at: float, length: timedelta) -> Window:
+    start = wish.held.start + timedelta(seconds=at - wish.held.start.timestamp())
+    return Window(start, start + length)
+
+
+def _beyond(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What the contract does not know, only where it is asked for: old clients never see it."""
+    found: dict[str, Any] = {}
+    for name in LABELS:
+        found[name] = _text(spec, name, "a name").strip()
+        if len(found[name]) > MAX_LABEL:
+            raise InvalidInput(f"{name}: longer than {MAX_LABEL} characters")
+    for name in AMOUNTS:
+        found[name] = None if spec.get(name) in (None, "") else _count(spec, name, _MOST_AMOUNT)
+    found["capabilities"] = _capabilities(spec)
+    for name in _GROUPS:
+        found[name] = spec.get(name) or ""
+        if found[name] not in ("", "rack", "zone"):
+            raise InvalidInput(f"Malformed parameter {name}: one of 'rack', 'zone'")
+    if found["spread"] and found["pack"]:
+        raise InvalidInput("spread and pack contradict each other: leave one of them out")
+    return {name: value for name, value in found.items() if value}
+
+
+def _capabilities(spec: Mapping[str, Any]) -> dict[str, str]:
+    given = spec.get("capabilities")
+    return dict(expression.read(given)) if given is not None else {}
+
+
+def _count(spec: Mapping[str, Any], name: str, most: int = MOST) -> int:
+    value = spec[name]
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip()):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidInput(f"Malformed parameter {name}: a whole number is wanted")
+    if not 1 <= value <= most:
+        raise InvalidInput(f"{name}: {value} is not between 1 and {most}")
+    return value
+
+
+def _text(spec: Mapping[str, Any], name: str, what: str = "a JSON expression as text") -> str:
+    value = spec.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidInput(f"Malformed parameter {name}: {what} is wanted")
+    return value
+
+
+def _wait_for_others(hands: EffectContext, lease: Lease, reservation: Reservation) -> None:
+    """A lease before ours may still be giving a host back, and with it delete all servers there."""
+    late = hands.ledger.not_given_back(reservation.host_ids(), besides=lease.id)
+    if late:
+        raise NotYet(f"{', '.join(sorted(late))}: not given back yet", 0.5)
+
+
+def _servers(hands: EffectContext, names: Collection[str]) -> dict[str, Server]:
+    """All servers on these hosts, by id."""
+    look = hands.calls.map if len(names) > 1 else map
+    found = look(lambda name: hands.cloud.servers.list(host=name), names)
+    return {server.id: server for servers in found for server in servers}
+
+
+def _ours(reservation: Reservation) -> set[str]:
+    return {normalise(name) for name in reservation.hosts()}
+
+
+def _clear(
+    hands: EffectContext, lease: Lease, reservation: Reservation, names: Collection[str]
+) -> None:
+    """Delete the servers on these hosts; NotYet until there are none. The longer the end has taken
+    the rarer the looks: a host that died may keep its servers for days. Of a host that failed and
+    was replaced only the owner's own: it may be somebody else's by now."""
+    ours = _ours(reservation)
+    taken = hands.ledger.now() - (lease.updated_at or lease.end)
+    pause_s = min(max(_LOOK_S, taken.total_seconds() / 20), 10.0)
+    found = [
+        server
+        for server in _servers(hands, names).values()
+        if normalise(server.host or "") in ours or server.project_id == lease.project_id
+    ]
+    _remove(hands, found, pause_s)
+
+
+def _make_way(hands: EffectContext, names: Collection[str]) -> None:
+    """The same for preemptible ones only, where there may be some.
+
+    Not on hosts that have left the free pool: when a lease that runs gets more hosts, what is on
+    those it had is its owner's, whatever the flavor.
+    """
+    if not hands.options.preemptibles:
+        return
+    pool = hands.cloud.pools.find(hands.freepool)
+    free = {normalise(name) for name in pool.hosts} if pool else set()
+    taken = [name for name in names if normalise(name) in free]
+    _remove(hands, [s for s in _servers(hands, taken).values() if s.preemptible])
+
+
+def _remove(hands: EffectContext, servers: Sequence[Server], pause_s: float = _LOOK_S) -> None:
+    if servers:
+        # Again those that are being deleted: it sets one free whose host has died over it.
+        hands.each(lambda server_id: _delete(hands, server_id), [s.id for s in servers])
+        raise NotYet(f"{len(servers)} servers are being deleted", pause_s)
+
+
+def _snapshot(hands: EffectContext, server: Server, more: str) -> None:
+    """One image per server; a second look finds it by name and server."""
+    name = f"reserved_{server.name[:_LONGEST_NAME]}{more}"
+    try:
+        if not hands.cloud.servers.images(server.id, name):
+            hands.cloud.servers.snapshot(server.id, name)
+    except NotFound:
+        return  # deleted by its owner meanwhile
+    except Conflict as busy:  # it is stopping, moving, …
+        raise NotYet(f"no snapshot yet: {busy.message}", 5.0) from busy
+
+
+def _delete(hands: EffectContext, server_id: str) -> None:
+    try:
+        hands.cloud.servers.delete(server_id)
+    except NotFound:
+        return  # gone meanwhile, as wished

@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Picks hosts for slots, or says why there is no room. Values in, values out; no call, no clock.
+
+What is free of a host is its capacity (ratios and reserved amounts counted in) less the most that
+others take of it at any one moment of the window. Slots go to hosts that carry slots already, and
+there to where the least is left over, so that whole hosts stay whole. Of thousands of hosts only a
+few are looked at: those that are full come first, for they were filled in this same order, and
+where they end is found by halving.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import chain
+
+from holdfast.leases.placement import BY_ID, MOST_BUSY, Condition, Order, Refusal, matches
+from holdfast.model.capacity import CapacitySnapshot
+from holdfast.model.host import Host, Inventory
+from holdfast.model.lease import Allocation, Window
+
+#: How many hosts are compared at least, where so many have room: more hosts, tighter packing.
+LOOK = 64
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one slot takes of its host, and on which hosts it may be."""
+
+    size: Mapping[str, int]  # by resource class, all above 0
+    where: tuple[Condition, ...] = ()
+
+    def __str__(self) -> str:
+        return _listed(self.size)
+
+    def conditions(self, together: int) -> tuple[Condition, ...]:
+        """All that a host must be, whoever holds it; so many slots are to be on one."""
+        need = {name: together * amount for name, amount in self.size.items()}
+        one = f", {self} of them for one server" if together > 1 else ""
+
+        def large(host: Host) -> bool:
+            has = inventories(host)
+            return all(
+                name in has
+                and has[name].capacity >= need[name]
+                and (has[name].most or amount) >= amount
+                for name, amount in self.size.items()
+            )
+
+        return (*self.where, Condition(f"has {_listed(need)}{one}", large))
+
+
+@dataclass(frozen=True)
+class SlotsRequest:
+    """So many slots: on one host (affinity true), on as many hosts (false), or anywhere (None)."""
+
+    slot: Slot
+    amount: int
+    affinity: bool | None
+    held: Window
+    kept: tuple[Allocation, ...] = ()  # held already: preferred
+    must_keep: bool = False  # an active reservation never loses a slot
+    order: Order = BY_ID
+
+    def allocations(self, chosen: Mapping[int, int]) -> tuple[Allocation, ...]:
+        """What to hold, given how many slots go to which host."""
+        size = self.slot.size.items()
+        return tuple(
+            Allocation(host_id, self.held, slots, {name: slots * n for name, n in size})
+            for host_id, slots in chosen.items()
+        )
+
+
+def choose(request: SlotsRequest, stock: CapacitySnapshot) -> dict[int, int] | Refusal:
+    """Slots by host id, those held already first, or why not."""
+    look = SlotCapacity(request, stock)
+    lost = look.lost() if request.must_keep else ""
+    if lost:
+        ids = tuple(a.host_id for a in request.kept if a.host_id is not None)
+        sentence = f"the lease is active and {lost} cannot stay with it in that window"
+        return Refusal(sentence, busy=ids[:MOST_BUSY])
+    chosen = _choice(look)
+    return chosen if sum(chosen.values()) >= request.amount else look.refusal()
+
+
+class SlotCapacity:
+    """What hosts have in the window of one request; each is looked at once, if at all."""
+
+    def __init__(
+        self, request: SlotsRequest, stock: CapacitySnapshot, hosts: Sequence[Host] | None = None
+    ) -> None:
+        self.request = request
+        self._stock = stock
+        self._start = request.held.start.timestamp()
+        self._end = request.held.end.timestamp()
+        self._seen: dict[int, tuple[int, bool]] = {}
+        self._wanted = request.slot.conditions(request.amount if request.affinity else 1)
+        self.hosts = self._matching() if hosts is None else hosts
+
+    def _matching(self) -> Sequence[Host]:
+        found = self._stock.matching(self._wanted, self.suits)
+        order = self.request.order
+        if order is BY_ID or not found:
+            return found
+        begin = int(abs(order(found[0].id)) * 1_000_003) % len(found)  # where rivals do not
+        return [*found[begin:], *found[:begin]]
+
+    def among(self, hosts: Sequence[Host]) -> "SlotCapacity":
+        """The same with no other hosts than these."""
+        return SlotCapacity(self.request, self._stock, hosts)
+
+    def at(self, start: float) -> "SlotCapacity":
+        """The same for a window that begins then."""
+        by = timedelta(seconds=start - self._start)
+        held = Window(self.request.held.start + by, self.request.held.end + by)
+        return SlotCapacity(replace(self.request, held=held), self._stock, self.hosts)
+
+    def suits(self, host: Host) -> bool:
+        return matches(host, self._wanted)
+
+    def room(self, host: Host) -> int:
+        """How many slots fit onto it for the whole window."""
+        return self._at(host)[0]
+
+    def carries(self, host: Host) -> bool:
+        """Whether somebody has slots on it in the window."""
+        return self._at(host)[1]
+
+    def give(self, host: Host) -> int:
+        """How many of the slots that are wanted it can take."""
+        room, request = self.room(host), self.request
+        if request.affinity:
+            return request.amount if room >= request.amount else 0
+        return min(room, 1) if request.affinity is False else room
+
+    def rooms(self) -> dict[int, int] | None:
+        """What each host can take, if that is not enough; None when it is."""
+        if sum(_choice(self).values()) >= self.request.amount:
+            return None
+        return {host.id: self.give(host) for host in self.hosts}
+
+    def kept(self) -> Iterator[tuple[Host, Allocation]]:
+        """Hosts with slots of this reservation that may keep them."""
+        for allocation in self.request.kept:
+            host = self._stock.hosts.get(allocation.host_id or 0)
+            if host is not None and (self.request.must_keep or self.suits(host)):
+                yield host, allocation
+
+    def lost(self) -> str:
+        """Names of hosts of an active reservation that cannot keep its slots."""
+        found = []
+        for allocation in self.request.kept:
+            host = self._stock.hosts.get(allocation.host_id or 0)
+            if _within(self.request.held, allocation.held):
+                continue  # it has them for that time already
+            if host is None or self.room(host) < (allocation.slots or 0):
+                found.append(host.name if host else allocation.host or "one of its hosts")
+        return ", ".join(found)
+
+    def candidates(self, wanted: int, besides: Mapping[int, int]) -> list[Host]:
+        """Hosts with room, more than enough of them if there are; no more looked at than that."""
+        first = self._first_with_room()
+        found: list[Host] = []
+        total = 0
+        for looked, host in enumerate(chain(self.hosts[first:], self.hosts[:first])):
+            if looked >= LOOK and total >= wanted:
+                break
+            more = self.give(host) - besides.get(host.id, 0)
+            if more > 0:
+                found.append(host)
+                total += more
+        return found
+
+    def refusal(self) -> Refusal:
+        request, left = self.request, list(self._stock.hosts.values())
+        removed = []
+        for wanted in self._wanted:
+            stays = [host for host in left if wanted.test(host)]
+            removed.append((wanted.text, len(left) - len(stays)))
+            left = stays
+        said = ", ".join(f"{text} removed {count}" for text, count in removed if count)
+        where = {True: " on one host", False: " on hosts of their own", None: ""}
+        room = sum(self.give(host) for host in left)
+        sentence = (
+            f"{request.amount} slots of {request.slot}{where[request.affinity]} asked for;"
+            f" of {len(self._stock.hosts)} hosts {len(left)} match{f' ({said})' if said else ''}"
+            f" and have room for {room} in the window"
+        )
+        return Refusal(sentence, tuple(removed), len(left), room, self._in_the_way(left))
+
+    def _in_the_way(self, hosts: Iterable[Host]) -> tuple[int, ...]:
+        """Hosts that somebody holds in the window, the first to be given back first."""
+        until = (
+            (self._stock.line(host.id).busy_until(self._start, self._end), host.id)
+            for host in hosts
+        )
+        busy = ((end, host_id) for end, host_id in until if end is not None)
+        return tuple(host_id for _end, host_id in heapq.nsmallest(MOST_BUSY, busy))
+
+    def ends(self, host: Host, since: float, until: float) -> Iterable[float]:
+        """When holds of it end, of those that touch that time."""
+        return (hold.end for hold in self._stock.line(host.id).within(since, until))
+
+    def _at(self, host: Host) -> tuple[int, bool]:
+        if host.id not in self._seen:
+            peak = self._stock.line(host.id).peak(self._start, self._end)
+            if peak is None:  # held as a whole
+                self._seen[host.id] = (0, False)
+            else:
+                has = capacity(host)
+                free = (
+                    (has.get(name, 0) - peak.get(name, 0)) // amount
+                    for name, amount in self.request.slot.size.items()
+                )
+                self._seen[host.id] = (max(0, min(free)), bool(peak))
+        return self._seen[host.id]
+
+    def _first_with_room(self) -> int:
+        """Where to begin; the hosts before it are most likely full."""
+        full, at, step, last = -1, 0, 1, len(self.hosts) - 1
+        while at <= last and not self.give(self.hosts[at]):
+            if at == last:
+                return 0
+            full, at, step = at, min(at + step, last), step * 2
+        while at - full > 1:
+            middle = (full + at) // 2
+            if self.give(self.hosts[middle]):
+                at = middle
+            else:
+                full = middle
+        return at
+
+
+def inventories(host: Host) -> Mapping[str, Inventory]:
+    """Those of a host; where none are known, its own sizes as they are."""
+    if host.inventories:
+        return host.inventories
+    sizes = {"VCPU": host.vcpus, "MEMORY_MB": host.memory_mb, "DISK_GB": host.local_gb}
+    return {name: Inventory(total=size) for name, size in sizes.items()}
+
+
+def capacity(host: Host) -> Mapping[str, int]:
+    return {name: one.capacity for name, one in inventories(host).items()}
+
+
+def _listed(amounts: Mapping[str, int]) -> str:
+    return ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
+
+
+def _choice(look: SlotCapacity) -> dict[int, int]:
+    """Slots by host id: as many as wanted, or fewer than that."""
+    if look.request.affinity:
+        return _together(look)
+    return _packed(look) if look.request.affinity is None else _spread(look)
+
+
+def _together(look: SlotCapacity) -> dict[int, int]:
+    """All on one host: where they are, else where slots are already, else where it is tightest."""
+    request = look.request
+    kept = [host for host, _allocation in look.kept() if look.give(host)]
+    if request.must_keep and request.kept:
+        return {host.id: request.amount for host in kept[:1]} or _as_it_is(request)
+    found = kept or look.candidates(request.amount, {})
+    if not found:
+        return {}
+    best = min(found, key=lambda h: (not look.carries(h), look.room(h), request.order(h.id)))
+    return {best.id: request.amount}
+
+
+def _spread(look: SlotCapacity) -> dict[int, int]:
+    """Each on a host of its own."""
+    request = look.request
+    chosen = _kept(look)
+    wanted = request.amount - len(chosen)
+    if wanted > 0:
+        found = look.candidates(wanted, chosen)
+        found.sort(key=lambda h: (not look.carries(h), look.room(h), request.order(h.id)))
+        chosen.update({host.id: 1 for host in found[:wanted]})
+    return chosen
+
+
+def _packed(look: SlotCapacity) -> dict[int, int]:
+    """Anywhere: where it has slots, then where others have, then on hosts that are empty."""
+    chosen = _kept(look)
+    wanted = look.request.amount - sum(chosen.values())
+    if wanted <= 0:
+        return chosen
+    found = look.candidates(wanted, chosen)
+    known = {host.id for host in found}
+    found += [h for h, _a in look.kept() if h.id not in known and look.suits(h)]
+    for group in (
+        [host for host in found if host.id in chosen],
+        [host for host in found if host.id not in chosen and look.carries(host)],
+        [host for host in found if host.id not in chosen and not look.carries(host)],
+    ):
+        wanted -= _fill(look, group, wanted, chosen)
+    return chosen
+
+
+def _fill(look: SlotCapacity, hosts: list[Host], wanted: int, chosen: dict[int, int]) -> int:
+    """Fill the largest that get full; the rest goes where it leaves the least. How many it took."""
+    room = {host.id: max(0, look.give(host) - chosen.get(host.id, 0)) for host in hosts}
+    hosts.sort(key=lambda host: (-room[host.id], look.request.order(host.id)))
+    left = wanted
+    for at, largest in enumerate(hosts):
+        if not left or not room[largest.id]:
+            break
+        tightest = largest
+        if room[largest.id] > left:
+            enough = [host for host in hosts[at:] if room[host.id] >= left]
+            tightest = min(enough, key=lambda h: (room[h.id], look.request.order(h.id)))
+        take = min(room[tightest.id], left)
+        chosen[tightest.id] = chosen.get(tightest.id, 0) + take
+        left -= take
+    return wanted - left
+
+
+def _kept(look: SlotCapacity) -> dict[int, int]:
+    """What stays where it is."""
+    request = look.request
+    if request.must_keep:
+        return _as_it_is(request)
+    chosen: dict[int, int] = {}
+    left = request.amount
+    for host, allocation in look.kept():
+        take = min(allocation.slots or 0, look.give(host), left)
+        if take:
+            chosen[host.id] = take
+            left -= take
+    return chosen
+
+
+def _as_it_is(request: SlotsRequest) -> dict[int, int]:
+    return {a.host_id: a.slots or 0 for a in request.kept if a.host_id is not None}
+
+
+def _within(inner: Window, outer: Window) -> bool:
+    return outer.start <= inner.start and inner.end <= outer.end
+
+
+# When slots could be had. Values in, values out; what is found is an offer, and no promise.
+#
+# Room appears only when somebody gives some back. So what a host had at the moment before is the
+# most
+# it can have, unless something on it ends just then: most moments need one look. Of thousands of
+# hosts, and of moments without end, only some are looked at: an offer holds all the same.
+
+
+#: On how many hosts it looks, and at how many moments of them; how often all in all.
+MOST_HOSTS = 1000
+MOST_MOMENTS = 2000
+MOST_LOOKS = 50_000
+#: When it would fit at once: what comes after is seldom asked for.
+FEW_HOSTS = 200
+FEW_MOMENTS = 20
+#: Moments are gathered so many windows further on at a time, for the first ones will mostly do.
+FURTHER = (1, 4, 16, 64, 256, 1024)
+#: Leases begin on whole minutes.
+MINUTE_S = 60.0
+
+
+def openings(request: SlotsRequest, stock: CapacitySnapshot, until: datetime) -> Iterator[Window]:
+    """Windows as long as the one wanted, from its start on, in which it would fit: the first, and
+    those after a time in which it would not."""
+    look = SlotCapacity(request, stock)
+    at_once = look.rooms() is None
+    if at_once:
+        yield request.held
+    hosts = _some(look.hosts, FEW_HOSTS if at_once else max(MOST_HOSTS, 4 * request.amount))
+    look = look.among(hosts)
+    rooms = None if at_once else look.rooms()  # None while it fits
+    looks = 0
+    for start, ends in _moments(look, until, FEW_MOMENTS if at_once else MOST_MOMENTS):
+        if looks > MOST_LOOKS:
+            return
+        look = look.at(start)
+        looks += len(ends)
+        if rooms is not None:
+            rooms.update({host.id: look.give(host) for host in ends})
+            if sum(rooms.values()) < request.amount:
+                continue
+        before, rooms = rooms, look.rooms()
+        looks += len(hosts) if rooms else 0
+        if rooms is None and (before is not None or not _fits(look, start - MINUTE_S)):
+            yield look.request.held
+
+
+def _some(hosts: Sequence[Host], most: int) -> Sequence[Host]:
+    """So many of them, from all over."""
+    return hosts[:: -(-len(hosts) // most)] if len(hosts) > most else hosts
+
+
+def _fits(look: SlotCapacity, start: float) -> bool:
+    return look.at(start).rooms() is None
+
+
+def _moments(
+    look: SlotCapacity, until: datetime, most: int
+) -> Iterator[tuple[float, Sequence[Host]]]:
+    """The minutes from which on something is given back, the first first, and on which hosts."""
+    held = look.request.held
+    since, last = held.start.timestamp(), until.timestamp()
+    length, told, count = held.end.timestamp() - since, since, 0
+    for further in FURTHER:
+        horizon = min(since + further * length, last)
+        found: dict[float, list[Host]] = {}
+        for host in look.hosts:
+            for end in look.ends(host, told, horizon):
+                if told < end <= horizon:
+                    found.setdefault(-(-end // MINUTE_S) * MINUTE_S, []).append(host)
+        for minute in heapq.nsmallest(most - count, found):
+            yield minute, found[minute]
+        count += len(found)
+        told = horizon
+        if count >= most or horizon >= last:
+            return

@@ -1,0 +1,528 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`virtual:server`: a lease on one server that exists.
+
+Until the start the server is shelved, then it is unshelved: onto an enrolled host where room is
+held for it, or, where none has room, wherever the cloud finds some. At the end it is snapshotted,
+stopped, suspended, shelved, deleted, as asked (`server_end`).
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from holdfast.jobs.job import NotYet
+from holdfast.leases.pools import shut
+from holdfast.leases.repair_board import Need
+from holdfast.leases.resources.base import Effect, EffectContext, Opening, Quiet, Wish
+from holdfast.leases.resources.instance_placement import Slot, SlotCapacity, SlotsRequest
+from holdfast.model.caller import Caller
+from holdfast.model.capacity import CapacitySnapshot
+from holdfast.model.errors import (
+    Conflict,
+    DriverError,
+    InvalidInput,
+    NotEnoughHosts,
+    NotFound,
+    ServerLeased,
+)
+from holdfast.model.host import Host, same, short
+from holdfast.model.lease import Allocation, Lease, Reservation, Window
+from holdfast.nova.names import OWNER, SERVER, SIZE
+from holdfast.ports.cloud import Cloud, Pool, Server
+from holdfast.ports.ledger import Ledger
+
+# What becomes of a leased server at the end: `on_end`, and the way off an enrolled host.
+#
+# An enrolled host that nobody holds carries no server: what is there when the next lease of the
+# host
+# ends is deleted. So a server that our lease brought onto one is shelved at the latest when all
+# that
+# was asked for is done. Every step looks first, and runs again until the server is as wished.
+
+
+LOG = logging.getLogger(__name__)
+
+ACTIONS = ("snapshot", "stop", "suspend", "shelve", "delete")
+SHELVED = frozenset({"SHELVED", "SHELVED_OFFLOADED"})
+SHELVABLE = frozenset({"ACTIVE", "SHUTOFF", "SUSPENDED", "PAUSED"})
+#: So long is an action tried that the cloud takes in and does not do; then the next one is.
+PATIENCE_S = 600.0
+_LONGEST_NAME = 180
+_EVER = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+def words(on_end: object) -> list[str]:
+    """The actions in their order; InvalidInput."""
+    if on_end in (None, ""):
+        return []
+    many = on_end.split(",") if isinstance(on_end, str) else on_end
+    if not isinstance(many, list) or not all(isinstance(word, str) for word in many):
+        raise InvalidInput("Malformed parameter on_end: text is wanted, words joined by commas")
+    found = [word.strip() for word in many]
+    for word in found:
+        if word not in ACTIONS:
+            raise InvalidInput(f"on_end: {word[:40]!r} is none of {', '.join(ACTIONS)}")
+    if len(set(found)) < len(found):
+        raise InvalidInput("on_end: an action is named twice")
+    if "delete" in found[:-1]:
+        raise InvalidInput("on_end: nothing can follow delete")
+    return found
+
+
+def end(hands: EffectContext, lease: Lease, reservation: Reservation) -> str:
+    if reservation.status == "deleted":
+        return "its end has been"  # the lease is deleted now: what people did since is theirs
+    pool = hands.cloud.pools.find(reservation.id)
+    if pool is not None:
+        shut(hands.cloud.pools, pool)
+    server = show(hands, reservation.spec["server_id"])
+    said = "the server is gone"
+    if server is not None and reservation.status == "pending":
+        said = _undo(hands, lease, reservation, server, pool)
+    elif server is not None:
+        said = _do(hands, lease, reservation, server, pool)
+    if pool is not None:
+        hands.each(lambda host: hands.cloud.pools.remove_host(pool.id, host), pool.hosts)
+        hands.known.forget(reservation.id)  # deleted when everybody has heard that it is shut
+    return said
+
+
+def _do(
+    hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, pool: Pool | None
+) -> str:
+    """What was asked for, one after the other."""
+    asked = words(reservation.spec["on_end"]) or list(hands.options.server_on_end)
+    said: list[str] = []
+    for word in asked:
+        if word == "delete":
+            _delete(hands, lease, server)
+            return "the server is gone"
+        said.append(_try(hands, lease, reservation, server, word))
+    said += _leave(hands, lease, reservation, server, pool)
+    return f"server {server.id}: {', '.join(said)}"
+
+
+def _try(
+    hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, word: str
+) -> str:
+    """One action, if it fits the server's state; NotYet until it is done."""
+    servers, pause_s = hands.cloud.servers, _pause_s(hands, lease)
+    if word != "snapshot" and not (server.task_state or server.status in _FROM[word]):
+        return f"{word}: {server.status}"
+    if _waited_s(hands, lease) > PATIENCE_S:
+        LOG.warning("lease %s: server %s: %s failed", lease.id, server.id, word)
+        return f"{word} failed, it is {server.status}"
+    if word == "snapshot":
+        return snapshot(hands, server, image(server, reservation), pause_s)
+    verbs: dict[str, Callable[[str], None]] = {
+        "stop": servers.stop,
+        "suspend": servers.suspend,
+        "shelve": servers.shelve,
+    }
+    if not server.task_state:
+        act(verbs[word], server.id)
+    raise NotYet(f"server {server.id}: {word} is under way", pause_s)
+
+
+#: The states from which each leads somewhere.
+_FROM = {"stop": frozenset({"ACTIVE"}), "suspend": frozenset({"ACTIVE"}), "shelve": SHELVABLE}
+
+
+def _leave(
+    hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, pool: Pool | None
+) -> Sequence[str]:
+    """Off the host that was held for it, unless it has been there all the time."""
+    if pool is None or not _on(server, pool.hosts) or _stayed(lease, reservation, server):
+        return ()
+    if server.task_state:
+        raise NotYet(f"server {server.id}: {server.task_state}", _pause_s(hands, lease))
+    if server.status in SHELVED:
+        return ("shelved",)
+    if server.status not in SHELVABLE:
+        LOG.error("server %s is %s on %s: take it away", server.id, server.status, server.host)
+        return (f"{server.status} on {server.host}: take it away before the host is reserved",)
+    act(hands.cloud.servers.shelve, server.id)
+    raise NotYet(f"server {server.id} leaves {server.host}", _pause_s(hands, lease))
+
+
+def _stayed(lease: Lease, reservation: Reservation, server: Server) -> bool:
+    """Whether it is where it was when it was leased, as it ran. One that was shelved first came
+    back by our lease, also to a host where something else had let it in before."""
+    at_once = lease.created_at is None or lease.start <= lease.created_at
+    was_there = at_once and not reservation.spec["was_shelved"]
+    return was_there and _on(server, [reservation.spec["host"] or ""])
+
+
+def _undo(
+    hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, pool: Pool | None
+) -> str:
+    """The lease never started: its owner gets the server back as it was, if the cloud has room."""
+    if server.task_state:
+        raise NotYet(f"server {server.id}: {server.task_state}", _pause_s(hands, lease))
+    _leave(hands, lease, reservation, server, pool)
+    if server.status not in SHELVED or reservation.spec["was_shelved"]:
+        return f"server {server.id} is {server.status}"
+    if _wanted_by_others(hands, reservation):
+        return f"server {server.id} stays shelved: another lease wants it later"
+    act(hands.cloud.servers.unshelve, server.id)
+    return f"server {server.id} is given back"
+
+
+def _wanted_by_others(hands: EffectContext, reservation: Reservation) -> bool:
+    """Whether another lease of the server runs or is to come: it says how the server is then."""
+    own = [a for a in reservation.allocations if a.thing is not None]
+    ever = Window(hands.ledger.now(), _EVER)
+    holds = hands.ledger.thing_holds([a.thing for a in own if a.thing], ever)
+    return any(held not in [a.held for a in own] for _, held in holds)
+
+
+def _delete(hands: EffectContext, lease: Lease, server: Server) -> None:
+    # Again one that is being deleted: it sets one free whose host has died over it.
+    act(hands.cloud.servers.delete, server.id)
+    raise NotYet(f"server {server.id} is being deleted", _pause_s(hands, lease))
+
+
+def snapshot(hands: EffectContext, server: Server, name: str, pause_s: float = 0.5) -> str:
+    """One image of that name; NotYet until the server is done with it."""
+    if server.task_state:
+        raise NotYet(f"server {server.id}: {server.task_state}", pause_s)
+    if hands.cloud.servers.images(server.id, name):
+        return f"its snapshot is {name}"
+    if server.status not in SHELVABLE:
+        return f"no snapshot, it is {server.status}"
+    act(lambda one: hands.cloud.servers.snapshot(one, name), server.id)
+    raise NotYet(f"server {server.id}: a snapshot is made", pause_s)
+
+
+def image(server: Server, reservation: Reservation) -> str:
+    """Found again by this name, which no other lease of the server gives."""
+    return f"reserved_{server.name[:_LONGEST_NAME]}_{reservation.id}"
+
+
+def show(hands: EffectContext, server_id: str) -> Server | None:
+    try:
+        return hands.cloud.servers.show(server_id)
+    except NotFound:
+        return None
+
+
+def act(verb: Callable[[str], object], server_id: str) -> None:
+    """Gone is fine, the next look finds out; so is one that is busy since we looked."""
+    try:
+        verb(server_id)
+    except NotFound:
+        return
+    except Conflict as busy:
+        raise NotYet(busy.message, 1.0) from busy
+
+
+def _on(server: Server, hosts: Sequence[str]) -> bool:
+    return any(server.host and host and same(server.host, host) for host in hosts)
+
+
+def _waited_s(hands: EffectContext, lease: Lease) -> float:
+    return (hands.ledger.now() - (lease.updated_at or lease.end)).total_seconds()
+
+
+def _pause_s(hands: EffectContext, lease: Lease) -> float:
+    """The longer the end has taken the rarer the looks."""
+    return min(max(0.5, _waited_s(hands, lease) / 20), 10.0)
+
+
+ASKED = ("server_id", "on_end", "before_end")
+_ID = re.compile(r"[0-9A-Za-z-]{1,36}")
+#: So close to the start nothing is begun that the start would have to wait for.
+_CLOSE = timedelta(seconds=1)
+#: How soon to look again whether something that is under way is done.
+_LOOK_S = 0.5
+#: How seldom, at the most, whether the lease before is over: it may end before its time.
+_REST_S = 600.0
+
+
+class ServerResource(Quiet):
+    type = "virtual:server"
+    arranges = True
+
+    # decide
+
+    def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        unknown = sorted(spec.keys() - set(ASKED))
+        if unknown:
+            raise InvalidInput(f"{unknown[0]}: not a parameter of {self.type} reservations")
+        server_id = spec.get("server_id")
+        if server_id in (None, ""):
+            raise InvalidInput(f"Missing parameter server_id: reservations of {self.type} need it")
+        if not isinstance(server_id, str) or not _ID.fullmatch(server_id):
+            raise InvalidInput("Malformed parameter server_id: the id of a server is wanted")
+        before_end = spec.get("before_end") or ""
+        if before_end not in ("", "default", "snapshot"):
+            raise InvalidInput("Malformed parameter before_end: one of '', 'default', 'snapshot'")
+        on_end = words(spec.get("on_end"))
+        return {"server_id": server_id, "on_end": ",".join(on_end), "before_end": before_end}
+
+    def look(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
+        try:
+            server = cloud.servers.show(spec["server_id"])
+        except NotFound:
+            server = None
+        if server is None or not caller.may_see(server.project_id):
+            raise InvalidInput(f"server_id: your project has no server {spec['server_id']}")
+        if server.status in ("ERROR", "DELETED", "SOFT_DELETED"):
+            raise Conflict(f"server_id: server {server.id} is {server.status}; mend it first")
+        return {
+            **spec,
+            "server_id": server.id,
+            "server_name": server.name,
+            "server_project_id": server.project_id,
+            "vcpus": server.vcpus,
+            "memory_mb": server.memory_mb,
+            "disk_gb": server.disk_gb,
+            "host": server.host,
+            "was_shelved": server.status in SHELVED,
+        }
+
+    def change(self, reservation: Reservation, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        asked = {name: reservation.spec[name] for name in ASKED}
+        valid = self.validate({**asked, **wanted})
+        if valid["server_id"] != reservation.spec["server_id"]:
+            raise Conflict("server_id: a reservation keeps its server; make another lease")
+        return {**reservation.spec, **valid}
+
+    def plan(self, wish: Wish, stock: CapacitySnapshot, ledger: Ledger) -> tuple[Allocation, ...]:
+        key = resource_key(wish.spec)
+        if key in wish.taken or ledger.busy_things([key], wish.held, besides=wish.lease_id):
+            raise ServerLeased(
+                f"server {wish.spec['server_id']} is leased already for some of that time"
+            )
+        held = (Allocation(None, wish.held, thing=key),)
+        host = home(wish, stock, now=ledger.now())
+        if host is None:
+            return held
+        return (*held, Allocation(host.id, wish.held, slots=1, takes=takes(wish.spec)))
+
+    def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need:
+        """Room elsewhere; the server itself stays the reservation's."""
+        slot = Slot(takes(wish.spec))
+        return Need(wish.held, len(lost), slot.size, slot.conditions(1))
+
+    def openings(
+        self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
+    ) -> Sequence[Opening]:
+        """As soon as nobody else has the server."""
+        length = wish.held.end - wish.held.start
+        span = Window(wish.held.start, until + length)
+        holds = [held for _, held in ledger.thing_holds([resource_key(wish.spec)], span)]
+        starts = {wish.held.start, *(held.end for held in holds if held.end <= until)}
+        found = [
+            Opening(Window(start, start + length), 1)
+            for start in sorted(starts)
+            if not any(held.start < start + length and start < held.end for held in holds)
+        ]
+        return found[:most]
+
+    # act
+
+    def arrange(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        left = lease.start - hands.ledger.now()
+        server_id = reservation.spec["server_id"]
+        if left <= _CLOSE:
+            return Effect(f"server {server_id} is left as it is until the start")
+        server = show(hands, server_id)
+        if server is None:
+            return Effect(f"server {server_id} is gone", missing=True)
+        if rest_s := _anothers_s(hands, lease, reservation):
+            rest_s = min(rest_s, _REST_S, (left - _CLOSE).total_seconds())
+            raise NotYet(f"server {server_id} is in another lease until then", rest_s)
+        if server.task_state or server.status == "BUILD":
+            raise NotYet(f"server {server_id}: {server.task_state or 'building'}", _LOOK_S)
+        if server.status in SHELVED:
+            return Effect(f"server {server_id} is shelved until the start")
+        if server.status not in SHELVABLE:
+            return Effect(f"server {server_id} is {server.status} and cannot be shelved")
+        act(hands.cloud.servers.shelve, server_id)
+        raise NotYet(f"server {server_id} is being shelved", _LOOK_S)
+
+    def prepare(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        if not reservation.hosts():
+            return Effect("no room is held for the server: nothing to prepare")
+        with hands.pool(reservation.id, _metadata(reservation)):
+            return Effect(f"pool {reservation.id} stands")
+
+    def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        if hands.ledger.now() >= lease.end:
+            return Effect(f"lease {lease.name} was over before it could start")
+        server_id = reservation.spec["server_id"]
+        server = show(hands, server_id)
+        if server is None:
+            return Effect(f"server {server_id} is gone", missing=True)
+        late = _late(hands, lease, reservation)
+        if late:
+            return _later(hands, lease, f"lease {', '.join(sorted(late))} has not ended yet")
+        for host in reservation.hosts():
+            with hands.pool(reservation.id, _metadata(reservation)) as pool_id:
+                hands.cloud.pools.add_host(pool_id, host)
+        if server.task_state or server.status == "BUILD":
+            return _later(hands, lease, f"server {server_id}: {server.task_state or 'building'}")
+        if server.status == "ERROR":
+            return Effect(f"server {server_id} is in ERROR: mend it", missing=True)
+        if server.status not in SHELVED:
+            # not where: its owner reads this, and Nova tells only administrators
+            return Effect(f"server {server_id} is {server.status}", missing=False)
+        if _server_waited_s(hands, lease) > hands.options.server_start_patience_s:
+            said = f"server {server_id} stays shelved: no host is open to it and has room"
+            return Effect(said, missing=True)
+        _unshelve(hands, lease, reservation)
+        raise NotYet(f"server {server_id} is being unshelved", _server_pause_s(hands, lease))
+
+    def before_end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        action = reservation.spec["before_end"]
+        if action == "default":
+            action = hands.options.before_end
+        if action != "snapshot":
+            return Effect("nothing asked for before the end")
+        server = show(hands, reservation.spec["server_id"])
+        if server is None:
+            return Effect("the server is gone")
+        # One that is prolonged gets another before its new end.
+        name = f"{image(server, reservation)}_{lease.end:%Y%m%dT%H%M}"
+        return Effect(snapshot(hands, server, name))
+
+    def end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
+        return Effect(end(hands, lease, reservation))
+
+
+def resource_key(spec: Mapping[str, Any]) -> str:
+    """The server's key among the things that have one owner at a time."""
+    return f"server:{spec['server_id']}"
+
+
+def takes(spec: Mapping[str, Any]) -> dict[str, int]:
+    """What the server takes of a host."""
+    sizes = {"VCPU": spec["vcpus"], "MEMORY_MB": spec["memory_mb"], "DISK_GB": spec["disk_gb"]}
+    return {name: amount for name, amount in sizes.items() if amount}
+
+
+def home(wish: Wish, stock: CapacitySnapshot, now: datetime) -> Host | None:
+    """The enrolled host where room is held; None: the cloud will find one, or not.
+
+    A server that runs on when its lease starts stays where it is. One that is shelved goes to a
+    host of which others have a part already, so that whole ones stay whole.
+    """
+    request = SlotsRequest(Slot(takes(wish.spec)), 1, None, wish.held, order=wish.order)
+    kept = [a.host_id for a in wish.kept if a.host_id is not None]
+    if wish.is_active:
+        return _kept(SlotCapacity(request, stock, []), stock, kept)
+    if wish.reservation is None and wish.held.start <= now and not wish.spec["was_shelved"]:
+        sits = _named(wish.spec["host"], stock)
+        return _tightest(SlotCapacity(request, stock, sits), sits)
+    look = SlotCapacity(request, stock)
+    had = [stock.hosts[one] for one in kept if one in stock.hosts]
+    return _tightest(look, had) or _tightest(look, look.candidates(1, {}))
+
+
+def _named(host: str | None, stock: CapacitySnapshot) -> Sequence[Host]:
+    """The enrolled host of that name, if it is one. Asked for every server that is leased as it
+    runs: most hosts are told apart by their first letters."""
+    if not host:
+        return ()
+    first = short(host)
+    return stock.matching(
+        ("named", host), lambda one: one.name.startswith(first) and same(one.name, host)
+    )
+
+
+def _tightest(look: SlotCapacity, hosts: Sequence[Host]) -> Host | None:
+    found = [host for host in hosts if look.suits(host) and look.room(host)]
+    order = look.request.order
+    return min(
+        found,
+        key=lambda host: (not look.carries(host), look.room(host), order(host.id)),
+        default=None,
+    )
+
+
+def _kept(look: SlotCapacity, stock: CapacitySnapshot, ids: Sequence[int]) -> Host | None:
+    """An active lease stays on its host, or is not changed."""
+    for host_id in ids:
+        host = stock.hosts.get(host_id)
+        if host is None or not look.room(host):
+            raise NotEnoughHosts(
+                "Not enough hosts available: the lease is active and the host of its server is"
+                " held by others in that window",
+                busy=list(ids),
+            )
+        return host
+    return None
+
+
+def _metadata(reservation: Reservation) -> dict[str, str]:
+    """The scheduler goes by the server's own project, also when an admin leased it."""
+    spec = reservation.spec
+    size = ",".join(str(spec[name]) for name in ("vcpus", "memory_mb", "disk_gb"))
+    return {OWNER: spec["server_project_id"], SERVER: spec["server_id"], SIZE: size}
+
+
+def _anothers_s(hands: EffectContext, lease: Lease, reservation: Reservation) -> float:
+    """How long another lease will have the server, or takes to let go of it; 0: none has it."""
+    now, keys = hands.ledger.now(), [resource_key(reservation.spec)]
+    holds = hands.ledger.thing_holds(keys, Window(now, now + _CLOSE))  # ours begins later
+    if holds:
+        return max((held.end - now).total_seconds() for _, held in holds) + _LOOK_S
+    return _LOOK_S if hands.ledger.things_not_given_back(keys, besides=lease.id) else 0.0
+
+
+def _late(hands: EffectContext, lease: Lease, reservation: Reservation) -> set[str]:
+    """Leases before ours that would still act on the server, or delete all that is on its host."""
+    keys = [resource_key(reservation.spec)]
+    late = set(hands.ledger.things_not_given_back(keys, besides=lease.id))
+    ids = reservation.host_ids()
+    if ids:
+        late |= set(hands.ledger.not_given_back(ids, besides=lease.id, whole=True))
+    return late
+
+
+def _later(hands: EffectContext, lease: Lease, why: str) -> Effect:
+    """Wait for it as long as there is patience, then go on without."""
+    if _server_waited_s(hands, lease) <= hands.options.server_start_patience_s:
+        raise NotYet(why, _server_pause_s(hands, lease))
+    return Effect(f"{why}: the lease runs without it", missing=True)
+
+
+def _unshelve(hands: EffectContext, lease: Lease, reservation: Reservation) -> None:
+    """Onto the host that is held; anywhere, if that one has not taken it for long."""
+    server_id, hosts = reservation.spec["server_id"], reservation.hosts()
+    half = hands.options.server_start_patience_s / 2
+    if not hosts or _server_waited_s(hands, lease) > half:
+        act(hands.cloud.servers.unshelve, server_id)
+        return
+    _make_way(hands, hosts[0])
+    try:
+        act(lambda one: hands.cloud.servers.unshelve(one, hosts[0]), server_id)
+    except DriverError as cannot:
+        if cannot.retryable:
+            raise
+        LOG.warning("%s; its scheduler chooses", cannot.message)
+        act(hands.cloud.servers.unshelve, server_id)
+
+
+def _make_way(hands: EffectContext, host: str) -> None:
+    if not hands.options.preemptibles:
+        return
+    servers = hands.cloud.servers
+    gone = [one.id for one in servers.list(host=host) if one.preemptible]
+    if gone:
+        hands.each(lambda one: act(servers.delete, one), gone)
+        raise NotYet(f"{len(gone)} servers make way", _LOOK_S)
+
+
+def _server_waited_s(hands: EffectContext, lease: Lease) -> float:
+    """Since its start, or since it was made: "now" is the minute we are in."""
+    began = max(lease.start, lease.created_at or lease.start)
+    return (hands.ledger.now() - began).total_seconds()
+
+
+def _server_pause_s(hands: EffectContext, lease: Lease) -> float:
+    """The longer it has taken, the rarer the looks."""
+    return min(max(0.5, _server_waited_s(hands, lease) / 10), 10.0)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent answers about the numbers of its host (`agent/admin.py`): the last pass, once or
+pass by pass, as a table or as it is recorded; and what leaves by its sinks."""
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from holdfast.agent.admin import Handler, Items, only, text
+from holdfast.alarms import preview
+from holdfast.metrics.sinks.worker import SinkWorker
+from holdfast.model.errors import InvalidInput, Unavailable
+from holdfast.ports.metric_plugins import Transition
+from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Reading, Snapshot
+from holdfast.runtime.clock import Clock
+
+# The guests of a host as rows of a table, the busiest first. Pure.
+#
+# What is not known is None, never 0. Disks and interfaces of a guest are added up, for as far as
+# they are known; of several contracts that counts of which most is used.
+
+
+#: What rows can be sorted by: the largest first, but names from a to z.
+NUMBERS: Final = (
+    *("cpu", "steal", "mem", "mem_ratio", "rd_bytes", "wr_bytes", "rd_iops", "wr_iops"),
+    *("rx_bps", "tx_bps", "contract", "alarms"),
+)
+WORDS: Final = ("name", "project")
+_SUMS: Final = {
+    DISK: (
+        ("rd_bytes", "rd_bytes_per_s"),
+        ("wr_bytes", "wr_bytes_per_s"),
+        ("rd_iops", "rd_iops"),
+        ("wr_iops", "wr_iops"),
+    ),
+    NIC: (("rx_bps", "rx_bps"), ("tx_bps", "tx_bps")),
+}
+Row = dict[str, Any]
+
+
+def table(
+    snapshot: Snapshot, alarms: Iterable[Transition], sort: str = "cpu", limit: int = 0
+) -> Row:
+    """All that is shown; `limit` 0: everybody."""
+    if sort not in (*NUMBERS, *WORDS):
+        there = ", ".join((*NUMBERS, *WORDS))
+        raise InvalidInput(f"there is nothing called {sort[:80]!r} to sort by: there are {there}")
+    alarms = list(alarms)
+    found = rows(snapshot, alarms)
+    found.sort(key=lambda row: _place(row, sort))
+    return {
+        "host": snapshot.host,
+        "at": snapshot.at.isoformat(),
+        "pass_id": snapshot.pass_id,
+        "total": len(found),
+        "alarms": sum(one.state in ("firing", "no_data") for one in alarms),
+        "node": _node(snapshot),
+        "guests": found[:limit] if limit else found,
+    }
+
+
+def rows(snapshot: Snapshot, alarms: Sequence[Transition]) -> list[Row]:
+    parts = {kind: _by_guest(snapshot, kind) for kind in (DISK, NIC)}
+    raised = Counter(
+        one.entity.partition("/")[0]
+        for one in alarms
+        if one.kind != HOST and one.state in ("firing", "no_data")
+    )
+    return [
+        {**_row(one, {kind: by.get(one.entity.id, []) for kind, by in parts.items()}),
+         "alarms": raised.get(one.entity.id, 0)}
+        for one in _readings(snapshot, GUEST)
+    ]  # fmt: skip
+
+
+def _row(reading: Reading, parts: Mapping[str, Sequence[Reading]]) -> Row:
+    entity, values = reading.entity, reading.values
+    row: Row = {
+        "uuid": entity.id,
+        "name": entity.name,
+        "project": entity.project_name or entity.project,
+        "flavor": entity.flavor,
+        "stale": reading.stale,
+        **dict.fromkeys(NUMBERS),
+    }
+    if not reading.stale:
+        row["cpu"], row["steal"] = values.get("util_ratio"), values.get("steal_ratio")
+        row["mem"], row["mem_ratio"] = _memory(values)
+    for kind, sums in _SUMS.items():
+        known = [one.values for one in parts[kind] if not one.stale]
+        for name, field in sums:
+            row[name] = _sum(known, field)
+    row["contract"] = max(
+        (ratio for one in (reading, *parts[DISK], *parts[NIC]) for ratio in _used(one)),
+        default=None,
+    )
+    return row
+
+
+def _memory(values: Mapping[str, float]) -> tuple[float | None, float | None]:
+    """Bytes and share as the guest uses them if it says so; else what it takes of the host."""
+    ratio, available = values.get("used_ratio"), values.get("available_kib")
+    if ratio is not None and available is not None:
+        return ratio * available * 1024, ratio
+    rss = values.get("rss_kib")
+    return (None if rss is None else rss * 1024), None
+
+
+def _used(reading: Reading) -> Iterable[float]:
+    """Of each contract that is about a rate; how much memory it has is no news."""
+    if reading.stale:
+        return
+    for field, limit in reading.entity.contracts.items():
+        value = reading.values.get(field)
+        if value is not None and limit > 0 and field != "balloon_current_kib":
+            yield value / limit
+
+
+def _sum(known: Sequence[Mapping[str, float]], field: str) -> float | None:
+    found = [values[field] for values in known if field in values]
+    return sum(found) if found else None
+
+
+def _by_guest(snapshot: Snapshot, kind: str) -> dict[str, list[Reading]]:
+    found: dict[str, list[Reading]] = defaultdict(list)
+    for reading in _readings(snapshot, kind):
+        found[reading.entity.guest].append(reading)
+    return found
+
+
+def _readings(snapshot: Snapshot, kind: str) -> Sequence[Reading]:
+    known = snapshot.tables.get(kind)
+    return known.readings if known is not None else ()
+
+
+def _node(snapshot: Snapshot) -> Row:
+    names = ("cpu_util_ratio", "load1", "mem_total_bytes", "mem_free_bytes", "vms_running")
+    values: Mapping[str, float] = {}
+    for reading in _readings(snapshot, HOST):
+        values = reading.values
+    return {name: values.get(name) for name in names}
+
+
+def _place(row: Row, sort: str) -> tuple[Any, ...]:
+    """Those of whom it is not known come last."""
+    value = row[sort]
+    if sort in WORDS:
+        return (value, row["name"], row["uuid"])
+    return (value is None, -(value or 0.0), row["name"], row["uuid"])
+
+
+#: Those who watch are looked after so often.
+TICK_S: Final = 0.25
+
+
+class MetricsCommands:
+    def __init__(
+        self,
+        last: Callable[[], Snapshot | None],
+        clock: Clock,
+        alarms: Callable[[], Sequence[Transition]] = tuple,
+        sinks: Sequence[Any] = (),
+    ) -> None:
+        """`last`: the last pass. `alarms`: those that are not over. Any thread may call them."""
+        self._last = last
+        self._clock = clock
+        self._alarms = alarms
+        self._sinks = sinks
+
+    def commands(self) -> Mapping[str, Handler]:
+        return {
+            "metrics.snapshot": self.snapshot,
+            "metrics.top": self.top,
+            "metrics.record": self.record,
+            "metrics.sinks": self.sinks,
+        }
+
+    def snapshot(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        sort, limit = _wish(args)
+        last = self._last()
+        if last is None:
+            raise Unavailable("no pass was made yet: try again in a moment")
+        return table(last, self._alarms(), sort, limit)
+
+    def top(self, args: Mapping[str, Any]) -> Items:
+        """A table for every pass, for as long as somebody reads."""
+        sort, limit = _wish(args)
+        for last in self._passes():
+            yield None if last is None else table(last, self._alarms(), sort, limit)
+
+    def record(self, args: Mapping[str, Any]) -> Items:
+        """Every pass whole, as it is recorded (`alarms/preview.py`)."""
+        only(args)
+        for last in self._passes():
+            yield None if last is None else {"line": preview.line(last)}
+
+    def _passes(self) -> Iterator[Snapshot | None]:
+        """Each once, from the last on; None if there is no other yet."""
+        never, shown = threading.Event(), -1
+        while True:
+            last = self._last()
+            if last is not None and last.pass_id != shown:
+                shown = last.pass_id
+                yield last
+            else:
+                yield None
+                self._clock.wait(never, TICK_S)
+
+    def sinks(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        only(args)
+        return {
+            "sinks": [
+                {"name": one.name, **(asdict(one.tally) if isinstance(one, SinkWorker) else {})}
+                for one in self._sinks
+            ]
+        }
+
+
+def _wish(args: Mapping[str, Any]) -> tuple[str, int]:
+    only(args, "sort", "limit")
+    limit = args.get("limit", 0)
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        raise InvalidInput("`limit` is a number, 0 for everybody")
+    return text(args, "sort") or "cpu", limit

@@ -1,0 +1,647 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One snapshot per pass, of what the kernel and the hypervisor say.
+
+    collector = Collector("cmp-7", measures, clock)
+    snapshot = collector.snapshot()
+
+The kernel is asked in every pass, so what comes of it is always of now. What the hypervisor said
+last is carried along until it is two of its intervals old; then disks are stale, and what is known
+of memory from nowhere else is missing. Of a guest that is suspended the last numbers stay, marked
+as stale: it does not do nothing, it is not asked. Of guests nothing is said before the hypervisor
+has told of all of them.
+"""
+
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, TypeGuard
+
+from holdfast.ports.metrics import (
+    DISK,
+    GUEST,
+    HOST,
+    NIC,
+    RUNNING,
+    Contracts,
+    Disk,
+    Entity,
+    Facts,
+    Guest,
+    HostCounters,
+    Link,
+    Measures,
+    Nic,
+    Process,
+    Reading,
+    Roster,
+    Said,
+    Snapshot,
+    Stats,
+    Table,
+)
+from holdfast.runtime.clock import Clock
+
+# Whom the numbers of a guest are about: itself, its disks, its interfaces.
+
+
+@dataclass(frozen=True)
+class Entities:
+    guest: Entity
+    disks: Mapping[str, Entity]  # by target
+    nics: Mapping[str, Entity]  # by `Nic.key`
+
+
+def entities(facts: Facts, came: str = "") -> Entities:
+    limits = {"balloon_current_kib": float(facts.memory_kib)} if facts.memory_kib else {}
+    about = {"flavor_vcpus": str(facts.vcpus)}
+    guest = Entity(
+        GUEST,
+        facts.uuid,
+        facts.name,
+        facts.project,
+        facts.project_name,
+        facts.flavor,
+        contracts=limits,
+        came=came,
+        about=about,
+    )
+    disks = {disk.target: _disk(facts, disk) for disk in facts.disks}
+    nics = {nic.key: _nic(facts, nic) for nic in facts.nics}
+    return Entities(guest, disks, nics)
+
+
+def _disk(facts: Facts, disk: Disk) -> Entity:
+    about = {"target": disk.target, "path": disk.path, "cinder_volume_id": disk.volume}
+    return _part(DISK, facts, disk.target, disk.contracts, about)
+
+
+def _nic(facts: Facts, nic: Nic) -> Entity:
+    about = {"ifname": nic.ifname, "mac": nic.mac, "port_id": nic.port}
+    return _part(NIC, facts, nic.port or nic.ifname or nic.mac, nic.contracts, about)
+
+
+def _part(
+    kind: str, facts: Facts, name: str, contracts: Mapping[str, float], about: Mapping[str, str]
+) -> Entity:
+    return Entity(
+        kind,
+        f"{facts.uuid}/{name}",
+        f"{facts.name}/{name}",
+        facts.project,
+        facts.project_name,
+        facts.flavor,
+        guest=facts.uuid,
+        contracts=contracts,
+        about={name: text for name, text in about.items() if text},
+    )
+
+
+# Rates of counters: what was read now, beside what was read before. Pure.
+#
+# A counter that stepped back was begun anew: then `reset` is set, and there is no rate, rather
+# than
+# a wrong one. What is not known is named in `missing`.
+#
+#     made = process(now, before, vcpus=4)
+#     made.values["util_ratio"]      # 1.0: all four of them, all the time
+
+
+RESET: Final = "reset"
+#: Linux says itself that these can step back: a little is no new beginning, and no time either.
+_WAVERS: Final = ("cpu_idle_ns", "cpu_iowait_ns")
+_A_LITTLE_NS: Final = 1e9
+NOTHING: Final = frozenset[str]()
+
+HOST_RATES: Final = frozenset({"cpu_util_ratio", "cpu_iowait_ratio", "cpu_steal_ratio"})
+HOST_FIELDS: Final = HOST_RATES | {
+    "cpu_user_ns",
+    "cpu_kernel_ns",
+    "cpu_idle_ns",
+    "cpu_iowait_ns",
+    "cpu_mhz",
+    "load1",
+    "psi_cpu_some_avg10",
+    "psi_mem_some_avg10",
+    "psi_io_some_avg10",
+    "mem_total_bytes",
+    "mem_free_bytes",
+    "mem_cached_bytes",
+    "swap_used_bytes",
+    "fds",
+    "ksm",
+}
+PROCESS_RATES: Final = frozenset({"util_ratio", "steal_ratio"})
+#: Asked of KVM only where somebody wants it: it costs a question to each QEMU.
+HALTPOLL: Final = frozenset({"haltpoll_ok_ns", "haltpoll_fail_ns"})
+RAM_RATES: Final = frozenset({"swap_in_kib_per_s", "swap_out_kib_per_s", "major_fault_per_s"})
+_RAM: Final = {
+    "balloon.current": "balloon_current_kib",
+    "balloon.maximum": "balloon_maximum_kib",
+    "balloon.available": "available_kib",
+    "balloon.unused": "unused_kib",
+    "balloon.usable": "usable_kib",
+    "balloon.disk_caches": "disk_caches_kib",
+    "balloon.swap_in": "swap_in_kib",
+    "balloon.swap_out": "swap_out_kib",
+    "balloon.major_fault": "major_fault",
+    "cpu.haltpoll.success.time": "haltpoll_ok_ns",
+    "cpu.haltpoll.fail.time": "haltpoll_fail_ns",
+}
+RAM: Final = (frozenset(_RAM.values()) | RAM_RATES | {"used_ratio", "last_update_age_s"}) - HALTPOLL
+_COUNTED: Final = (
+    ("swap_in_kib", "swap_in_kib_per_s"),
+    ("swap_out_kib", "swap_out_kib_per_s"),
+    ("major_fault", "major_fault_per_s"),
+)
+DISK_COUNTERS: Final = {
+    "rd.reqs": "rd_reqs",
+    "rd.bytes": "rd_bytes",
+    "rd.times": "rd_times_ns",
+    "wr.reqs": "wr_reqs",
+    "wr.bytes": "wr_bytes",
+    "wr.times": "wr_times_ns",
+    "fl.reqs": "fl_reqs",
+    "fl.times": "fl_times_ns",
+}
+_DISK: Final = DISK_COUNTERS | {
+    "backingIndex": "backing_index",
+    "allocation": "allocation_bytes",
+    "capacity": "capacity_bytes",
+    "physical": "physical_bytes",
+    "threshold": "threshold_bytes",
+    "errors": "errors",
+}
+_DISK_RATED: Final = {
+    "rd_reqs": "rd_iops",
+    "wr_reqs": "wr_iops",
+    "rd_bytes": "rd_bytes_per_s",
+    "wr_bytes": "wr_bytes_per_s",
+}
+_LATENCIES: Final = (
+    ("rd_mean_latency_ns", ("rd",)),
+    ("wr_mean_latency_ns", ("wr",)),
+    ("fl_mean_latency_ns", ("fl",)),
+    ("mean_latency_ns", ("rd", "wr")),
+)
+DISK_RATES: Final = frozenset(
+    {*_DISK_RATED.values(), *(name for name, _ in _LATENCIES), "iops", "bytes_per_s"}
+)
+DISK_FIELDS: Final = frozenset(_DISK.values()) | DISK_RATES | {"fill_ratio"}
+LINK: Final = Link._fields
+LINK_RATES: Final = frozenset({"rx_bps", "tx_bps", "rx_pkts_per_s", "tx_pkts_per_s"})
+OVER: Final = frozenset({"contract_bps", "over_contract_ratio"})
+NIC_FIELDS: Final = frozenset(LINK) | LINK_RATES | OVER
+
+
+class Made(NamedTuple):
+    values: dict[str, float]
+    missing: frozenset[str] = NOTHING
+
+
+def grew(now: float, before: float) -> float | None:
+    """By how much; None if it was begun anew."""
+    return now - before if now >= before else None
+
+
+def host_rates(now: Mapping[str, float], before: Mapping[str, float] | None) -> Made:
+    values = dict(now)
+    if before is not None:
+        values |= _host_rates(now, before)
+    return Made(values, HOST_FIELDS - values.keys())
+
+
+def _host_rates(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    names = [name for name in now if name.startswith("cpu_") and name.endswith("_ns")]
+    grown = {name: _ran(name, now[name], before.get(name, 0)) for name in names}
+    ran = [one for one in grown.values() if one is not None]
+    if len(ran) < len(names):
+        return {RESET: 1.0}
+    total = sum(ran)
+    if not total:
+        return {}
+    idle, waited = grown.get("cpu_idle_ns") or 0, grown.get("cpu_iowait_ns") or 0
+    return {
+        "cpu_util_ratio": 1 - (idle + waited) / total,
+        "cpu_iowait_ratio": waited / total,
+        "cpu_steal_ratio": (grown.get("cpu_steal_ns") or 0) / total,
+    }
+
+
+def _ran(name: str, now: float, before: float) -> float | None:
+    if name in _WAVERS and 0 < before - now < _A_LITTLE_NS:
+        return 0.0
+    return grew(now, before)
+
+
+def process_rates(now: Process, before: Process | None, vcpus: int) -> Made:
+    """A guest's processors; `vcpus` is how many it was promised."""
+    count = len(now.vcpus) or vcpus
+    values: dict[str, float] = {
+        "cpu_time_ns": now.cpu_ns,
+        "cpu_user_ns": now.user_ns,
+        "cpu_system_ns": now.system_ns,
+        "rss_kib": now.rss_kib,
+        "vcpus": count,
+    }
+    for number, time_ns, delay_ns in now.vcpus:
+        time_name, delay_name, _ = vcpu_names(number)
+        values[time_name] = time_ns
+        values[delay_name] = delay_ns
+    elapsed_ns = (now.at - before.at) * 1e9 if before is not None else 0.0
+    if before is None or elapsed_ns <= 0:
+        return Made(values, PROCESS_RATES)
+    ran = grew(now.cpu_ns, before.cpu_ns)
+    if ran is None or now.started != before.started:
+        values[RESET] = 1.0
+        return Made(values, PROCESS_RATES)
+    values["util_ratio"] = ran / elapsed_ns / count
+    return Made(values, _waited(now, before, elapsed_ns, values))
+
+
+def _waited(
+    now: Process, before: Process, elapsed_ns: float, values: dict[str, float]
+) -> frozenset[str]:
+    """Of each of its processors, and all together; what is missing of that."""
+    if not now.vcpus:
+        return frozenset({"steal_ratio"})
+    earlier = before.vcpus
+    if len(earlier) != len(now.vcpus):
+        return frozenset({"steal_ratio"})
+    total = 0.0
+    for one, other in zip(now.vcpus, earlier, strict=True):
+        waited = one.delay_ns - other.delay_ns
+        if one.number != other.number or waited < 0 or one.time_ns < other.time_ns:
+            values[RESET] = 1.0
+            return frozenset({"steal_ratio"})
+        values[vcpu_names(one.number)[2]] = waited / elapsed_ns
+        total += waited
+    values["steal_ratio"] = total / elapsed_ns / len(earlier)
+    return NOTHING
+
+
+def ram_rates(now: Stats | None, before: Stats | None, facts: Facts, wall_s: float) -> Made:
+    """A guest's memory. `wall_s`: seconds since 1970, as its driver counts when it told."""
+    values: dict[str, float] = {}
+    if now is not None:
+        values = {name: v for key, name in _RAM.items() if _is(v := now.values.get(key))}
+        told = now.values.get("balloon.last-update")
+        if _is(told) and told:
+            values["last_update_age_s"] = max(0.0, wall_s - told)
+    values.setdefault("balloon_current_kib", facts.balloon_kib)
+    values.setdefault("balloon_maximum_kib", facts.memory_kib)
+    free = values.get("usable_kib", values.get("unused_kib"))
+    if free is not None and values.get("available_kib"):
+        values["used_ratio"] = 1 - free / values["available_kib"]
+    if now is not None and before is not None and now.at > before.at:
+        for key, name in _COUNTED:
+            step = _step(now, before, f"balloon.{key.removesuffix('_kib')}")
+            if step is not None:
+                values[name] = step / (now.at - before.at)
+    return Made(values, (RAM | HALTPOLL) - values.keys())
+
+
+def _step(now: Stats, before: Stats, key: str) -> float | None:
+    later, earlier = now.values.get(key), before.values.get(key)
+    return grew(later, earlier) if _is(later) and _is(earlier) else None
+
+
+def disks_rates(stats: Stats) -> dict[str, dict[str, float]]:
+    """Counters and sizes of each, by target; only of those that were answered for."""
+    return dict(_disks(stats.values))
+
+
+def _disks(said: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
+    for number in range(int(said.get("block.count", 0))):
+        named, plan = _plan(number)
+        if plan[0][0] not in said:
+            continue  # there may be holes, and who was passed by has names only
+        yield str(said.get(named, number)), {name: said[key] for key, name in plan if key in said}
+
+
+@functools.cache
+def _plan(number: int) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Under which keys the name of a disk is, and its numbers; that of requests first."""
+    head = f"block.{number}."
+    return f"{head}name", tuple((f"{head}{key}", name) for key, name in _DISK.items())
+
+
+@functools.cache
+def vcpu_names(number: int) -> tuple[str, str, str]:
+    return f"vcpu{number}_time_ns", f"vcpu{number}_delay_ns", f"vcpu{number}_steal_ratio"
+
+
+def disk_rates(
+    now: Mapping[str, float], before: Mapping[str, float] | None, elapsed_s: float
+) -> Made:
+    values = dict(now)
+    if now.get("capacity_bytes") and "allocation_bytes" in now:
+        values["fill_ratio"] = now["allocation_bytes"] / now["capacity_bytes"]
+    if before is not None and elapsed_s > 0:
+        grown = _grown(now, before, DISK_COUNTERS.values())
+        if grown is None:
+            values[RESET] = 1.0
+        else:
+            values |= _disk_rates(grown, elapsed_s)
+    return Made(values, DISK_FIELDS - values.keys())
+
+
+def _disk_rates(grown: Mapping[str, float], elapsed_s: float) -> dict[str, float]:
+    """A disk that did nothing was not slow: its latency is 0."""
+    made = {name: grown[key] / elapsed_s for key, name in _DISK_RATED.items() if key in grown}
+    for name, one, other in (
+        ("iops", "rd_iops", "wr_iops"),
+        ("bytes_per_s", "rd_bytes_per_s", "wr_bytes_per_s"),
+    ):
+        if one in made and other in made:
+            made[name] = made[one] + made[other]
+    for name, ways in _LATENCIES:
+        if all(f"{way}_reqs" in grown and f"{way}_times_ns" in grown for way in ways):
+            done = sum(grown[f"{way}_reqs"] for way in ways)
+            took = sum(grown[f"{way}_times_ns"] for way in ways)
+            made[name] = took / done if done else 0.0
+    return made
+
+
+def _grown(
+    now: Mapping[str, float], before: Mapping[str, float], names: Iterable[str]
+) -> dict[str, float] | None:
+    """By how much each, of those that are known; None if any stepped back."""
+    found = {}
+    for name in names:
+        if name in now and name in before:
+            step = grew(now[name], before[name])
+            if step is None:
+                return None
+            found[name] = step
+    return found
+
+
+def nic_rates(
+    now: Link, before: Link | None, elapsed_s: float, *, swapped: bool, contracts: Contracts
+) -> Made:
+    """As the guest sees it: what the host's end of a tap sent, it received."""
+    later = now[4:] + now[:4] if swapped else now
+    values: dict[str, float] = dict(zip(LINK, later, strict=True))
+    limits = [limit for limit in contracts.values() if limit > 0]
+    if limits:
+        values["contract_bps"] = min(limits)
+    if before is not None and elapsed_s > 0:
+        earlier = before[4:] + before[:4] if swapped else before
+        if any(map(operator.lt, later, earlier)):
+            values[RESET] = 1.0
+        else:
+            values["rx_bps"] = (later[0] - earlier[0]) * 8 / elapsed_s
+            values["rx_pkts_per_s"] = (later[1] - earlier[1]) / elapsed_s
+            values["tx_bps"] = (later[4] - earlier[4]) * 8 / elapsed_s
+            values["tx_pkts_per_s"] = (later[5] - earlier[5]) / elapsed_s
+            if limits:
+                values["over_contract_ratio"] = max(
+                    values[name] / limit for name, limit in contracts.items() if limit > 0
+                )
+    return Made(values, NIC_FIELDS - values.keys())
+
+
+def _is(value: float | str | None) -> TypeGuard[float]:
+    return isinstance(value, int | float)
+
+
+#: Why a reading is stale.
+SUSPENDED: Final = "suspended"
+NO_PROCESS: Final = "its process is gone"
+NO_LINK: Final = "its interface is gone"
+NO_ANSWER: Final = "no answer"
+#: What is known of the host once all who are defined on it are known.
+PROMISES: Final = frozenset(
+    {"vms_running", "vcpus_allocated", "vms_defined", "vcpus_promised"}
+    | {"mem_promised_bytes", "disk_promised_bytes"}
+)
+_NONE: Final = frozenset[str]()
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is remembered of a guest from pass to pass."""
+
+    entities: Entities
+    facts: Facts
+    process: Process | None = None
+    cpu: Made = field(default_factory=lambda: Made({}))
+    ram: Made = field(default_factory=lambda: Made({}))
+    stats: Stats | None = None
+    disks: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
+    made_disks: dict[str, Made] = field(default_factory=dict)
+    links: dict[str, tuple[float, Link]] = field(default_factory=dict)
+    made_links: dict[str, Made] = field(default_factory=dict)
+
+
+class Collector:
+    """One thread at a time."""
+
+    def __init__(self, host: str, measures: Measures, clock: Clock) -> None:
+        self._measures = measures
+        self._clock = clock
+        self._entity = Entity(HOST, host, host)
+        self._kept: dict[str, _Kept] = {}
+        self._host: Mapping[str, float] | None = None
+        self._pass = 0
+        self._at: float | None = None
+        self._round = -1
+
+    def snapshot(self) -> Snapshot:
+        roster, said = self._measures.roster(), self._measures.said()
+        look = self._measures.look(roster)
+        now = self._clock.now()
+        wall_s = now.timestamp()
+        gone = self._forget(roster)
+        is_new, self._round = said.round != self._round, said.round
+        guests, disks, nics = [], [], []
+        for uuid, guest in roster.guests.items():
+            kept = self._known(uuid, guest)
+            self._take(kept, guest, look, said, wall_s)
+            why = _suspended(guest)
+            guests.append(_guest(kept, why or _unseen(uuid, look)))
+            disks += _collect_disks(kept, guest, why or said.silent.get(uuid, ""), said, look.at)
+            nics += _nics(kept, guest, look, why)
+            _settle(kept)
+        tables = {HOST: Table(HOST, [self._host_reading(look, roster)])}
+        if roster.whole:
+            tables[GUEST] = Table(GUEST, guests, None if is_new else _of_the_kernel(guests))
+            tables[DISK] = Table(DISK, disks, None if is_new else _NONE)
+            tables[NIC] = Table(NIC, nics)
+        elapsed_s, self._at = look.at - (look.at if self._at is None else self._at), look.at
+        # grows over a restart, too
+        self._pass = max(self._pass + 1, int(wall_s * 1000))
+        return Snapshot(self._entity.id, self._pass, now, look.at, elapsed_s, tables, gone)
+
+    # who is there
+
+    def _known(self, uuid: str, guest: Guest) -> _Kept:
+        kept = self._kept.get(uuid)
+        if kept is None:
+            kept = self._kept[uuid] = _Kept(entities(guest.facts, guest.came), guest.facts)
+        elif kept.facts is not guest.facts:
+            kept.facts = guest.facts
+            _detach(kept)
+            made = entities(guest.facts)
+            if made != kept.entities:  # the same objects stay, as long as nothing changes
+                kept.entities = made
+        return kept
+
+    def _forget(self, roster: Roster) -> dict[str, str]:
+        """Of those that were here in the pass before and are not now, why."""
+        gone: dict[str, str] = {}
+        for uuid in [one for one in self._kept if one not in roster.guests]:
+            why = roster.left.get(uuid, "gone")
+            known = self._kept.pop(uuid).entities
+            for one in (known.guest, *known.disks.values(), *known.nics.values()):
+                gone[one.id] = why
+        return gone
+
+    # what is made of it
+
+    def _take(
+        self, kept: _Kept, guest: Guest, look: HostCounters, said: Said, wall_s: float
+    ) -> None:
+        uuid = guest.facts.uuid
+        process = look.processes.get(uuid)
+        if process is not None:
+            made = process_rates(process, kept.process, guest.facts.vcpus)
+            kept.process = process
+            if guest.state == RUNNING or not kept.cpu.values:
+                kept.cpu = made
+        stats = said.stats.get(uuid)
+        if stats is not None and (kept.stats is None or stats.at > kept.stats.at):
+            kept.ram = ram_rates(stats, kept.stats, guest.facts, wall_s)
+            _take_disks(kept, stats)
+            kept.stats = stats
+        elif stats is None or look.at - stats.at > 2 * said.every_s:
+            kept.ram = ram_rates(None, None, guest.facts, wall_s)
+        for nic in guest.facts.nics:
+            link = look.links.get(nic.ifname)
+            if link is not None:
+                at, before = kept.links.get(nic.key, (look.links_at, None))
+                made = nic_rates(
+                    link,
+                    before,
+                    look.links_at - at,
+                    swapped=nic.swapped,
+                    contracts=nic.contracts,
+                )
+                kept.links[nic.key] = (look.links_at, link)
+                if guest.state == RUNNING or nic.key not in kept.made_links:
+                    kept.made_links[nic.key] = made
+
+    def _host_reading(self, look: HostCounters, roster: Roster) -> Reading:
+        made = host_rates(look.host, self._host)
+        self._host = look.host
+        if not roster.whole:
+            return Reading(self._entity, made.values, made.missing | PROMISES)
+        promises = promised(roster, self._kept_disks(roster))
+        missing = made.missing | promises.missing
+        return Reading(self._entity, made.values | promises.values, missing)
+
+    def _kept_disks(self, roster: Roster) -> dict[str, float]:
+        """How large the disks of those are that have no flavor."""
+        found = {}
+        for uuid, facts in roster.defined.items():
+            kept = self._kept.get(uuid)
+            if facts.disk_bytes is None and kept is not None and kept.disks:
+                found[uuid] = sum(one.get("capacity_bytes", 0) for _, one in kept.disks.values())
+        return found
+
+
+def promised(roster: Roster, disk_bytes: Mapping[str, float]) -> Made:
+    """What the servers that are defined here may use, whether they run or not."""
+    defined, running = roster.defined, roster.guests.values()
+    values: dict[str, float] = {
+        "vms_running": sum(one.state == RUNNING for one in running),
+        "vcpus_allocated": sum(one.facts.vcpus for one in running),
+        "vms_defined": len(defined),
+        "vcpus_promised": sum(one.vcpus for one in defined.values()),
+        "mem_promised_bytes": sum(one.memory_kib for one in defined.values()) * 1024,
+    }
+    disks: list[float | None] = []
+    for uuid, facts in defined.items():
+        nothing = 0.0 if not facts.disks else None
+        known = facts.disk_bytes
+        disks.append(disk_bytes.get(uuid, nothing) if known is None else known)
+    sizes = [one for one in disks if one is not None]
+    if len(sizes) < len(disks):
+        return Made(values, frozenset({"disk_promised_bytes"}))
+    return Made(values | {"disk_promised_bytes": sum(sizes)})
+
+
+def _take_disks(kept: _Kept, stats: Stats) -> None:
+    """Each has a time of its own: a guest may be passed by, and what it said before stays."""
+    for target, now in disks_rates(stats).items():
+        at, before = kept.disks.get(target, (stats.at, None))
+        kept.made_disks[target] = disk_rates(now, before, stats.at - at)
+        kept.disks[target] = (stats.at, now)
+
+
+def _detach(kept: _Kept) -> None:
+    """Forget disks and interfaces that it does not have any more."""
+    disks = {one.target for one in kept.facts.disks}
+    nics = {one.key for one in kept.facts.nics}
+    for known in (kept.disks, kept.made_disks):
+        for target in known.keys() - disks:
+            del known[target]
+    for links in (kept.links, kept.made_links):
+        for key in links.keys() - nics:
+            del links[key]
+
+
+def _suspended(guest: Guest) -> str:
+    if guest.state == RUNNING:
+        return ""
+    return f"{SUSPENDED}: {guest.reason or guest.state}"
+
+
+def _unseen(uuid: str, look: HostCounters) -> str:
+    return "" if uuid in look.processes else NO_PROCESS
+
+
+def _guest(kept: _Kept, stale: str) -> Reading:
+    values = {**kept.ram.values, **kept.cpu.values}
+    return Reading(kept.entities.guest, values, kept.ram.missing | kept.cpu.missing, stale)
+
+
+def _collect_disks(kept: _Kept, guest: Guest, stale: str, said: Said, now: float) -> list[Reading]:
+    found = []
+    for disk in guest.facts.disks:
+        made = kept.made_disks.get(disk.target)
+        entity = kept.entities.disks[disk.target]
+        if made is None:
+            found.append(Reading(entity, {}, DISK_FIELDS, stale or NO_ANSWER))
+            continue
+        is_old = now - kept.disks[disk.target][0] > 2 * said.every_s
+        found.append(
+            Reading(entity, made.values, made.missing, stale or (NO_ANSWER if is_old else ""))
+        )
+    return found
+
+
+def _nics(kept: _Kept, guest: Guest, look: HostCounters, stale: str) -> list[Reading]:
+    found = []
+    for nic in guest.facts.nics:
+        made = kept.made_links.get(nic.key, Made({}, NIC_FIELDS))
+        why = stale or ("" if nic.ifname in look.links else NO_LINK)
+        found.append(Reading(kept.entities.nics[nic.key], made.values, made.missing, why))
+    return found
+
+
+def _settle(kept: _Kept) -> None:
+    """From the second pass on, it is simply here."""
+    if kept.entities.guest.came:
+        kept.entities = replace(kept.entities, guest=replace(kept.entities.guest, came=""))
+
+
+def _of_the_kernel(guests: list[Reading]) -> frozenset[str]:
+    """What was read anew between two rounds."""
+    names = {"rss_kib", "balloon_current_kib", "balloon_maximum_kib"}
+    names |= {"cpu_time_ns", "cpu_user_ns", "cpu_system_ns", "vcpus", *PROCESS_RATES}
+    most = max((int(one.values.get("vcpus", 0)) for one in guests), default=0)
+    for number in range(most):
+        names.update(vcpu_names(number))
+    return frozenset(names)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes that nova-compute asks for, as snapshots: what it tells, and what Linux knows beside that.
+
+    told = Told(host.look, processes, clock)
+    snapshot = told.snapshot(json.loads(line))
+
+Its driver's numbers of the processors count where it has them; memory, load, pressure and what the
+guests' processes do are the kernel's. Nova tells the uuids of all servers it keeps on the host: of
+those that have no QEMU here, stopped ones and those of other hypervisors, the reading is stale and
+empty.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from holdfast.metrics import collector
+from holdfast.ports.metrics import GUEST, HOST, Entity, Process, Reading, Snapshot, Table
+from holdfast.runtime.clock import Clock
+
+NO_PROCESS: Final = "no process"
+_PROCESS: Final = frozenset({"cpu_time_ns", "cpu_user_ns", "cpu_system_ns", "rss_kib"})
+_STEAL: Final = ("cpu_steal_ns", "cpu_steal_ratio")
+
+Processes = Callable[[Collection[str]], Mapping[str, Process]]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What nova-compute tells (`holdfast.nova.compute_monitor`)."""
+
+    host: str
+    at: datetime
+    cpu: Mapping[str, float]
+    promised: Mapping[str, float]
+    guests: tuple[str, ...]
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> "Message":
+        at = datetime.fromtimestamp(said["at"], UTC)
+        return cls(said["host"], at, said["cpu"], said["promised"], tuple(said["guests"]))
+
+
+def of_driver(now: Mapping[str, float], before: Mapping[str, float] | None) -> collector.Made:
+    """A host's rates by the processors' counters of Nova's driver, which knows of no steal: the
+    kernel's would be of other counters than the rest."""
+    made = collector.host_rates(_without(now), _without(before) if before is not None else None)
+    values = {name: value for name, value in made.values.items() if name not in _STEAL}
+    return collector.Made(values, made.missing | {_STEAL[1]})
+
+
+def _without(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if name not in _STEAL}
+
+
+class NovaSnapshots:
+    """One thread."""
+
+    def __init__(
+        self, look: Callable[[], Mapping[str, float]], processes: Processes, clock: Clock
+    ) -> None:
+        self._look = look
+        self._processes = processes
+        self._clock = clock
+        self._host: Mapping[str, float] | None = None
+        self._before: Mapping[str, Process] = {}
+        self._guests: Mapping[str, Entity] = {}
+        self._at: float | None = None
+        self._passes = 0
+
+    def snapshot(self, message: Message) -> Snapshot:
+        now = self._clock.monotonic()
+        elapsed_s = now - self._at if self._at is not None else 0.0
+        self._at, self._passes = now, self._passes + 1
+        host = Table(HOST, [self._of_host(message)])
+        guests = Table(GUEST, self._of_guests(message.guests))
+        return Snapshot(
+            message.host,
+            self._passes,
+            message.at,
+            now,
+            elapsed_s,
+            {HOST: host, GUEST: guests},
+        )
+
+    def _of_host(self, message: Message) -> Reading:
+        values = {**self._look(), **message.cpu}
+        made = (
+            of_driver(values, self._host)
+            if message.cpu
+            else collector.host_rates(values, self._host)
+        )
+        self._host = values
+        found = {**made.values, **message.promised}
+        return Reading(Entity(HOST, message.host, message.host), found, made.missing)
+
+    def _of_guests(self, uuids: tuple[str, ...]) -> list[Reading]:
+        seen = self._processes(uuids)
+        found = []
+        for uuid in uuids:
+            entity = self._guest(uuid, seen.get(uuid))
+            if uuid not in seen:
+                found.append(Reading(entity, {}, _PROCESS | collector.PROCESS_RATES, NO_PROCESS))
+                continue
+            made = collector.process_rates(seen[uuid], self._before.get(uuid), 1)
+            found.append(Reading(entity, made.values, made.missing))
+        self._before = seen
+        self._guests = {one.entity.id: one.entity for one in found}
+        return found
+
+    def _guest(self, uuid: str, process: Process | None) -> Entity:
+        """The same object for as long as nothing changes. Nova tells no more than the uuid."""
+        vcpus = len(process.vcpus) if process is not None else 0
+        about = {"flavor_vcpus": str(vcpus)} if vcpus else {}
+        known = self._guests.get(uuid)
+        return known if known and known.about == about else Entity(GUEST, uuid, uuid, about=about)

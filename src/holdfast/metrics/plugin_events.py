@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What plugins say, and what is said of them, as changes of alarms: they go where those go.
+
+    news = PluginNews("cmp-7")
+    news.off("hot", "5 strikes within 60 s")     # and news.on("hot")
+    news.note(note)                              # for as long as it is so
+    changes = news.take(snapshot)                # once for each pass
+
+A plugin tells in every pass what is so; the first time raises an alarm, and a minute without clears
+it. Of one plugin so many stand at once, and the rest is counted and said in one alarm more.
+
+    told = ToldOfPlugins(note)                   # what was told before a restart
+    told.take(changes), told.over(snapshot)      # of them what is to be told, what is over
+
+The news begin anew with every start; what was told outlives it.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from holdfast.alarms.tracks import CLEARED, FIRING, OK, RAISED, Change, change_from
+from holdfast.ports.metric_plugins import Note
+from holdfast.ports.metrics import GUEST, HOST, Entity, Snapshot
+
+#: So long after it was told last something is over.
+OVER_S: Final = 60.0
+#: Of one plugin.
+MOST_STANDING: Final = 20
+#: Of one plugin in one pass.
+MOST_NOTES: Final = 1_000
+NO_LONGER: Final = "no longer told"
+#: Longer names of rules are nobody's.
+_MOST_RULE: Final = 128
+SWITCHED_OFF: Final = "off"
+STORM: Final = "storm"
+_Key = tuple[str, str, str]  # plugin, about whom, or what of it
+
+
+@dataclass(slots=True)
+class _Standing:
+    note: Note  # with which it began
+    entity: Entity
+    last: float | None  # monotonic, of the pass; None: until it is said to be over
+
+
+class PluginEvents:
+    """Threads may share it; nobody waits."""
+
+    def __init__(self, host: str) -> None:
+        self._host = Entity(HOST, host, host)
+        self._lock = threading.Lock()
+        self._notes: dict[str, dict[_Key, Note]] = {}  # by plugin
+        self._offs: dict[str, str | None] = {}
+        self._standing: dict[_Key, _Standing] = {}
+        self.unheard: Counter[str] = Counter()
+
+    def off(self, plugin: str, why: str) -> None:
+        with self._lock:
+            self._offs[plugin] = f"plugin {plugin} is switched off: {why}"
+
+    def on(self, plugin: str) -> None:
+        """Or removed."""
+        with self._lock:
+            self._offs[plugin] = None
+
+    def note(self, note: Note) -> None:
+        note = replace(note, about=str(note.about))  # plugins write anything
+        key = (note.plugin, note.about, "")
+        with self._lock:
+            mine = self._notes.setdefault(note.plugin, {})
+            if len(mine) < MOST_NOTES or key in mine:
+                mine[key] = note
+            else:
+                self.unheard[note.plugin] += 1
+
+    def take(self, snapshot: Snapshot) -> list[Change]:
+        with self._lock:
+            notes, self._notes = self._notes, {}
+            offs, self._offs = self._offs, {}
+        if not (notes or offs or self._standing):
+            return []
+        changes = []
+        for plugin, why in offs.items():
+            key = (plugin, "", SWITCHED_OFF)
+            if why is None:
+                changes += self._clear(key, snapshot, "enabled or removed")
+            else:
+                sentence = Note(plugin, snapshot.host, "", why, snapshot.at, "warning", None, 0.0)
+                changes += self._raise(key, sentence, self._host, snapshot, None)
+        for mine in notes.values():
+            for key, note in mine.items():
+                changes += self._hear(key, note, snapshot)
+        return changes + self._expire(snapshot)
+
+    def _hear(self, key: _Key, note: Note, snapshot: Snapshot) -> list[Change]:
+        now = snapshot.monotonic
+        if (known := self._standing.get(key)) is not None:
+            known.last = now
+            return []
+        mine = sum(plugin == note.plugin and not what for plugin, _, what in self._standing)
+        if mine >= MOST_STANDING:
+            self.unheard[note.plugin] += 1
+            key = (note.plugin, "", STORM)
+            if key in self._standing:
+                self._standing[key].last = now
+                return []
+            storm = f"plugin {note.plugin} says more than is passed on: {note.sentence}"
+            note = replace(note, about="", sentence=storm)
+        return self._raise(key, note, self._entity(note.about, snapshot), snapshot, now)
+
+    def _entity(self, about: str, snapshot: Snapshot) -> Entity:
+        """The host, if there is no such guest."""
+        table = snapshot.tables.get(GUEST)
+        entities = table.entities if about and table is not None else ()
+        return next((one for one in entities if one.id == about), self._host)
+
+    def _raise(
+        self, key: _Key, note: Note, entity: Entity, snapshot: Snapshot, now: float | None
+    ) -> list[Change]:
+        if key in self._standing:
+            return []
+        known = self._standing[key] = _Standing(note, entity, now)
+        return [_change(key, known, snapshot, RAISED)]
+
+    def _expire(self, snapshot: Snapshot) -> list[Change]:
+        over = [
+            key
+            for key, one in self._standing.items()
+            if one.last is not None and snapshot.monotonic - one.last > OVER_S
+        ]
+        return [change for key in over for change in self._clear(key, snapshot, NO_LONGER)]
+
+    def _clear(self, key: _Key, snapshot: Snapshot, reason: str) -> list[Change]:
+        known = self._standing.pop(key, None)
+        return [] if known is None else [_change(key, known, snapshot, CLEARED, reason)]
+
+
+class PluginAlarms:
+    """One thread. After a restart a plugin that says it again speaks of the same alarm; what none
+    says again within a minute is over."""
+
+    def __init__(self, said: Iterable[Mapping[str, Any]] | None = None) -> None:
+        found = [change_from(one) for one in said or ()]
+        self._standing = {(one.rule, one.entity): one for one in found}
+        self._unheard = set(self._standing)  # since the restart
+        self._until: float | None = None
+
+    def plain(self) -> list[dict[str, Any]]:
+        return [one.plain() for one in self._standing.values()]
+
+    def take(self, changes: Iterable[Change]) -> list[Change]:
+        return [told for one in changes if (told := self._told(one)) is not None]
+
+    def over(self, snapshot: Snapshot) -> list[Change]:
+        """What was told before a restart, and nobody has said again."""
+        if not self._unheard:
+            return []
+        now = snapshot.monotonic
+        self._until = now + OVER_S if self._until is None else self._until
+        if now <= self._until:
+            return []
+        left = [self._standing[key] for key in sorted(self._unheard)]
+        at, why = snapshot.at, NO_LONGER
+        return [
+            replace(one, before=FIRING, state=OK, last_at=at, at=at, reason=why, event=CLEARED)
+            for one in left
+        ]
+
+    def _told(self, change: Change) -> Change | None:
+        key = (change.rule, change.entity)
+        self._unheard.discard(key)
+        if change.event == RAISED:
+            return change if self._standing.setdefault(key, change) is change else None
+        known = self._standing.pop(key, change)
+        return replace(change, first_at=known.first_at)
+
+
+def _change(key: _Key, of: _Standing, now: Snapshot, event: str, reason: str = "") -> Change:
+    """What happens to an alarm of a plugin's."""
+    plugin, about, what = key
+    alien = about if of.entity.kind == HOST else ""  # whoever that is: it is no guest of ours
+    is_raised, note = event == RAISED, of.note
+    return Change(
+        rule="/".join(filter(None, (f"plugin:{plugin}", what, alien)))[:_MOST_RULE],
+        version="",
+        host=now.host,
+        kind=of.entity.kind,
+        entity=of.entity.id,
+        name=of.entity.name,
+        project=of.entity.project,
+        before=OK if is_raised else FIRING,
+        state=FIRING if is_raised else OK,
+        severity=note.severity,
+        value=note.value,
+        threshold=note.threshold,
+        window_s=0.0,
+        first_at=note.at,
+        last_at=note.at if is_raised else now.at,
+        at=now.at,
+        samples=1,
+        summary=note.sentence,
+        reason=reason,
+        event=event,
+    )
+
+
+# What plugins say, for a log: where there is no agent whose alarms it could become.
+
+
+LOG = logging.getLogger(__name__)
+
+#: What a plugin says of somebody in pass after pass is written again after so long.
+AGAIN_S: Final = 600.0
+MOST_REMEMBERED: Final = 1000
+
+
+class PluginLog:
+    """`plugins.Reports`. That one was switched off the runner itself writes."""
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[str, str], float] = {}
+        self._lock = threading.Lock()
+
+    def off(self, plugin: str, why: str) -> None: ...
+
+    def on(self, plugin: str) -> None: ...
+
+    def note(self, note: Note) -> None:
+        key, now = (note.plugin, note.about), time.monotonic()
+        with self._lock:
+            if now - self._said.get(key, -AGAIN_S) < AGAIN_S:
+                return
+            if len(self._said) >= MOST_REMEMBERED:
+                self._said.clear()
+            self._said[key] = now
+        LOG.warning("%s: %s: %s", note.plugin, note.about or note.host, note.sentence)

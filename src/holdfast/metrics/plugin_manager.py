@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which plugins there shall be: the operator's file, followed as it changes, and what is asked on
+the agent's socket (`agent/admin.py`).
+
+The file says what is to be; of what changed in it, that alone is done. What was asked on the socket
+holds until the agent ends, or until the file says something else about the same plugin. A plugin
+that cannot be is said, and tried again when the file changes.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.agent.admin import Handler, only, text
+from holdfast.metrics import plugin_code
+from holdfast.metrics.plugin_code import Wanted
+from holdfast.metrics.plugin_runner import PluginRunner
+from holdfast.model.errors import HoldfastError, InvalidInput
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.documents import Followed
+from holdfast.runtime.threads import PeriodicTask
+
+LOG = logging.getLogger(__name__)
+#: So often the file is looked at.
+FOLLOW_S = 1.0
+
+
+class PluginsFile(Followed[tuple[Wanted, ...]]):
+    """Begins with no plugins and reads the file at the first look: one that is bad must not keep
+    the agent from its other work."""
+
+    def __init__(self, path: str | None) -> None:
+        super().__init__(None, "plugins", tuple, plugin_code.parse)
+        self._path = path
+        if path is not None and not os.path.exists(path):
+            self.problem = f"plugins file {path} is not there yet"
+            LOG.warning("%s: there are none until it is", self.problem)
+
+
+class PluginManager:
+    """A thread that follows the file, and the commands of the socket."""
+
+    def __init__(self, runner: PluginRunner, path: str | None, clock: Clock) -> None:
+        self._runner = runner
+        self._file = PluginsFile(path)
+        self._done: dict[str, Wanted] = {}  # what the file said before
+        self._failed: dict[str, tuple[Wanted, str]] = {}
+        self._rounds = PeriodicTask("plugins", FOLLOW_S, self.follow, clock)
+
+    def start(self) -> None:
+        self._rounds.start()
+        self._rounds.ring()
+
+    def stop(self) -> None:
+        self._rounds.stop()
+
+    # the file
+
+    def follow(self) -> None:
+        if self._file.follow():
+            self._apply({one.name: one for one in self._file.value})
+
+    def _apply(self, wanted: Mapping[str, Wanted]) -> None:
+        before, self._done = self._done, dict(wanted)
+        for name in before.keys() - wanted.keys():
+            self._failed.pop(name, None)
+            if name in self._runner.names:
+                self._attempt(before[name], lambda one: self._runner.remove(one.name))
+        for name, one in wanted.items():
+            if before.get(name) != one or name in self._failed:
+                self._attempt(one, self._settle)
+
+    def _attempt(self, one: Wanted, do: Any) -> None:
+        try:
+            do(one)
+            self._failed.pop(one.name, None)
+        except HoldfastError as error:
+            self._failed[one.name] = (one, error.message)
+            LOG.error("plugin %s: %s; the others go on", one.name, error.message)
+
+    def _settle(self, one: Wanted) -> None:
+        if one.name in self._runner.names:
+            known = self._runner.row(one.name)
+            if known["use"] == one.use and known["state"] == "on":
+                if known["config"] != one.config:
+                    self._runner.configure(one.name, one.config)
+                return
+            self._runner.remove(one.name)
+        self._runner.add(one.name, one.use, one.config)
+
+    # the socket
+
+    def commands(self) -> Mapping[str, Handler]:
+        return {
+            "metrics.plugins.list": self.list_all,
+            "metrics.plugins.add": self.add,
+            "metrics.plugins.configure": self.configure,
+            "metrics.plugins.remove": self.remove,
+            "metrics.plugins.enable": self.enable,
+            "metrics.plugins.reload": self.reload,
+        }
+
+    def list_all(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        only(args)
+        rows = self._runner.rows()
+        there = {row["name"] for row in rows}
+        rows += [
+            {"name": name, "use": one.use, "state": "off", "why": why, "config": one.config}
+            for name, (one, why) in list(self._failed.items())
+            if name not in there
+        ]
+        said = list(self._done)
+        for row in rows:
+            row["source"] = "file" if row["name"] in said else "asked"
+        return {"plugins": rows, "problem": self._file.problem}
+
+    def add(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        only(args, "name", "use", "config")
+        name = _named(args)
+        self._runner.add(name, _named(args, "use"), _config(args))
+        return {"plugin": self._runner.row(name)}
+
+    def configure(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """All of it, or with `merge` only what is said."""
+        only(args, "name", "config", "merge")
+        name, config = _named(args), _config(args)
+        if args.get("merge"):
+            config = {**self._runner.row(name)["config"], **config}
+        self._runner.configure(name, config)
+        return {"plugin": self._runner.row(name)}
+
+    def remove(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        only(args, "name")
+        name = _named(args)
+        self._runner.remove(name)
+        return {"removed": name}
+
+    def enable(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        only(args, "name")
+        name = _named(args)
+        self._runner.enable(name)
+        return {"plugin": self._runner.row(name)}
+
+    def reload(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        only(args, "name", "roll_back")
+        name = _named(args)
+        if args.get("roll_back"):
+            self._runner.roll_back(name)
+        else:
+            self._runner.reload(name)
+        return {"plugin": self._runner.row(name)}
+
+
+def _named(args: Mapping[str, Any], what: str = "name") -> str:
+    found = text(args, what)
+    if not found:
+        raise InvalidInput(f"`{what}` is missing: say which plugin")
+    return found
+
+
+def _config(args: Mapping[str, Any]) -> dict[str, Any]:
+    found = args.get("config", {})
+    if not isinstance(found, dict):
+        raise InvalidInput("`config` is written {…}")
+    return found

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`noisy_neighbour`: guests wait for the host's CPUs; who takes them?
+
+    - {name: noisy, use: noisy_neighbour, config: {steal_ratio: 0.1, for_s: 60}}
+
+A rule on one guest sees that it waits, or that another one is busy, and neither is wrong by itself.
+This looks at all of them together: if guests that want to run had to wait for `steal_ratio` of the
+time, on the mean, for `for_s`, it tells of the host, and of the busiest guest if it takes at least
+`share_ratio` of all the processor time that guests get.
+
+    steal_ratio   0.1     share_ratio   0.3     for_s   60     busy_ratio   0.05 (who wants to run)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.metrics.plugins.log_exceptional import read_numbers
+from holdfast.ports.metric_plugins import Context
+
+USUAL: Final = {"steal_ratio": 0.1, "share_ratio": 0.3, "for_s": 60.0, "busy_ratio": 0.05}
+
+
+@dataclass(frozen=True, slots=True)
+class _Guest:
+    uuid: str
+    name: str
+    cpus: float  # that it used
+    steal: float
+
+
+class NoisyNeighbour:
+    def __init__(self) -> None:
+        self._config = dict(USUAL)
+        self._guests: list[_Guest] = []
+        self._since: float | None = None
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        self._config = read_numbers(config, USUAL)
+
+    def on_host(self, d: Mapping[str, Any], ctx: Context) -> None:
+        """Comes first in a pass: the guests are those of the pass before."""
+        guests, self._guests = self._guests, []
+        wanting = [one for one in guests if one.cpus + one.steal >= self._config["busy_ratio"]]
+        steal = sum(one.steal for one in wanting) / len(wanting) if wanting else 0.0
+        if len(wanting) < 2 or steal <= self._config["steal_ratio"]:
+            self._since = None
+            return
+        if self._since is None:
+            self._since = ctx.monotonic
+        if ctx.monotonic - self._since >= self._config["for_s"]:
+            self._tell(wanting, steal, ctx)
+
+    def on_cpu(self, d: Mapping[str, Any]) -> None:
+        used, steal = d.get("util_ratio"), d.get("steal_ratio")
+        if d["stale"] or used is None or steal is None:
+            return
+        cpus = used * max(1, d["flavor_vcpus"])
+        self._guests.append(_Guest(d["uuid"], d["name"], cpus, steal))
+
+    def _tell(self, wanting: list[_Guest], steal: float, ctx: Context) -> None:
+        limit = self._config["steal_ratio"]
+        ctx.tell(
+            f"{len(wanting)} guests wait for a CPU {steal:.0%} of the time",
+            value=steal,
+            threshold=limit,
+        )
+        most = max(wanting, key=lambda one: one.cpus)
+        used = sum(one.cpus for one in wanting)
+        share = most.cpus / used if used else 0.0
+        if share >= self._config["share_ratio"]:
+            ctx.tell(
+                f"{most.name} takes {share:.0%} of the CPU time for which its neighbours wait",
+                about=most.uuid,
+                value=share,
+                threshold=self._config["share_ratio"],
+            )

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A page for Prometheus at /metrics, made of the last snapshot when somebody asks for it.
+
+    Prometheus("127.0.0.1", 9177, Fields(["*"]), clock).start()
+
+Who asks costs the passes nothing, and gets nothing but what is there: no question reaches the
+hypervisor. A page is made once for each snapshot, however many ask. A snapshot too old to be true
+is not shown: then there is no number, rather than a wrong one.
+"""
+
+import functools
+import gzip
+import http.server
+import logging
+import math
+import re
+import socket
+import socketserver
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from holdfast.metrics.fields import Fields, is_counter
+from holdfast.metrics.sinks.udp import split
+from holdfast.ports.metric_plugins import Transition
+from holdfast.ports.metrics import DISK, HOST, NIC, Entity, Snapshot
+from holdfast.runtime.clock import Clock
+
+# A snapshot in Prometheus' text format. Pure.
+#
+# Units are those that Prometheus wants: seconds, bytes, hertz, and of a counter `_total` at the
+# end.
+# Processors of a guest are told apart by a label. A kind and a set of labels come once, whatever
+# a
+# snapshot holds: one line twice, and Prometheus would take nothing of the page.
+
+
+TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+#: By the end of a name: what it becomes, and by what the number is multiplied.
+_UNITS: Final = (
+    ("_kib_per_s", "_bytes_per_second", 1024.0),
+    ("_per_s", "_per_second", 1.0),
+    ("_bps", "_bytes_per_second", 1 / 8),
+    ("_kib", "_bytes", 1024.0),
+    ("_ns", "_seconds", 1e-9),
+    ("_age_s", "_age_seconds", 1.0),
+    ("_mhz", "_hertz", 1e6),
+    ("_pkts", "_packets", 1.0),
+    ("_errs", "_errors", 1.0),
+    ("_drop", "_drops", 1.0),
+    ("_reqs", "_requests", 1.0),
+)
+_VCPU: Final = re.compile(r"vcpu(\d+)_(\w+)")
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
+
+
+class Family(NamedTuple):
+    name: str
+    kind: str  # counter, gauge
+    help: str
+
+
+@functools.lru_cache(maxsize=4096)
+def family(kind: str, field: str) -> tuple[Family, float, str]:
+    """What a number is called there, by what it is multiplied, and which vCPU it is of."""
+    vcpu, bare = "", field
+    if found := _VCPU.fullmatch(field):
+        vcpu, bare = found[1], f"vcpu_{found[2]}"
+    scale = 1.0
+    for end, becomes, by in _UNITS:
+        if bare.endswith(end):
+            bare, scale = bare.removesuffix(end) + becomes, by
+            break
+    counts = is_counter(field)
+    name = _NOT_IN_NAMES.sub("_", f"holdfast_{kind}_{bare}{'_total' if counts else ''}")
+    said = f"{_said(field, vcpu)} of the {kind}, as docs/metrics.md has it."
+    return Family(name, "counter" if counts else "gauge", said), scale, vcpu
+
+
+def _said(field: str, vcpu: str) -> str:
+    return field.replace(f"vcpu{vcpu}_", "vcpuN_", 1) if vcpu else field
+
+
+def page(snapshot: Snapshot, fields: Fields, more: Iterable[str] = ()) -> str:
+    """The whole text; `more` are families of others, as lines."""
+    families: dict[Family, dict[str, float]] = {}
+    for table in snapshot.tables.values():
+        for reading in table.readings:
+            entity = reading.entity
+            if reading.stale:
+                continue
+            about = _labels(snapshot.host, entity)
+            for field, value in reading.values.items():
+                if not fields.has(entity.kind, field) or not math.isfinite(value):
+                    continue
+                known, scale, vcpu = family(entity.kind, field)
+                labels = f'{about},vcpu="{vcpu}"' if vcpu else about
+                families.setdefault(known, {}).setdefault(labels, value * scale)
+    lines = [line for one, numbers in families.items() for line in lines_of(one, numbers)]
+    return "\n".join([*lines, *more, ""])
+
+
+def lines_of(one: Family, numbers: Mapping[str, float]) -> Iterator[str]:
+    yield f"# HELP {one.name} {_help(one.help)}"
+    yield f"# TYPE {one.name} {one.kind}"
+    for labels, value in numbers.items():
+        braces = f"{{{labels}}}" if labels else ""
+        yield f"{one.name}{braces} {value!r}"
+
+
+def label(text: str) -> str:
+    """As the value of a label; what UTF-8 has no letter for becomes a question mark."""
+    safe = text.encode("utf-8", "replace").decode()
+    return safe.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _help(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+@functools.lru_cache(maxsize=16_384)
+def _of_guest(host: str, kind: str, identity: str, name: str, project: str, flavor: str) -> str:
+    guest, shown, rest = split(identity, name)
+    found = {"host": host, "uuid": guest, "name": shown, "project": project, "flavor": flavor}
+    if kind in (DISK, NIC):
+        found[kind] = rest
+    return ",".join(f'{key}="{label(text)}"' for key, text in found.items())
+
+
+def _labels(host: str, entity: Entity) -> str:
+    if entity.kind == HOST:
+        return f'host="{label(host)}"'
+    return _of_guest(host, entity.kind, entity.id, entity.name, entity.project, entity.flavor)
+
+
+LOG = logging.getLogger(__name__)
+#: So many are answered at once.
+MOST: Final = 4
+#: One that says or reads nothing for so long is cut off.
+PATIENCE_S: Final = 5.0
+AGAIN_S: Final = 5.0
+#: A snapshot is shown for so long.
+OLD_S: Final = 60.0
+#: Rules of which transitions are counted.
+MOST_RULES: Final = 1_000
+_CHANGES: Final = Family(
+    "holdfast_alarm_transitions_total", "counter", "Changes of alarms since the agent began."
+)
+_AGE: Final = Family("holdfast_snapshot_age_seconds", "gauge", "How old these numbers are.")
+
+
+class Prometheus:
+    """What a `Sink` is, for who comes and asks."""
+
+    name = "prometheus"
+
+    def __init__(self, host: str, port: int, fields: Fields, clock: Clock) -> None:
+        self._where = (host, port)
+        self._fields = fields
+        self._clock = clock
+        self._snapshot: Snapshot | None = None
+        self._changes: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+        self._made: tuple[int, str] = (-1, "")
+        self._stop = threading.Event()
+        self._server: _Server | None = None
+        self._complained = False
+        self._thread = threading.Thread(target=self._forever, name="sink-prometheus", daemon=True)
+
+    def offer(self, snapshot: Snapshot, changes: Sequence[Transition]) -> None:
+        self._snapshot = snapshot
+        if changes:
+            counts = Counter(self._changes)  # who makes a page may be reading the other
+            for one in changes:
+                if (one.rule, one.state) in counts or len(counts) < MOST_RULES:
+                    counts[(one.rule, one.state)] += 1
+            self._changes = counts
+
+    def start(self) -> None:
+        """It is there when this returns, or the log says why not."""
+        self._open()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        server = self._server
+        if server is not None and self._thread.is_alive():
+            server.shutdown()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0)
+        if server is not None:
+            server.server_close()
+
+    @property
+    def port(self) -> int:
+        """Where it is, if it was left to the kernel to choose; 0: nowhere yet."""
+        return int(self._server.server_address[1]) if self._server is not None else 0
+
+    def text(self) -> str:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return ""
+        age_s = self._clock.monotonic() - snapshot.monotonic
+        age = "\n".join(lines_of(_AGE, {f'host="{label(snapshot.host)}"': max(0.0, age_s)}))
+        body = self._page(snapshot) if age_s < OLD_S else ""
+        return f"{body}{age}\n"
+
+    def _page(self, snapshot: Snapshot) -> str:
+        with self._lock:
+            if self._made[0] != snapshot.pass_id:
+                numbers = {
+                    f'rule="{label(rule)}",state="{label(state)}"': float(count)
+                    for (rule, state), count in self._changes.items()
+                }
+                more = lines_of(_CHANGES, numbers) if numbers else ()
+                self._made = (snapshot.pass_id, page(snapshot, self._fields, more))
+            return self._made[1]
+
+    # the door
+
+    def _forever(self) -> None:
+        while not self._stop.is_set():
+            if self._server is None and not self._open():
+                self._clock.wait(self._stop, AGAIN_S)
+                continue
+            assert self._server is not None
+            try:
+                self._server.serve_forever(poll_interval=0.25)
+            except Exception:  # the top of the thread: it must come round again
+                LOG.exception("sink prometheus: unforeseen")
+                self._clock.wait(self._stop, AGAIN_S)
+
+    def _open(self) -> bool:
+        try:
+            self._server = _Server(self._where, self)
+        except OSError as error:
+            if not self._complained:
+                why = error.strerror or str(error)
+                LOG.error(
+                    "sink prometheus: %s:%d: %s; it is tried again, or name another address by "
+                    "[metric_sinks] prometheus",
+                    *(*self._where, why),
+                )
+            self._complained = True
+            return False
+        return True
+
+
+class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+    def __init__(self, where: tuple[str, int], sink: Prometheus) -> None:
+        self.sink = sink
+        self._room = threading.BoundedSemaphore(MOST)
+        family, *_, address = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
+        self.address_family = family
+        super().__init__((str(address[0]), int(address[1])), _Handler)
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # the other one asks for names in the network
+        self.server_name, self.server_port = "holdfast", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exception()
+        if isinstance(error, OSError):
+            LOG.debug("sink prometheus: %s went away: %s", client_address, error)
+        else:
+            LOG.error("sink prometheus: unforeseen", exc_info=error)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+    timeout = PATIENCE_S
+    server_version = "holdfast"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404, "what there is, is at /metrics")
+            return
+        body = self.server.sink.text().encode()
+        zipped = "gzip" in self.headers.get("Accept-Encoding", "")
+        if zipped:
+            body = gzip.compress(body, 1)
+        self.send_response(200)
+        self.send_header("Content-Type", TYPE)
+        if zipped:
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        LOG.debug("sink prometheus: %s", format % args)

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A filter for nova-api's pipeline: a server create that asks for a lease gets one.
+
+    [filter:holdfast]
+    paste.filter_factory = holdfast.nova.api_filter:filter_factory
+
+    [composite:openstack_compute_api_v21]
+    keystone = … authtoken keystonecontext holdfast osapi_compute_app_v21
+
+Everything but a server create passes unread. With the hint `lease_params` Holdfast is asked first
+(if it is away: 503, nothing is made), then Nova makes the server with the wish in its metadata,
+then the lease is made. Killed in between, the metadata stays, and Holdfast's sweep of servers
+makes the lease. Plain WSGI: nothing of Nova is imported.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import requests
+from oslo_config import cfg
+
+from holdfast.nova import lease_hint, names, options
+from holdfast.nova.lease_hint import UTC, BadHint, Wish
+from holdfast.nova.options import LeaseOptions
+
+# Holdfast as nova-api asks it: where it is, and whether it takes a lease. One call, no retries.
+#
+# Whoever asks holds up somebody's server create, so both timeouts are short; what gets no answer
+# is
+# made later by Holdfast's own sweep of servers.
+
+
+#: Answers that another try would get again; after all others somebody may look again later.
+LASTING = frozenset((400, 403, 409, 413))
+SERVICE_TYPE = "reservation"
+
+
+class NoEndpoint(Exception):
+    """Nobody says where Holdfast is; the sentence says where to write it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What Holdfast said; status 0: nothing."""
+
+    status: int
+    message: str = ""
+    lease_id: str = ""
+
+    @property
+    def taken(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def refused(self) -> bool:
+        return self.status in LASTING
+
+
+def endpoint(options: LeaseOptions, environ: Mapping[str, Any]) -> str:
+    """Where the reservation API is: as configured, else by the catalog of the request's token."""
+    if options.endpoint:
+        return options.endpoint.rstrip("/")
+    found = _in_catalog(environ.get("HTTP_X_SERVICE_CATALOG") or "[]", options)
+    if len(found) > 1:
+        raise NoEndpoint(
+            f"the catalog has {len(found)} endpoints of type {SERVICE_TYPE}:"
+            " set region_name in [holdfast] of nova.conf"
+        )
+    for url in found:
+        return url.rstrip("/")
+    where = f" in region {options.region}" if options.region else ""
+    raise NoEndpoint(
+        f"the catalog has no endpoint of type {SERVICE_TYPE}{where}:"
+        " register one, or set endpoint in [holdfast] of nova.conf"
+    )
+
+
+def ask(
+    url: str, body: Mapping[str, Any], environ: Mapping[str, Any], options: LeaseOptions
+) -> Answer:
+    """POST a lease in the name of whoever makes the request."""
+    headers = {"Accept": "application/json"}
+    for header, key in (
+        ("X-Auth-Token", "HTTP_X_AUTH_TOKEN"),
+        ("X-OpenStack-Request-ID", "openstack.request_id"),
+    ):
+        if environ.get(key):
+            headers[header] = environ[key]
+    try:
+        said = requests.post(
+            f"{url}/leases",
+            json=body,
+            headers=headers,
+            timeout=options.timeouts,
+            verify=options.cafile or True,
+            allow_redirects=False,
+        )
+    except (requests.RequestException, OSError) as error:  # OSError: a cafile that is not there
+        return Answer(0, f"Holdfast does not answer ({type(error).__name__})")
+    return _answer(said.status_code, said.text)
+
+
+def _answer(status: int, text: str) -> Answer:
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = {}
+    said = said if isinstance(said, dict) else {}
+    if 200 <= status < 300:
+        lease = said.get("lease")
+        return Answer(status, lease_id=str(lease.get("id", "")) if isinstance(lease, dict) else "")
+    message = said.get("error_message") or said.get("message") or f"Holdfast answers {status}"
+    return Answer(status, str(message)[:1000])
+
+
+def _in_catalog(text: str, options: LeaseOptions) -> list[str]:
+    """The endpoint's different addresses; the catalog is in the form that Keystone's filter gives
+    to the services behind it."""
+    found: list[str] = []
+    for service in json.loads(text):
+        if service.get("type") != SERVICE_TYPE:
+            continue
+        for one in service.get("endpoints", ()):
+            url = one.get(f"{options.interface}URL") or one.get("publicURL")
+            fits = not options.region or one.get("region") == options.region
+            if url and fits and url not in found:
+                found.append(url)
+    return found
+
+
+LOG = logging.getLogger(__name__)
+
+#: Tells the client: the id of its lease, or that it is made later.
+HEADER = "Holdfast-Lease"
+LATER = "later"
+#: After a create came in, no lease is asked for any more: the sweep may be at it by then.
+ACT_WITHIN_S = 60.0
+#: After Holdfast gave no answer, creates that did not ask for a lease wait for none so long.
+QUIET_S = 30.0
+RETRY_AFTER_S = 30
+LARGEST_BODY = 1024 * 1024
+_CREATES = frozenset(("servers", "os-volumes_boot"))
+_FAULTS = {
+    400: ("400 Bad Request", "badRequest"),
+    403: ("403 Forbidden", "forbidden"),
+    409: ("409 Conflict", "conflictingRequest"),
+    413: ("413 Request Entity Too Large", "overLimit"),
+    503: ("503 Service Unavailable", "serviceUnavailable"),
+}
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+App = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+def filter_factory(_global: Mapping[str, str], **_local: str) -> Callable[[App], App]:
+    """What paste loads; options are in [holdfast] of nova.conf."""
+    options.register(cfg.CONF)
+    return lambda app: LeaseFilter(app, lambda: options.read_leases(cfg.CONF))
+
+
+class Fault(Exception):
+    """Answer this instead, in Nova's shape."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Create:
+    """A server create that is to have a lease."""
+
+    body: Mapping[str, Any]
+    wish: Wish
+    hinted: bool  #: its user asked for the lease; else the operator's rule does
+    single: bool  #: the answer will name its one server
+
+
+@dataclass
+class Response:
+    """An answer of the application below, held until we know what to say."""
+
+    status: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+    @property
+    def code(self) -> int:
+        return int(self.status.split(" ", 1)[0])
+
+    def server_id(self) -> str:
+        """The id of the server that was made; empty if it says none."""
+        if self.code != 202:
+            return ""
+        server = json.loads(self.body).get("server", {})
+        return str(server.get("id", ""))
+
+
+class LeaseFilter:
+    def __init__(self, app: App, read: Callable[[], LeaseOptions]) -> None:
+        self._app = app
+        self._read = read
+        self._quiet_until = 0.0
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if not _is_create(environ):
+            return self._app(environ, start_response)
+        try:
+            create = self._asked(environ)
+            if create is None:
+                return self._app(environ, start_response)
+            response = self._make(environ, create)
+        except Fault as fault:
+            response = _fault(fault)
+        start_response(response.status, list(response.headers))
+        return [response.body]
+
+    def _asked(self, environ: Environ) -> Create | None:
+        """The create with the lease it is to have; None: it is Nova's alone."""
+        body = _body(environ)
+        server = body.get("server") if body else None
+        if not body or not isinstance(server, dict):
+            return None  # Nova says what is wrong with it
+        if not isinstance(server.get("metadata") or {}, dict):
+            return None
+        chosen, now = self._read(), datetime.now(UTC)
+        hints, name = lease_hint.hinted(body), str(server.get("name") or "")
+        length = chosen.length if chosen.every_server else None
+        if names.LEASE_HINT in hints:
+            try:
+                wish = lease_hint.read(hints[names.LEASE_HINT], name, now, length)
+                lease_hint.check_single(server)
+            except BadHint as bad:
+                raise Fault(400, str(bad)) from bad
+            return Create(body, wish, hinted=True, single=True)
+        if length is None or names.HINT in hints or self._in_slots(environ, server):
+            return None
+        wish = lease_hint.default(name, now, length, chosen.on_end)
+        return Create(body, wish, hinted=False, single=lease_hint.is_single(server))
+
+    def _make(self, environ: Environ, create: Create) -> Response:
+        """Ask, create the server, lease it."""
+        began, before = time.monotonic(), dict(environ)
+        if create.hinted:
+            self._could_be(environ, create.wish)
+        text = json.dumps(lease_hint.passed_on(create.body, create.wish)).encode()
+        _give(environ, text)
+        response = self._call(environ)
+        server_id = response.server_id()
+        if not server_id or not create.single:
+            return response
+        answer = self._lease(before, create, server_id, began)
+        if answer.refused and create.hinted:
+            raise self._undone(before, server_id, answer)
+        if not answer.taken:
+            LOG.warning(
+                "server %s: no lease yet (%s); Holdfast makes it when it looks for servers",
+                server_id,
+                answer.message,
+            )
+        said = (HEADER, answer.lease_id if answer.taken else LATER)
+        return Response(response.status, (*response.headers, said), response.body)
+
+    def _could_be(self, environ: Environ, wish: Wish) -> None:
+        """Fault unless Holdfast is there and would take such a lease: nothing is made then."""
+        chosen = self._read()
+        try:
+            url = endpoint(chosen, environ)
+            trial = {**wish.lease(None), "dry_run": True}
+            answer = ask(url, trial, environ, chosen)
+        except NoEndpoint as unknown:
+            answer = Answer(0, str(unknown))
+        if answer.refused:
+            raise Fault(answer.status, f"No lease, so no server was made: {answer.message}")
+        if not answer.taken:
+            LOG.warning("a create with a lease was turned away: %s", answer.message)
+            raise Fault(
+                503,
+                "The lease service cannot be asked now, so no server was made: try again in"
+                f" {RETRY_AFTER_S} seconds, or leave out the hint {names.LEASE_HINT}.",
+            )
+
+    def _lease(self, environ: Environ, create: Create, server_id: str, began: float) -> Answer:
+        """Ask for the lease of a server that exists now; who did not ask does not wait long."""
+        chosen, now = self._read(), time.monotonic()
+        if now + sum(chosen.timeouts) > began + ACT_WITHIN_S:
+            return Answer(0, "Nova took too long")
+        if not create.hinted and now < self._quiet_until:
+            return Answer(0, "Holdfast did not answer a moment ago")
+        try:
+            url = endpoint(chosen, environ)
+            answer = ask(url, create.wish.lease(server_id), environ, chosen)
+        except NoEndpoint as unknown:
+            answer = Answer(0, str(unknown))
+        self._quiet_until = 0.0 if answer.status else time.monotonic() + QUIET_S
+        return answer
+
+    def _undone(self, environ: Environ, server_id: str, answer: Answer) -> Fault:
+        """Holdfast will not have this lease: the server goes again."""
+        done = self._call(_request(environ, "DELETE", f"/servers/{server_id}"))
+        if done.code in (204, 404):
+            LOG.info("server %s deleted: its lease was refused: %s", server_id, answer.message)
+            return Fault(answer.status, f"No lease, so no server was kept: {answer.message}")
+        LOG.error(
+            "server %s: its lease was refused (%s), and it could not be deleted (%s)",
+            server_id,
+            answer.message,
+            done.status,
+        )
+        return Fault(
+            answer.status,
+            f"No lease: {answer.message}. Server {server_id} could not be deleted: delete it.",
+        )
+
+    def _in_slots(self, environ: Environ, server: Mapping[str, Any]) -> bool:
+        """Whether its flavor is a capacity reservation's: a lease holds it already."""
+        flavor = str(server.get("flavorRef") or "").rstrip("/").rpartition("/")[2]
+        if not flavor:
+            return False
+        path = f"/flavors/{flavor}/os-extra_specs"
+        found = self._call(_request(environ, "GET", path))
+        return found.code == 200 and names.SLOTS_SPEC in json.loads(found.body)["extra_specs"]
+
+    def _call(self, environ: Environ) -> Response:
+        """Ask the application below, and hold what it says."""
+        response = Response()
+
+        def start(status: str, headers: Iterable[tuple[str, str]], _error: Any = None) -> Any:
+            response.status, response.headers = status, tuple(headers)
+            return written.append
+
+        written: list[bytes] = []
+        parts = self._app(environ, start)
+        try:
+            response.body = b"".join([*written, *parts])
+        finally:
+            close = getattr(parts, "close", None)
+            if close is not None:
+                close()
+        return response
+
+
+def _is_create(environ: Mapping[str, Any]) -> bool:
+    """POST …/servers, with or without the project before it."""
+    if environ.get("REQUEST_METHOD") != "POST":
+        return False
+    parts = _parts(environ)
+    return 1 <= len(parts) <= 2 and parts[-1] in _CREATES
+
+
+def _parts(environ: Mapping[str, Any]) -> list[str]:
+    """The path's words; Nova does not mind a slash too many."""
+    return [one for one in environ.get("PATH_INFO", "").split("/") if one]
+
+
+def _body(environ: Environ) -> dict[str, Any] | None:
+    """The JSON object of the request, still there for Nova; None if it is none, or too large."""
+    try:
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+    except ValueError:
+        return None
+    ended = environ.get("wsgi.input_terminated")  # a body in chunks, of which nobody knows the size
+    if not 0 <= length <= LARGEST_BODY or not (length or ended):
+        return None
+    text = environ["wsgi.input"].read(length or LARGEST_BODY + 1)
+    if len(text) > LARGEST_BODY:
+        raise Fault(413, "The body is too large: send it with its Content-Length.")
+    _give(environ, text)
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _give(environ: Environ, text: bytes) -> None:
+    """Make this the request's body."""
+    environ["wsgi.input"] = io.BytesIO(text)
+    environ["CONTENT_LENGTH"] = str(len(text))
+
+
+def _request(environ: Mapping[str, Any], method: str, path: str) -> Environ:
+    """A request of our own, in the name of whoever made this one."""
+    before = _parts(environ)[:-1]  # the project, in older paths
+    kept = {k: v for k, v in environ.items() if not k.startswith(("webob.", "wsgiorg."))}
+    made = {**kept, "REQUEST_METHOD": method, "QUERY_STRING": ""}
+    text = "".join(f"/{one}" for one in before) + path
+    made["PATH_INFO"] = text.encode(errors="replace").decode("latin-1")  # as WSGI has paths
+    _give(made, b"")
+    return made
+
+
+def _fault(fault: Fault) -> Response:
+    status, name = _FAULTS[fault.status]
+    body = json.dumps({name: {"code": fault.status, "message": fault.message}}).encode()
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    if fault.status == 503:
+        headers.append(("Retry-After", str(RETRY_AFTER_S)))
+    return Response(status, tuple(headers), body)

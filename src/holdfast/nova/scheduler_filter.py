@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler filter: keeps reserved hosts for their owners and free pool hosts free.
+
+    [filter_scheduler]
+    available_filters = nova.scheduler.filters.all_filters
+    available_filters = holdfast.nova.scheduler_filter.HoldfastFilter
+    enabled_filters = …,HoldfastFilter
+
+It looks only at what the scheduler holds in memory, the aggregates of each host and the request,
+and leaves the decision to `admission`. Only names that Nova has kept for years are imported.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import nova.conf
+from nova.scheduler import filters, utils
+
+from holdfast.nova import options
+from holdfast.nova.admission import Options, Pool, Request, ask, refusal
+
+LOG = logging.getLogger(__name__)
+CONF = nova.conf.CONF
+options.register(CONF)
+
+
+class HoldfastFilter(filters.BaseHostFilter):  # type: ignore[misc]  # Nova has no annotations
+    """Passes a host if the reservations of its aggregates allow the request."""
+
+    # Aggregates, project and hint are the same for all servers of a request; one that is leased
+    # comes alone.
+    run_filter_once_per_request = True
+
+    # A rebuild stays on its host with a new image: nobody comes, so nobody is asked.
+    RUN_ON_REBUILD = False
+
+    def filter_all(self, filter_obj_list: Iterable[Any], spec_obj: Any) -> list[Any]:
+        """The hosts that pass. The request is read once, not once per host."""
+        hosts = list(filter_obj_list)
+        if utils.request_is_rebuild(spec_obj):
+            return hosts
+        chosen = options.read(CONF)
+        request = _request(spec_obj, chosen)
+        reasons: Counter[str] = Counter()
+        passed = []
+        for host in hosts:
+            why = _why_not(host, request, chosen)
+            if why is None:
+                passed.append(host)
+            else:
+                reasons[why] += 1
+        if not passed and reasons:
+            LOG.info("no host for %s: %s", request, _counted(reasons))
+        return passed
+
+    def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
+        """One host alone; the scheduler comes by filter_all."""
+        chosen = options.read(CONF)
+        return _why_not(host_state, _request(spec_obj, chosen), chosen) is None
+
+
+def _request(spec: Any, chosen: Options) -> Request:
+    """The project is the server's own, also when an administrator moves it."""
+    return ask(
+        project=spec.project_id if "project_id" in spec else None,
+        hints=spec.scheduler_hints if "scheduler_hints" in spec else None,
+        extra_specs=spec.flavor.extra_specs if "extra_specs" in spec.flavor else None,
+        options=chosen,
+        server=spec.instance_uuid if "instance_uuid" in spec else None,
+        size=_size(spec.flavor),
+    )
+
+
+def _size(flavor: Any) -> tuple[int, ...]:
+    """Of the flavor that is asked for: in a resize, the new one."""
+    sizes = ("vcpus", "memory_mb", "root_gb")
+    return tuple(getattr(flavor, one) for one in sizes) if all(s in flavor for s in sizes) else ()
+
+
+def _why_not(host: Any, request: Request, chosen: Options) -> str | None:
+    pools = [Pool(aggregate.name, aggregate.metadata) for aggregate in host.aggregates]
+    why = refusal(request, pools, chosen)
+    if why is not None:
+        LOG.debug("%s not for %s: %s", host.host, request, why)
+    return why
+
+
+def _counted(reasons: Counter[str]) -> str:
+    said = [f"{why} ({count} hosts)" for why, count in reasons.most_common(3)]
+    return "; ".join(said) + ("; …" if len(reasons) > 3 else "")

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rules ask for when an alarm is raised: a host takes no new servers, a server moves away
+while it runs, reservations are repaired before their host fails.
+
+Each is a row of work that is there once for each alarm and deed. Those of one kind are done one
+after the other on a host, in the order in which they were asked for (`model.alarm.action_of`). It
+looks before it acts, so that a manager that was killed is followed by one that goes on; an alarm
+that is over by then is left alone. A pause of recovery everywhere holds them, `dry_run` only says
+what would be done.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from holdfast.alarms.central import ALARM_ACTION, ALARM_SILENCE, FIRING, OVER
+from holdfast.hoststatus.status import DOWN, UP, StatusReport
+from holdfast.jobs.job import Kind, NotYet, Run, Step
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.host import same
+from holdfast.model.operation import Operation
+from holdfast.ports.cloud import Server
+from holdfast.ports.recovery import Alarms
+from holdfast.recovery.context import RecoveryContext
+
+# The end of an alarm's silence: what it kept back of one that still stands is told and done.
+#
+# A row of work for each alarm, due when its silence ends. It compares how the alarm is with what
+# people were told of it (`Alarms.speak_up`), so that it can be done twice, by two, or too early.
+
+
+LOG = logging.getLogger(__name__)
+
+
+class EndOfSilence:
+    name = ALARM_SILENCE
+    stubborn = True
+
+    def __init__(self, desk: RecoveryContext, alarms: Alarms) -> None:
+        self._desk = desk
+        self._alarms = alarms
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("speak", self.speak, kept=False),)
+
+    def speak(self, run: Run) -> str:
+        alarm_id = str(run.operation.payload["alarm"])
+        try:
+            until = self._alarms.show(alarm_id)["silent_until"]
+            now = self._desk.incidents.now()
+            if until is not None and until > now:
+                raise NotYet(
+                    f"it is silent until {until.isoformat()}", (until - now).total_seconds()
+                )
+            said = self._alarms.speak_up(alarm_id)
+        except NotFound:
+            return "the alarm is long over: nothing is told"
+        LOG.info("alarm %s: %s", alarm_id, said)
+        self._desk.ring()
+        return said
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        """Never: it is tried again."""
+
+
+LOOK_S, BUSY_S, PAUSED_S = 2.0, 5.0, 15.0
+GIVE_UP: Final = timedelta(hours=1)
+MIGRATING: Final = "migrating"
+ACTIVE, ERROR = "ACTIVE", "ERROR"
+#: Which source says that a host is about to fail.
+SOURCE: Final = "alarm"
+
+Alarm = Mapping[str, Any]
+
+
+class AlarmAction:
+    name = ALARM_ACTION
+    stubborn = False
+
+    def __init__(self, desk: RecoveryContext, alarms: Alarms) -> None:
+        self._desk = desk
+        self._alarms = alarms
+        self._begin: Mapping[str, Callable[[Run, Alarm], str]] = {
+            "disable_host": self._disable,
+            "migrate_away": self._migrate,
+            "repair_ahead": self._ahead,
+            OVER: self._over,
+        }
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("begin", self.begin), Step("confirm", self.confirm))
+
+    def begin(self, run: Run) -> str:
+        asked = str(run.operation.payload["action"])
+        alarm = self._alarm(run)
+        if alarm is None or (asked != OVER and alarm["state"] != FIRING):
+            return "the alarm is over: nothing is done"
+        if asked not in self._begin:
+            raise Conflict(
+                f"this manager cannot do {asked}: it is older than who wrote that down, update it"
+            )
+        if asked != OVER and (why := self._alarms.paused()):
+            raise NotYet(f"recovery is paused: {why}", PAUSED_S)
+        if self._desk.settings.dry_run:
+            return f"dry run: {asked} for {alarm['subject']} on {alarm['host']} is left undone"
+        said = self._begin[asked](run, alarm)
+        LOG.info("alarm %s of %s: %s", alarm["rule"], alarm["subject"], said)
+        return said
+
+    def confirm(self, run: Run) -> str:
+        """Only a move takes longer than the call that asks for it."""
+        alarm = self._alarm(run)
+        if run.operation.payload["action"] != "migrate_away" or alarm is None:
+            return "done"
+        if self._desk.settings.dry_run:
+            return "dry run"
+        server = self._server(run, alarm)
+        if server is None or not same(server.host or "", alarm["host"]):
+            return f"the server is on {server.host if server else 'no host'} now"
+        if server.task_state == MIGRATING:
+            raise NotYet(f"server {server.id} is on its way", LOOK_S)
+        if alarm["state"] != FIRING:
+            return "the alarm is over, and the server stayed where it is"
+        if server.status not in (ACTIVE, ERROR):
+            return f"server {server.id} is {server.status}: only one that runs is moved"
+        raise Conflict(f"server {server.id} is still on {server.host}: no host took it")
+
+    # deeds
+
+    def _disable(self, run: Run, alarm: Alarm) -> str:
+        services, host = self._desk.hands(run).services, str(alarm["host"])
+        for one in services.list():
+            if same(one.host, host) and not one.enabled:
+                return f"{host} takes no new servers already"
+        services.disable(host, f"alarm {alarm['rule']} ({alarm['id']})")
+        return f"{host} takes no new servers"
+
+    def _migrate(self, run: Run, alarm: Alarm) -> str:
+        """One at a time from a host: a storm of alarms is no reason for a storm of moves. Ours are
+        one subject; those of others are looked for."""
+        server = self._server(run, alarm)
+        if server is None:
+            return "the cloud does not know the server"
+        if not same(server.host or "", alarm["host"]):
+            return f"the server is on {server.host or 'no host'} already"
+        if server.task_state == MIGRATING:
+            return f"server {server.id} is on its way already"
+        if server.status == ERROR:
+            raise Conflict(f"server {server.id} is in {ERROR} on {server.host}: it is not moved")
+        if server.status != ACTIVE:
+            return f"server {server.id} is {server.status}: only one that runs is moved"
+        cloud = self._desk.hands(run)
+        for other in cloud.servers.list(host=alarm["host"]):
+            if other.task_state == MIGRATING:
+                raise NotYet(f"server {other.id} leaves {alarm['host']} first", BUSY_S)
+        self._check_rest(server, alarm)
+        self._alarms.moves(alarm["id"])
+        cloud.moves.live_migrate(server.id)
+        return f"server {server.id} is moved off {alarm['host']} while it runs"
+
+    def _check_rest(self, server: Server, alarm: Alarm) -> None:
+        """A server that is busy wherever it is would go round all hosts, for each has an alarm of
+        its own: Conflict if one has just moved it."""
+        rest = timedelta(seconds=self._desk.settings.migrate_away_rest_s)
+        before = self._alarms.moved(alarm["id"], self._desk.incidents.now() - rest)
+        if rest and before is not None:
+            raise Conflict(
+                f"server {server.id} was moved off {before.host} for alarm {before.rule} at"
+                f" {before.at:%H:%M} UTC, and on {alarm['host']} it is no better: it is"
+                f" not moved again before {before.at + rest:%H:%M} UTC, look at what it does"
+                " ([recovery] migrate_away_rest_s)"
+            )
+
+    def _ahead(self, run: Run, alarm: Alarm) -> str:
+        self._say(alarm, DOWN, f"alarm {alarm['rule']}: it is about to fail")
+        return f"{alarm['host']} is not used any more: its reservations are repaired"
+
+    def _over(self, run: Run, alarm: Alarm) -> str:
+        if other := self._alarms.others_ahead(alarm["id"]):
+            return f"{alarm['host']} stays out of use: alarm {other} of the same rule stands"
+        self._say(alarm, UP, f"alarm {alarm['rule']} is over")
+        return f"{alarm['host']} may be used again, as far as alarms go"
+
+    def _say(self, alarm: Alarm, verdict: str, reason: str) -> None:
+        now = self._desk.incidents.now()
+        source = f"{SOURCE}:{alarm['rule']}"[:64]
+        seen = StatusReport(
+            host=str(alarm["host"]),
+            source=source,
+            verdict=verdict,
+            at=now,
+            reason=reason,
+            decisive=verdict == DOWN,
+        )
+        self._desk.see([seen])
+        self._desk.ring()
+
+    # what they look at
+
+    def _alarm(self, run: Run) -> Alarm | None:
+        try:
+            return self._alarms.show(str(run.operation.payload["alarm"]))
+        except NotFound:
+            return None
+
+    def _server(self, run: Run, alarm: Alarm) -> Server | None:
+        try:
+            return self._desk.hands(run).servers.show(alarm["subject"].removeprefix("server:"))
+        except NotFound:
+            return None
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return operation.due_at + GIVE_UP
+
+    def failed(self, run: Run, why: str) -> None:
+        said = run.operation.payload
+        LOG.error("alarm %s: %s is not done: %s", said["alarm"], said["action"], why)
+
+
+def kinds(desk: RecoveryContext, alarms: Alarms) -> dict[str, Kind]:
+    return {
+        ALARM_ACTION: AlarmAction(desk, alarms),
+        ALARM_SILENCE: EndOfSilence(desk, alarms),
+    }

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the recoveries of hosts, guests and processes share: the guards are asked first, and what
+cannot be ended is closed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from holdfast.jobs.job import NotYet, Run
+from holdfast.model.incident import FAILED, HELD, IGNORED, RUNNING, Incident, Verdict
+from holdfast.model.operation import Operation
+from holdfast.ports.recovery import Change
+from holdfast.recovery import mass_failure
+from holdfast.recovery.context import IncidentWork
+from holdfast.recovery.guards import STILL_DOWN, View, first_denial, judge
+
+#: Operators hear of a contradicted failure after so many seconds.
+TOLD_AFTER_S = 60.0
+#: Who is held is asked again so much later for each host that is down.
+CROWD_S = 0.05
+
+
+class Recovery(IncidentWork):
+    #: How far back earlier recoveries matter.
+    look_back_s = 3600.0
+
+    def guards(self, run: Run) -> str:
+        """Go on, wait (NotYet) or leave it, by what the guards say; it is kept on the incident."""
+        incident = self.incident(run)
+        if incident.status == RUNNING or not incident.is_open:
+            return "asked before"
+        view = self.view(run, incident)
+        verdicts = judge(incident, view)
+        no = first_denial([one for one in verdicts if not one.brief]) or first_denial(verdicts)
+        if no is not None and no.brief and incident.status != HELD:
+            raise NotYet(no.sentence, no.again_s)
+        if no is not None and not no.final:
+            self._hold(run, incident, Change(HELD, no.sentence, verdicts=verdicts), no)
+            down = sum(one.down for one in view.situation.fleet)
+            # Hundreds that wait must not keep manager and cloud busy with asking.
+            raise NotYet(no.sentence, max(no.again_s, down * CROWD_S))
+        if no is not None:
+            status = FAILED if no.guard == "budget" else IGNORED
+            return self.close(run, Change(status, no.sentence, verdicts=verdicts))
+        if self.desk.settings.dry_run:
+            said = f"dry run: {self.would(run)}"
+            return self.close(run, Change(IGNORED, said, {"dry_run": True}, verdicts))
+        return self.begin(run, incident, view, verdicts)
+
+    def _hold(self, run: Run, incident: Incident, change: Change, no: Verdict) -> None:
+        """People are told once, not each time a guard says so again; of a contradiction only when
+        it has lasted for a while, for most end by themselves."""
+        desk, now, told = self.desk, self.desk.incidents.now(), tuple[Operation, ...]()
+        held = replace(incident, status=HELD, sentence=change.sentence or "")
+        since = incident.details.get("held_since") if incident.status == HELD else None
+        held_since = datetime.fromisoformat(since) if since else now
+        details: dict[str, object] = {"held_since": held_since.isoformat()}
+        waits = no.guard == STILL_DOWN and now < held_since + timedelta(seconds=TOLD_AFTER_S)
+        was_told = incident.status == HELD and incident.details.get("held_told", True)
+        if not waits and not was_told:
+            told = tuple(desk.announce("incident.held", held, now))
+        details["held_told"] = bool(was_told or told or not waits)
+        changed = replace(change, details={**change.details, **details})
+        run.memo["incident"] = desk.incidents.change(incident.id, changed, run.claim, told)
+
+    def view(self, run: Run, incident: Incident) -> View:
+        desk = self.desk
+        since = desk.incidents.now() - timedelta(seconds=self.look_back_s)
+        return View(
+            situation=desk.incidents.situation(incident, since),
+            settings=desk.settings,
+            rule=mass_failure.Rule(*desk.mass_failure()),
+        )
+
+    def would(self, run: Run) -> str:
+        """What would be done."""
+        raise NotImplementedError
+
+    def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
+        said = "all guards say yes"
+        change = Change(RUNNING, said, {"started_at": view.now.isoformat()}, verdicts)
+        run.memo["incident"] = self.desk.incidents.change(incident.id, change, run.claim)
+        return said
+
+    def is_over(self, run: Run) -> bool:
+        """Ended by the guards, by an operator or by something larger: nothing is left to do."""
+        return not self.incident(run).is_open
+
+    def close(self, run: Run, change: Change, *then: Operation) -> str:
+        desk, incident = self.desk, self.incident(run)
+        now, status = desk.incidents.now(), change.status or incident.status
+        ends = replace(
+            incident, status=status, sentence=change.sentence or incident.sentence, closed_at=now
+        )
+        told = desk.announce(f"incident.{status}", ends, now)
+        closed = desk.incidents.close(incident.id, change, run.claim, (*then, *told))
+        run.memo["incident"] = closed
+        return closed.sentence
+
+    def failed(self, run: Run, why: str) -> None:
+        if not self.is_over(run):
+            self.close(run, Change(FAILED, f"it could not be ended: {why}"))

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every kind of recovery work has at hand."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from holdfast.hoststatus.status import StatusReport
+from holdfast.jobs.job import Run, Step, guarded
+from holdfast.model.host import same
+from holdfast.model.incident import Incident
+from holdfast.model.operation import Operation
+from holdfast.nova.names import FREEPOOL
+from holdfast.ports.cloud import Cloud, Migration
+from holdfast.ports.fence import Fence
+from holdfast.ports.recovery import Change, Incidents, Limits, ServerMoves, Votes
+from holdfast.runtime.clock import Clock, SystemClock
+
+LOG = logging.getLogger(__name__)
+
+#: Kinds of work.
+INTAKE, RECOVER_HOST, RECOVER_GUEST, RECOVER_PROCESS, MOVE, BACK = (
+    "notification",
+    "recovery_host",
+    "recovery_guest",
+    "recovery_process",
+    "server_move",
+    "host_back",
+)
+#: Our locks of servers are known by how their reason begins.
+LOCK = "Holdfast moves it: incident"
+#: Which source says so, where recovery knows that a host is dead or back.
+SOURCE = "recovery"
+
+
+class Settings(Protocol):
+    """[recovery], read anew each time."""
+
+    dry_run: bool
+    give_up_s: float
+    duplicate_interval_s: float
+    evacuate_all: bool
+    restart_all: bool
+    ha_key: str
+    priority_key: str
+    group_key: str
+    leave_names: Sequence[str]
+    ignore_error_state: bool
+    parallel_moves: int
+    parallel_per_target: int
+    move_timeout_s: float
+    move_give_up_s: float
+    move_pause_s: float
+    migrate_away_rest_s: float
+    stop_timeout_s: float
+    start_timeout_s: float
+    repair_wait_s: float
+    host_votes: int
+    heartbeat_network: str
+    nova_report_interval_s: float
+    report_max_age_s: float
+    guest_budget: int
+    guest_window_s: float
+    guest_restarts_here: int
+    host_budget: int
+    host_window_s: float
+    slow_start_s: float
+    slow_burst: int
+    slower_start_s: float
+    watchdog_s: float
+    fence_escalate_after: int
+    disable_reason: str
+    bring_back: bool
+    bring_back_after_s: float
+    move_back: bool
+    power_on_after: Mapping[str, str]
+    add_spare_to_aggregates: bool
+    steps_before: Mapping[str, str]
+    steps_after: Mapping[str, str]
+    steps_instead: Mapping[str, str]
+
+
+class OwnStep(Protocol):
+    """A step that a site adds by an entry point of `holdfast.recovery_steps`: mail, ticket,
+    billing. Called again after a crash, so it looks before it acts; what it raises is tried
+    again."""
+
+    def __call__(self, incident: Incident, cloud: Cloud) -> str: ...
+
+
+Announce = Callable[[str, Incident, datetime], Sequence[Operation]]
+
+
+@dataclass(frozen=True)
+class RecoveryContext:
+    incidents: Incidents
+    moves: ServerMoves
+    votes: Votes
+    cloud: Cloud
+    fence: Fence
+    settings: Settings
+    new_id: Callable[[], str]
+    see: Callable[[Sequence[StatusReport]], object]
+    clock: Clock = field(default_factory=SystemClock)
+    own_steps: Mapping[str, OwnStep] = field(default_factory=dict)
+    ring: Callable[[], None] = lambda: None
+    announce: Announce = lambda _event, _incident, _now: ()  # the work that tells people of it
+    freepool: str = FREEPOOL
+    repairs: Callable[[], bool] = lambda: True  # whether reservations are repaired here
+    mass_failure: Callable[[], "tuple[int, float, float]"] = lambda: (2, 0.30, 0.55)
+
+    def hands(self, run: Run) -> Cloud:
+        return guarded(self.cloud, run.hold)
+
+    def limits(self) -> Limits:
+        return Limits(self.settings.parallel_moves, self.settings.parallel_per_target)
+
+
+class IncidentWork:
+    """Common to all recoveries: find the incident, write down what is new of it."""
+
+    name = ""
+    stubborn = True
+
+    def __init__(self, desk: RecoveryContext) -> None:
+        self.desk = desk
+
+    def incident(self, run: Run) -> Incident:
+        if "incident" not in run.memo:
+            run.memo["incident"] = self.desk.incidents.incident(run.operation.payload["incident"])
+        found: Incident = run.memo["incident"]
+        return found
+
+    def note(
+        self,
+        run: Run,
+        sentence: str | None = None,
+        told: Sequence[Operation] = (),
+        **details: object,
+    ) -> Incident:
+        """Write down what is new, and with it who is told; nothing if nothing is."""
+        old = self.incident(run)
+        same = sentence in (None, old.sentence)
+        if same and all(old.details.get(name) == value for name, value in details.items()):
+            return old
+        change = Change(sentence=sentence, details=details)
+        run.memo["incident"] = self.desk.incidents.change(old.id, change, run.claim, told)
+        found: Incident = run.memo["incident"]
+        return found
+
+    def own(self) -> Sequence[Step]:
+        """Our steps, without those of the site."""
+        raise NotImplementedError
+
+    def steps(self) -> Sequence[Step]:
+        return with_own(self.own(), self.desk, self.incident)
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return operation.due_at + timedelta(seconds=self.desk.settings.give_up_s)
+
+
+def with_own(
+    steps: Sequence[Step], desk: RecoveryContext, incident: Callable[[Run], Incident]
+) -> Sequence[Step]:
+    """These steps with those that the site wants before, after or instead of them."""
+    settings = desk.settings
+
+    def named(name: str, where: str) -> Step | None:
+        wanted = getattr(settings, where).get(name)
+        if wanted is None:
+            return None
+        if wanted not in desk.own_steps:
+            LOG.error("[recovery] %s: there is no step %r installed; left out", where, wanted)
+            return None
+        act = desk.own_steps[wanted]
+
+        def run(run_: Run) -> str:
+            return str(act(incident(run_), desk.hands(run_)))
+
+        return Step(f"{wanted} {where.removeprefix('steps_')} {name}"[:64], run)
+
+    found: list[Step] = []
+    for step in steps:
+        trio = (
+            named(step.name, "steps_before"),
+            named(step.name, "steps_instead") or step,
+            named(step.name, "steps_after"),
+        )
+        found += [one for one in trio if one is not None]
+    return found
+
+
+# Looks at the cloud that many moves share: sixty servers on their way off one host need one list
+# of its migrations, not sixty.
+
+
+#: How old an answer may be that says that something is still under way: so much, or so many times
+#: what it took to get, for a cloud that is busy is not helped by questions.
+FRESH_S, RESTS = 0.4, 5.0
+FORCED_S = 2.0
+#: How long others may take to ask for us.
+PATIENCE_S = 2.0
+#: Nobody has asked yet.
+NEVER: tuple[float, Any] = (float("-inf"), None)
+#: Evacuations that have not ended.
+UNDER_WAY = ("accepted", "running")
+
+
+class CloudCache:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._answers: dict[str, tuple[float, Any]] = {}
+        self._took: dict[str, float] = {}
+        self._askers: dict[str, threading.Lock] = {}
+
+    def last(self, cloud: Cloud, source: str, server_id: str, after: int) -> Migration | None:
+        """The server's latest evacuation since the one of that number. Only an answer that says
+        that it has not ended, or has succeeded, may be older than the question."""
+        key, came = f"migrations/{source}", self._clock.monotonic()
+
+        def ask() -> Sequence[Migration]:
+            return cloud.moves.migrations(source_host=source)
+
+        def is_enough(asked: float, answer: Sequence[Migration]) -> bool:
+            if asked >= came:
+                return True
+            if asked < came - self._fresh_s(key):
+                return False
+            found = _latest(answer, server_id, after)
+            return found is not None and found.status != "failed"
+
+        return _latest(self._shared(key, is_enough, ask), server_id, after)
+
+    def _fresh_s(self, key: str) -> float:
+        return max(FRESH_S, RESTS * self._took.get(key, 0.0))
+
+    def is_dead(self, cloud: Cloud, host: str) -> bool:
+        """Forced down: that is said only of a host that is known to be off."""
+
+        def ask() -> list[str]:
+            return [one.host for one in cloud.services.list() if one.forced_down]
+
+        since = self._clock.monotonic() - FORCED_S
+        forced = self._shared("forced", lambda at, _: at >= since, ask)
+        return any(same(host, one) for one in forced)
+
+    def _shared(
+        self, key: str, is_enough: Callable[[float, Any], bool], ask: Callable[[], Any]
+    ) -> Any:
+        """The last answer, if it and the time of its question are enough; else a new one. One
+        thread asks for all that came meanwhile; a thread that waits too long for it asks itself."""
+        if is_enough(*(known := self._answers.get(key, NEVER))):
+            return known[1]
+        with self._lock:
+            asker = self._askers.setdefault(key, threading.Lock())
+        alone = not asker.acquire(timeout=PATIENCE_S)
+        try:
+            if is_enough(*(known := self._answers.get(key, NEVER))):
+                return known[1]
+            asked = self._clock.monotonic()
+            answer = ask()
+            self._took[key] = self._clock.monotonic() - asked
+            self._answers[key] = asked, answer
+            return answer
+        finally:
+            if not alone:
+                asker.release()
+
+
+def _latest(found: Sequence[Migration], server_id: str, after: int) -> Migration | None:
+    mine = (one for one in reversed(found) if one.server_id == server_id)
+    return next((one for one in mine if number(one.id) > after), None)
+
+
+def number(text: str) -> int:
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One server leaves a dead host: locked, evacuated, proven by its migration, started if it ran,
+unlocked. One run of the work is one attempt; who fails waits and gets another, elsewhere if there
+is a choice. Every step looks first, so that any manager can go on anywhere.
+"""
+
+import logging
+import threading
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from holdfast.jobs.job import Kind, NotYet, Run, Step
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.host import same
+from holdfast.model.incident import Incident
+from holdfast.model.operation import Operation
+from holdfast.model.segment import AUTO
+from holdfast.ports.cloud import Cloud, Migration, Server
+from holdfast.ports.recovery import ANSWERED, FAILED, IGNORED, ONGOING, SUCCEEDED, ServerMove
+from holdfast.recovery import evacuation_plan, in_place
+from holdfast.recovery.context import LOCK, MOVE, UNDER_WAY, CloudCache, RecoveryContext, number
+from holdfast.recovery.fencing import StillOff
+
+LOG = logging.getLogger(__name__)
+
+#: How often a move that is under way is looked at; the longer it takes, the rarer.
+LOOK_S, LONGEST_LOOK_S = 0.4, 3.0
+LONGEST_PAUSE_S = 60.0
+#: Servers that one manager locks and has evacuated at once: the first ones are on their way while
+#: the others still wait. A thread waits at most so long, then other work has it.
+IN_TURN, TURN_S = 4, 10.0
+_NAMES = uuid.UUID("5b0c8d8e-0d0e-4a53-8c5c-6a3a1b1f9c42")
+
+
+def work_of(move: ServerMove, now: datetime) -> Operation:
+    """The one row of a move: armed again for every attempt."""
+    return Operation(
+        id=str(uuid.uuid5(_NAMES, move.uuid)),
+        kind=MOVE,
+        subject=f"server:{move.server_id}",
+        key=f"move/{move.uuid}",
+        due_at=now,
+        next_try_at=now,
+        payload={"move": move.uuid, "incident": move.incident_id},
+    )
+
+
+class Over(Exception):
+    """Nothing is left to do for this server; the sentence says why."""
+
+    def __init__(self, status: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+
+
+class Move:
+    name = MOVE
+    stubborn = False
+
+    def __init__(self, desk: RecoveryContext) -> None:
+        self._desk = desk
+        self._still_off = StillOff(desk)
+        self._looks = CloudCache(desk.clock)
+        self._turns = threading.BoundedSemaphore(IN_TURN)
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("move", self.run, kept=False),)
+
+    def run(self, run: Run) -> str:
+        """Looks where the server is on its way and does what comes next; NotYet in between."""
+        move = self._desk.moves.move(run.operation.payload["move"])
+        if move.status != ONGOING:
+            return f"it is {move.status}"
+        try:
+            said = self._go_on(run, move)
+        except Over as over:
+            self._unlock(run, move)
+            self._end(run, move, over.status, over.sentence)
+            return over.sentence
+        self._unlock(run, move)
+        self._end(run, move, SUCCEEDED, said)
+        return said
+
+    def _go_on(self, run: Run, move: ServerMove) -> str:
+        cloud = self._desk.hands(run)
+        known = self._incident(run).details.get("last_migration", 0)
+        last = self._looks.last(cloud, move.source_host, move.server_id, known)
+        if last is not None and last.status in UNDER_WAY:
+            self._under_way(run, cloud, move, last)
+        if last is not None and last.status == "done":
+            return self._settle(run, cloud, self._server(run, cloud, move), move, last)
+        if not self._turns.acquire(timeout=TURN_S):
+            raise NotYet(f"{move.server_name}: other servers are evacuated first", LOOK_S)
+        try:
+            return self._leave(run, cloud, move, last)
+        finally:
+            self._turns.release()
+
+    def _leave(self, run: Run, cloud: Cloud, move: ServerMove, last: Migration | None) -> str:
+        """Evacuate a server that no evacuation has taken anywhere; NotYet until it has arrived."""
+        server = self._server(run, cloud, move)
+        if not same(server.host or "", move.source_host):
+            return self._elsewhere(cloud, server, last)
+        if in_place.is_in_place(self._incident(run)):
+            raise Over(IGNORED, self._start_in_place(run, server, move, last))
+        failed = last is not None and last.status == "failed"
+        if last is not None and failed and number(last.id) > move.after_migration >= 0:
+            self._desk.moves.note(move.uuid, run.claim, after_migration=ANSWERED, dest_host=None)
+            raise Conflict(f"the cloud could not move it to {move.dest_host or 'any host'}")
+        self._evacuate(run, cloud, server, move, last)
+        raise NotYet(f"{move.server_name} leaves {move.source_host}", LOOK_S)
+
+    def _server(self, run: Run, cloud: Cloud, move: ServerMove) -> Server:
+        """Read it anew: a user may have deleted it meanwhile."""
+        try:
+            server = cloud.servers.show(move.server_id)
+        except NotFound:
+            raise Over(IGNORED, "it was deleted meanwhile") from None
+        run.memo["server"] = server
+        if server.task_state == "deleting":
+            raise Over(IGNORED, "it is being deleted")
+        return server
+
+    # arrived
+
+    def _settle(
+        self, run: Run, cloud: Cloud, server: Server, move: ServerMove, last: Migration
+    ) -> str:
+        """It is on another host: as it was before, it shall be now."""
+        where = server.host or last.dest_host or "another host"
+        if where != move.dest_host:
+            self._desk.moves.note(move.uuid, run.claim, dest_host=where)
+        if self._looks.is_dead(cloud, where):
+            raise Over(IGNORED, f"it reached {where}, which died too: it leaves from there")
+        self._use_up(run, where)
+        if server.task_state:
+            raise NotYet(f"{move.server_name} is {server.task_state} on {where}", LOOK_S)
+        runs = move.was in evacuation_plan.RAN
+        if runs and server.status == "SHUTOFF":
+            cloud.servers.start(server.id)
+            raise NotYet(f"{move.server_name} starts on {where}", LOOK_S)
+        if runs and server.status != "ACTIVE":
+            raise Conflict(f"it is {server.status} on {where} and does not run")
+        if not runs and server.status == "ACTIVE":
+            cloud.servers.stop(server.id)
+            raise NotYet(f"{move.server_name} is stopped on {where}, as it was", LOOK_S)
+        return f"{'runs' if runs else 'is stopped, as before,'} on {where}"
+
+    def _elsewhere(self, cloud: Cloud, server: Server, last: Migration | None) -> str:
+        """The cloud says it is on another host, and no evacuation of ours proves it."""
+        if server.host is None:
+            raise Over(IGNORED, f"it is {server.status}: on no host")
+        if last is None or last.status == "failed":
+            raise Over(IGNORED, f"somebody moved it to {server.host}")
+        raise Over(IGNORED, f"it reached {server.host}, which died too: it leaves from there")
+
+    def _start_in_place(
+        self, run: Run, server: Server, move: ServerMove, last: Migration | None
+    ) -> str:
+        """The power of its host returned before any evacuation of it took effect."""
+        incident = self._incident(run)
+        if not incident.is_open:
+            raise Over(IGNORED, f"its incident is {incident.status}: {incident.sentence}")
+        if in_place.is_unanswered(move, [last] if last else []):
+            raise NotYet(f"a migration of {move.server_name} may still take effect", LOOK_S)
+        return in_place.start(self._desk, run, server, move, incident)
+
+    # on its way
+
+    def _under_way(self, run: Run, cloud: Cloud, move: ServerMove, last: Migration) -> None:
+        """NotYet, unless the host that it was on its way to is dead: what was begun there never
+        ends."""
+        dest = last.dest_host
+        if dest and dest != move.dest_host:
+            self._desk.moves.note(move.uuid, run.claim, dest_host=dest)
+        if dest and self._looks.is_dead(cloud, dest):
+            server = cloud.servers.show(move.server_id)
+            if server.task_state and same(server.host or "", move.source_host):
+                cloud.servers.reset(server.id)
+            return
+        age = (self._desk.incidents.now() - run.operation.due_at).total_seconds()
+        pause = min(LOOK_S + age * 0.3, LONGEST_LOOK_S)
+        raise NotYet(f"{move.server_name} is on its way to {dest or 'another host'}", pause)
+
+    def _evacuate(
+        self, run: Run, cloud: Cloud, server: Server, move: ServerMove, last: Migration | None
+    ) -> None:
+        desk, incident = self._desk, self._incident(run)
+        if not incident.is_open:
+            raise Over(IGNORED, f"its incident is {incident.status}: {incident.sentence}")
+        if not server.locked:
+            del run.memo["server"]
+            cloud.servers.lock(server.id, f"{LOCK} {incident.id}")
+        seen: Server | None = server
+        if server.status not in evacuation_plan.READY or server.task_state:
+            cloud.servers.reset(server.id)
+            seen = None
+        after = number(last.id) if last else 0
+        # Aimed before, and nothing came of it: a crash, or a call that failed. There again.
+        again = move.dest_host is not None and after == move.after_migration
+        target = (
+            evacuation_plan.Aim(move.dest_host) if again else self._aim(run, cloud, move, incident)
+        )
+        if target.spare:
+            self._open_spare(cloud, incident, target)
+        self._still_off.check(run, incident)  # last of all: what came before may have taken long
+        if not again and not desk.moves.aim(
+            move.uuid, target.host, after, desk.limits(), run.claim
+        ):
+            raise NotYet(f"{target.host or 'the cloud'} takes no more now", LOOK_S)
+        try:
+            as_it_was = move.was in evacuation_plan.RAN
+            cloud.moves.evacuate(server.id, target.host, as_it_was=as_it_was, seen=seen)
+        except Conflict:
+            if not in_place.is_unanswered(move, [last] if last else []):  # nor was one before
+                desk.moves.note(move.uuid, run.claim, after_migration=ANSWERED)
+            raise
+
+    def _aim(
+        self, run: Run, cloud: Cloud, move: ServerMove, incident: Incident
+    ) -> evacuation_plan.Aim:
+        incidents = self._desk.incidents
+        member = incidents.member(incident.host)
+        method = member.segment.recovery_method if member else AUTO
+        if method == AUTO and not move.reservation:
+            return evacuation_plan.Aim()  # without looking at all hosts of a large segment
+        reserved = incidents.hosts_of(move.reservation) if move.reservation else ()
+        up: set[str] = set()
+        if not move.reservation and method != AUTO:
+            up = {one.host for one in cloud.services.list() if one.state == "up"}
+        load = {host: len(self._desk.moves.to(host)) for host in reserved}
+        members = incidents.members(incident.segment) if member else ()
+        used = incident.details.get("spares", ())
+        found = evacuation_plan.aim(move, method, members, reserved, up, load, used)
+        if found.wait:
+            raise Conflict(found.wait)
+        return found
+
+    def _open_spare(self, cloud: Cloud, incident: Incident, target: evacuation_plan.Aim) -> None:
+        """A spare that is used: Nova lets servers onto it."""
+        assert target.host is not None
+        cloud.services.enable(target.host)
+        if not self._desk.settings.add_spare_to_aggregates:
+            return
+        for pool in cloud.pools.list():
+            if evacuation_plan.is_ours(pool, self._desk.freepool):
+                continue  # who is in there is decided by reservations
+            if any(same(incident.host, one) for one in pool.hosts):
+                cloud.pools.add_host(pool.id, target.host)
+
+    # the end
+
+    def _unlock(self, run: Run, move: ServerMove) -> None:
+        """What we locked, and nobody else has."""
+        if move.locked_before:
+            return
+        cloud = self._desk.hands(run)
+        try:
+            server = run.memo.get("server") or cloud.servers.show(move.server_id)
+            if server.locked and server.locked_reason.startswith(LOCK):
+                cloud.servers.unlock(move.server_id)
+        except NotFound:
+            return
+
+    def _end(self, run: Run, move: ServerMove, status: str, said: str) -> None:
+        desk = self._desk
+        desk.moves.end(move.uuid, run.claim, status, said)
+        if desk.moves.begin(desk.limits(), work_of):
+            desk.ring()
+
+    def _use_up(self, run: Run, host: str) -> None:
+        """A spare to which a server has really gone is none any more."""
+        incident, one = self._incident(run), self._desk.incidents.member(host)
+        if one is None or one.segment.uuid != incident.segment:
+            return
+        if one.uuid in incident.details.get("spares", ()):
+            return
+        if one.reserved or one.segment.recovery_method != AUTO:
+            self._desk.incidents.use_spare(incident.id, one.uuid, run.claim)
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return operation.due_at + timedelta(seconds=self._desk.settings.move_timeout_s)
+
+    def failed(self, run: Run, why: str) -> bool:
+        """This attempt: another follows (True), unless it is too late."""
+        desk, settings = self._desk, self._desk.settings
+        move = desk.moves.move(run.operation.payload["move"])
+        if move.status != ONGOING:
+            return False
+        incident = self._incident(run)
+        began = incident.details.get("moving_at") or incident.opened_at.isoformat()
+        until = datetime.fromisoformat(began) + timedelta(seconds=settings.move_give_up_s)
+        late = desk.incidents.now() >= until or not incident.is_open
+        if late:
+            self._restore(run, move)
+        self._unlock(run, move)  # also of what waits: nobody would, were its incident ended
+        if late:
+            self._end(run, move, FAILED, why)
+            return False
+        pause = min(settings.move_pause_s * 2.0 ** min(move.attempts, 16), LONGEST_PAUSE_S)
+        desk.moves.put_back(move.uuid, run.claim, why, pause)
+        return True
+
+    def _restore(self, run: Run, move: ServerMove) -> None:
+        """A server that is given up keeps the status that it had before Holdfast acted."""
+        cloud = self._desk.hands(run)
+        try:
+            migrations = cloud.moves.migrations(source_host=move.source_host)
+            mine = [one for one in migrations if one.server_id == move.server_id]
+            pending = any(one.status in UNDER_WAY for one in mine)
+            if not pending and not in_place.is_unanswered(move, mine):
+                in_place.restore_status(cloud, cloud.servers.show(move.server_id), move)
+        except NotFound:
+            return
+
+    def _incident(self, run: Run) -> Incident:
+        if "incident" not in run.memo:
+            run.memo["incident"] = self._desk.incidents.incident(run.operation.payload["incident"])
+        found: Incident = run.memo["incident"]
+        return found
+
+
+def kinds(desk: RecoveryContext) -> dict[str, Kind]:
+    return {MOVE: Move(desk)}

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told of incidents, and of segments, hosts and reports in the words of the instance HA
+contract: the `ports.herald.Herald`.
+
+    store.database.herald = News(people=("messaging",), programs=("instance-ha",))
+"""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.model.incident import Incident
+from holdfast.model.observation import Observed
+from holdfast.model.operation import Operation
+from holdfast.model.segment import Segment
+from holdfast.ports.publishers import ANNOUNCE, ERROR, REPORT, SEGMENT, SEGMENT_HOST, Event, Fault
+
+#: Who speaks where it is about incidents.
+INCIDENTS = "holdfast.incident"
+#: And about alarms.
+ALARMS = "holdfast.alarm"
+#: And about what agents saw on their hosts.
+OBSERVATIONS = "holdfast.observation"
+#: And who in the contract: of reports that are worked on its engine, of all else its API.
+API, ENGINE, PROCESSED = "masakari-api", "masakari-engine", "process"
+_NAMES = uuid.UUID("6f1f3c0e-5f0c-4c43-9a4e-7a0c4a3e9b11")
+
+
+class IncidentPublisher:
+    """`people` and `programs`: the sinks that hear of incidents, and those that hear the
+    contract's notifications; `boards` show the alarms that stand, and hear of nothing else. Where
+    there are none, nothing is written. `host` is where we run."""
+
+    def __init__(
+        self,
+        people: Sequence[str] = (),
+        programs: Sequence[str] = (),
+        host: str = "localhost",
+        boards: Sequence[str] = (),
+    ) -> None:
+        self._people = people
+        self._programs = programs
+        self._boards = boards
+        self._host = host
+
+    def incident(self, event_type: str, incident: Incident, now: datetime) -> Sequence[Operation]:
+        told = {"payload": _incident(incident), "publisher": INCIDENTS}
+        return _rows(self._people, event_type, incident.id, now, told)
+
+    def alarm(self, event_type: str, told: Mapping[str, Any], now: datetime) -> Sequence[Operation]:
+        said = {"payload": dict(told), "publisher": ALARMS}
+        hearers = self._boards if told.get("silent") else (*self._people, *self._boards)
+        return _rows(hearers, event_type, told["id"], now, said)
+
+    def observation(
+        self, event_type: str, told: Mapping[str, Any], now: datetime
+    ) -> Sequence[Operation]:
+        """Those of one guest or process are told in their order; its name may be a long one."""
+        about = str(uuid.uuid5(_NAMES, told["subject"]))
+        said = {"payload": _observation(told), "publisher": OBSERVATIONS}
+        return _rows(self._people, event_type, about, now, said)
+
+    def contract(self, happening: Event, now: datetime) -> Sequence[Operation]:
+        if not self._programs:
+            return ()
+        who = ENGINE if happening.action == PROCESSED else API
+        told = {
+            "payload": payload(happening),
+            "publisher": f"{who}:{self._host}",
+            "priority": "error" if happening.phase == ERROR else "info",
+        }
+        event_type = f"{happening.noun}.{happening.action}.{happening.phase}"
+        return _rows(self._programs, event_type, happening.values["uuid"], now, told)
+
+
+def _rows(
+    sinks: Sequence[str], event_type: str, about: str, now: datetime, told: Mapping[str, Any]
+) -> tuple[Operation, ...]:
+    """One for each sink; those about the same are told in the order in which they are written."""
+    mark = f"{event_type}/{about}/{now.isoformat()}"
+    message = {
+        "message_id": str(uuid.uuid5(_NAMES, mark)),
+        "event_type": event_type,
+        "at": now.isoformat(),
+        **told,
+    }
+    return tuple(
+        Operation(
+            id=str(uuid.uuid5(_NAMES, f"{mark}/{sink}")),
+            kind=ANNOUNCE,
+            subject=f"announce:{about}:{sink}",
+            key=f"announce/{mark}/{sink}",
+            due_at=now,
+            next_try_at=now,
+            payload={"sink": sink, **message},
+        )
+        for sink in sinks
+    )
+
+
+def payload(happening: Event) -> dict[str, Any]:
+    """A versioned object, as the contract's notifications carry it: with what is known of it."""
+    values, fault = happening.values, happening.fault
+    name, version, fields = _SHAPES[happening.noun]
+    data = {key: show(values[own]) for key, (own, show) in fields.items() if own in values}
+    return _object(name, version, {**data, "fault": None if fault is None else _fault(fault)})
+
+
+def _object(name: str, version: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "masakari_object.name": name,
+        "masakari_object.namespace": "masakari",
+        "masakari_object.version": version,
+        "masakari_object.data": dict(data),
+    }
+
+
+def _fault(fault: Fault) -> dict[str, Any]:
+    """Where in our code it came up is nobody's business."""
+    data = {
+        "module_name": "holdfast",
+        "function_name": "unknown",
+        "exception": fault.name,
+        "exception_message": fault.sentence,
+        "traceback": "",
+    }
+    return _object("ExceptionPayload", "1.0", data)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _stamp(when: datetime | None) -> str | None:
+    if when is None:
+        return None
+    utc = when if when.tzinfo is None else when.astimezone(UTC)
+    return f"{utc:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    data = {
+        **{name: getattr(segment, name) for name in _OF_SEGMENTS},
+        "created_at": _stamp(segment.created_at),
+        "updated_at": _stamp(segment.updated_at),
+        "deleted_at": None,
+        "deleted": False,
+    }
+    return _object("FailoverSegment", "1.1", data)
+
+
+Fields = Mapping[str, tuple[str, Callable[[Any], Any]]]
+_OF_SEGMENTS = (
+    "id",
+    "uuid",
+    "name",
+    "service_type",
+    "description",
+    "recovery_method",
+    "enabled",
+)
+_OF_HOSTS = ("id", "uuid", "name", "type", "reserved", "control_attributes", "on_maintenance")
+
+
+def _as_they_are(*names: str) -> Fields:
+    return {name: (name, _same) for name in names}
+
+
+#: By noun: the object's name and version, and of each field our own name and how it is shown.
+_SHAPES: Mapping[str, tuple[str, str, Fields]] = {
+    SEGMENT: ("SegmentApiPayload", "1.1", _as_they_are(*_OF_SEGMENTS)),
+    SEGMENT_HOST: (
+        "HostApiPayload",
+        "1.0",
+        {**_as_they_are(*_OF_HOSTS), "failover_segment": ("segment", _segment)},
+    ),
+    REPORT: (
+        "NotificationApiPayload",
+        "1.0",
+        {
+            **_as_they_are("id", "type", "status"),
+            "notification_uuid": ("uuid", _same),
+            "generated_time": ("generated_time", _stamp),
+            "source_host_uuid": ("segment_host_uuid", _same),
+            "payload": ("payload", dict),
+        },
+    ),
+}
+
+
+def _observation(row: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("id", "observer", "subject", "kind", "state", "evidence")
+    about = {name: row[name] for name in names}
+    seen = Observed(**about, since=row["since"])
+    return {
+        **about,
+        "host": seen.host,
+        "sentence": seen.sentence,
+        "since": seen.since.isoformat(),
+        "observed_at": row["observed_at"].isoformat(),
+    }
+
+
+def _incident(incident: Incident) -> dict[str, Any]:
+    return {
+        "id": incident.id,
+        "subject": incident.subject,
+        "kind": incident.kind,
+        "cause": incident.cause,
+        "status": incident.status,
+        "sentence": incident.sentence,
+        "host": incident.host,
+        "segment": incident.segment,
+        "opened_at": incident.opened_at.isoformat(),
+        "closed_at": incident.closed_at.isoformat() if incident.closed_at else None,
+    }

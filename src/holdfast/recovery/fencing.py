@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proof that a host is off, before anything of it starts elsewhere.
+
+What counts: our own fence read back as off; an operator's word; a watchdog's time that has passed;
+and, only where a segment says so, a monitor's word. A fence that fails or lies stops the recovery:
+it is asked again with pauses, and people are called.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.jobs.job import MARGIN_S, NotYet, Run
+from holdfast.model.errors import DriverError, NotFound
+from holdfast.model.incident import (
+    DESPITE_POWER_ON,
+    Incident,
+    fence_asked,
+    fence_failed,
+    fence_refused,
+    fenced_at,
+    last_refusal,
+)
+from holdfast.model.segment import SegmentHost
+from holdfast.ports.fence import OFF, ON, UNKNOWN
+from holdfast.recovery import in_place
+from holdfast.recovery.context import IncidentWork, RecoveryContext
+
+LOG = logging.getLogger(__name__)
+
+#: Kinds of evidence. FENCED: Holdfast had the host switched off in this incident. POWER_OFF: its
+#: power reads off and Holdfast did not do it.
+FENCED, SAID, TRUSTED, WATCHDOG, ACCEPTED = "fenced", "said", "trusted", "watchdog", "accepted"
+POWER_OFF = "power_off"
+#: Those that rest on the power as the device reads it.
+READ_OFF = (FENCED, POWER_OFF)
+#: A device that was asked is read again so soon; asked again only so much later.
+LOOK_S, RARELY_S, ASK_AGAIN_S = 0.3, 2.0, 10.0
+
+
+def given(
+    incident: Incident,
+    member: SegmentHost | None,
+    watchdog_s: float,
+    now: datetime,
+    *,
+    can_fence: bool,
+) -> Mapping[str, str] | None:
+    """Evidence that is there without our doing anything. A monitor's word is none where a fence
+    could give better."""
+    details = incident.details
+    if said := details.get("confirmed_off"):
+        though = DESPITE_POWER_ON if said.get("reads_on") else ""
+        sentence = f"{said['author']} says that {incident.host} is off{though}: {said['reason']}"
+        return {"kind": SAID, "sentence": sentence}
+    if details.get("retried_at"):  # what was heard then is old: it may have come back since
+        return None
+    trusts = member is not None and member.segment.trust_host_status
+    if trusts and not can_fence and details.get("payload", {}).get("host_status") == "NORMAL":
+        sentence = f"a monitor says that {incident.host} is off, and its segment trusts monitors"
+        return {"kind": TRUSTED, "sentence": sentence}
+    if watchdog_s and now >= safe_at(incident, watchdog_s):
+        sentence = f"the watchdog of {incident.host} has reset it: {watchdog_s:g} s have passed"
+        return {"kind": WATCHDOG, "sentence": sentence}
+    return None
+
+
+def safe_at(incident: Incident, watchdog_s: float) -> datetime:
+    """When a watchdog is sure to have done its work: counted from when we heard of it, for the
+    clock of who reported is not ours."""
+    return incident.opened_at + timedelta(seconds=watchdog_s)
+
+
+def foreseen(
+    desk: RecoveryContext, incident: Incident, member: SegmentHost | None, now: datetime
+) -> str:
+    """By what it is, or will be, known that the host is off; empty: by nothing."""
+    settings = desk.settings
+    how = desk.fence.how(incident.host)
+    known = given(incident, member, settings.watchdog_s, now, can_fence=how is not None)
+    if known is not None:
+        return known["sentence"]
+    if how is not None:
+        return f"{incident.host} can be fenced by {how}"
+    if settings.watchdog_s and not incident.details.get("retried_at"):
+        return f"the watchdog of {incident.host} resets it within {settings.watchdog_s:g} s"
+    return ""
+
+
+class Fencing:
+    """The step that sees to it that a host is off. `before_cut` is called immediately before the
+    power is cut; it raises NotYet where the host is not known to have failed any more."""
+
+    def __init__(
+        self,
+        desk: RecoveryContext,
+        work: IncidentWork,
+        before_cut: Callable[[Run], None] = lambda _run: None,
+    ) -> None:
+        self._desk = desk
+        self._work = work
+        self._before_cut = before_cut
+
+    def __call__(self, run: Run) -> str:
+        incident = self._work.incident(run)
+        if not incident.is_open:
+            return "over"
+        if told := incident.details.get("evidence"):
+            return str(told["sentence"])
+        if in_place.resume(self._work, run):
+            return f"{incident.host} is back: it is not fenced"
+        desk, now = self._desk, self._desk.incidents.now()
+        member = desk.incidents.member(incident.host)
+        can_fence = desk.fence.how(incident.host) is not None
+        known = given(incident, member, desk.settings.watchdog_s, now, can_fence=can_fence)
+        if known is not None and known["kind"] == SAID and self._is_contradicted(run, incident):
+            known = None
+        evidence = known or self._fenced(run)
+        stamped: dict[str, Any] = {**evidence, "at": now.isoformat()}
+        self._work.note(run, evidence["sentence"], evidence=stamped)
+        return evidence["sentence"]
+
+    def _is_contradicted(self, run: Run, incident: Incident) -> bool:
+        """Whether the fence reads on though an operator says that the host is off: the API may
+        have been unable to read it. An operator who knows that does not say it for nothing."""
+        host, word = incident.host, incident.details["confirmed_off"]
+        if word.get("despite_power_on") or self._desk.fence.how(host) is None:
+            return False
+        try:
+            if self._power(run, host) != ON:
+                return False
+        except (DriverError, NotFound):
+            return False
+        self._work.note(run, f"{word['author']} says that {host} is off, and its fence reads on")
+        return True
+
+    def _fenced(self, run: Run) -> Mapping[str, str]:
+        """NotYet until the device reads off."""
+        incident, desk = self._work.incident(run), self._desk
+        host = incident.host
+        try:
+            if desk.fence.accepts_risk(host):
+                said = f"nobody fences {host}, and that was accepted: it may run twice"
+                LOG.warning("incident %s: %s", incident.id, said)
+                return {"kind": ACCEPTED, "sentence": said}
+            if (power := self._power(run, host)) != OFF:
+                self._ask(run, incident, host, power)
+                if self._power(run, host) != OFF:
+                    raise NotYet(
+                        f"{host} was asked to switch off and is not off yet", self._pause(run)
+                    )
+        except NotFound as none:
+            if desk.settings.watchdog_s and not incident.details.get("retried_at"):
+                raise NotYet(f"waiting for the watchdog of {host}", 1.0) from none
+            raise NotYet(f"nothing can fence {host}: {none.message}", 5.0) from none
+        except DriverError as error:
+            self._failed(run, incident, error.message)
+            raise
+        return _read_off(self._work.incident(run))
+
+    def _ask(self, run: Run, incident: Incident, host: str, power: str) -> None:
+        """Switch it off; again only if it is still not read as off after a while."""
+        now = self._desk.incidents.now()
+        last = incident.details.get("fence_asked_at")
+        asked = int(incident.details.get("fence_asked", 0))
+        if last and now < datetime.fromisoformat(last) + timedelta(seconds=ASK_AGAIN_S):
+            return
+        self._before_cut(run)
+        if asked:
+            self._failed(run, incident, f"{host} was asked {asked} times and reads {power}")
+        requests = fence_asked(self._work.incident(run).details.get("fence_requests"), now)
+        at = now.isoformat()
+        self._work.note(
+            run, None, fence_asked_at=at, fence_asked=asked + 1, fence_requests=requests
+        )
+        run.hold(self._desk.fence.call_timeout_s + MARGIN_S)
+        try:
+            self._desk.fence.off(host)
+        except DriverError as error:
+            self._work.note(run, None, fence_requests=fence_refused(requests, error.message))
+            raise
+
+    def _pause(self, run: Run) -> float:
+        """A device that obeys does so within seconds; one that does not is looked at rarely."""
+        asked = self._work.incident(run).details.get("fence_asked", 0)
+        return LOOK_S if asked <= 1 else RARELY_S
+
+    def _power(self, run: Run, host: str) -> str:
+        run.hold(self._desk.fence.call_timeout_s + MARGIN_S)
+        return self._desk.fence.power(host)
+
+    def _failed(self, run: Run, incident: Incident, why: str) -> None:
+        now, known = self._desk.incidents.now(), self._work.incident(run).details
+        requests = fence_failed(known.get("fence_requests"), now, why)
+        failures = int(incident.details.get("fence_failures", 0)) + 1
+        most = self._desk.settings.fence_escalate_after
+        said = f"fencing {incident.host} failed {failures} times: {why}"
+        if failures >= most:
+            said += "; people are needed: switch it off by hand, then"
+            said += f" holdfast incident confirm-off {incident.id} --reason …"
+            LOG.error("incident %s: %s", incident.id, said)
+        if failures != most:
+            self._work.note(run, said, fence_failures=failures, fence_requests=requests)
+            return
+        told = self._desk.announce("incident.escalated", replace(incident, sentence=said), now)
+        known_now = {"fence_failures": failures, "fence_requests": requests}
+        self._work.note(run, said, told, **known_now, escalated_at=now.isoformat())
+
+
+def _read_off(incident: Incident) -> Mapping[str, str]:
+    """Evidence for a host whose power reads off. It was fenced only if its device took a request of
+    Holdfast to switch it off; after an error nobody knows who did."""
+    host, fenced = incident.host, fenced_at(incident.details)
+    if fenced is None and (answer := last_refusal(incident.details)):
+        said = (
+            f"the power of {host} reads off; asked to switch it off, its fence answered: {answer}"
+        )
+        return {"kind": POWER_OFF, "sentence": said}
+    if fenced is None:
+        said = f"{host} was not fenced: its power reads off already"
+        return {"kind": POWER_OFF, "sentence": said}
+    at, is_now = fenced
+    when = "" if is_now else f" at {at[:19].replace('T', ' ')} UTC, in an earlier attempt"
+    return {"kind": FENCED, "sentence": f"{host} was fenced{when}: its power reads off"}
+
+
+class StillOff:
+    """Whether a host whose power was read as off is off still. It is read before each server leaves
+    the host: one that was switched on again may run its servers."""
+
+    def __init__(self, desk: RecoveryContext, fresh_s: float = 2.0) -> None:
+        self._desk = desk
+        self._fresh = timedelta(seconds=fresh_s)
+        self._read: dict[str, datetime] = {}
+
+    def check(self, run: Run, incident: Incident) -> None:
+        """NotYet if it reads on: it is cut again, or its servers start in place."""
+        if (incident.details.get("evidence") or {}).get("kind") not in READ_OFF:
+            return
+        host, now = incident.host, self._desk.incidents.now()
+        read = self._read.get(host)
+        if read is not None and now - read < self._fresh:
+            return
+        fence = self._desk.fence
+        run.hold(fence.call_timeout_s + MARGIN_S)
+        try:
+            power = fence.power(host)
+        except (DriverError, NotFound) as error:
+            LOG.warning("incident %s: %s", incident.id, error.message)
+            power = UNKNOWN
+        if power != ON:  # it was read as off; that nobody can read it now does not switch it on
+            self._read[host] = now
+            return
+        self._read.pop(host, None)
+        in_place.decide(self._desk, run, incident)

@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ladder before every recovery: each rung says yes, or why not. All are asked, so that people
+see all reasons at once; the first no decides. Values in, values out.
+"""
+
+import logging
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+from holdfast.model.errors import DriverError
+from holdfast.model.host import same
+from holdfast.model.incident import GUEST, HELD, HOST, PROCESS, Incident, Verdict
+from holdfast.model.segment import SegmentHost
+from holdfast.ports.cloud import Cloud, Pool, Server
+from holdfast.ports.recovery import Situation
+from holdfast.recovery import liveness, mass_failure
+from holdfast.recovery.context import Settings
+from holdfast.recovery.liveness import Judgement
+
+# Rungs of the ladder before a recovery that need only what is written down: asked by recovery
+# itself (recovery/guards), and by who wants to know beforehand what it would do. Values in, values
+# out.
+#
+#     ladder.paused(pauses)     # Verdict("paused", False, "recovery is paused by ann: storm", …)
+
+
+class Switch(Protocol):
+    """A pause or a silence that is in force."""
+
+    @property
+    def author(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def expires_at(self) -> datetime | None: ...
+
+
+def paused_verdict(pauses: Sequence[Switch]) -> Verdict:
+    if not pauses:
+        return Verdict("paused", True, "recovery is not paused")
+    return Verdict("paused", False, f"recovery is paused {_by(pauses[0])}", again_s=10.0)
+
+
+def silenced_verdict(silences: Sequence[Switch]) -> Verdict:
+    if not silences:
+        return Verdict("silenced", True, "no silence is about it")
+    return Verdict("silenced", False, f"silenced {_by(silences[0])}", final=True)
+
+
+def _by(switch: Switch) -> str:
+    until = f" until {switch.expires_at:%Y-%m-%d %H:%M} UTC" if switch.expires_at else ""
+    return f"by {switch.author}{until}: {switch.reason}"
+
+
+def segment_verdict(member: SegmentHost) -> Verdict:
+    if not member.segment.enabled:
+        said = f"segment {member.segment.name} is disabled"
+        return Verdict("segment", False, said, final=True)
+    return Verdict("segment", True, f"segment {member.segment.name} is enabled")
+
+
+def maintenance_verdict(host: str, marked: bool) -> Verdict:
+    if marked:
+        return Verdict("maintenance", False, f"{host} is on maintenance", final=True)
+    return Verdict("maintenance", True, f"{host} is not on maintenance")
+
+
+def mass_failure_verdict(
+    found: mass_failure.Verdict | None, domain: str, approved: bool
+) -> Verdict:
+    """Whether it may go on at all; where it may but slowly, recovery counts who went before."""
+    if found is None or found.what == mass_failure.GO:
+        return Verdict("mass_failure", True, found.sentence if found else "few hosts are down")
+    if approved:
+        return Verdict("mass_failure", True, f"{found.sentence}; approved by an operator")
+    if found.what in (mass_failure.HOLD, mass_failure.STOP):
+        where = f" --domain {shlex.quote(domain)}" if domain else ""
+        said = f"{found.sentence}; if it is so: holdfast incident approve{where} --reason …"
+        return Verdict("mass_failure", False, said, again_s=10.0)
+    return Verdict("mass_failure", True, f"{found.sentence}: one host after the other")
+
+
+def first_denial(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """The first no: it decides."""
+    return next((one for one in verdicts if not one.passed), None)
+
+
+# Whether a server is to be kept running, as its metadata say (`[recovery] ha_key`).
+#
+# The server's own metadata count first, then the properties of its image, the extra specs of its
+# flavor, and the metadata of the aggregates its host is in. A level that says nothing, or neither
+# yes
+# nor no, leaves it to the next one; where no level says anything, the option that asks decides.
+
+
+LOG = logging.getLogger(__name__)
+YES: Final = frozenset({"true", "yes", "on", "1", "t", "y"})
+NO: Final = frozenset({"false", "no", "off", "0", "f", "n"})
+
+
+@dataclass(frozen=True)
+class HaSetting:
+    """`enabled` is None where nothing says so; `source` names the level that does."""
+
+    enabled: bool | None = None
+    source: str = ""
+
+    def sentence(self, key: str) -> str:
+        return f"{key} is {self.enabled} on its {self.source}"
+
+
+@dataclass(frozen=True)
+class HaSettings:
+    """What images and aggregates say; the server brings its own metadata and its flavor's."""
+
+    key: str
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # properties by image id
+    pools: Sequence[Pool] = ()
+
+    def of(self, server: Server) -> HaSetting:
+        for source, metadata in self._levels(server):
+            enabled = _read(metadata, self.key)
+            if enabled is not None:
+                return HaSetting(enabled, source)
+        return HaSetting()
+
+    def _levels(self, server: Server) -> Iterator[tuple[str, Mapping[str, str]]]:
+        yield "metadata", server.metadata
+        yield "image", self.images.get(server.image_id, {})
+        yield "flavor", server.extra_specs
+        # of aggregates that contradict each other, the one that keeps it running counts
+        ours = [one for one in self.pools if any(same(server.host or "", h) for h in one.hosts)]
+        for pool in sorted(ours, key=lambda one: _read(one.metadata, self.key) is not True):
+            yield f"aggregate {pool.name}", pool.metadata
+
+
+def read(
+    cloud: Cloud, servers: Iterable[Server], key: str, pools: Sequence[Pool] | None = None
+) -> HaSettings:
+    """Read the images and aggregates of those servers that do not decide it themselves. An image
+    that cannot be read says nothing: a server is not left dead because Glance is away."""
+    undecided = [one for one in servers if _read(one.metadata, key) is None]
+    images: Mapping[str, Mapping[str, str]] = {}
+    if ids := {one.image_id for one in undecided if one.image_id}:
+        try:
+            images = cloud.servers.image_properties(sorted(ids))
+        except DriverError as error:
+            LOG.warning("%s of %d images cannot be read: %s", key, len(ids), error)
+    found = HaSettings(key, images)
+    if all(found.of(one).enabled is not None for one in undecided):
+        return found
+    return HaSettings(key, images, cloud.pools.list() if pools is None else pools)
+
+
+def _read(metadata: Mapping[str, str], key: str) -> bool | None:
+    said = next((value for name, value in metadata.items() if name.lower() == key.lower()), "")
+    word = str(said).strip().lower()
+    return word in YES if word in YES | NO else None
+
+
+#: Of what runs again before anything was done.
+LEAVE_IT = "nobody needs to do anything"
+#: The guard that asks whether what failed shows signs of life.
+STILL_DOWN = "still_down"
+#: How often the sources are asked about a host that is in doubt, in seconds: what Nova says counts
+#: from when it was read.
+ASK_AGAIN_S = 2.0
+#: How long the extent of an outage is waited for: at most, and after the last report of its domain.
+SETTLING_S, SETTLING_ALONE_S = 15.0, 1.0
+
+
+@dataclass(frozen=True)
+class View:
+    """What the guards look at."""
+
+    situation: Situation
+    settings: Settings
+    rule: mass_failure.Rule
+    services: int = 1  # how many the cloud knows, and how many of them look up
+    services_up: int = 1
+    targets: int = 1  # other hosts that could take servers
+    evidence: str = ""  # by what the host is, or will be, known to be off; empty: by nothing
+    server: Server | None = None  # the guest
+    gone: bool = False  # the guest exists no more
+    ha_settings: HaSettings | None = None  # whether the guest is to be kept running
+    well: str = ""  # who sees the guest run again
+    liveness: Judgement | None = None  # of a host or a process: what its reports amount to
+
+    @property
+    def now(self) -> datetime:
+        return self.situation.now
+
+
+Guard = Callable[[Incident, View], Verdict]
+
+
+def judge(incident: Incident, view: View) -> Sequence[Verdict]:
+    rebooted = view.liveness is not None and view.liveness.state == liveness.REBOOTED
+    return [guard(incident, view) for guard in (IN_PLACE if rebooted else LADDERS[incident.kind])]
+
+
+def still_down(incident: Incident, view: View) -> Verdict:
+    """A host that shows signs of life is left alone until they end or every report is withdrawn."""
+    found = view.liveness
+    if found is None or found.state in (liveness.STANDS, liveness.REBOOTED):
+        said = found.sentence if found is not None else "nobody says that it is well again"
+        return Verdict(STILL_DOWN, True, said)
+    if found.state == liveness.WITHDRAWN:
+        said = f"{incident.host} is well again before anything was done: {found.sentence}"
+        return Verdict(STILL_DOWN, False, said, final=True)
+    said = f"{incident.host}: {found.sentence}"
+    waits = found.state == liveness.WAITS
+    again_s = min(found.again_s or ASK_AGAIN_S, ASK_AGAIN_S)
+    return Verdict(STILL_DOWN, False, said, again_s=again_s, brief=waits)
+
+
+def settling(incident: Incident, view: View) -> Verdict:
+    """The first host of a rack outage waits until the extent of the outage is known."""
+    situation = view.situation
+    if situation.domain_alive or not situation.domain_opened:
+        said = "every other host of its failure domain has shown life since"
+        return Verdict("settling", True, said)
+    first, last = situation.domain_opened[0], situation.domain_opened[-1]
+    known_at = min(
+        first + timedelta(seconds=SETTLING_S), last + timedelta(seconds=SETTLING_ALONE_S)
+    )
+    wait_s = (known_at - view.now).total_seconds()
+    count = len(situation.domain_opened)
+    if wait_s > 0:
+        said = f"{count} hosts of its failure domain were reported: more may follow"
+        return Verdict("settling", False, said, again_s=wait_s, brief=True)
+    return Verdict("settling", True, f"{count} hosts of its failure domain were reported")
+
+
+def runs_again(incident: Incident, view: View) -> Verdict:
+    """What was started by hand while nothing was done about it must not be stopped."""
+    if view.well:
+        return Verdict(STILL_DOWN, False, f"{view.well}: {LEAVE_IT}", final=True)
+    return Verdict(STILL_DOWN, True, "nobody says that it runs again")
+
+
+def paused(incident: Incident, view: View) -> Verdict:
+    return paused_verdict(view.situation.pauses)
+
+
+def silenced(incident: Incident, view: View) -> Verdict:
+    return silenced_verdict(view.situation.silences)
+
+
+def segment(incident: Incident, view: View) -> Verdict:
+    member = view.situation.member
+    if member is None:
+        said = f"{incident.host} is in no segment any more"
+        return Verdict("segment", False, said, final=True)
+    return segment_verdict(member)
+
+
+def maintenance(incident: Incident, view: View) -> Verdict:
+    member = view.situation.member
+    if member is not None and member.on_maintenance:
+        ours = bool(incident.details.get("told_at")) or incident.kind == PROCESS
+        if ours and incident.details.get("retried_at"):
+            said = f"{incident.host} is on maintenance since it failed, and it is tried again"
+            return Verdict("maintenance", True, said)
+        if incident.kind == HOST and view.situation.lost_compute:
+            said = f"{incident.host} is on maintenance only because its nova-compute died"
+            return Verdict("maintenance", True, said)
+        if incident.kind == GUEST and view.situation.lost_compute:
+            said = f"{incident.host} cannot start it before its nova-compute is back"
+            return Verdict("maintenance", False, said, again_s=10.0)
+        return maintenance_verdict(incident.host, marked=True)
+    return maintenance_verdict(incident.host, marked=False)
+
+
+def inhibited(incident: Incident, view: View) -> Verdict:
+    larger = view.situation.larger
+    if larger is None:
+        return Verdict("inhibited", True, "nothing larger explains it")
+    said = f"incident {larger.id} explains it: {larger.cause}"
+    return Verdict("inhibited", False, said, final=True)
+
+
+def observer(incident: Incident, view: View) -> Verdict:
+    """If every host looks dead, it is more likely that the cloud cannot see."""
+    if view.services >= 2 and view.services_up == 0:
+        said = f"the cloud sees none of its {view.services} hosts: can it see at all?"
+        return Verdict("observer", False, said)
+    return Verdict("observer", True, f"{view.services_up} of {view.services} hosts are seen up")
+
+
+def mass(incident: Incident, view: View) -> Verdict:
+    situation = view.situation
+    found = mass_failure.judge(situation.fleet, view.rule).get(situation.domain)
+    slow = (mass_failure.SLOW, mass_failure.SLOWER)
+    if found is not None and found.what in slow and not situation.approved:
+        return _slowly(found, view)
+    return mass_failure_verdict(found, situation.domain, situation.approved)
+
+
+def _slowly(found: mass_failure.Verdict, view: View) -> Verdict:
+    situation, settings = view.situation, view.settings
+    slow = found.what == mass_failure.SLOW
+    every = settings.slow_start_s if slow else settings.slower_start_s
+    burst = settings.slow_burst if slow else 1
+    wait = bucket(situation.starts, situation.now, every, burst)
+    if wait <= 0:
+        return Verdict("mass_failure", True, f"{found.sentence}: one at a time, its turn has come")
+    said = f"{found.sentence}: one host per {every:g} s"
+    return Verdict("mass_failure", False, said, again_s=wait)
+
+
+def bucket(starts: Sequence[datetime], now: datetime, every_s: float, burst: int) -> float:
+    """Seconds until the next may begin: `burst` at once, then one per `every_s`."""
+    if every_s <= 0:
+        return 0.0
+    tokens, last = float(burst), None
+    for start in sorted(starts):
+        if last is not None:
+            tokens = min(float(burst), tokens + (start - last).total_seconds() / every_s)
+        tokens, last = max(0.0, tokens - 1), start
+    if last is not None:
+        tokens = min(float(burst), tokens + (now - last).total_seconds() / every_s)
+    return 0.0 if tokens >= 1 - 1e-9 else (1 - tokens) * every_s
+
+
+def budget(incident: Incident, view: View) -> Verdict:
+    """Recoveries are counted, refusals are not. A guest's budget refills by one recovery per
+    window / budget."""
+    settings, now = view.settings, view.now
+    guest = incident.kind == GUEST
+    most = settings.guest_budget if guest else settings.host_budget
+    window = settings.guest_window_s if guest else settings.host_window_s
+    since = now - timedelta(seconds=window)
+    times = sum(when > since for when in view.situation.before)
+    what = f"server {incident.server_id}" if guest else incident.host
+    said = f"{what} was recovered {times} times within {window:g} s"
+    wait_s = bucket(view.situation.before, now, window / most, most) if guest and most else 0.0
+    if wait_s > 0 or (times >= most and not (guest and most)):
+        said += f", {most} are allowed: it keeps dying, somebody has to look"
+        if wait_s > 0:
+            said += f"; one more recovery is allowed in {wait_s:.0f} s"
+        return Verdict("budget", False, said, final=True)
+    return Verdict("budget", True, said)
+
+
+def capacity(incident: Incident, view: View) -> Verdict:
+    if view.targets == 0:
+        return Verdict("capacity", False, "no other host is up and enabled")
+    return Verdict("capacity", True, f"{view.targets} other hosts could take servers")
+
+
+def evidence(incident: Incident, view: View) -> Verdict:
+    if view.evidence:
+        return Verdict("evidence", True, view.evidence)
+    said = (
+        f"nothing proves that {incident.host} is off: configure a fence for it, or, if you know it:"
+        f" holdfast incident confirm-off {incident.id} --reason …"
+    )
+    return Verdict("evidence", False, said)
+
+
+def wanted(incident: Incident, view: View) -> Verdict:
+    """Whether the guest is one that is to be restarted."""
+    server, settings = view.server, view.settings
+    if view.gone or server is None:
+        return Verdict("wanted", False, "the server does not exist any more", final=True)
+    moved = bool(server.host) and not same(server.host or "", incident.host)
+    if moved and (incident.status == HELD or server.status == "ACTIVE"):
+        said = f"the server is on {server.host} by now"  # moved while nothing was done about it
+        return Verdict("wanted", False, said, final=True)
+    if server.status in ("PAUSED", "RESCUE", "RESCUED"):
+        return Verdict("wanted", False, f"the server is {server.status}", final=True)
+    ha_setting = (
+        view.ha_settings.of(server) if view.ha_settings else HaSettings(settings.ha_key).of(server)
+    )
+    if ha_setting.enabled is False:
+        said = f"the server is not to be kept running: {ha_setting.sentence(settings.ha_key)}"
+        return Verdict("wanted", False, said, final=True)
+    if settings.restart_all or ha_setting.enabled:
+        return Verdict("wanted", True, "the server is to be kept running")
+    said = f"the server's metadata do not say {settings.ha_key}, and [recovery] restart_all is off"
+    return Verdict("wanted", False, said, final=True)
+
+
+LADDERS: dict[str, Sequence[Guard]] = {
+    HOST: (
+        still_down,
+        settling,
+        paused,
+        silenced,
+        segment,
+        maintenance,
+        observer,
+        mass,
+        budget,
+        capacity,
+        evidence,
+    ),
+    GUEST: (runs_again, paused, silenced, segment, maintenance, inhibited, wanted, budget),
+    PROCESS: (still_down, paused, silenced, segment, maintenance, inhibited),
+}
+#: Of a host that rebooted: it is not cut, and nothing leaves it.
+IN_PLACE: Sequence[Guard] = (still_down, paused, silenced, segment, maintenance, budget)

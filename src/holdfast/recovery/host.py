@@ -1,0 +1,549 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A dead host: fence it, tell Nova, let its reservations have other hosts, move its servers, look
+whether all is well, report."""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from holdfast.hoststatus.status import DOWN, StatusReport
+from holdfast.jobs.job import Kind, NotYet, Run, Step
+from holdfast.model.errors import DriverError, NotFound
+from holdfast.model.host import same
+from holdfast.model.incident import FAILED, IGNORED, RECOVERED, RUNNING, Incident, Verdict
+from holdfast.model.segment import AUTO, RESERVED_HOST
+from holdfast.ports.cloud import Cloud, Server, Service
+from holdfast.ports.recovery import FAILED as MOVE_FAILED
+from holdfast.ports.recovery import IGNORED as STAYED
+from holdfast.ports.recovery import ONGOING, PENDING, SUCCEEDED, Change, ServerMove
+from holdfast.recovery import (
+    evacuation_plan,
+    guards,
+    host_liveness,
+    host_return,
+    in_place,
+    liveness,
+)
+from holdfast.recovery.base import Recovery
+from holdfast.recovery.context import RECOVER_HOST, RECOVER_PROCESS, SOURCE, RecoveryContext
+from holdfast.recovery.evacuation import work_of
+from holdfast.recovery.fencing import Fencing, StillOff, foreseen
+from holdfast.recovery.guards import ASK_AGAIN_S, View
+from holdfast.recovery.liveness import Judgement, judge
+
+# Why servers of a dead host wait that no other host took: what they need, what is free, and when
+# they are tried again. For people: nothing is decided by it.
+#
+#     no room: 3 servers need 12 vCPU and 24 GiB, 2 vCPU and 6 GiB are free; next try at 12:03:10
+# UTC
+
+
+LOG = logging.getLogger(__name__)
+
+#: With more hosts than that the cloud is not asked what is free on each: two calls per host.
+MOST_HOSTS = 20
+#: As many different reasons are named.
+MOST_REASONS = 3
+
+
+@dataclass(frozen=True)
+class Room:
+    """What servers need, or what is free; negative where a host is overcommitted."""
+
+    vcpus: int = 0
+    memory_mb: int = 0
+
+    def __add__(self, other: "Room") -> "Room":
+        return Room(self.vcpus + other.vcpus, self.memory_mb + other.memory_mb)
+
+    def holds(self, need: "Room") -> bool:
+        return self.vcpus >= need.vcpus and self.memory_mb >= need.memory_mb
+
+    def __str__(self) -> str:
+        return f"{max(0, self.vcpus)} vCPU and {max(0, self.memory_mb) / 1024:.3g} GiB"
+
+
+def need_of(server: Server) -> Room:
+    return Room(server.vcpus, server.memory_mb)
+
+
+def why_waiting(
+    cloud: Cloud, waiting: Sequence[ServerMove], freepool: str, *, any_host: bool
+) -> str:
+    """Why these servers, each tried at least once, are on no other host yet. `any_host`: their
+    segment lets the scheduler choose, so all hosts of the cloud count."""
+    try:
+        return _no_room(cloud, waiting, freepool, any_host=any_host) or _own_words(waiting)
+    except (DriverError, NotFound) as error:
+        LOG.info("what is free is not known: %s", error.message)
+        return _own_words(waiting)
+
+
+def next_try(waiting: Sequence[ServerMove]) -> str:
+    first = min(one.not_before for one in waiting if one.not_before is not None)
+    return f"next try at {first:%H:%M:%S} UTC"
+
+
+def tries_of(waiting: Sequence[ServerMove]) -> str:
+    """Differs after each try of any of them."""
+    tries = sum(one.attempts for one in waiting)
+    latest = max((one.not_before for one in waiting if one.not_before), default=datetime.min)
+    return f"{len(waiting)} servers, {tries} tries, {latest.isoformat()}"
+
+
+def _no_room(cloud: Cloud, waiting: Sequence[ServerMove], freepool: str, *, any_host: bool) -> str:
+    """Empty if the hosts have room, or nobody can tell."""
+    if not any_host or any(one.reservation for one in waiting):
+        return ""
+    source = waiting[0].source_host
+    servers = {one.id: one for one in cloud.servers.list(host=source)}
+    needs = [need_of(servers[one.server_id]) for one in waiting if one.server_id in servers]
+    need = sum(needs, Room())
+    free = _free(cloud, source, freepool)
+    if not needs or free is None:
+        return ""
+    all_free = sum((Room(max(0, one.vcpus), max(0, one.memory_mb)) for one in free), Room())
+    verb = "server needs" if len(needs) == 1 else "servers need"
+    said = f"no room: {len(needs)} {verb} {need}, {all_free} are free"
+    if not all_free.holds(need):
+        return said
+    if not any(one.holds(smallest) for one in free for smallest in needs):
+        return f"{said}, on no host enough for one of them"
+    return ""
+
+
+def _free(cloud: Cloud, source: str, freepool: str) -> list[Room] | None:
+    """What is free on each host that may take servers without a reservation; None if there are too
+    many hosts to ask, or a host does not say what it has."""
+    ours = [pool for pool in cloud.pools.list() if evacuation_plan.is_ours(pool, freepool)]
+    kept = [host for pool in ours for host in pool.hosts]
+    hosts = [
+        one.host
+        for one in cloud.services.list()
+        if one.state == "up" and one.enabled and not one.forced_down and not same(one.host, source)
+    ]
+    open_ = [host for host in hosts if not any(same(host, other) for other in kept)]
+    if len(open_) > MOST_HOSTS:
+        return None
+    found = []
+    for host in open_:
+        has = cloud.hosts.find(host).inventories
+        if not {"VCPU", "MEMORY_MB"} <= has.keys():
+            return None
+        used = sum(map(need_of, cloud.servers.list(host=host)), Room())
+        vcpus, memory_mb = has["VCPU"].capacity, has["MEMORY_MB"].capacity
+        found.append(Room(vcpus - used.vcpus, memory_mb - used.memory_mb))
+    return found
+
+
+def _own_words(waiting: Sequence[ServerMove]) -> str:
+    """What their last tries ended with, each reason once and with its number of servers."""
+    reasons = Counter(one.message or "no reason is known" for one in waiting).most_common()
+    shown = [f"{count} of them: {said}" for said, count in reasons[:MOST_REASONS]]
+    more = f"; {len(reasons) - MOST_REASONS} more reasons" if len(reasons) > MOST_REASONS else ""
+    if len(reasons) == 1:
+        shown = [reasons[0][0]]
+    count = "1 server waits" if len(waiting) == 1 else f"{len(waiting)} servers wait"
+    return f"{count}: {'; '.join(shown)}{more}"
+
+
+#: How often it is looked whether moves have ended, or repair has been at the reservations.
+LOOK_S, IDLE_S, REPAIR_LOOK_S = 0.5, 2.0, 0.1
+#: How often the power of a host is read whose servers all wait for room elsewhere.
+POWER_S = 5.0
+
+
+class HostRecovery(Recovery):
+    name = RECOVER_HOST
+
+    def __init__(self, desk: RecoveryContext) -> None:
+        super().__init__(desk)
+        self._fencing = Fencing(desk, self, self._before_cut)
+        self._still_off = StillOff(desk, POWER_S)
+
+    def own(self) -> Sequence[Step]:
+        return (
+            Step("guards", self.guards),
+            Step("fence", self._fencing),
+            Step("tell", self.tell),
+            Step("repair", self.repair),
+            Step("prepare", self.prepare),
+            Step("move", self.move),
+            Step("verify", self.verify),
+            Step("report", self.report),
+        )
+
+    # may it be
+
+    def view(self, run: Run, incident: Incident) -> View:
+        desk, settings = self.desk, self.desk.settings
+        self.look_back_s = max(settings.host_window_s, settings.slower_start_s * 2)
+        self._note_what_ran(run, incident)
+        seen = super().view(run, incident)
+        services = desk.hands(run).services.list()
+        member = seen.situation.member
+        spares: list[str] = []
+        if member is not None and member.segment.recovery_method != AUTO:
+            members = desk.incidents.members(incident.segment)
+            spares = [one.name for one in members if one.reserved]
+        return replace(
+            seen,
+            services=len(services),
+            services_up=sum(one.state == "up" for one in services),
+            targets=_targets(services, incident.host, spares),
+            evidence=foreseen(desk, incident, member, seen.now),
+            liveness=self.judged(run, services),
+        )
+
+    def judged(self, run: Run, services: Sequence[Service]) -> Judgement:
+        """Whether the host failed, by all that is known now; kept on the incident."""
+        desk, incident = self.desk, self.incident(run)
+        service = host_liveness.service_of(services, incident.host)
+        now = desk.incidents.now()
+        known = host_liveness.NovaReads.of(incident.details.get("nova"))
+        retried = incident.details.get("retried_at")
+        if known is not None and retried and known.first_at < datetime.fromisoformat(retried):
+            known = None  # that we forced the host down since has changed Nova's row as well
+        reads = host_liveness.read_nova(known, service, now)
+        if reads is not None and reads != known:
+            incident = self.note(run, None, nova=reads.plain())
+        found = host_liveness.judge(run, desk, incident, service)
+        sources = [one.plain() for one in found.counted]
+        if _ways(sources) != _ways(incident.details.get("sources", ())):
+            self.note(run, None, sources=sources)
+        return found
+
+    def _before_cut(self, run: Run) -> None:
+        """The guards may have been asked some time ago: NotYet if the host shows signs of life by
+        now. If every report was withdrawn the incident ends."""
+        found = self.judged(run, self.desk.hands(run).services.list())
+        if found.state == liveness.STANDS:
+            return
+        host = self.incident(run).host
+        if found.state == liveness.REBOOTED:
+            raise NotYet(in_place.begin_after_reboot(self, run, found.sentence), 0.0)
+        if found.state == liveness.WITHDRAWN:
+            said = f"{host} is well again before its power was cut: {found.sentence}"
+            self.close(run, Change(IGNORED, said))
+            raise NotYet(said, 0.0)
+        said = f"{host} is not cut off: {found.sentence}"
+        self.note(run, said)
+        raise NotYet(said, found.again_s or ASK_AGAIN_S)
+
+    def guards(self, run: Run) -> str:
+        """A host that is back is neither cut nor emptied: nothing is to be guarded."""
+        if self.is_over(run) or not in_place.resume(self, run):
+            return super().guards(run)
+        incident = self.incident(run)
+        if incident.status != RUNNING:
+            at = self.desk.incidents.now().isoformat()
+            change = Change(RUNNING, None, {"started_at": at})
+            run.memo["incident"] = self.desk.incidents.change(incident.id, change, run.claim)
+        return f"{incident.host} is back: its servers start in place"
+
+    def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
+        """One at a time of all hosts, so that the guards of each count the others."""
+        if view.liveness is not None and view.liveness.state == liveness.REBOOTED:
+            return in_place.begin_after_reboot(self, run, view.liveness.sentence, verdicts)
+        said = f"all guards say yes: {view.evidence}"
+        details = {"started_at": view.now.isoformat(), "domain": view.situation.domain}
+        change = Change(RUNNING, said, details, verdicts)
+        starts = view.situation.starts
+        begun = self.desk.incidents.start(incident.id, change, starts, run.claim)
+        if begun is None:
+            raise NotYet("another host of its failure domain began first", 0.05)
+        run.memo["incident"] = begun
+        return said
+
+    def _note_what_ran(self, run: Run, incident: Incident) -> None:
+        """Servers that ran when it died, by what Nova says first, before anybody has to wait: a
+        host that is switched on again finds them stopped. And those that were to be restarted."""
+        if incident.details.get("ran") is not None:
+            return
+        try:
+            servers = self.desk.hands(run).servers.list(host=incident.host)
+        except NotFound:
+            servers = []
+        died, settings = self.desk.incidents.dead_guests(incident.id), self.desk.settings
+        reported = [one for one in servers if one.id in died]
+        said = guards.read(self.desk.hands(run), reported, settings.ha_key)
+        self.note(run, None, ran=evacuation_plan.ran(servers, died, settings, said))
+
+    def would(self, run: Run) -> str:
+        incident = self.incident(run)
+        planned = self._planned(run, incident)
+        going = [one for one in planned if one.status == PENDING]
+        names = ", ".join(one.server_name for one in going[:10])
+        return (
+            f"{incident.host} would be fenced and forced down, and {len(going)} of"
+            f" {len(planned)} servers moved: {names}"
+        )
+
+    # do it
+
+    def tell(self, run: Run) -> str:
+        """Nova, and all who go by how the host stands; from here on it is on maintenance."""
+        if (said := self._skipped(run)) is not None:
+            return said
+        incident, desk = self.incident(run), self.desk
+        cloud, host = desk.hands(run), incident.host
+        try:
+            cloud.services.force_down(host)
+            cloud.services.disable(host, f"{desk.settings.disable_reason} ({incident.id})")
+        except NotFound as gone:
+            return f"Nova does not know it: {gone.message}"
+        member = desk.incidents.member(host)
+        if member is not None:
+            desk.incidents.set_member(
+                member.uuid,
+                run.claim,
+                on_maintenance=True,
+                reserved=False if member.reserved else None,
+            )
+        now = desk.incidents.now()
+        said = f"incident {incident.id}: {incident.cause}"
+        desk.see(
+            [
+                StatusReport(
+                    host=host, source=SOURCE, verdict=DOWN, at=now, reason=said, decisive=True
+                )
+            ]
+        )
+        self.note(run, f"{host} is forced down and takes no servers", told_at=now.isoformat())
+        desk.ring()
+        return f"{host} is forced down and disabled"
+
+    def repair(self, run: Run) -> str:
+        """Reservations that have the host get another one; its servers go there. Not for ever: a
+        server waits by itself if there is none."""
+        if (said := self._skipped(run)) is not None:
+            return said
+        incident, desk = self.incident(run), self.desk
+        if not desk.repairs():
+            return "reservations are not repaired here"
+        if not desk.incidents.still_hurt(incident.host):
+            return "no reservation waits for another host"
+        told = datetime.fromisoformat(
+            incident.details.get("told_at") or incident.opened_at.isoformat()
+        )
+        if desk.incidents.now() < told + timedelta(seconds=desk.settings.repair_wait_s):
+            raise NotYet("its reservations are being given other hosts", REPAIR_LOOK_S)
+        return "reservations wait for another host still; their servers wait with them"
+
+    def _skipped(self, run: Run) -> str | None:
+        if self.is_over(run):
+            return "over"
+        return "its servers start in place" if in_place.is_in_place(self.incident(run)) else None
+
+    def prepare(self, run: Run) -> str:
+        if self.is_over(run):
+            return "over"
+        incident, desk = self.incident(run), self.desk
+        if (incident.details.get("power_returned") or {}).get("in_use"):
+            return "only the servers that are left are started; others on the host are well"
+        if "last_migration" not in incident.details:
+            made = desk.hands(run).moves.migrations(source_host=incident.host)
+            latest = max((int(one.id) for one in made if one.id.isdigit()), default=0)
+            now = desk.incidents.now().isoformat()
+            incident = self.note(run, None, last_migration=latest, moving_at=now)
+        planned = self._planned(run, incident)
+        desk.moves.plan(incident.id, planned, run.claim)
+        stay = sum(one.status != PENDING for one in planned)
+        return f"{len(planned) - stay} servers are to be moved, {stay} stay"
+
+    def _planned(self, run: Run, incident: Incident) -> list[ServerMove]:
+        cloud = self.desk.hands(run)
+        try:
+            servers = cloud.servers.list(host=incident.host)
+        except NotFound:
+            return []
+        known = evacuation_plan.Known(incident.host, frozenset(incident.details.get("ran", ())))
+        settings, pools = self.desk.settings, cloud.pools.list()
+        said = guards.read(cloud, servers, settings.ha_key, pools)
+        return evacuation_plan.moves(servers, pools, known, settings, said)
+
+    def move(self, run: Run) -> str:
+        if self.is_over(run):
+            return "over"
+        desk = self.desk
+        if in_place.is_in_place(self.incident(run)) and (why := in_place.bring_up(self, run)):
+            said = f"{self.incident(run).host}: its servers could not start in place: {why}"
+            again = host_return.work_of(self.incident(run), desk.incidents.now())
+            return self.close(run, Change(FAILED, said), again)
+        incident = self.incident(run)
+        if desk.moves.begin(desk.limits(), work_of):
+            desk.ring()
+        all_ = desk.moves.of(incident.id)
+        said = _counted(all_)
+        if any(one.status in (PENDING, ONGOING) for one in all_):
+            here = in_place.is_in_place(incident)
+            if here:
+                said = f"{incident.host} has power again, servers start in place: {said}"
+            else:
+                said = self._with_reason(run, all_, said)
+            if said != incident.sentence:
+                self.note(run, said)
+            busy = any(one.status == ONGOING for one in all_)
+            if not busy and not here:
+                in_place.power_on(self, run)
+                self._still_off.check(run, incident)
+            raise NotYet(said, LOOK_S if busy and not here else IDLE_S)
+        return said
+
+    def _with_reason(self, run: Run, all_: Sequence[ServerMove], counted: str) -> str:
+        """How many servers moved, and why the others wait and until when. The cloud is asked once
+        per try, when nothing is on its way; while they are tried again the last reason stands."""
+        incident, desk = self.incident(run), self.desk
+        waiting = [one for one in all_ if one.status == PENDING]
+        known = incident.details.get("no_room") or {}
+        if any(one.status == ONGOING for one in all_):
+            return str(known["sentence"]) if known.get("counted") == counted else counted
+        if not waiting or any(one.not_before is None for one in waiting):
+            return counted
+        tried = tries_of(waiting)
+        if known.get("tried") != tried:
+            member = desk.incidents.member(incident.host)
+            any_host = member is None or member.segment.recovery_method != RESERVED_HOST
+            cloud = desk.hands(run)
+            why = why_waiting(cloud, waiting, desk.freepool, any_host=any_host)
+            ended = "" if len(waiting) == len(all_) else f"{counted}; "
+            said = f"{ended}{why}; {next_try(waiting)}"
+            known = {"tried": tried, "counted": counted, "sentence": said}
+            self.note(run, said, no_room=known)
+        return str(known["sentence"])
+
+    def verify(self, run: Run) -> str:
+        """Look at the cloud once more: nobody is left behind, and each arrival is proven."""
+        if self.is_over(run):
+            return "over"
+        incident, desk = self.incident(run), self.desk
+        at = desk.incidents.now()
+        cloud = desk.hands(run)
+        if not in_place.is_in_place(incident):
+            planned = self._planned(run, incident)
+            desk.moves.plan(incident.id, planned, run.claim)  # who came between is found now
+        self.move(run)
+        known = {one.server_id: one for one in desk.moves.of(incident.id)}
+        done = {
+            one.server_id
+            for one in cloud.moves.migrations(source_host=incident.host)
+            if one.status == "done"
+        }
+        moved = [one for one in known.values() if one.status == SUCCEEDED]
+        if unproven := [one.server_name for one in moved if one.server_id not in done]:
+            raise NotYet(f"no migration proves that these moved: {', '.join(unproven[:10])}", 2.0)
+        self.note(run, None, verified_at=at.isoformat())
+        return f"{len(moved)} moves are proven by their migrations"
+
+    def report(self, run: Run) -> str:
+        incident, desk = self.incident(run), self.desk
+        if self.is_over(run):
+            return incident.sentence
+        all_ = desk.moves.of(incident.id)
+        left = [one for one in all_ if one.status == MOVE_FAILED]
+        said = f"{incident.host}: {_counted(all_)}"
+        if in_place.is_in_place(incident) and not left:
+            said = f"recovered in place: {said}"
+        if left:
+            names = ", ".join(f"{one.server_name} ({one.message})" for one in left[:5])
+            what = "not started" if in_place.is_in_place(incident) else "not moved"
+            said += f"; {what}: {names}; holdfast incident retry {incident.id}"
+        status = FAILED if left else RECOVERED
+        then = host_return.work_of(incident, desk.incidents.now())
+        return self.close(run, Change(status, said), then)
+
+
+def _ways(sources: Sequence[Mapping[str, str]]) -> list[tuple[str, str, str]]:
+    """How each source counts, without when it last spoke: that changes with every heartbeat."""
+    return [(one["source"], one["says"], one["counted"]) for one in sources]
+
+
+def _targets(services: Sequence[Service], host: str, spares: Sequence[str]) -> int:
+    """Hosts that could take servers; a spare is disabled until it is used."""
+    return sum(
+        one.state == "up"
+        and not same(one.host, host)
+        and (one.enabled or any(same(one.host, spare) for spare in spares))
+        for one in services
+    )
+
+
+def _counted(all_: Sequence[ServerMove]) -> str:
+    counts = Counter(one.status for one in all_)
+    said = f"{counts[SUCCEEDED]} of {len(all_)} servers moved"
+    here = sum(map(in_place.is_started, all_))
+    if here:
+        said += f", {here} started in place"
+    if counts[STAYED] - here:
+        said += f", {counts[STAYED] - here} stay"
+    if counts[MOVE_FAILED]:
+        said += f", {counts[MOVE_FAILED]} failed"
+    return said
+
+
+def kinds(desk: RecoveryContext) -> dict[str, Kind]:
+    return {RECOVER_HOST: HostRecovery(desk)}
+
+
+# nova-compute died and its host did not: the host takes no new servers until it is back.
+
+
+class ProcessRecovery(Recovery):
+    name = RECOVER_PROCESS
+
+    def own(self) -> Sequence[Step]:
+        return (
+            Step("guards", self.guards),
+            Step("disable", self.disable),
+            Step("confirm", self.confirm),
+            Step("report", self.report),
+        )
+
+    def view(self, run: Run, incident: Incident) -> View:
+        return replace(super().view(run, incident), liveness=self._withdrawn(incident))
+
+    def _withdrawn(self, incident: Incident) -> Judgement | None:
+        """That everybody who reported it says that it runs again."""
+        told = self.desk.incidents.failure_reports(incident)
+        return judge(told, (), self.desk.incidents.now()) if told else None
+
+    def would(self, run: Run) -> str:
+        return f"{self.incident(run).host} would be disabled"
+
+    def disable(self, run: Run) -> str:
+        incident, desk = self.incident(run), self.desk
+        if self.is_over(run):
+            return "over"
+        member = desk.incidents.member(incident.host)
+        if member is not None:
+            desk.incidents.set_member(member.uuid, run.claim, on_maintenance=True)
+        reason = f"{desk.settings.disable_reason} ({incident.id})"
+        try:
+            desk.hands(run).services.disable(incident.host, reason)
+        except NotFound as gone:
+            return f"Nova does not know it: {gone.message}"
+        return f"{incident.host} is disabled"
+
+    def confirm(self, run: Run) -> str:
+        incident = self.incident(run)
+        if self.is_over(run):
+            return "over"
+        for one in self.desk.hands(run).services.list():
+            if same(one.host, incident.host) and one.enabled:
+                raise NotYet(f"{incident.host} is not disabled yet", 1.0)
+        self.note(run, None, verified_at=self.desk.incidents.now().isoformat())
+        return f"{incident.host} takes no new servers"
+
+    def report(self, run: Run) -> str:
+        incident, desk = self.incident(run), self.desk
+        if self.is_over(run):
+            return incident.sentence
+        said = f"{incident.cause}: the host takes no new servers until it is back"
+        then = host_return.work_of(incident, desk.incidents.now())
+        return self.close(run, Change(RECOVERED, said), then)
+
+
+def process_kinds(desk: RecoveryContext) -> dict[str, Kind]:
+    return {RECOVER_PROCESS: ProcessRecovery(desk)}

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host that was taken out of use comes back: its nova-compute has restarted and it has been well
+for a while. Then it is un-forced and enabled, and, where that is wanted, its servers return.
+
+One that was only cut off may still run what was moved away: it is fenced first.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from holdfast.hoststatus.status import UP, StatusReport
+from holdfast.jobs.job import MARGIN_S, Kind, NotYet, Run, Step
+from holdfast.model.errors import Conflict, DriverError, NotFound
+from holdfast.model.host import normalise, same
+from holdfast.model.incident import FAILED, HOST, Incident
+from holdfast.model.operation import Operation
+from holdfast.model.votes import count
+from holdfast.ports.cloud import Cloud, Service
+from holdfast.ports.fence import OFF
+from holdfast.ports.recovery import SUCCEEDED
+from holdfast.recovery import in_place
+from holdfast.recovery.context import BACK, SOURCE, IncidentWork, RecoveryContext
+from holdfast.recovery.fencing import READ_OFF
+
+LOG = logging.getLogger(__name__)
+
+#: The service of a host that is forced down looks down; that it speaks is seen by how fresh its
+#: last word is. Beyond its reporting interval (10 s) and a clock that is not ours.
+FRESH = timedelta(seconds=45)
+LOOK_S, SEEN_DOWN_S, RARELY_S = 2.0, 5.0, 30.0
+_NAMES = uuid.UUID("e3f0a3ac-8b43-4c1d-9d7c-3a3f6f5a2b10")
+
+
+def work_of(incident: Incident, now: datetime) -> Operation:
+    """One row per host: the latest incident counts."""
+    host = normalise(incident.host)
+    return Operation(
+        id=str(uuid.uuid5(_NAMES, host)),
+        kind=BACK,
+        subject=f"back:{host}"[:128],
+        key=f"{BACK}/{host}"[:255],
+        due_at=now,
+        next_try_at=now,
+        payload={"incident": incident.id},
+    )
+
+
+class HostBack(IncidentWork):
+    name = BACK
+
+    def own(self) -> Sequence[Step]:
+        return (
+            Step("alive", self.alive, kept=False),
+            Step("well", self.well, kept=False),
+            Step("in_place", self.in_place, kept=False),
+            Step("enable", self.enable),
+            Step("servers", self.servers),
+        )
+
+    def alive(self, run: Run) -> str:
+        incident, cloud = self.incident(run), self.desk.hands(run)
+        self._nothing_new(incident)
+        service = self._service(cloud, incident)
+        if service.enabled and not service.forced_down:
+            return f"{service.host} was enabled by somebody"
+        in_place.power_on(self, run)
+        if not self.desk.settings.bring_back:
+            raise NotYet(f"{service.host}: somebody enables it when it is well", RARELY_S)
+        if incident.details.get("cut_off") and not incident.details.get("fenced_back"):
+            self._switch_off_and_on(run, incident)
+        now = self.desk.incidents.now()
+        if not self._has_spoken(run, incident, service, now):
+            raise NotYet(f"{service.host} is not back", self._pause(run, now))
+        if not service.forced_down:
+            return f"{service.host} speaks"
+        try:
+            cloud.services.unforce(service.host)
+        except Conflict as refused:
+            self._cut_off(run, incident, refused)
+        self._nothing_new(incident, lambda: cloud.services.force_down(service.host))
+        return f"{service.host} is back and no longer forced down"
+
+    def _cut_off(self, run: Run, incident: Incident, refused: Conflict) -> None:
+        """It speaks and has not restarted: what ran on it may run still."""
+        evidence = (incident.details.get("evidence") or {}).get("kind")
+        if evidence in READ_OFF or incident.details.get("fenced_back"):
+            raise NotYet(f"{incident.host}: {refused.message}", 5.0)
+        self._switch_off_and_on(run, self.note(run, None, cut_off=True))
+
+    def _switch_off_and_on(self, run: Run, incident: Incident) -> None:
+        """All of it, whoever began: one that is off and waits to be switched on says nothing."""
+        host, fence = incident.host, self.desk.fence
+        try:
+            run.hold(fence.call_timeout_s + MARGIN_S)
+            fence.off(host)
+            run.hold(fence.call_timeout_s + MARGIN_S)
+            if fence.power(host) != OFF:
+                raise NotYet(f"{host} was only cut off: it is being fenced", 1.0)
+            run.hold(fence.call_timeout_s + MARGIN_S)
+            fence.on(host)
+            self.note(run, None, fenced_back=True)
+        except (NotFound, DriverError) as cannot:
+            said = f"{host} was only cut off and cannot be fenced ({cannot.message})"
+            raise NotYet(f"{said}: restart its nova-compute", RARELY_S) from cannot
+        raise NotYet(f"{host} was only cut off: it was switched off and on again", 5.0)
+
+    def well(self, run: Run) -> str:
+        incident, cloud = self.incident(run), self.desk.hands(run)
+        if incident.details.get("well_since") and self._seen_down(incident):
+            self.note(run, None, well_since=None)
+        self._nothing_new(incident)
+        service, now = self._service(cloud, incident), self.desk.incidents.now()
+        if service.state != "up":
+            self.note(run, None, well_since=None)
+            raise NotYet(f"{service.host} looks down again", LOOK_S)
+        since = incident.details.get("well_since")
+        if since is None:
+            self.note(run, None, well_since=now.isoformat())
+            since = now.isoformat()
+        ready = datetime.fromisoformat(since) + timedelta(
+            seconds=self.desk.settings.bring_back_after_s
+        )
+        if now < ready and not service.enabled:
+            left = (ready - now).total_seconds()
+            raise NotYet(f"{service.host} is well since {since[11:19]} UTC", min(left, LOOK_S))
+        return f"{service.host} has been well since {since[11:19]} UTC"
+
+    def in_place(self, run: Run) -> str:
+        """Servers that found no room elsewhere before recovery gave up start here, now that the
+        host is back. Once: what does not start waits for `incident retry`."""
+        incident = self.incident(run)
+        before = incident.details.get("reopened_at")
+        if incident.kind != HOST or incident.status != FAILED or before:
+            return "no server waits here"
+        said = f"{incident.host} is back: the servers that found no room elsewhere start in place"
+        if self.desk.incidents.reopen_in_place(incident.id, said, run.claim) is None:
+            return "no server waits here"
+        self.desk.ring()
+        return said
+
+    def enable(self, run: Run) -> str:
+        incident, desk = self.incident(run), self.desk
+        self._nothing_new(incident)
+        services = desk.hands(run).services
+        services.enable(incident.host)
+        reason = f"{desk.settings.disable_reason}, again"
+        self._nothing_new(incident, lambda: services.disable(incident.host, reason))
+        member = desk.incidents.member(incident.host)
+        if member is not None:
+            desk.incidents.set_member(member.uuid, run.claim, on_maintenance=False)
+        said = f"incident {incident.id} is over"
+        at = desk.incidents.now()
+        desk.see([StatusReport(host=incident.host, source=SOURCE, verdict=UP, at=at, reason=said)])
+        self.note(run, None, back_at=at.isoformat())
+        return f"{incident.host} is enabled again"
+
+    def servers(self, run: Run) -> str:
+        """By live migration, those that run and belong to no reservation."""
+        if not self.desk.settings.move_back:
+            return "its servers stay where they are"
+        incident, cloud = self.incident(run), self.desk.hands(run)
+        since = datetime.fromisoformat(incident.details["back_at"])
+        late = self.desk.incidents.now() > since + timedelta(
+            seconds=self.desk.settings.move_give_up_s
+        )
+        back = under_way = 0
+        for one in self.desk.moves.of(incident.id):
+            if one.status != SUCCEEDED or one.reservation:
+                continue
+            try:
+                server = cloud.servers.show(one.server_id)
+            except NotFound:
+                continue
+            if same(server.host or "", incident.host):
+                back += 1
+            elif server.task_state:
+                under_way += 1
+            elif server.status == "ACTIVE" and under_way < self.desk.settings.parallel_per_target:
+                try:
+                    cloud.moves.live_migrate(server.id, incident.host)
+                    under_way += 1
+                except Conflict as refused:
+                    LOG.warning("server %s does not go back: %s", server.id, refused.message)
+        if under_way and not late:  # who does not get there by then stays where it is
+            raise NotYet(f"{back} servers are back, {under_way} on their way", LOOK_S)
+        return f"{back} servers are back"
+
+    def _nothing_new(self, incident: Incident, undo: Callable[[], None] | None = None) -> None:
+        """A host that failed again is dealt with by that incident, and one that monitors see down
+        is not back; what was just done for the old one is undone."""
+        why, pause = "", RARELY_S
+        if self.desk.incidents.open_about(f"host:{normalise(incident.host)}"):
+            why = f"{incident.host} has failed again"
+        elif down := self._seen_down(incident):
+            why, pause = down, SEEN_DOWN_S
+        if why:
+            if undo is not None:
+                undo()
+            raise NotYet(why, pause)
+
+    def _seen_down(self, incident: Incident) -> str:
+        """Who says that it has failed, while not most monitors see it well."""
+        votes = count(self.desk.votes.ballot(incident.host), self.desk.settings.host_votes)
+        return votes.sentence() if votes.is_down else ""
+
+    def _service(self, cloud: Cloud, incident: Incident) -> Service:
+        for one in cloud.services.list():
+            if same(one.host, incident.host):
+                return one
+        raise NotYet(f"the cloud knows no {incident.host} any more", 300.0)
+
+    def _has_spoken(self, run: Run, incident: Incident, service: Service, now: datetime) -> bool:
+        """Whether it has said something since we first looked; a service looks up for a while after
+        its last word, dead or not."""
+        if service.updated_at is None:
+            return service.state == "up"
+        word = service.updated_at.isoformat()
+        first = incident.details.get("last_word")
+        if first is None:
+            self.note(run, None, last_word=word)
+        return first not in (None, word) and abs(now - service.updated_at) < FRESH
+
+    def _pause(self, run: Run, now: datetime) -> float:
+        age = (now - run.operation.due_at).total_seconds()
+        return min(max(LOOK_S, age / 20), RARELY_S)
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        LOG.error("%s: %s", run.operation.key, why)
+
+
+def kinds(desk: RecoveryContext) -> dict[str, Kind]:
+    return {BACK: HostBack(desk)}

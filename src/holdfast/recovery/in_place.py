@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The power of a fenced host returns while its servers find no room elsewhere: the host is not cut
+again, its servers start where they are.
+
+The decision is one transaction on the incident (`power_returned`) that excludes evacuations: none
+is under way, none is unanswered, and from then on `ServerMoves.aim` refuses new ones. If the host
+loses its power again, or its nova-compute stays silent, the servers are evacuated as before.
+
+A host that rebooted before it was cut keeps its servers in the same way. Its agent says which
+guests run again by themselves; these are left alone. If it falls silent, the recovery begins anew.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.jobs.job import MARGIN_S, NotYet, Run
+from holdfast.model.errors import Conflict, DriverError, NotFound
+from holdfast.model.host import same
+from holdfast.model.incident import RUNNING, Incident, Verdict
+from holdfast.ports.cloud import Cloud, Migration, Server, Service
+from holdfast.ports.fence import OFF, ON, UNKNOWN
+from holdfast.ports.recovery import ANSWERED, IGNORED, STARTED, Change, ServerMove
+from holdfast.recovery import evacuation_plan, liveness
+from holdfast.recovery.context import LOCK, UNDER_WAY, IncidentWork, RecoveryContext, number
+
+LOG = logging.getLogger(__name__)
+
+#: A host whose power returned has so long until its nova-compute reports; a server boots for
+#: minutes. One that is in use again and stops reporting has less.
+BOOT_S, SILENT_S = 900.0, 60.0
+POLL_S = 1.0
+#: A report of nova-compute is overdue so long after its interval.
+REPORT_S = 2.0
+#: Task states of a server whose migration may still take effect.
+MIGRATING = ("rebuilding", "migrating", "resize_prep", "resize_migrating", "resize_migrated")
+
+
+def is_in_place(incident: Incident) -> bool:
+    return bool(incident.details.get("power_returned"))
+
+
+def is_started(move: ServerMove) -> bool:
+    """Whether the server was started in place and the move ended with that."""
+    return move.status == IGNORED and move.after_migration == STARTED
+
+
+# decisions
+
+
+def is_unanswered(move: ServerMove, migrations: Sequence[Migration]) -> bool:
+    """Whether the cloud may have accepted an evacuation of the server that we do not see."""
+    if not move.attempts or move.after_migration < 0:
+        return False
+    mine = (number(one.id) for one in migrations if one.server_id == move.server_id)
+    return max(mine, default=0) <= move.after_migration
+
+
+def why_cut(moves: Sequence[ServerMove], migrations: Sequence[Migration]) -> str:
+    """Why a host whose power returned is cut again; empty: its servers may start in place.
+    `moves`: those from the host that have not ended."""
+    leaving = [one.server_id for one in migrations if one.status in UNDER_WAY]
+    if leaving:
+        return f"{len(leaving)} evacuations from it are under way"
+    if asked := [one.server_name for one in moves if is_unanswered(one, migrations)]:
+        return f"the evacuation of {', '.join(asked[:5])} was not answered"
+    if fresh := [one.server_name for one in moves if one.not_before is None]:
+        return f"{', '.join(fresh[:5])} can leave"
+    return ""
+
+
+def next_action(server: Server, move: ServerMove, *, guest_runs: bool = False) -> str:
+    """What brings the server back to how it was before its host died: `start`, `stop`, `reset`
+    (to ACTIVE), `wait` or `done`. What the cloud calls ACTIVE before our start is out of date: the
+    host had no power since, unless its agent says that `guest_runs`."""
+    if server.task_state:
+        return "wait"
+    runs = move.was in evacuation_plan.RAN
+    if (runs and guest_runs) or (not runs and server.status == move.was):
+        return "done"
+    if server.status == "SHUTOFF":
+        return "start" if runs else "done"
+    if server.status == "ACTIVE":
+        return "done" if runs and move.after_migration == STARTED else "stop"
+    if server.status in ("ERROR", evacuation_plan.RESIZED):
+        return "reset"
+    return "done" if not runs else "wait"
+
+
+# the host
+
+
+def decide(desk: RecoveryContext, run: Run, incident: Incident) -> None:
+    """The power of a fenced host reads on: keep its servers there, or cut it. Always NotYet."""
+    host, fence, cloud = incident.host, desk.fence, desk.hands(run)
+    moves = desk.moves.leaving(host)
+    migrations = cloud.moves.migrations(source_host=host)
+    why = why_cut(moves, migrations)
+    if incident.details.get("silent_after_return"):
+        why = why or "its nova-compute did not report after its power returned"
+    if why:
+        run.hold(fence.call_timeout_s + MARGIN_S)
+        fence.off(host)
+        said = f"{host} was switched on again before its servers had left ({why}): fenced anew"
+        raise NotYet(said, 1.0)
+    said = f"{host} has power again and its servers found no room elsewhere: they start in place"
+    details = {"power_returned": returned(desk, cloud, host)}
+    if desk.incidents.keep_in_place(incident.id, Change(None, said, details), moves, run.claim):
+        LOG.warning("incident %s: %s", incident.id, said)
+    raise NotYet(said, POLL_S)
+
+
+def begin_after_reboot(
+    work: IncidentWork, run: Run, why: str, verdicts: Sequence[Verdict] = ()
+) -> str:
+    """Keep the servers of a host that rebooted where they are. NotYet if an evacuation from it may
+    be under way."""
+    desk, incident = work.desk, work.incident(run)
+    said = f"{why}: its servers start in place"
+    at = desk.incidents.now().isoformat()
+    power = {**returned(desk, desk.hands(run), incident.host), "rebooted": True}
+    details = {"started_at": incident.details.get("started_at") or at, "power_returned": power}
+    moves = desk.moves.leaving(incident.host)
+    change = Change(RUNNING, said, details, verdicts)
+    begun = desk.incidents.keep_in_place(incident.id, change, moves, run.claim)
+    if begun is None:
+        raise NotYet(f"{why}, but an evacuation from {incident.host} may be under way", POLL_S)
+    run.memo["incident"] = begun
+    return said
+
+
+def resume(work: IncidentWork, run: Run) -> bool:
+    """Whether the servers start in place: decided before, or now, after a retry, where a host that
+    this incident knew to be off has power again and its nova-compute reports."""
+    desk, incident = work.desk, work.incident(run)
+    if is_in_place(incident):
+        return True
+    if not incident.is_open or not incident.details.get("was_off"):
+        return False
+    cloud, host = desk.hands(run), incident.host
+    service, now = _service(cloud, host), desk.incidents.now()
+    if service is None or service.updated_at is None or _power(desk, run, host) != ON:
+        return False
+    word = service.updated_at.isoformat()
+    first = incident.details.get("report_at_retry") or {"report": word, "at": now.isoformat()}
+    if first["report"] == word:
+        work.note(run, None, report_at_retry=first)
+        wait = timedelta(seconds=desk.settings.nova_report_interval_s + REPORT_S)
+        if now < datetime.fromisoformat(first["at"]) + wait:
+            raise NotYet(f"{host} has power: waiting for a report of its nova-compute", POLL_S)
+        return False
+    moves = desk.moves.leaving(host)
+    migrations = cloud.moves.migrations(source_host=host)
+    if any(one.status in UNDER_WAY for one in migrations):
+        return False
+    if any(one.started_at is not None and one.after_migration >= 0 for one in moves):
+        return False  # its last evacuation was not answered
+    said = f"{host} has power and reports to Nova again: its servers start in place"
+    change = Change(None, said, {"power_returned": returned(desk, cloud, host)})
+    if desk.incidents.keep_in_place(incident.id, change, moves, run.claim) is None:
+        return False
+    run.memo.pop("incident", None)
+    return True
+
+
+def returned(desk: RecoveryContext, cloud: Cloud, host: str) -> dict[str, Any]:
+    """The incident's `power_returned`: when, and the last report of nova-compute before it."""
+    service = _service(cloud, host)
+    word = service.updated_at if service is not None else None
+    at = desk.incidents.now().isoformat()
+    return {"at": at, "last_report": word.isoformat() if word else None}
+
+
+def bring_up(work: IncidentWork, run: Run) -> str:
+    """Let Nova use the host as soon as its nova-compute reports, so that its servers can start.
+    Evacuation goes on if the power is off again, or nova-compute stays silent for BOOT_S. Returns
+    why the servers cannot start there at all; empty: they can, or not yet."""
+    desk, incident = work.desk, work.incident(run)
+    cloud, power = desk.hands(run), incident.details["power_returned"]
+    service, now = _service(cloud, incident.host), desk.incidents.now()
+    if service is None:
+        return f"Nova knows no {incident.host} any more"
+    if power.get("rebooted"):
+        return _after_reboot(work, run, service, power)
+    since = power.get("silent_since")
+    if service.state == "up" and not service.forced_down:
+        if since:
+            work.note(run, None, power_returned={**power, "silent_since": None})
+        return ""
+    if service.forced_down and _reports(service, power):
+        try:
+            cloud.services.unforce(service.host)
+        except Conflict as refused:  # until nova-compute has removed what left the host
+            LOG.info("incident %s: %s", incident.id, refused.message)
+        return ""
+    if power.get("in_use") or not incident.details.get("evidence"):  # nothing proves it off
+        if since is None:
+            work.note(run, None, power_returned={**power, "silent_since": now.isoformat()})
+        elif now > datetime.fromisoformat(since) + timedelta(seconds=SILENT_S):
+            return f"nova-compute of {service.host} stopped reporting"
+        return ""
+    why, details = "", dict[str, Any]()
+    if _power(desk, run, incident.host) == OFF:
+        why = f"{incident.host} lost its power again: its servers are evacuated"
+    elif now > datetime.fromisoformat(power["at"]) + timedelta(seconds=BOOT_S):
+        why = f"nova-compute of {incident.host} did not report within {BOOT_S:g} s after its power"
+        why += " returned: the host is cut again and its servers are evacuated"
+        details = {"silent_after_return": True}
+    if why:
+        cloud.services.force_down(incident.host)
+        run.memo["incident"] = desk.incidents.leave_again(incident.id, why, details, run.claim)
+    return ""
+
+
+def _after_reboot(work: IncidentWork, run: Run, service: Service, power: Mapping[str, Any]) -> str:
+    """The same of a host that rebooted. NotYet if it fell silent: its guards are asked again."""
+    desk, incident, host = work.desk, work.incident(run), service.host
+    now, beat = desk.incidents.now(), desk.incidents.agent(incident.host)
+    patience = timedelta(seconds=liveness.COUNTS_FOR * beat.interval_s) if beat else timedelta(0)
+    if beat is None or now > beat.seen_at + patience:
+        said = f"{host} fell silent after its reboot: its guards are asked again"
+        run.memo["incident"] = desk.incidents.start_over(incident.id, said, run.claim)
+        raise NotYet(said, 0.0)
+    if service.state == "up" and not service.forced_down and _reports(service, power):
+        if not power.get("reported_at"):
+            work.note(run, None, power_returned={**power, "reported_at": now.isoformat()})
+        return ""
+    if now > datetime.fromisoformat(power["at"]) + timedelta(seconds=BOOT_S):
+        return f"nova-compute of {host} did not report within {BOOT_S:g} s after its reboot"
+    return ""
+
+
+def guest_runs(desk: RecoveryContext, host: str, server_id: str, power: Mapping[str, Any]) -> bool:
+    """Whether a guest of a host that rebooted runs already, as Nova may have it: its agent says so
+    after nova-compute has started. NotYet until it does; after BOOT_S the cloud is believed."""
+    beat, reported = desk.incidents.agent(host), power.get("reported_at")
+    running = beat.running if beat is not None else None
+    if beat is not None and running is not None and reported:
+        since = datetime.fromisoformat(reported)
+        if beat.seen_at > since:
+            return server_id in running
+    if desk.incidents.now() > datetime.fromisoformat(power["at"]) + timedelta(seconds=BOOT_S):
+        return True
+    raise NotYet(f"the agent of {host} has not said yet which guests run there", POLL_S)
+
+
+def _reports(service: Service, power: Mapping[str, Any]) -> bool:
+    """Whether nova-compute has reported since the power returned."""
+    if service.updated_at is None:
+        return service.state == "up"
+    return service.updated_at.isoformat() != power.get("last_report")
+
+
+def _power(desk: RecoveryContext, run: Run, host: str) -> str:
+    run.hold(desk.fence.call_timeout_s + MARGIN_S)
+    try:
+        return desk.fence.power(host)
+    except (DriverError, NotFound):
+        return UNKNOWN
+
+
+def _service(cloud: Cloud, host: str) -> Service | None:
+    return next((one for one in cloud.services.list() if same(one.host, host)), None)
+
+
+# power on
+
+
+def power_on_at(rule: str, off_since: datetime) -> datetime | None:
+    """The earliest time at which `power_on_after` lets a fenced host be switched on; None: never.
+    One that must be `empty` first may be at once."""
+    if rule.isdigit():
+        return off_since + timedelta(minutes=int(rule))
+    return off_since if rule == "empty" else None
+
+
+def power_on(work: IncidentWork, run: Run) -> None:
+    """Switch a host on again that Holdfast fenced, once, if its segment wants it and no evacuation
+    from it may take effect. A device that fails is asked again at the next look."""
+    desk, incident = work.desk, work.incident(run)
+    proof, rule = incident.details.get("evidence") or {}, _rule(desk, incident)
+    if proof.get("kind") != "fenced" or incident.details.get("powered_on_at"):
+        return
+    cloud, now, host = desk.hands(run), desk.incidents.now(), incident.host
+    due = power_on_at(rule, datetime.fromisoformat(proof["at"]))
+    if due is None or now < due:
+        return
+    if rule == "empty" and cloud.servers.list(host=host):
+        return
+    if why_cut(desk.moves.leaving(host), cloud.moves.migrations(source_host=host)):
+        return
+    try:
+        power = _power(desk, run, host)
+        if power == OFF:
+            run.hold(desk.fence.call_timeout_s + MARGIN_S)
+            desk.fence.on(host)
+        elif power != ON:
+            return
+    except (DriverError, NotFound) as error:
+        LOG.warning("incident %s: %s is not switched on: %s", incident.id, host, error.message)
+        return
+    said = f"{host} is switched on again: [recovery] power_on_after is {rule} in its segment"
+    LOG.info("incident %s: %s", incident.id, said)
+    work.note(run, said if incident.is_open else None, powered_on_at=now.isoformat())
+
+
+def _rule(desk: RecoveryContext, incident: Incident) -> str:
+    """`power_on_after` of the host's segment, by name or id."""
+    rules = desk.settings.power_on_after
+    if not rules:
+        return "never"
+    member = desk.incidents.member(incident.host)
+    names = (member.segment.name, member.segment.uuid) if member is not None else ()
+    return next((rules[one] for one in names if one in rules), rules.get("*", "never"))
+
+
+# a server
+
+
+def start(
+    desk: RecoveryContext, run: Run, server: Server, move: ServerMove, incident: Incident
+) -> str:
+    """Bring the server back to how it was, on the host where it is; NotYet in between. The caller
+    holds the row of the server's move, and has seen that no migration of it took effect."""
+    cloud, host, power = desk.hands(run), move.source_host, incident.details["power_returned"]
+    if server.task_state in MIGRATING:
+        raise NotYet(f"a migration of {move.server_name} may still take effect", POLL_S)
+    service = _service(cloud, host)
+    if service is None or service.state != "up" or service.forced_down:
+        raise NotYet(f"{move.server_name} waits for nova-compute of {host}", POLL_S)
+    runs = bool(power.get("rebooted")) and guest_runs(desk, host, server.id, power)
+    if not server.locked:
+        run.memo.pop("server", None)
+        cloud.servers.lock(server.id, f"{LOCK} {incident.id}")
+    action = next_action(server, move, guest_runs=runs)
+    if action == "done":
+        desk.moves.note(move.uuid, run.claim, after_migration=STARTED)
+        state = "runs" if move.was in evacuation_plan.RAN else f"is {server.status}"
+        return f"{state} in place on {host}"
+    if action == "reset":
+        desk.moves.note(move.uuid, run.claim, after_migration=ANSWERED)
+        cloud.servers.reset(server.id, active=True)
+    elif action == "stop":
+        cloud.servers.stop(server.id)
+    elif action == "start":
+        desk.moves.note(move.uuid, run.claim, after_migration=STARTED)
+        cloud.servers.start(server.id)
+    elif not server.task_state:
+        raise Conflict(f"it is {server.status} on {host} and cannot be started there")
+    state = server.task_state or server.status
+    raise NotYet(f"{move.server_name} is {state} on {host}: {action}", POLL_S)
+
+
+def restore_status(cloud: Cloud, server: Server, move: ServerMove) -> None:
+    """A server that is given up is not left in the ERROR of its failed evacuation: it counts as
+    before Holdfast acted, so that it can be started when its host is back."""
+    if not same(server.host or "", move.source_host) or server.task_state:
+        return
+    if server.status == "ERROR" and move.was != "ERROR":
+        cloud.servers.reset(server.id, active=True)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a host that was reported as failed shows signs of life. Values in, values out.
+
+A failure report has a scope (the whole host, or the networks that are lost) and the time at which
+Holdfast received it. A sign of life contradicts the report if Holdfast received it later and it
+came over a network within the scope. Times of other machines' clocks are never compared with ours.
+
+    judge([FailureReport("ann", at)], [Sign("its agent", seen_at, 10.0)], now).state   # STANDS
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+#: What the reports amount to together.
+STANDS, WAITS, CONTRADICTED, WITHDRAWN = "stands", "waits", "contradicted", "withdrawn"
+#: The host died and came back: its servers died with it, and it is well.
+REBOOTED = "rebooted"
+#: A report that comes in up to so long after a reboot tells of that reboot: outages delay reports.
+REBOOT_BEFORE = timedelta(minutes=10)
+#: A sign of life counts for so many of its intervals; after that without a newer one it is over.
+COUNTS_FOR = 2.5
+
+
+@dataclass(frozen=True)
+class FailureReport:
+    """One source says that a host failed."""
+
+    source: str
+    received_at: datetime
+    #: The networks that are lost; None: the whole host.
+    networks: frozenset[str] | None = None
+    #: Whether it waits until the host's next sign of life is overdue.
+    waits: bool = True
+    withdrawn_at: datetime | None = None
+    #: Whether it counts whatever signs of life the host gives.
+    trusted: bool = False
+
+    def covers(self, network: str) -> bool:
+        return self.networks is None or network in self.networks
+
+
+@dataclass(frozen=True)
+class LifeSign:
+    """A sign of life that a host gives again and again."""
+
+    source: str
+    #: When Holdfast received the last one; None: none since it began to look.
+    at: datetime | None
+    interval_s: float
+    network: str = ""
+    #: How much later than its interval the next one may come.
+    margin_s: float = 1.0
+    #: When Holdfast began to look, where that is what the interval counts from.
+    since: datetime | None = None
+    #: Whether it says which boot of the host gives it, and when that was first another one.
+    tells_reboot: bool = False
+    rebooted_at: datetime | None = None
+
+    def is_fresh(self, now: datetime) -> bool:
+        lasts = timedelta(seconds=COUNTS_FOR * self.interval_s)
+        return self.at is not None and now - self.at <= lasts
+
+    def contradicts(self, report: FailureReport, now: datetime) -> bool:
+        if report.trusted or self.at is None or self.at <= report.received_at:
+            return False
+        if not report.covers(self.network):
+            return False
+        return self.is_fresh(now)
+
+    def shows_reboot(self, reports: Sequence[FailureReport], now: datetime) -> bool:
+        """Whether the host rebooted when these reports say that it failed, and lives."""
+        if self.rebooted_at is None or not self.is_fresh(now) or not reports:
+            return False
+        standing = [one for one in reports if one.withdrawn_at is None]
+        first = min(one.received_at for one in reports)
+        return self.rebooted_at > first - REBOOT_BEFORE and all(
+            self.contradicts(one, now) for one in standing
+        )
+
+    def is_there(self, report: FailureReport) -> bool:
+        """Whether the host gave this sign until shortly before the report, or it is watched for."""
+        if self.at is None:
+            return self.since is not None
+        lately = timedelta(seconds=COUNTS_FOR * self.interval_s)
+        return self.since is not None or self.at >= report.received_at - lately
+
+    def overdue_at(self) -> datetime:
+        counts_from = max(one for one in (self.at, self.since) if one is not None)
+        return counts_from + timedelta(seconds=self.interval_s + self.margin_s)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How one source counted."""
+
+    source: str
+    says: str
+    at: datetime
+    counted: str
+
+    def plain(self) -> dict[str, Any]:
+        return {**vars(self), "at": self.at.isoformat()}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    state: str
+    sentence: str
+    counted: Sequence[Counted] = ()
+    #: When it is worth asking again, in seconds; 0: at any time.
+    again_s: float = 0.0
+
+
+def judge(
+    reports: Sequence[FailureReport],
+    signs: Sequence[LifeSign],
+    now: datetime,
+    *,
+    seen_well: str = "",
+    is_off: bool = False,
+) -> Judgement:
+    """`seen_well`: a majority of the monitors that see says that the host is well. `is_off`: its
+    power reads off, which proves that it is dead, whatever came in before."""
+    standing = [one for one in reports if one.withdrawn_at is None]
+    for sign in signs:
+        if sign.rebooted_at is not None and sign.shows_reboot(reports, now):
+            said = f"{sign.source} reports a new boot id since {_clock(sign.rebooted_at)}"
+            how = "the host died and came back"
+            counted = (*_gone(reports), *_reported(standing, f"true: {how}"))
+            return Judgement(REBOOTED, f"{said}: {how}", counted)
+    if not standing and (silent := _unheard_since(reports, signs, now)):
+        said = f"every report was withdrawn, and {silent} was not heard since: did it reboot?"
+        return Judgement(CONTRADICTED, said, _gone(reports))
+    if not standing:
+        said = seen_well or "; ".join(f"{one.source} withdrew the report" for one in reports)
+        return Judgement(WITHDRAWN, said or "nobody reports a failure any more", _gone(reports))
+    if is_off:
+        return Judgement(STANDS, "its power reads off", _reported(standing, "proven by its power"))
+    against = [
+        (report, [sign for sign in signs if sign.contradicts(report, now)]) for report in standing
+    ]
+    free = [report for report, found in against if report.trusted or (not found and not seen_well)]
+    counted = (*_gone(reports), *_told(against, signs, seen_well, now))
+    if not free:
+        return Judgement(CONTRADICTED, _contradiction(signs, standing, seen_well, now), counted)
+    ready = [_ready_at(report, signs, now) for report in free]
+    wait_s = (min(ready) - now).total_seconds()
+    if wait_s > 0:
+        said = "one report alone: its next sign of life is not overdue yet"
+        return Judgement(WAITS, said, counted, wait_s)
+    said = "no newer sign of life contradicts it"
+    if any(report.trusted for report in free):
+        said = "its segment trusts notifications"
+    return Judgement(STANDS, said, counted)
+
+
+def _unheard_since(
+    reports: Sequence[FailureReport], signs: Sequence[LifeSign], now: datetime
+) -> str:
+    """Which sign of life that tells of reboots the host gave until the reports, and not since they
+    were withdrawn; empty: none. Not for longer than REBOOT_BEFORE."""
+    if not reports:
+        return ""
+    first = min(reports, key=lambda one: one.received_at)
+    withdrawn = max(one.withdrawn_at or now for one in reports)
+    for sign in signs:
+        if not sign.tells_reboot or sign.at is None or now > withdrawn + REBOOT_BEFORE:
+            continue
+        if first.received_at - REBOOT_BEFORE < sign.at <= withdrawn:
+            return sign.source
+    return ""
+
+
+def _ready_at(report: FailureReport, signs: Sequence[LifeSign], now: datetime) -> datetime:
+    """When the sign of life that would come next is overdue. The agent's is enough where there is
+    one: it comes first in `signs`."""
+    if report.trusted or not report.waits:
+        return now
+    for sign in signs:
+        if report.covers(sign.network) and sign.is_there(report):
+            return sign.overdue_at()
+    return now
+
+
+def _contradiction(
+    signs: Sequence[LifeSign], reports: Sequence[FailureReport], seen_well: str, now: datetime
+) -> str:
+    said = [
+        f"{sign.source} gave a sign of life since"  # without its time: the sentence is kept once
+        for sign in signs
+        if any(sign.contradicts(one, now) for one in reports)
+    ]
+    if seen_well:
+        said.append(seen_well)
+    sources = ", ".join(sorted({one.source for one in reports}))
+    return f"contradicted: {'; '.join(said)}; it was reported as failed by {sources}"
+
+
+def _gone(reports: Sequence[FailureReport]) -> tuple[Counted, ...]:
+    return tuple(
+        Counted(one.source, "withdrew its report", one.withdrawn_at, "no longer")
+        for one in reports
+        if one.withdrawn_at is not None
+    )
+
+
+def _reported(reports: Sequence[FailureReport], how: str) -> tuple[Counted, ...]:
+    return tuple(Counted(one.source, _says(one), one.received_at, how) for one in reports)
+
+
+def _told(
+    against: Sequence[tuple[FailureReport, Sequence[LifeSign]]],
+    signs: Sequence[LifeSign],
+    seen_well: str,
+    now: datetime,
+) -> tuple[Counted, ...]:
+    lines = []
+    for report, found in against:
+        names = [sign.source for sign in found] + (["the monitors"] if seen_well else [])
+        how = f"contradicted by {' and '.join(names)}" if names else "counts"
+        if report.trusted:
+            how = "counts whatever else is said: its segment trusts notifications"
+        lines.append(Counted(report.source, _says(report), report.received_at, how))
+    for sign in signs:
+        if sign.at is None:
+            continue
+        newer = any(sign.contradicts(report, now) for report, _found in against)
+        how = "contradicts" if newer else "older than the report, or about another network"
+        lines.append(Counted(sign.source, "gave a sign of life", sign.at, how))
+    return tuple(lines)
+
+
+def _says(report: FailureReport) -> str:
+    if report.networks is None:
+        return "reported that it failed"
+    return f"reported that it lost {' and '.join(sorted(report.networks))}"
+
+
+def _clock(at: datetime) -> str:
+    return f"{at:%H:%M:%S} UTC"

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host monitors on several controllers report what they see; their votes are counted here.
+
+One row of durable work per host counts as long as anybody says that something is wrong with it. Its
+payload remembers what came of it, so that one failure is one episode, however often monitors are
+started anew: the host stands as down, an incident is opened or joined, people are alerted, once
+each. The episode is over when most of those who see say that all is well.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.hostmonitor.matrix import DOWN as DOWN_THERE
+from holdfast.hoststatus import status
+from holdfast.hoststatus.status import StatusReport
+from holdfast.jobs.job import Kind, NotYet, Run, Step
+from holdfast.model.errors import Conflict, NotFound
+from holdfast.model.incident import HOST, IGNORED, OPEN, RECOVER, Classification, Incident
+from holdfast.model.operation import Operation
+from holdfast.model.segment import SegmentHost
+from holdfast.model.votes import (
+    FOR,
+    HOST_VOTES,
+    SOURCE,
+    Ballot,
+    Count,
+    combined,
+    count,
+    in_force,
+    listed,
+)
+from holdfast.ports.recovery import Account
+from holdfast.recovery import guards, mass_failure
+from holdfast.recovery.context import RecoveryContext
+from holdfast.recovery.host_liveness import lost_networks
+from holdfast.recovery.intake import ingest
+
+LOG = logging.getLogger(__name__)
+
+ALERT = "host.alert"
+LOOK_S, RARELY_S = 5.0, 30.0
+#: A host that no monitor knows any more is left to others after so long.
+QUIET_S = 600.0
+#: What may have kept an incident of the same failure from being acted upon, and may be over.
+LIFTED = (guards.silenced, guards.segment, guards.maintenance)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What came of a failure so far: what the row of work remembers."""
+
+    host: str
+    down_at: str | None = None
+    incident: str | None = None
+    alerted_at: str | None = None
+    quiet_since: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+class HostVotes:
+    name = HOST_VOTES
+    stubborn = True
+
+    def __init__(self, desk: RecoveryContext) -> None:
+        self._desk = desk
+
+    def steps(self) -> Sequence[Step]:
+        return (Step("count", self.count, kept=False),)
+
+    def count(self, run: Run) -> str:
+        """Look, count, do what is new; NotYet until it is over."""
+        desk, episode = self._desk, Episode(**run.operation.payload)
+        ballot = desk.votes.ballot(episode.host)
+        votes = count(ballot, desk.settings.host_votes)
+        if votes.is_enough:
+            episode = self._stands_down(run, votes, episode, ballot.now)
+            raise self._recover(run, ballot, votes, episode)
+        if votes.is_over:
+            return self._over(run, ballot, episode, f"most monitors see {episode.host} well")
+        if votes.is_alert and not (episode.alerted_at or episode.down_at):
+            episode = self._alert(run, votes, episode, ballot.now)
+        if ballot.is_known:
+            self._quiet(run, episode, None)
+            if not ballot.is_concern and not episode.down_at:
+                return f"nobody says any more that {episode.host} has failed"
+            raise NotYet(votes.sentence(), LOOK_S)
+        since = self._quiet(run, episode, ballot.now)
+        if ballot.now - since < timedelta(seconds=QUIET_S):
+            raise NotYet(f"no monitor says anything of {episode.host}", LOOK_S)
+        said = f"no monitor says anything of {episode.host} any more"
+        return self._over(run, ballot, episode, said)
+
+    # the host itself
+
+    def _stands_down(self, run: Run, votes: Count, episode: Episode, now: datetime) -> Episode:
+        """All who go by how the host stands hear of it, also where nothing is recovered."""
+        if episode.down_at:
+            self._quiet(run, episode, None)
+            return replace(episode, quiet_since=None)
+        said = votes.sentence()
+        self._see(episode.host, status.DOWN, said, now)
+        begun = replace(episode, down_at=now.isoformat(), quiet_since=None)
+        self._desk.votes.remember(run.claim, begun.plain(), f"failed: {said}")
+        LOG.warning("%s has failed: %s", episode.host, said)
+        return begun
+
+    def _over(self, run: Run, ballot: Ballot, episode: Episode, said: str) -> str:
+        """The episode is; who was outvoted may be right yet, so that counting goes on."""
+        if episode.down_at:
+            self._see(episode.host, status.UP, said, ballot.now)
+            LOG.info("%s: %s", episode.host, said)
+        if not ballot.is_concern:
+            return said
+        if episode != Episode(episode.host):
+            self._desk.votes.remember(run.claim, Episode(episode.host).plain(), "")
+        raise NotYet(said, RARELY_S)
+
+    def _see(self, host: str, verdict: str, said: str, now: datetime) -> None:
+        sighting = StatusReport(
+            host=host,
+            source=SOURCE,
+            verdict=verdict,
+            at=now,
+            reason=said,
+            decisive=verdict == status.DOWN,
+        )
+        self._desk.see([sighting])
+
+    # the incident
+
+    def _recover(self, run: Run, ballot: Ballot, votes: Count, episode: Episode) -> NotYet:
+        """See to it that there is an incident of this failure; what to wait for then."""
+        host, before = episode.host, self._incident(episode)
+        if before is not None and before.is_open:
+            self._witness(run, votes, before)
+            return NotYet(f"{host}: incident {before.id} is {before.status}", RARELY_S)
+        if before is not None and (before.status != IGNORED or before.details.get("dry_run")):
+            said = f"{host} is still down; incident {before.id} is {before.status}"
+            return NotYet(said, RARELY_S)
+        try:
+            member = self._desk.incidents.member(host)
+        except Conflict as several:
+            return NotYet(several.message, RARELY_S)
+        if member is None:
+            said = f"{host} is in no segment: its servers are not moved"
+            return NotYet(said, LOOK_S if self._desk.votes.is_known(host) else RARELY_S)
+        account = self._account(ballot, votes, episode, member)
+        if no := self._forbidden(account, votes, before):
+            return NotYet(f"{host} is down; {no}", LOOK_S if before is None else RARELY_S)
+        taken = ingest(self._desk, account, run.claim, ballot.now)
+        LOG.warning("%s: %s", host, taken.sentence)
+        return NotYet(f"{host}: {taken.sentence}", LOOK_S)
+
+    def _incident(self, episode: Episode) -> Incident | None:
+        """The one that this failure led to."""
+        if episode.incident is None:
+            return None
+        try:
+            return self._desk.incidents.incident(episode.incident)
+        except NotFound:  # tidied away: so much later it is not begun anew
+            return Incident(episode.incident, "", HOST, "", "gone", datetime.min)
+
+    def _account(
+        self, ballot: Ballot, votes: Count, episode: Episode, member: SegmentHost
+    ) -> Account:
+        mine = [one.word for one in votes.votes if one.vote == FOR and one.word is not None]
+        said = votes.sentence()
+        meaning = Classification(HOST, f"{HOST}:{member.key}", RECOVER, said)
+        monitors = {"received_at": ballot.now.isoformat(), "networks": lost_networks(ballot)}
+        payload = {"event": "STOPPED", **_status(ballot)}
+        details = {"seen": votes.plain(), "monitors": monitors, "payload": payload}
+        return Account(
+            meaning,
+            member,
+            at=max(one.since for one in mine),
+            details=details,
+            observations=[one.id for one in mine],
+            payload=episode.plain(),
+        )
+
+    def _forbidden(self, account: Account, votes: Count, before: Incident | None) -> str | None:
+        """Why no incident is opened, where somebody said that this host is left alone. What ended
+        for that is begun anew when it is so no more."""
+        if before is None and not account.member.on_maintenance:
+            return None
+        desk, member = self._desk, account.member
+        about = {"host": member.name, "segment": member.segment.uuid}
+        meaning = account.meaning
+        draft = Incident("", meaning.subject, HOST, meaning.cause, OPEN, account.at, details=about)
+        situation = desk.incidents.situation(draft, desk.incidents.now())
+        view = guards.View(situation, desk.settings, mass_failure.Rule(*desk.mass_failure()))
+        asked = LIFTED if before is not None else (guards.maintenance,)
+        no = guards.first_denial([guard(draft, view) for guard in asked])
+        return None if no is None else no.sentence
+
+    def _witness(self, run: Run, votes: Count, incident: Incident) -> None:
+        """Those who say the same later belong to it as well."""
+        late = [one.word for one in votes.votes if one.vote == FOR and one.word is not None]
+        ids = [one.id for one in late if one.incident_id is None]
+        if ids:
+            self._desk.incidents.witness(incident.id, votes.plain(), ids, run.claim)
+
+    # people
+
+    def _alert(self, run: Run, votes: Count, episode: Episode, now: datetime) -> Episode:
+        """Told once; nothing is touched."""
+        desk, host = self._desk, episode.host
+        said = f"{host}: {_concern(votes)}"
+        subject, about = f"{HOST}:{host}", {"host": host}
+        alert = Incident(
+            desk.new_id(), subject, HOST, said, "alert", now, sentence=said, details=about
+        )
+        alerted = replace(episode, alerted_at=now.isoformat())
+        then = desk.announce(ALERT, alert, now)
+        desk.votes.remember(run.claim, alerted.plain(), f"alert: {said}", then)
+        LOG.warning("alert: %s", said)
+        desk.ring()
+        return alerted
+
+    def _quiet(self, run: Run, episode: Episode, since: datetime | None) -> datetime:
+        """Since when nobody speaks of the host; remembered where it begins and where it ends."""
+        if since is not None and episode.quiet_since is not None:
+            return datetime.fromisoformat(episode.quiet_since)
+        if since is not None or episode.quiet_since is not None:
+            now = replace(episode, quiet_since=since.isoformat() if since else None)
+            self._desk.votes.remember(run.claim, now.plain(), "")
+        return since or datetime.min
+
+    def give_up_at(self, operation: Operation) -> datetime | None:
+        return None
+
+    def failed(self, run: Run, why: str) -> None:
+        """Never: it is tried again."""
+
+
+def _status(ballot: Ballot) -> Mapping[str, str]:
+    """What masakari-monitors would say. A host that is seen on any network is not off."""
+    strategy, _others = in_force(ballot.fresh)
+    states = combined(ballot.fresh, ballot.host, strategy.networks) if strategy else {}
+    off = bool(states) and set(states.values()) == {DOWN_THERE}
+    return {"host_status": "NORMAL" if off else "UNKNOWN"}
+
+
+def _concern(votes: Count) -> str:
+    if failed := len(votes.observers(FOR)):
+        return f"{votes.sentence()}: {failed} of the {votes.needed} votes that it takes"
+    words = [one.word for one in votes.votes if one.word is not None and one.word.is_concern]
+    rules = sorted({str(word.evidence.get("rule", "")) for word in words} - {""})
+    return f"{listed([word.observer for word in words])} alert{f' ({rules[0]})' if rules else ''}"
+
+
+def kinds(desk: RecoveryContext) -> dict[str, Kind]:
+    return {HOST_VOTES: HostVotes(desk)}

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who looks for guests that hang, beside an agent that knows how they live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.agent.test_services_told import Nothing
+from tests.simclock import SimClock
+
+from holdfast.agent.agent import HostAgent
+from holdfast.agent.guest_filters import FilterFile
+from holdfast.agent.guest_store import Reading
+from holdfast.agent.outbox import Outbox
+from holdfast.agent.processes import ProcessWatch
+from holdfast.app import agent
+from holdfast.ports.guests import LIFECYCLE, Event, Guest, Pulse
+
+EVERY_S = 10.0
+
+
+class Hearts:
+    """One guest: it answers, or stands quite still."""
+
+    def __init__(self) -> None:
+        self.answers = True
+
+    def pulses(self) -> Sequence[Pulse]:
+        if self.answers:
+            return [Pulse("u", "web", answered=True)]
+        return [Pulse("u", "web", answered=False, io=7, cpu_s=3.0)]
+
+    def close(self) -> None: ...
+
+
+class Quiet:
+    """Nobody hears anything of guests by themselves."""
+
+    def start(self, listener: object) -> None: ...
+
+    def close(self) -> None: ...
+
+    def why_deaf(self) -> str:
+        return ""
+
+
+class House:
+    def __init__(self, path: Path, patch: pytest.MonkeyPatch, filters: Path | None = None) -> None:
+        self.clock = SimClock()
+        self.hearts = Hearts()
+        patch.setattr(agent, "heartbeats", lambda *_: self.hearts)
+        self.spool = Outbox(str(path))
+        self.filters = filters
+        self.begin()
+
+    def begin(self) -> None:
+        """An agent, or the next one after it was killed."""
+        file = FilterFile(str(self.filters) if self.filters else None)
+        settings = SimpleNamespace(
+            services_every_s=60.0,
+            guests="libvirt",
+            guests_address="",
+            heartbeats_every_s=EVERY_S,
+            heartbeats_missed=3,
+            heartbeats_quiet_s=30.0,
+            stalled_s=0.0,
+        )
+        services = ProcessWatch(Nothing(), [])
+        self.agent = HostAgent(
+            *("cmp-1", Quiet(), services, file, self.spool, settings, self.clock),  # type: ignore[arg-type]
+            spooled=lambda: None,
+        )
+        self.part = agent.HangPart(settings, self.agent, self.clock)
+
+    def hear(self, detail: str, reason: str) -> None:
+        event = Event("u", "web", LIFECYCLE, self.clock.now(), detail, reason)
+        self.agent.turn([event])
+
+    def read(self, state: str, reason: str) -> None:
+        self.agent.turn([Reading((Guest("u", "web", state, reason),), self.clock.now())])
+
+    def live(self, seconds: float) -> None:
+        for _ in range(int(seconds / EVERY_S)):
+            self.clock.advance(EVERY_S)
+            self.part.ask_agents()
+            waiting = self.agent._waiting
+            self.agent._turn([waiting.get() for _ in range(waiting.qsize())])
+
+    @property
+    def told(self) -> list[str]:
+        words = ("event", "detail")
+        bodies = [item.body for item in self.spool.heads()]
+        return [" ".join(one["evidence"][word] for word in words) for one in bodies]
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    return House(tmp_path / "spool", monkeypatch)
+
+
+def begun(house: House) -> House:
+    """A guest that runs and has answered."""
+    house.read("running", "booted")
+    house.live(20)
+    house.hearts.answers = False
+    return house
+
+
+def test_a_guest_that_hangs_is_told_of_once(house: House) -> None:
+    begun(house).live(300)
+    assert house.told == ["hang hung"]
+
+
+def test_a_guest_that_is_paused_for_a_backup_is_not_restarted(house: House) -> None:
+    begun(house).hear("suspended", "paused")
+    house.live(600)
+    assert house.told == []
+    house.hear("resumed", "unpaused")
+    house.hearts.answers = True
+    house.live(60)
+    assert house.told == []
+
+
+def test_a_guest_that_is_found_paused_is_not_restarted(house: House) -> None:
+    begun(house).live(30)
+    house.read("paused", "user")
+    house.live(600)
+    assert house.told == []
+
+
+def test_a_guest_that_still_hangs_when_it_goes_on_is_told_of(house: House) -> None:
+    begun(house).hear("suspended", "paused")
+    house.live(60)
+    house.hear("resumed", "unpaused")
+    house.live(100)
+    assert house.told == ["hang hung"]
+
+
+@pytest.mark.parametrize("after", ["30s", "2m"])
+def test_an_agent_that_is_killed_in_the_grace_time_tells_of_it_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    rules = tmp_path / "filters.yaml"
+    rules.write_text(f"rules: [{{event: hang, detail: hung, after: {after}, do: recover}}]\n")
+    house = begun(House(tmp_path / "spool", monkeypatch, rules))
+    house.live(50)
+    assert house.agent.view().tracks["u"].troubles
+    house.begin()
+    house.live(400)
+    assert house.told == ["hang hung"]
+
+
+def test_one_that_came_to_life_while_no_agent_was_there_is_not_restarted(house: House) -> None:
+    begun(house).live(50)
+    assert house.agent.view().tracks["u"].troubles
+    house.hearts.answers = True
+    house.begin()
+    house.live(400)
+    assert house.told == []
+
+
+def test_what_was_told_before_it_was_killed_is_not_told_again(house: House) -> None:
+    begun(house).live(300)
+    house.begin()
+    house.live(300)
+    assert house.told == ["hang hung"]

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent has to say of its host's services reaches the disk, or is said again."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.agent.agent import HostAgent
+from holdfast.agent.guest_filters import FilterFile
+from holdfast.agent.outbox import Outbox
+from holdfast.agent.processes import ProcessWatch, Service
+from holdfast.drivers.sim.guests import SimGuests
+from holdfast.model.errors import DriverError
+from holdfast.runtime.clock import SystemClock
+
+
+class Nothing:
+    """A host on which nothing runs."""
+
+    def runs(self, service: Service) -> str:
+        return "no such process"
+
+    def restart(self, service: Service) -> str:
+        raise AssertionError("it cannot be restarted")
+
+
+def agent(folder: Path, spool: Outbox) -> HostAgent:
+    clock, settings = SystemClock(), SimpleNamespace(services_every_s=5.0)
+    guests = SimGuests("cmp-1", str(folder / "sim.db"), clock)
+    watch = ProcessWatch(Nothing(), [Service("libvirtd")])
+    watch.recall(spool.note("services"), clock.monotonic())
+    filters = FilterFile(None)
+    return HostAgent("cmp-1", guests, watch, filters, spool, settings, clock, spooled=lambda: None)
+
+
+def bodies(spool: Outbox) -> list[dict[str, Any]]:
+    return [dict(one.body) for one in spool.heads()]
+
+
+def test_what_does_not_fit_on_the_disk_is_said_when_there_is_room(tmp_path: Path) -> None:
+    with contextlib.closing(Outbox(str(tmp_path / "spool"), most=1)) as spool:
+        spool.put([("other", "k", {"subject": "other"})])
+        one = agent(tmp_path, spool)
+        for _ in range(2):
+            with pytest.raises(DriverError, match="more are not kept"):
+                one.look_after()
+        spool.done(spool.heads()[0])
+        one.look_after()
+        (body,) = bodies(spool)
+        assert (body["subject"], body["state"]) == ("process:cmp-1:libvirtd", "failed")
+        assert body["evidence"]["sentence"] == "libvirtd does not run: no such process"
+        spool.done(spool.heads()[0])
+        one.look_after()
+        agent(tmp_path, spool).look_after()  # nor does the next agent say it a second time
+        assert bodies(spool) == []

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lease can be deleted in every state, and nothing of it stays."""
+
+import pytest
+
+from holdfast.model.errors import Conflict, DriverError, NotFound
+from tests.leases.house import CLAIM_S, House, Killed, Points
+
+
+def check_gone(house: House, lease_id: str) -> None:
+    with pytest.raises(NotFound):
+        house.lease(lease_id)
+    assert house.pools() == {"freepool": {"cmp-1"}}
+    house.check_pools()
+    house.run(minutes=300)
+    assert house.pools() == {"freepool": {"cmp-1"}}
+    house.create(minutes=(1, 100))  # the host is free for all that time
+
+
+def test_a_pending_lease_is_deleted_at_once(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create()
+    house.delete(lease_id)
+    check_gone(house, lease_id)
+
+
+def test_a_prepared_lease_takes_its_pool_along(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 100))
+    house.run(minutes=4.5)
+    assert len(house.pools()) == 2
+    house.delete(lease_id)
+    check_gone(house, lease_id)
+
+
+def test_a_lease_that_is_starting_while_the_cloud_is_down_goes_when_it_is_back(
+    house: House,
+) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 100))
+    house.sim.change(down=True)
+    house.run(minutes=10)
+    assert house.status(lease_id) == "STARTING"
+    house.delete(lease_id)  # answers, though it cannot be done yet
+    assert house.status(lease_id) == "DELETING"
+    house.run(minutes=20)
+    assert house.status(lease_id) == "DELETING"
+    house.sim.change(down=False)
+    house.run(minutes=1)
+    check_gone(house, lease_id)
+
+
+def test_an_active_lease_goes_with_its_servers(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 100))
+    house.boot("web", "cmp-1")
+    house.sim.change(delete_s=30)
+    house.delete(lease_id)
+    assert house.status(lease_id) == "DELETING"
+    house.run(minutes=1)
+    assert house.servers() == []
+    check_gone(house, lease_id)
+
+
+def test_a_lease_that_is_ending_can_be_deleted(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 10))
+    house.boot("web", "cmp-1")
+    house.sim.change(delete_s=30)
+    house.run(minutes=10, seconds=5)
+    assert house.status(lease_id) == "TERMINATING"
+    house.delete(lease_id)
+    house.run(minutes=1)
+    assert len(house.effects("servers.delete")) == 1
+    check_gone(house, lease_id)
+
+
+def test_a_terminated_lease_can_be_deleted(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 10))
+    house.run(minutes=11)
+    assert house.status(lease_id) == "TERMINATED"
+    house.delete(lease_id)
+    check_gone(house, lease_id)
+
+
+def test_deleting_twice_is_deleting_once(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 10))
+    house.sim.change(down=True)
+    house.delete(lease_id)
+    house.delete(lease_id)
+    house.sim.change(down=False)
+    house.run(minutes=1)
+    check_gone(house, lease_id)
+    with pytest.raises(NotFound):
+        house.delete(lease_id)
+
+
+def test_a_delete_that_the_cloud_refuses_is_tried_until_it_succeeds(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 100))
+    refuse = DriverError("test", "no", retryable=False)
+    with monkeypatch.context() as broken:
+        broken.setattr(house.m.cloud.pools, "remove_host", _raising(refuse))
+        house.delete(lease_id)
+        assert house.status(lease_id) == "DELETING"
+    house.run(minutes=1)
+    check_gone(house, lease_id)
+
+
+def _raising(error: Exception):  # type: ignore[no-untyped-def]
+    def call(*_args: object) -> None:
+        raise error
+
+    return call
+
+
+def test_a_delete_waits_for_the_calls_of_a_start_that_may_still_be_on_their_way(
+    house: House,
+) -> None:
+    """A manager hangs in the middle of a start. What it sent may still arrive."""
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(5, 100))
+    house.run(minutes=4.5)
+    hung = house.manager(Points(at=4))
+    with pytest.raises(Killed):
+        hung.run(house.at(1))
+    house.manager()
+    assert house.status(lease_id) == "STARTING"
+    house.delete(lease_id)
+    house.run(seconds=CLAIM_S - 5)
+    assert house.status(lease_id) == "DELETING"
+    house.run(seconds=10)
+    check_gone(house, lease_id)
+
+
+def test_a_delete_after_an_update_still_waits_for_the_call_on_its_way(house: House) -> None:
+    """The update took the claim away; it could not take the call back."""
+    house.enrol("cmp-1")
+    house.run(minutes=1)  # the pools have been told of it
+    lease_id = house.create(minutes=(5, 100))
+    hung = house.manager(Points(at=4))
+    with pytest.raises(Killed, match=r"pools\.create"):
+        hung.run(house.at(4.5))  # in the middle of the preparation
+    house.manager()
+    house.update(lease_id, start=house.at(60))
+    house.delete(lease_id)
+    assert house.status(lease_id) == "DELETING"
+    house.run(seconds=CLAIM_S + 1)
+    check_gone(house, lease_id)
+
+
+def test_the_hosts_of_a_deleted_lease_are_free_only_when_given_back(house: House) -> None:
+    house.enrol("cmp-1")
+    lease_id = house.create(minutes=(None, 100))
+    house.sim.change(down=True)
+    house.delete(lease_id)
+    with pytest.raises(Conflict):
+        house.create(minutes=(1, 50))

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What plain libvirt as a cloud decides without a host: states, disks, rooms, configuration."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import conf as configuration
+from holdfast.drivers.libvirt import cloud_xml, settings
+from holdfast.drivers.libvirt.cloud_xml import Disk, Facts
+from holdfast.drivers.libvirt.servers import Room, best
+from holdfast.model.errors import DriverError
+
+XML = """\
+<domain type='kvm'><name>web</name><uuid>4ab11c5e-7bb4-4f0e-8b52-000000000000</uuid>
+<metadata><hf:guest xmlns:hf='urn:holdfast:guest' ha='yes' HA_Priority='5'
+ project='red'/></metadata>
+<memory unit='KiB'>2097153</memory><vcpu placement='static'>4</vcpu><devices>
+<disk type='file' device='disk'><source file='/srv/guests/web.qcow2'/><target dev='vda'/></disk>
+<disk type='block' device='lun'><source dev='/dev/vg/web'/><target dev='sda'/></disk>
+<disk type='network' device='disk'><source protocol='rbd' name='vms/web'/><target dev='vdb'/></disk>
+<disk type='volume' device='disk'><source pool='nfs' volume='web'/><target dev='vdc'/></disk>
+<disk type='file' device='cdrom'><source file='/srv/install.iso'/><target dev='hdc'/></disk>
+<disk type='file' device='cdrom'><target dev='hdd'/></disk>
+</devices></domain>"""
+
+
+def test_the_xml_tells_size_disks_and_what_people_say_of_a_guest() -> None:
+    seen = cloud_xml.facts(XML)
+    assert (seen.name, seen.vcpus, seen.memory_mb, seen.project) == ("web", 4, 2049, "red")
+    assert seen.metadata == {
+        "ha": "yes",
+        "HA_Enabled": "yes",
+        "HA_Priority": "5",
+        "project": "red",
+    }
+    assert seen.disks == (
+        Disk("vda", "file", "/srv/guests/web.qcow2"),
+        Disk("sda", "block", "/dev/vg/web"),
+        Disk("vdb", "network", "rbd:vms/web"),
+        Disk("vdc", "volume", "pool:nfs"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "status", "task"),
+    [
+        ("running", "booted", "ACTIVE", None),
+        ("paused", "user", "PAUSED", None),
+        ("paused", "ioerror", "ERROR", None),
+        ("paused", "watchdog", "ERROR", None),
+        ("paused", "crashed", "ERROR", None),
+        ("paused", "postcopy_failed", "ERROR", None),
+        ("paused", "migration", "ACTIVE", "migrating"),
+        ("paused", "starting_up", "ACTIVE", "powering-on"),
+        ("shutdown", "unknown", "ACTIVE", "powering-off"),
+        ("shutoff", "crashed", "SHUTOFF", None),
+        ("shutoff", "failed", "SHUTOFF", None),
+        ("shutoff", "saved", "SUSPENDED", None),
+        ("crashed", "panicked", "ERROR", None),
+        ("pmsuspended", "unknown", "SUSPENDED", None),
+        ("nostate", "0", "ACTIVE", None),
+        ("paused", "99", "ERROR", None),
+    ],
+)
+def test_a_state_has_one_word_in_the_cloud(
+    state: str, reason: str, status: str, task: str | None
+) -> None:
+    assert cloud_xml.status(state, reason) == (status, task)
+
+
+@pytest.mark.parametrize(
+    ("disk", "why"),
+    [
+        (Disk("vda", "file", "/srv/guests/web.raw"), ""),
+        (Disk("vda", "file", "/srv/guests-of-old/web.raw"), "in none of"),
+        (Disk("vda", "file", "/srv/guests/../local/web.raw"), "in none of"),
+        (Disk("vda", "file", ""), "in none of"),
+        (Disk("sda", "block", "/dev/disk/by-id/wwn-1"), ""),
+        (Disk("sda", "block", "/dev/sdb"), "in none of"),
+        (Disk("vdb", "network", "rbd:vms/web"), ""),
+        (Disk("vdc", "volume", "pool:nfs"), ""),
+        (Disk("vdc", "volume", "pool:default"), "in none of"),
+    ],
+)
+def test_only_a_guest_whose_disks_are_shared_may_leave(disk: Disk, why: str) -> None:
+    shared = ("/srv/guests/", "/dev/disk/by-id", "pool:nfs")
+    said = cloud_xml.stays(Facts("u", "web", 1, 16, disks=(disk,)), shared, autostart=False)
+    assert (why in said) if why else said == ""
+
+
+def test_nothing_is_shared_until_somebody_says_so() -> None:
+    facts = Facts("u", "web", 1, 16, disks=(Disk("vda", "file", "/srv/web.raw"),))
+    assert "[libvirt] shared (empty)" in cloud_xml.stays(facts, (), autostart=False)
+
+
+@pytest.mark.parametrize(("kind", "stays"), [("file", False), ("block", True), ("network", True)])
+def test_what_its_host_starts_again_by_itself_leaves_only_if_its_disks_are_locked(
+    kind: str, stays: bool
+) -> None:
+    facts = Facts("u", "web", 1, 16, disks=(Disk("vda", kind, "/srv/web"),))
+    said = cloud_xml.stays(facts, ("/srv",), autostart=True)
+    assert ("virsh autostart --disable web" in said) is stays
+
+
+def test_a_guest_goes_where_most_memory_is_left_and_last_to_where_it_failed() -> None:
+    rooms = [Room("cmp-1", 900), Room("cmp-2", 2000), Room("cmp-3", 1000)]
+    assert best(rooms, 512, {}) == "cmp-2"
+    assert best(rooms, 512, {"cmp-2": 1}) == "cmp-3"
+    assert best(rooms, 950, {"cmp-2": 2, "cmp-3": 1}) == "cmp-3"
+    assert best(rooms, 4096, {}) is None
+
+
+def load(folder: Path, text: str) -> settings.Settings:
+    file = folder / "holdfast.conf"
+    file.write_text(text)
+    return settings.load(configuration.load([], [str(file)]))
+
+
+def test_hosts_come_from_the_option_and_from_a_file(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text(
+        "KVM-3: {uri: 'qemu+tls://kvm-3/system', rack: r2, zone: z}\nkvm-2: qemu+ssh://kvm-2/system\n"
+    )
+    made = load(
+        tmp_path,
+        "[libvirt]\nhosts = kvm-1:qemu+unix:///system?socket=/run/a,kvm-4:qemu+tcp://[::1]:16509/system\n"
+        f"hosts_file = {hosts}\nshared = /srv/guests, pool:nfs\n[cloud]\ncall_timeout_s = 6\n",
+    )
+    assert made.hosts == (
+        settings.Host("kvm-1", "qemu+unix:///system?socket=/run/a"),
+        settings.Host("kvm-2", "qemu+ssh://kvm-2/system"),
+        settings.Host("kvm-3", "qemu+tls://kvm-3/system", "r2", "z"),
+        settings.Host("kvm-4", "qemu+tcp://[::1]:16509/system"),
+    )
+    assert made.shared == ("/srv/guests", "pool:nfs")
+    assert (made.call_timeout_s, made.look_timeout_s) == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "there are no hosts"),
+        ("a: nonsense", "no URI"),
+        ("a: x:///\na.example.org: y:///", "there twice"),
+        ("a: x:///\nb: x:///", "the same URI"),
+        ("a: {uri: 'x:///', racks: 7}", "line 1: racks means nothing here"),
+        ("a: {rack: r1}", "line 1: host a has no uri"),
+        ("a: x:///\nb: [1]", "line 2: write a URI"),
+        ("a: {uri: [1]}", "uri must be a word"),
+        ("- a", "write a mapping"),
+        ("a: &x 1", "anchors"),
+    ],
+)
+def test_a_wrong_list_of_hosts_is_refused_with_what_to_write(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text(text)
+    with pytest.raises(DriverError, match=why) as refused:
+        load(tmp_path, f"[libvirt]\nhosts_file = {hosts}\n" if text else "")
+    assert not refused.value.retryable
+
+
+def test_a_file_of_hosts_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DriverError, match=r"/nowhere/hosts.yaml cannot be read"):
+        load(tmp_path, "[libvirt]\nhosts_file = /nowhere/hosts.yaml\n")

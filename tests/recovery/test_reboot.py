@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host that died and came back with another boot id is not cut: its servers start in place."""
+
+from datetime import timedelta
+
+import pytest
+
+from tests.recovery.house import HealHouse
+from tests.recovery.test_liveness import HOST, HOSTS, beat, cut, incidents, started
+from tests.recovery.voters import voters
+
+
+@pytest.fixture
+def site(house: HealHouse) -> HealHouse:
+    house.segment(*HOSTS)
+    house.recovery.heartbeat_network = "manage"
+    beat(house, *HOSTS)
+    house.run(seconds=3)
+    return house
+
+
+def reboot(house: HealHouse, dark_s: float = 4.0) -> None:
+    """Its kernel crashes, and it boots again: nothing runs there."""
+    house.sim.fail_host(HOST)
+    house.run(seconds=dark_s)
+    house.sim.recover_host(HOST)
+
+
+def lives(house: HealHouse, seconds: float, *running: str, boot_id: str = "second") -> None:
+    """Heartbeats for so long, every five seconds."""
+    for _ in range(int(seconds // 5)):
+        beat(house, HOST, boot_id=boot_id, running=running)
+        house.run(seconds=5)
+
+
+def crash_unseen(house: HealHouse) -> str:
+    """It crashes, is reported, and its power never reads off."""
+    house.sim.cut_host(HOST)
+    return house.report(HOST)
+
+
+def test_a_host_that_rebooted_is_not_cut_and_its_servers_start_there(site: HealHouse) -> None:
+    web = site.boot("web", HOST)
+    site.m.store.switches.pause("", "ann", "wait", None)
+    site.sim.fail_host(HOST)
+    report = site.report(HOST)
+    site.run(seconds=4)  # what ran there is known
+    site.sim.recover_host(HOST)
+    beat(site, HOST, boot_id="second", running=())
+    site.m.store.switches.resume("", "ann")
+    lives(site, 90)
+    incident = site.incident(report)
+    assert incident.status == "recovered", incident.sentence
+    assert incident.sentence.startswith("recovered in place")
+    assert site.server(web)["status"] == "ACTIVE"
+    assert site.sim.running(web) == [HOST]
+    assert not cut(site)
+    assert not site.effects("services.force_down")
+
+
+def test_guests_that_run_again_by_themselves_are_left_alone(site: HealHouse) -> None:
+    web = site.boot("web", HOST)
+    report = crash_unseen(site)
+    site.run(seconds=2)
+    site.sim.mend_host(HOST)  # to the cloud it never lost power, and the guest runs
+    lives(site, 90, web)
+    assert site.incident(report).status == "recovered"
+    assert not cut(site)
+    assert not site.effects("servers.stop")
+    assert not site.effects("servers.start")
+
+
+def test_a_guest_that_the_cloud_calls_active_and_its_agent_does_not_see_is_started(
+    site: HealHouse,
+) -> None:
+    web = site.boot("web", HOST)
+    report = crash_unseen(site)
+    site.run(seconds=2)
+    site.sim.mend_host(HOST)
+    lives(site, 120)  # no guest runs
+    assert site.incident(report).status == "recovered"
+    assert site.effects("servers.stop") == site.effects("servers.start") == [web]
+
+
+def test_nothing_is_started_before_the_agent_says_what_runs(site: HealHouse) -> None:
+    site.boot("web", HOST)
+    report = crash_unseen(site)
+    site.run(seconds=2)
+    site.sim.mend_host(HOST)
+    for _ in range(12):
+        beat(site, HOST, boot_id="second")
+        site.run(seconds=5)
+    assert site.incident(report).status == "running"
+    assert not site.effects("servers.stop")
+    assert not cut(site)
+
+
+def test_a_report_that_comes_after_the_reboot_starts_the_servers_too(site: HealHouse) -> None:
+    site.boot("web", HOST)
+    reboot(site)
+    lives(site, 60)
+    report = site.report(HOST)
+    lives(site, 90)
+    assert site.incident(report).sentence.startswith("recovered in place")
+    assert not cut(site)
+
+
+def test_a_withdrawn_report_waits_whether_the_host_rebooted(site: HealHouse) -> None:
+    web = site.boot("web", HOST)
+    site.sim.hang_host(HOST)
+    report = site.report(HOST)
+    site.run(seconds=2)
+    site.sim.recover_host(HOST)
+    started(site, HOST)
+    site.run(seconds=8)  # its agent starts later than its monitor sees it
+    assert site.incident(report).status == "held"
+    lives(site, 60)
+    assert site.incident(report).sentence.startswith("recovered in place")
+    assert site.sim.running(web) == [HOST]
+
+
+def test_a_withdrawn_report_is_closed_if_no_agent_is_heard_for_ten_minutes(site: HealHouse) -> None:
+    report = crash_unseen(site)
+    site.run(seconds=2)
+    site.sim.mend_host(HOST)
+    started(site, HOST)
+    site.run(minutes=9)
+    assert site.incident(report).status == "held"
+    site.run(minutes=2)
+    assert site.incident(report).status == "ignored"
+    assert not cut(site)
+
+
+def test_an_old_report_of_a_host_that_rebooted_is_not_dropped(site: HealHouse) -> None:
+    site.boot("web", HOST)
+    reboot(site)
+    lives(site, 60)
+    report = site.report(HOST, at=site.clock.now() - timedelta(hours=1))
+    lives(site, 90)
+    assert site.incident(report).sentence.startswith("recovered in place")
+    assert not cut(site)
+
+
+def test_a_host_that_falls_silent_after_its_reboot_is_cut(site: HealHouse) -> None:
+    web = site.boot("web", HOST)
+    report = crash_unseen(site)
+    site.run(seconds=2)
+    beat(site, HOST, boot_id="second", running=())
+    site.run(seconds=10)
+    assert site.incident(report).details["power_returned"]["rebooted"]
+    assert not cut(site)
+    site.run(minutes=2)
+    assert cut(site) == {HOST}
+    assert site.incident(report).status == "recovered"
+    assert site.server(web)["host"] != HOST
+
+
+def test_a_reboot_does_not_explain_storage_that_monitors_see_lost(site: HealHouse) -> None:
+    site.boot("web", HOST)
+    for one in voters(site, *HOSTS):
+        one.fails(HOST)  # on storage
+    lives(site, 30)
+    assert cut(site) == {HOST}
+    assert [one.status for one in incidents(site)] == ["recovered"]
+
+
+def test_the_same_boot_id_is_no_reboot(site: HealHouse) -> None:
+    site.boot("web", HOST)
+    report = site.report(HOST)
+    lives(site, 60, boot_id="first")
+    assert site.incident(report).status == "held"
+    assert not cut(site)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recovery knows the reservations: servers of a reserved host stay inside their reservation."""
+
+from tests.recovery.house import HealHouse
+
+
+def reserved(house: HealHouse, *names: str, hosts: int = 1) -> tuple[str, str]:
+    """A running lease of so many hosts; its id and that of its reservation."""
+    house.enrol(*names)
+    house.segment(*names)
+    lease_id = house.create(minutes=(None, 600), hosts=hosts)
+    house.run(seconds=5)
+    assert house.status(lease_id) == "ACTIVE"
+    return lease_id, house.lease(lease_id).reservations[0].id
+
+
+def inside(house: HealHouse, name: str, host: str, reservation: str) -> str:
+    metadata = {"reservation": reservation}
+    return house.sim.boot(name, "alpha", host, 1, 512, 1, metadata=metadata).id
+
+
+def test_servers_follow_the_host_that_repair_gave_to_their_reservation(house: HealHouse) -> None:
+    lease_id, reservation = reserved(house, "cmp-1", "cmp-2", "cmp-3", "cmp-4")
+    ((old,),) = house.held(lease_id)
+    servers = [inside(house, f"web-{i}", old, reservation) for i in range(4)]
+    house.sim.fail_host(old)
+    report = house.report(old)
+    house.run(minutes=1)
+    ((new,),) = house.held(lease_id)
+    assert new != old
+    assert house.incident(report).status == "recovered", house.incident(report)
+    assert {house.server(one)["host"] for one in servers} == {new}
+    assert {house.server(one)["status"] for one in servers} == {"ACTIVE"}
+    assert {one.dest_host for one in house.moves(report)} == {new}
+    house.run(minutes=2)
+    assert old not in house.all_pools()[reservation]
+    house.check_never_twice()
+
+
+def test_without_another_host_they_wait_and_go_when_there_is_one(house: HealHouse) -> None:
+    lease_id, reservation = reserved(house, "cmp-1")
+    house.segment("cmp-8", "cmp-9")  # open to everybody, and of no use to them
+    server = inside(house, "web", "cmp-1", reservation)
+    house.sim.fail_host("cmp-1")
+    report = house.report("cmp-1")
+    house.run(minutes=2)
+    assert house.lease(lease_id).reservations[0].missing_resources
+    assert not house.effects("moves.evacuate")
+    (move,) = house.moves(report)
+    assert "has no other host yet" in move.message
+    house.enrol("cmp-5")
+    house.run(minutes=3)
+    assert house.server(server)["host"] == "cmp-5"
+    assert house.incident(report).status == "recovered"
+    house.check_unlocked()
+
+
+def test_a_lease_of_two_hosts_moves_them_to_the_one_it_kept_and_the_new_one(
+    house: HealHouse,
+) -> None:
+    lease_id, reservation = reserved(house, "cmp-1", "cmp-2", "cmp-3", hosts=2)
+    (before,) = house.held(lease_id)
+    servers = [inside(house, f"web-{i}", before[0], reservation) for i in range(6)]
+    house.sim.fail_host(before[0])
+    house.report(before[0])
+    house.run(minutes=1)
+    (after,) = house.held(lease_id)
+    assert before[0] not in after
+    assert {house.server(one)["host"] for one in servers} <= set(after)
+    house.check_never_twice()
