@@ -13,7 +13,7 @@ Settings = Mapping[str, Value]
 Sections = Mapping[str, Settings]
 
 OUR_FILTER = "holdfast.nova.scheduler_filter.HoldfastFilter"
-OUR_FILTER_FILE = ROOT / "src" / "holdfast" / "nova" / "filter.py"
+OUR_FILTER_FILE = ROOT / "src" / "holdfast" / "nova" / "scheduler_filter.py"
 # before Nova's application, in both pipelines: a server create may ask for a lease
 OUR_PIPE = """
 [filter:holdfast]

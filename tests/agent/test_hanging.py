@@ -51,7 +51,7 @@ class House:
     def __init__(self, path: Path, patch: pytest.MonkeyPatch, filters: Path | None = None) -> None:
         self.clock = SimClock()
         self.hearts = Hearts()
-        patch.setattr(agent, "heartbeats", lambda *_: self.hearts)
+        patch.setattr(agent, "connect_heartbeats", lambda *_: self.hearts)
         self.spool = Outbox(str(path))
         self.filters = filters
         self.begin()

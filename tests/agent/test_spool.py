@@ -208,8 +208,8 @@ def test_the_courier_goes_on_by_itself_when_the_other_side_is_back(path: str) ->
 
 def test_what_was_put_is_there_after_kill_nine(path: str) -> None:
     script = (
-        "import sys; from holdfast.agent.outbox import Spool\n"
-        "spool = Spool(sys.argv[1])\n"
+        "import sys; from holdfast.agent.outbox import Outbox\n"
+        "spool = Outbox(sys.argv[1])\n"
         "for n in range(10**6):\n"
         "    spool.put([('a', str(n), {'name': str(n)})]); print(n, flush=True)\n"
     )

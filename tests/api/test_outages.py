@@ -72,7 +72,7 @@ def test_a_database_that_is_away_is_a_503_everywhere_and_comes_back_by_itself(
                 assert "database is away" in answer.json["error_message"]
             else:
                 (fault,) = answer.json["errors"]
-                assert fault["code"] == "holdfast.app.service.unavailable"
+                assert fault["code"] == "holdfast.service.unavailable"
     assert house.dump() == before
     assert house.call("GET", LEASES).status_code == 200
     assert house.call("POST", LEASES, json=lease_body()).status_code == 201

@@ -212,8 +212,8 @@ def test_two_hundred_at_the_door_are_answered_or_told_to_wait(door: str, desk: D
         said = [answer for one in crowd for answer in rest(one)]
     codes = {answer.get("error", {}).get("code", "") for answer in said}
     assert len(said) >= 190  # one who was refused at once may have lost it on the way
-    assert codes <= {"", "holdfast.app.service.unavailable", "holdfast.request.invalid"}
-    assert "holdfast.app.service.unavailable" in codes
+    assert codes <= {"", "holdfast.service.unavailable", "holdfast.request.invalid"}
+    assert "holdfast.service.unavailable" in codes
     eventually(lambda: answers(door))
 
 

@@ -29,7 +29,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
         info.mkdir(parents=True)
         (site / f"{target.partition(':')[0]}.py").write_text(code)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[holdfast.app.manager]\n{name} = {target}\n")
+        (info / "entry_points.txt").write_text(f"[holdfast.monitors]\n{name} = {target}\n")
         monkeypatch.syspath_prepend(str(site))
         monkeypatch.setattr(ExtensionManager, "ENTRY_POINT_CACHE", {})  # as in a new process
 

@@ -232,19 +232,19 @@ def _unforced(cloud: LibvirtCloud, host: str) -> bool:
 
 KILLED = """
 import os, signal, sys
-from holdfast.drivers.libvirt import cloud, deeds, hands, settings
+from holdfast.drivers.libvirt import cloud, settings, tasks
 from holdfast.runtime.clock import SystemClock
 
 def die(): os.kill(os.getpid(), signal.SIGKILL)
-real = hands.start
+real = tasks.start_domain
 def start(conn, server_id):
     if sys.argv[1] == "before":
         die()
     real(conn, server_id)
     die()
-hands.start = start
+tasks.start_domain = start
 settings.Settings.look_timeout_s = 30.0  # however busy the machine
-deeds.ACCEPT_S = 60.0
+tasks.ACCEPT_S = 60.0
 hosts = tuple(settings.Host(*one.split("=", 1)) for one in sys.argv[5:])
 made = settings.Settings(hosts, sys.argv[2], (sys.argv[3],), call_timeout_s=240.0)
 cloud.LibvirtCloud(made, SystemClock()).moves.evacuate(sys.argv[4], "cmp-2", as_it_was=True)
@@ -322,7 +322,7 @@ def test_a_move_that_was_given_up_while_its_target_hung_is_undone_there(
         hung.pause()
         define(conn, xml)
 
-    monkeypatch.setattr(tasks, "define", hang)
+    monkeypatch.setattr(tasks, "define_domain", hang)
     cloud.moves.evacuate(guest, B, as_it_was=True)
     assert cloud.servers.show(guest).task_state == "rebuilding"
     cloud.servers.reset(guest)

@@ -531,5 +531,5 @@ def test_it_loads_nothing_else_of_ours_into_nova() -> None:
         [sys.executable, "-c", look], check=True, capture_output=True, text=True, timeout=PATIENCE_S
     ).stdout.split()
     ours = {name for name in said if name.startswith("holdfast")}
-    parts = ("admission", "api", "hint", "names", "options", "reservations")
+    parts = ("admission", "api_filter", "lease_hint", "names", "options")
     assert ours == {"holdfast", "holdfast.nova", *(f"holdfast.nova.{part}" for part in parts)}

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from holdfast.nova import install_monitor
-from holdfast.nova.compute_monitor import KERNEL, Feed, HostCpu
+from holdfast.nova.feed import KERNEL, Feed, HostCpu
 from tests.processes import PATIENCE_S, eventually
 
 #: So much of a processor a guest uses between two looks.
@@ -193,7 +193,7 @@ def test_one_that_died_is_started_again_a_minute_later(site: Site) -> None:
 
 def test_it_ends_with_nova_compute(site: Site, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from holdfast.nova.compute_monitor import Feed;"
+        "import sys, time; from holdfast.nova.feed import Feed;"
         " feed = Feed(sys.argv[1:]);"
         "feed.give({}); print(feed.pid, flush=True); time.sleep(600)"
     )

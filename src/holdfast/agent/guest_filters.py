@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of what happens to guests is a failure: ordered rules, of which the first that fits counts.
+"""Guest filters: ordered rules that say which guest events are failures, and the file they are in.
 
-    filter = guest_filter_file.parse(text, "filters.yaml")
-    verdict, tally = filter.judge(Sign("io_error", "pause", disk="vda"), metadata, {}, now)
+    rules:
+      - {event: io_error, detail: pause, disk: "scratch*", do: ignore}
+      - {event: stopped, detail: failed, project: batch, rate: 3 in 10m, do: report}
+      - {event: [monitor, hang], after: 90s, do: recover}
+    otherwise: defaults
+
+The first rule that matches a `Symptom` decides. A symptom that no rule matches is judged by the
+default rules below, unless `otherwise` names an action. A rule with a rate counts every match per
+guest and decides once the rate is reached. The parser names every problem with its line.
+
+    filter = parse(text, "filters.yaml")
+    verdict, tally = filter.judge(Symptom("io_error", "pause", disk="vda"), metadata, {}, now)
     verdict.do, verdict.after_s          # ("recover", 30.0)
-
-A `Sign` is what an event means, in the words of a rule. Of a rule with a rate all that it would fit
-is counted, guest by guest; it counts only once there were enough.
 """
 
 import functools
@@ -215,18 +222,6 @@ def _about(metadata: Mapping[str, str], name: str, wanted: tuple[str, ...]) -> b
 
 def _within(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
     return not mine or (bool(theirs) and set(theirs) <= set(mine))
-
-
-# Filter files for guests, read so that every problem is named with its line.
-#
-#     rules:
-#       - {event: io_error, detail: pause, disk: "scratch*", do: ignore}
-#       - {event: stopped, detail: failed, project: batch, rate: 3 in 10m, do: report}
-#       - {event: [monitor, hang], after: 90s, do: recover}
-#     otherwise: defaults
-#
-# Of the rules the first that fits counts. What none fits goes to the default set below, unless
-# `otherwise` names an action.
 
 
 KEYS = ("rules", "otherwise")

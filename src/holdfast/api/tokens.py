@@ -89,7 +89,7 @@ def groups_of(host: str, entries: Sequence[str]) -> list[str]:
 def without_agent_role(credentials: dict[str, Any]) -> dict[str, Any]:
     """Of whoever did not come by a token of ours: what other people call a role of theirs makes
     nobody an agent, for no host is there that it would be held to."""
-    if _by_token(credentials["user_id"], credentials["project_id"]):
+    if _by_agent_token(credentials["user_id"], credentials["project_id"]):
         return credentials
     return credentials | {
         "roles": [one for one in credentials["roles"] if one.lower() != AGENT_ROLE]
@@ -98,12 +98,12 @@ def without_agent_role(credentials: dict[str, Any]) -> dict[str, Any]:
 
 def own_host(caller: Caller) -> str | None:
     """The one host that the caller may speak for; None: it is no agent."""
-    if not _by_token(caller.user_id, caller.project_id):
+    if not _by_agent_token(caller.user_id, caller.project_id):
         return None
     return caller.user_id.removeprefix(AGENT_PREFIX)
 
 
-def _by_token(user_id: str, project_id: str) -> bool:
+def _by_agent_token(user_id: str, project_id: str) -> bool:
     return user_id.startswith(AGENT_PREFIX) and project_id == AGENT_PROJECT
 
 
@@ -196,7 +196,7 @@ def observer_of(shown: str, path: str | None) -> str:
 
 def without_monitor_role(credentials: dict[str, Any]) -> dict[str, Any]:
     """Of whoever did not come by a monitor's token: a role of that name makes nobody a monitor."""
-    if _by_token(credentials["user_id"], credentials["project_id"]):
+    if _by_monitor_token(credentials["user_id"], credentials["project_id"]):
         return credentials
     return credentials | {
         "roles": [one for one in credentials["roles"] if one.lower() != MONITOR_ROLE]
@@ -205,9 +205,13 @@ def without_monitor_role(credentials: dict[str, Any]) -> dict[str, Any]:
 
 def own_name(caller: Caller) -> str | None:
     """The name of the monitor whose token the caller showed; None: it is none."""
-    if not _by_token(caller.user_id, caller.project_id):
+    if not _by_monitor_token(caller.user_id, caller.project_id):
         return None
     return caller.user_id.removeprefix(MONITOR_PREFIX)
+
+
+def _by_monitor_token(user_id: str, project_id: str) -> bool:
+    return user_id.startswith(MONITOR_PREFIX) and project_id == MONITOR_PROJECT
 
 
 def check_observer(ask: "Request", observer: str) -> None:

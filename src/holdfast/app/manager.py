@@ -136,8 +136,8 @@ class Recovering:
 def kinds(desk: RecoveryContext) -> dict[str, Kind]:
     return {
         name: kind
-        for room in (intake, intake, votes, host, guest, host, evacuation, host_return)
-        for name, kind in room.kinds(desk).items()
+        for module in (intake, votes, host, guest, evacuation, host_return)
+        for name, kind in module.kinds(desk).items()
     }
 
 
@@ -215,5 +215,5 @@ class Plugins:
 
 
 def monitor(conf: cfg.ConfigOpts) -> UsageMonitor:
-    """The entry point `usage` of holdfast.app.manager."""
+    """The entry point `usage` of holdfast.monitors."""
     return UsageMonitor(Plugins(conf).offer, SystemClock())

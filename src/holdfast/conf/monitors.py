@@ -15,7 +15,7 @@ OPTS = [
         "enabled",
         default=["compute"],
         mutable=True,
-        help="Monitors that are asked and told: names of the entry points holdfast.app.manager. "
+        help="Monitors that are asked and told: names of the entry points holdfast.monitors. "
         "`guests` hears from Nova of servers that failed, `usage` what metric plugins get; both "
         "need push.",
     ),

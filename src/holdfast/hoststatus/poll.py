@@ -37,11 +37,11 @@ from holdfast.runtime.clock import Clock
 # `hoststatus/status.py`'s. A third party needs one class and one entry point; `plugin(conf)` makes
 # it:
 #
-#     [project.entry-points."holdfast.app.manager"]
+#     [project.entry-points."holdfast.monitors"]
 #     power = "acme_power:PowerMonitor"
 
 
-NAMESPACE = "holdfast.app.manager"
+NAMESPACE = "holdfast.monitors"
 Seen = StatusReport | GuestReport
 #: How a call of a monitor can go wrong.
 RAISED, HUNG, BUSY, NOT_LOADED = "raised", "hung", "busy", "not loaded"

@@ -7,81 +7,16 @@ Everything that is put here can be taken back to a mark, so that a search may tr
 import functools
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.leases.placement import Condition, matches
+from holdfast.leases.placement import How, Need, matches
 from holdfast.leases.resources.instance_placement import capacity
 from holdfast.model.capacity import FOREVER, CapacitySnapshot, Hold, Line, peak
 from holdfast.model.host import Host
-from holdfast.model.lease import Allocation, Window
-
-# What a reservation needs in the place of what failed, in words that hold for every resource
-# type.
-#
-# A type says it once (`Resource.need`); then one plan can weigh the needs of all of them
-# together.
-
-
-#: Of hosts that are free, best first, those to take: beside the ones that are kept, and so many.
-Arrange = Callable[[Sequence[Host], Sequence[Host], int], Sequence[Host]]
-
-
-class How(Enum):
-    """How the units of one reservation lie: never two on a host, all on one, or as it comes."""
-
-    APART = "apart"
-    TOGETHER = "together"
-    ANYWHERE = "anywhere"
-
-
-@dataclass(frozen=True)
-class Need:
-    """So many units for a time: whole hosts (`size` None), or slots that take `size` each."""
-
-    held: Window
-    units: int
-    size: Mapping[str, int] | None = None
-    where: tuple[Condition, ...] = ()
-    how: How = How.APART
-    besides: frozenset[int] = frozenset()  # where it has something already that it keeps
-    arrange: Arrange | None = field(default=None, compare=False)  # spread or packed
-
-    @cached_property
-    def start(self) -> float:
-        return self.held.start.timestamp()
-
-    @cached_property
-    def end(self) -> float:
-        return self.held.end.timestamp()
-
-    @property
-    def spots(self) -> int:
-        """On how many hosts it can be in the way of others, at most."""
-        return 1 if self.how is How.TOGETHER else self.units
-
-    @property
-    def what(self) -> str:
-        return "hosts" if self.size is None else "slots"
-
-    def meets(self, other: "Need") -> bool:
-        return self.start < other.end and other.start < self.end
-
-    def allocations(self, chosen: Mapping[int, int]) -> tuple[Allocation, ...]:
-        """What to hold, given how many units go to which host."""
-        if self.size is None:
-            return tuple(Allocation(host_id, self.held) for host_id in sorted(chosen))
-        size = self.size.items()
-        return tuple(
-            Allocation(host_id, self.held, units, {name: units * n for name, n in size})
-            for host_id, units in sorted(chosen.items())
-        )
-
 
 # Which hosts are free for which needs, of very many of both, at one look.
 #

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from holdfast.leases.repair_board import Need
+from holdfast.leases.placement import Need
 from holdfast.leases.resources.base import Resource, Wish
 from holdfast.model.capacity import CapacitySnapshot
 from holdfast.model.errors import InvalidInput, NotEnoughHosts

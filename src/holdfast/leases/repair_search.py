@@ -12,7 +12,8 @@ neighbourhood of a need that was not met (`mend_best`).
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-from holdfast.leases.repair_board import Board, How, Job, crowd, demand
+from holdfast.leases.placement import How
+from holdfast.leases.repair_board import Board, Job, crowd, demand
 from holdfast.leases.resources.instance_placement import capacity
 
 # The best that a few needs can have between them, by trying everything that could be better.

@@ -124,7 +124,7 @@ class TooMany(HoldfastError):
 
 
 class Unavailable(HoldfastError):
-    code = "holdfast.app.service.unavailable"
+    code = "holdfast.service.unavailable"
     status = 503
     title = "Service unavailable"
 

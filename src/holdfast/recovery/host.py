@@ -483,10 +483,6 @@ def _counted(all_: Sequence[ServerMove]) -> str:
     return said
 
 
-def kinds(desk: RecoveryContext) -> dict[str, Kind]:
-    return {RECOVER_HOST: HostRecovery(desk)}
-
-
 # nova-compute died and its host did not: the host takes no new servers until it is back.
 
 
@@ -545,5 +541,5 @@ class ProcessRecovery(Recovery):
         return self.close(run, Change(RECOVERED, said), then)
 
 
-def process_kinds(desk: RecoveryContext) -> dict[str, Kind]:
-    return {RECOVER_PROCESS: ProcessRecovery(desk)}
+def kinds(desk: RecoveryContext) -> dict[str, Kind]:
+    return {RECOVER_HOST: HostRecovery(desk), RECOVER_PROCESS: ProcessRecovery(desk)}

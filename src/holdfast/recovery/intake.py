@@ -239,10 +239,6 @@ class Intake:
         self._desk.incidents.answer(uuid, "failed", why, run.claim)
 
 
-def kinds(desk: RecoveryContext) -> dict[str, Kind]:
-    return {INTAKE: Intake(desk)}
-
-
 # What an agent saw on its host, a guest that died or a service that does not run, becomes an
 # incident by the same road as every other report.
 #
@@ -367,5 +363,5 @@ def _meaning(seen: Observed) -> Classification | None:
     return None
 
 
-def observation_kinds(desk: RecoveryContext) -> dict[str, Kind]:
-    return {OBSERVATION: Sort(desk)}
+def kinds(desk: RecoveryContext) -> dict[str, Kind]:
+    return {INTAKE: Intake(desk), OBSERVATION: Sort(desk)}

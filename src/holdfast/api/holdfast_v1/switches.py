@@ -56,7 +56,7 @@ _TEXT = {"type": "string"}
 _MAYBE = {"type": ["string", "null"]}
 _DATE = {"type": "string", "format": "date-time"}
 _WHEN = {"type": ["string", "null"], "format": "date-time"}
-_SHOWN: dict[str, Any] = {
+_PAUSE_SHOWN: dict[str, Any] = {
     "id": _TEXT,
     "segment_id": {**_MAYBE, "description": "null: everywhere."},
     "segment": _MAYBE,
@@ -65,7 +65,7 @@ _SHOWN: dict[str, Any] = {
     "created_at": _DATE,
     "expires_at": {**_WHEN, "description": "null: until somebody resumes."},
 }
-VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
+PAUSE_VIEW = {"type": "object", "required": list(_PAUSE_SHOWN), "properties": _PAUSE_SHOWN}
 _APPROVAL: dict[str, Any] = {
     "domain": {**_MAYBE, "description": "null: everywhere."},
     "author": _TEXT,
@@ -118,7 +118,7 @@ def approve(ask: Request) -> Response:
 def pause_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     _, _, segment = str(row["scope"]).partition(":")
     known = {**row, "segment_id": segment or None, "segment": names.get(segment)}
-    return {name: plain(known[name]) for name in _SHOWN}
+    return {name: plain(known[name]) for name in _PAUSE_SHOWN}
 
 
 # /holdfast/v1/silences: what dies in a window of maintenance is noted and left alone.
@@ -156,7 +156,7 @@ CREATE: dict[str, Any] = {
         },
     },
 }
-_silences_SHOWN: dict[str, Any] = {
+_SILENCE_SHOWN: dict[str, Any] = {
     "id": _TEXT,
     "matcher": {"type": "object", "properties": {name: _TEXT for name in MATCHERS}},
     "segment": {"type": ["string", "null"], "description": "The name of the matcher's segment."},
@@ -165,6 +165,11 @@ _silences_SHOWN: dict[str, Any] = {
     "created_at": _silences_WHEN,
     "starts_at": _silences_WHEN,
     "expires_at": _silences_WHEN,
+}
+SILENCE_VIEW = {
+    "type": "object",
+    "required": list(_SILENCE_SHOWN),
+    "properties": _SILENCE_SHOWN,
 }
 
 
@@ -199,7 +204,7 @@ def delete_silence(ask: Request) -> Response:
 
 def silence_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     known = {**row, "segment": names.get(row["matcher"].get("segment", ""))}
-    return {name: plain(known[name]) for name in _silences_SHOWN}
+    return {name: plain(known[name]) for name in _SILENCE_SHOWN}
 
 
 def _matcher(ask: Request) -> dict[str, str]:

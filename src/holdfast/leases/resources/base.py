@@ -23,9 +23,8 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from holdfast.jobs.job import NotYet
-from holdfast.leases.placement import Order
+from holdfast.leases.placement import Need, Order
 from holdfast.leases.pools import KnownPools
-from holdfast.leases.repair_board import Need
 from holdfast.model.caller import Caller
 from holdfast.model.capacity import CapacitySnapshot
 from holdfast.model.errors import DriverError, NotEnoughHosts, NotFound

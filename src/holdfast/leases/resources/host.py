@@ -17,13 +17,13 @@ from holdfast.leases.placement import (
     EXPRESSIONS,
     LABELS,
     HostRequest,
+    Need,
     Refusal,
     arranged,
     choose,
     conditions,
 )
 from holdfast.leases.pools import shut
-from holdfast.leases.repair_board import Need
 from holdfast.leases.resources.base import Effect, EffectContext, Opening, Quiet, Wish
 from holdfast.model import expression
 from holdfast.model.capacity import CapacitySnapshot

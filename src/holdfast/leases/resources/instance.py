@@ -25,9 +25,8 @@ from itertools import islice
 from typing import Any
 
 from holdfast.jobs.job import NotYet
-from holdfast.leases.placement import LABELS, Condition, Refusal, conditions
+from holdfast.leases.placement import LABELS, Condition, How, Need, Refusal, conditions
 from holdfast.leases.pools import ensure, shut
-from holdfast.leases.repair_board import How, Need
 from holdfast.leases.resources.base import Effect, EffectContext, Opening, Quiet, Wish
 from holdfast.leases.resources.instance_placement import Slot, SlotsRequest, choose, openings
 from holdfast.model import expression

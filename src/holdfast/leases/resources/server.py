@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.jobs.job import NotYet
+from holdfast.leases.placement import Need
 from holdfast.leases.pools import shut
-from holdfast.leases.repair_board import Need
 from holdfast.leases.resources.base import Effect, EffectContext, Opening, Quiet, Wish
 from holdfast.leases.resources.instance_placement import Slot, SlotCapacity, SlotsRequest
 from holdfast.model.caller import Caller
