@@ -118,7 +118,7 @@ def measure(name: str, site: Site, engine: Engine, number: Number, churn: int = 
         snapshot = site.snapshot(number)
         gc.collect()
         began, own = time.perf_counter(), time.thread_time()
-        outcome = engine.take(snapshot)
+        outcome = engine.evaluate(snapshot)
         took.append(time.perf_counter() - began)
         busy.append(time.thread_time() - own)
         changes += len(outcome.changes)
@@ -216,7 +216,7 @@ def punctual(jitter_s: float, most: float) -> bool:
                 seen.setdefault(one.id, now)
         readings = [Reading(one, {"f": 0.95 if one.id in seen else 0.5}) for one in guests]
         at, table = BEGIN + timedelta(seconds=now), Table(GUEST, readings)
-        outcome = engine.take(Snapshot("cmp-7", number, at, now, step_s, {GUEST: table}))
+        outcome = engine.evaluate(Snapshot("cmp-7", number, at, now, step_s, {GUEST: table}))
         groups = [one for group in outcome.groups for one in group.changes]
         for found, changes in ((late, outcome.changes), (told, groups)):
             found += [
@@ -275,7 +275,7 @@ class Owner(threading.Thread):
         at = BEGIN + timedelta(seconds=1000 + self.passes / PASSES_PER_S)
         now = 1000 + self.passes / PASSES_PER_S
         snapshot = Snapshot(old.host, 1000 + self.passes, at, now, 1 / PASSES_PER_S, old.tables)
-        self.lost += self.engine.take(snapshot).dropped
+        self.lost += self.engine.evaluate(snapshot).dropped
 
 
 def reloads(guests: int, count: int, per_s: float) -> None:

@@ -54,10 +54,10 @@ class Nothing:
     """Work that is done as soon as it is looked at."""
 
     name = "nothing"
-    stubborn = False
+    retry_forever = False
 
     def steps(self) -> Sequence[Step]:
-        return (Step("nothing", lambda _run: "done", kept=False),)
+        return (Step("nothing", lambda _run: "done", recorded=False),)
 
     def give_up_at(self, _operation: Operation) -> datetime | None:
         return None

@@ -67,7 +67,7 @@ def storm(url: str, folder: Path, hosts: int, failed: int, holds: int) -> None:
     now = core.store.database.now()
     down = [StatusChange(w.id, w.standing, HostStatus("down", since=now)) for w in watched]
     core.store.standings.change(down, lambda at: never_ending(REPAIR, at))
-    manager.loop.ring()
+    manager.loop.wake()
     began = time.monotonic()
 
     def ask(query: str) -> tuple[int, ...]:

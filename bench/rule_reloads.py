@@ -166,10 +166,10 @@ class Passing(Passes):
     """Passes, as the agent makes them; what each of them is held up by: that it began late, and
     that its thread did not run though it had something to do."""
 
-    def __init__(self, desk: TimedDesk, world: World) -> None:
+    def __init__(self, rule_manager: TimedDesk, world: World) -> None:
         clock = SystemClock()
-        super().__init__(world, 1 / PASSES_PER_S, clock, desk.turns)  # type: ignore[arg-type]
-        self._desk = desk
+        super().__init__(world, 1 / PASSES_PER_S, clock, rule_manager.turns)  # type: ignore[arg-type]
+        self._rule_manager = rule_manager
         self._world = world
         self.quiet: list[tuple[float, float]] = []  # how long it took, how long it was held up
         self.reloads: list[tuple[float, float]] = []
@@ -178,9 +178,9 @@ class Passing(Passes):
         self.strange: list[str] = []
 
     def turn(self) -> None:
-        late_s = self._desk.turns.late_s  # type: ignore[attr-defined]
+        late_s = self._rule_manager.turns.late_s  # type: ignore[attr-defined]
         began, own = time.perf_counter(), time.thread_time()
-        outcome = self._desk.take(self._world.snapshot())
+        outcome = self._rule_manager.apply(self._world.snapshot())
         took_s, own_s = time.perf_counter() - began, time.thread_time() - own
         self.seen.append((took_s, late_s + max(0.0, took_s - own_s)))
         self.flips += sum(one.rule == "probe" for one in outcome.changes)
@@ -195,18 +195,18 @@ class Passing(Passes):
 def passing(guests: int) -> Iterator[tuple[Passing, TimedDesk]]:
     with tempfile.TemporaryDirectory() as folder:
         spool = Outbox(str(Path(folder) / "agent.spool"))
-        desk = TimedDesk(spool)
-        desk.offer(rules(0.99), FILE)
-        going = Passing(desk, World(guests))
+        rule_manager = TimedDesk(spool)
+        rule_manager.offer(rules(0.99), FILE)
+        going = Passing(rule_manager, World(guests))
         going.start()
         try:
-            yield going, desk
+            yield going, rule_manager
         finally:
             going.stop()
             spool.close()
 
 
-def reload(desk: RuleManager, count: int, per_s: float) -> tuple[list[float], int, int]:
+def reload(rule_manager: RuleManager, count: int, per_s: float) -> tuple[list[float], int, int]:
     """How long each took, how many were refused, and how many came out wrong."""
     took, refused, wrong, begun = list[float](), 0, 0, time.monotonic()
     source, level = (FILE, CENTRAL, SOCKET), 0.99
@@ -217,7 +217,7 @@ def reload(desk: RuleManager, count: int, per_s: float) -> tuple[list[float], in
         text = random.choice(BREAKING)(rules(new)) if broken else rules(new)
         began = time.perf_counter()
         try:
-            desk.offer(text, source[number % 3] if number > 2 else SOCKET)
+            rule_manager.offer(text, source[number % 3] if number > 2 else SOCKET)
             wrong += broken
             if source[number % 3] == SOCKET or number <= 2:
                 level = new
@@ -225,7 +225,7 @@ def reload(desk: RuleManager, count: int, per_s: float) -> tuple[list[float], in
             refused += 1
             wrong += not broken
         took.append(time.perf_counter() - began)
-        wrong += desk.rules.by_id["r0"].conditions[0].level != level
+        wrong += rule_manager.rules.by_id["r0"].conditions[0].level != level
     return took, refused, wrong
 
 
@@ -248,20 +248,20 @@ def main() -> int:
     given = [int(word) for word in sys.argv[1:]]
     count, per_s, guests = (*given, *(10_000, 100, 1_000)[len(given) :])
     print(f"{count} reloads at {per_s} a second, a tenth broken; {guests} guests, {RULES} rules")
-    with passing(guests) as (passes, desk):
+    with passing(guests) as (passes, rule_manager):
         time.sleep(1)
         passes.quiet.clear()
-        desk.floor_s.clear()
+        rule_manager.floor_s.clear()
         had = passes.flips
         floor_s = max(5.0, count / per_s / 6)
         time.sleep(floor_s)
         passes.seen = passes.reloads
         began = time.monotonic()
-        took, refused, wrong = reload(desk, count, per_s)
+        took, refused, wrong = reload(rule_manager, count, per_s)
         lasted_s = time.monotonic() - began
         passes.seen = passes.quiet
         time.sleep(floor_s)
-    return judged(passes, desk, had, Reloaded(count, took, refused, wrong, lasted_s))
+    return judged(passes, rule_manager, had, Reloaded(count, took, refused, wrong, lasted_s))
 
 
 @dataclass(frozen=True)
@@ -273,24 +273,26 @@ class Reloaded:
     lasted_s: float
 
 
-def judged(passes: Passing, desk: TimedDesk, had: int, done: Reloaded) -> int:
+def judged(passes: Passing, rule_manager: TimedDesk, had: int, done: Reloaded) -> int:
     show("a pass without reloads", [took for took, _ in passes.quiet])
     show("a pass with reloads", [took for took, _ in passes.reloads])
     show("held up in all, without reloads", [late for _, late in passes.quiet])
     show("held up in all, with reloads", [late for _, late in passes.reloads])
-    floor = show("floor: as long a piece without reloads", desk.floor_s)
-    print(f"of {len(desk.floor_s)} such pieces the kernel cut {desk.floor_cut},"
-          f" of {len(desk.swaps_s)} changes {len(desk.swaps_s) - len(desk.own_s)}")  # fmt: skip
-    pause = show("the pause: putting new rules in force", desk.swaps_s)
-    own = show(f"the {len(desk.own_s)} that the kernel did not cut", desk.own_s)
-    show("of that the processor's", desk.cpu_s)
+    floor = show("floor: as long a piece without reloads", rule_manager.floor_s)
+    print(f"of {len(rule_manager.floor_s)} such pieces the kernel cut {rule_manager.floor_cut},"
+          f" of {len(rule_manager.swaps_s)} changes"
+          f" {len(rule_manager.swaps_s) - len(rule_manager.own_s)}")  # fmt: skip
+    pause = show("the pause: putting new rules in force", rule_manager.swaps_s)
+    own = show(f"the {len(rule_manager.own_s)} that the kernel did not cut", rule_manager.own_s)
+    show("of that the processor's", rule_manager.cpu_s)
     show("an offer, on disk and in force", done.took_s)
     count, lost = done.count, passes.count - (passes.flips - had)
     rate = count / done.lasted_s
     print(f"{rate:.1f} reloads a second; {done.refused} refused, of {count // 10} broken")
-    dropped = desk._engine.dropped
+    dropped = rule_manager._engine.dropped
     print(f"passes {passes.count}, samples lost {lost}, out of turn {dropped},"
-          f" left out {passes.skipped}; rules put in force {len(desk.swaps_s)} times")  # fmt: skip
+          f" left out {passes.skipped};"
+          f" rules put in force {len(rule_manager.swaps_s)} times")  # fmt: skip
     print(f"broken rules in force {done.wrong + len(passes.strange)}")
     good = not (lost or done.wrong or passes.strange or dropped or passes.skipped)
     good = good and done.refused == count // 10
@@ -298,8 +300,8 @@ def judged(passes: Passing, desk: TimedDesk, had: int, done: Reloaded) -> int:
     print(f"nothing lost, nothing broken: {_word(good)}; pause below 1 ms by the clock: "
           f"{_word(pause < LIMIT_S)} (worst {pause * 1e3:.3f}, floor {floor * 1e3:.3f} ms;"
           f" load {load:.1f} on {cores} cores), where the kernel took no processor away:"
-          f" {_word(own < LIMIT_S)} (worst {own * 1e3:.3f}, {len(desk.own_s)} of"
-          f" {len(desk.swaps_s)})")  # fmt: skip
+          f" {_word(own < LIMIT_S)} (worst {own * 1e3:.3f}, {len(rule_manager.own_s)} of"
+          f" {len(rule_manager.swaps_s)})")  # fmt: skip
     return 0 if good and (pause < LIMIT_S or (load > cores and own < LIMIT_S)) else 1
 
 

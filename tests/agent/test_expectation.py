@@ -397,7 +397,7 @@ def test_filters_decide_about_differences() -> None:
         here.look()
     assert here.said == []
     here.now += 600
-    here.told += here.watch.look(here.now)
+    here.told += here.watch.check_timers(here.now)
     assert here.said == ["noted expectation missing"]
 
 

@@ -63,7 +63,7 @@ class Host:
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.told += self.watch.look(self.now)
+        self.told += self.watch.check_timers(self.now)
 
     @property
     def said(self) -> list[str]:

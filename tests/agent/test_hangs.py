@@ -117,11 +117,11 @@ def test_who_was_said_to_hang_before_our_time_is_not_said_to_again_until_it_live
     watch.recall(["u"])
     still = Pulse("u", "g", answered=False, io=7, cpu_s=3.0)
     times = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0)
-    assert [watch.look([still], ["u"], at, now) for now in times] == [[]] * 6
-    (event,) = watch.look([replace(still, io=8)], ["u"], at, 70.0)
+    assert [watch.check([still], ["u"], at, now) for now in times] == [[]] * 6
+    (event,) = watch.check([replace(still, io=8)], ["u"], at, 70.0)
     assert event.detail == "alive"
     watch.recall(["u"])
-    (event,) = watch.look([Pulse("u", "g", answered=True)], ["u"], at, 80.0)
+    (event,) = watch.check([Pulse("u", "g", answered=True)], ["u"], at, 80.0)
     assert event.detail == "alive"
 
 
@@ -129,7 +129,7 @@ def test_who_was_only_thought_to_hang_before_our_time_is_said_to_if_it_still_doe
     watch, at = HangWatch(), datetime.now(UTC)
     watch.recall([], ["u"])
     still = Pulse("u", "g", answered=False, io=7, cpu_s=3.0)
-    said = [watch.look([still], ["u"], at, 10.0 * number) for number in range(8)]
+    said = [watch.check([still], ["u"], at, 10.0 * number) for number in range(8)]
     assert [event.detail for events in said for event in events] == ["hung"]
 
 
@@ -137,10 +137,10 @@ def test_a_guest_that_is_paused_does_not_hang_and_is_judged_anew_when_it_goes_on
     """libvirt asks no agent of a guest that is paused: it looks like a miss, and nothing moves."""
     watch, at = HangWatch(), datetime.now(UTC)
     still = Pulse("u", "g", answered=False, io=7, cpu_s=3.0)
-    assert watch.look([Pulse("u", "g", answered=True)], ["u"], at, 0.0) == []
+    assert watch.check([Pulse("u", "g", answered=True)], ["u"], at, 0.0) == []
     for now in range(10, 300, 10):
-        assert watch.look([still], [], at, now) == []
-    said = [(now, watch.look([still], ["u"], at, now)) for now in range(300, 400, 10)]
+        assert watch.check([still], [], at, now) == []
+    said = [(now, watch.check([still], ["u"], at, now)) for now in range(300, 400, 10)]
     assert [(now, events[0].detail) for now, events in said if events] == [(330, "hung")]
 
 

@@ -64,7 +64,7 @@ class Host:
         until = self.now + seconds
         while self.now < until:
             self.now += step_s
-            self.told += [step.told for _, step in self.watch.look(self.now)]
+            self.told += [step.told for _, step in self.watch.check(self.now)]
 
 
 def test_what_runs_is_left_alone() -> None:
@@ -140,7 +140,7 @@ def test_a_restart_is_written_down_before_it_is_tried() -> None:
     def keep(said: Mapping[str, Any]) -> None:
         order.append(f"tries {said['nova-compute']['tries']}")
 
-    ProcessWatch(Hands(why="gone"), [host.service], keep=keep).look(1.0)
+    ProcessWatch(Hands(why="gone"), [host.service], keep=keep).check(1.0)
     assert order == ["tries 1", "restart"]
 
 
@@ -149,7 +149,7 @@ def test_a_full_disk_is_no_reason_to_leave_a_service_down() -> None:
         raise DriverError("spool", "the disk is full", retryable=True)
 
     host = Host(why="gone", helps_at=1)
-    ProcessWatch(host, [host.service], keep=keep).look(1.0)
+    ProcessWatch(host, [host.service], keep=keep).check(1.0)
     assert host.restarts == 1
 
 
@@ -163,16 +163,16 @@ def test_what_cannot_be_remembered_is_begun_anew(said: Any) -> None:
 
 def test_what_could_not_be_told_is_told_at_the_next_look() -> None:
     host = Host(Service("libvirtd"), why="gone")
-    told = host.watch.look(1.0)
+    told = host.watch.check(1.0)
     host.watch.untell(told)
-    assert [step.told for _, step in host.watch.look(2.0)] == ["failed"]
-    assert host.watch.look(3.0) == []
+    assert [step.told for _, step in host.watch.check(2.0)] == ["failed"]
+    assert host.watch.check(3.0) == []
     host.why = ""
-    host.watch.look(4.0)
-    told = host.watch.look(100.0)
+    host.watch.check(4.0)
+    told = host.watch.check(100.0)
     host.watch.untell(told)
-    assert [step.told for _, step in host.watch.look(101.0)] == ["well"]
-    assert host.watch.look(102.0) == []
+    assert [step.told for _, step in host.watch.check(101.0)] == ["well"]
+    assert host.watch.check(102.0) == []
 
 
 def test_a_file_counts_as_it_is_now_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
@@ -186,11 +186,11 @@ def test_a_file_counts_as_it_is_now_and_a_bad_one_changes_nothing(tmp_path: Path
         ("a", 3),
     ]
     host.why = "gone"
-    assert [service.name for service, _ in watch.look(1.0)] == ["nova-compute", "b", "a"]
+    assert [service.name for service, _ in watch.check(1.0)] == ["nova-compute", "b", "a"]
     path.write_text("services: [{name: a b}]")
-    assert watch.look(2.0) == []
+    assert watch.check(2.0) == []
     path.write_text("services: [{name: c}]")
-    assert [service.name for service, _ in watch.look(3.0)] == ["c"]
+    assert [service.name for service, _ in watch.check(3.0)] == ["c"]
     assert "a" not in watch.states
 
 
@@ -202,7 +202,7 @@ def test_one_that_takes_long_holds_up_no_other() -> None:
 
     together = threading.Barrier(8, timeout=PATIENCE_S)
     watch = ProcessWatch(Slow(), [Service(f"s{number}") for number in range(8)])
-    assert watch.look(1.0) == []
+    assert watch.check(1.0) == []
     assert not together.broken
 
 
@@ -230,7 +230,7 @@ def test_a_restart_that_takes_long_hides_nothing_and_is_not_begun_twice(
     watch = host.watch = ProcessWatch(host, [NOVA, Service("libvirtd")])
     host.go_on(30)
     host.dead.add("libvirtd")
-    assert [service.name for service, _ in watch.look(31.0)] == ["libvirtd"]
+    assert [service.name for service, _ in watch.check(31.0)] == ["libvirtd"]
     host.go_on(300)
     assert (host.restarts, host.told) == (1, [])
     assert not host.let_go.is_set()  # and nobody waited for it
@@ -303,7 +303,7 @@ def test_a_service_that_is_killed_is_started_again(daemon: Service) -> None:
     watch = ProcessWatch(linux, [daemon])
     assert linux.runs(daemon) == "no such process"
     for _ in range(2):
-        assert watch.look(time.monotonic()) == []
+        assert watch.check(time.monotonic()) == []
         eventually(lambda: linux.runs(daemon) == "")
         os.kill(pid_of(daemon), signal.SIGKILL)
         eventually(lambda: linux.runs(daemon) != "")

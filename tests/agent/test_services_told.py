@@ -48,13 +48,13 @@ def test_what_does_not_fit_on_the_disk_is_said_when_there_is_room(tmp_path: Path
         one = agent(tmp_path, spool)
         for _ in range(2):
             with pytest.raises(DriverError, match="more are not kept"):
-                one.look_after()
+                one.maintain()
         spool.done(spool.heads()[0])
-        one.look_after()
+        one.maintain()
         (body,) = bodies(spool)
         assert (body["subject"], body["state"]) == ("process:cmp-1:libvirtd", "failed")
         assert body["evidence"]["sentence"] == "libvirtd does not run: no such process"
         spool.done(spool.heads()[0])
-        one.look_after()
-        agent(tmp_path, spool).look_after()  # nor does the next agent say it a second time
+        one.maintain()
+        agent(tmp_path, spool).maintain()  # nor does the next agent say it a second time
         assert bodies(spool) == []

@@ -134,7 +134,7 @@ def test_what_is_new_leaves_at_once_while_something_else_is_stuck(path: str) -> 
         for number in range(5):
             until(lambda: "a1" in office.asked)
             put(spool, f"b{number}")
-            courier.ring()
+            courier.wake()
             until(lambda number=number: f"b{number}" in office.taken)
         assert office.asked.count("a1") == 1
         for tries, pause_s in enumerate((0.2, 0.4, 0.8, 1.6), 2):
@@ -197,7 +197,7 @@ def test_the_courier_goes_on_by_itself_when_the_other_side_is_back(path: str) ->
     courier.start()
     try:
         put(spool, "a1")
-        courier.ring()
+        courier.wake()
         until(lambda: bool(courier._complained))
         office.says.clear()
         until(lambda: office.taken == ["a1"])

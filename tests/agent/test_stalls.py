@@ -57,7 +57,7 @@ class Host:
 
     def look(self) -> None:
         known = {one.uuid: one.name for one in self.vcpus.values()}
-        found = self.watch.look(self.vcpus.values(), known, datetime.now(UTC), self.now)
+        found = self.watch.check(self.vcpus.values(), known, datetime.now(UTC), self.now)
         self.said += [f"{one.name} {one.detail} {one.reason}".strip() for one in found]
 
 
@@ -126,10 +126,10 @@ def test_what_is_stalled_is_told_to_people_and_not_recovered() -> None:
     host.now += 60
     host._go_on(0, 0, *STARVES)
     known = {"u0": "g0"}
-    (event,) = host.watch.look(host.vcpus.values(), known, datetime.now(UTC), host.now)
+    (event,) = host.watch.check(host.vcpus.values(), known, datetime.now(UTC), host.now)
     (told,) = watch.hear(event, host.now)
     assert (told.state, told.evidence["reason"]) == ("noted", "vcpu 0")
-    assert watch.look(host.now + 3600) == []
+    assert watch.check_timers(host.now + 3600) == []
 
 
 LIVES = st.sampled_from([RUNS, SLEEPS, STARVES, CRAWLS, IDLE_PRIORITY])

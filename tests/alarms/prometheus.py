@@ -83,7 +83,7 @@ def watched(of: Day) -> Seen:
     engine = Engine(parse(OURS, "ours"))
     found: Seen = {rule: {FIRING: [], PENDING: []} for rule in THEIRS}
     for snapshot in snapshots(of):
-        engine.take(snapshot)
+        engine.evaluate(snapshot)
         now: dict[tuple[str, str], set[str]] = defaultdict(set)
         for one in engine.alarms():
             now[one.rule, one.state].add(one.name)

@@ -366,7 +366,7 @@ rules: [{id: r, on: guest, any: [one, other]}]
     again = Engine(rules("rules: []"))
     kept = json.loads(json.dumps(engine.plain(world.engine, world.at, world.now)))
     assert engine.restore(again, kept, world.at, world.now)
-    over = again.take(world.snapshot({})).changes  # its rule is not there any more
+    over = again.evaluate(world.snapshot({})).changes  # its rule is not there any more
     assert {(one.state, one.threshold) for one in over} == {("ok", 10.0)}
     world.see(a=low, b={"x": 95.0, "y": 1.0})
     world.see(a=low, b={"x": 3.0, "y": 2.0})

@@ -76,7 +76,7 @@ class World:
         return Snapshot(self.host, self.number, self.at, self.now, self.step_s, made, gone or {})
 
     def take(self, snapshot: Snapshot) -> Outcome:
-        outcome = self.engine.take(snapshot)
+        outcome = self.engine.evaluate(snapshot)
         self.changes += outcome.changes
         self.groups += outcome.groups
         return outcome

@@ -87,7 +87,7 @@ def test_what_was_done_and_not_written_down_is_not_done_again(house: House) -> N
         again = {"status": "waiting", "is_open": True, "next_try_at": store.database.now(conn)}
         mine = sa.update(operations).where(operations.c.kind == ALARM_ACTION)
         conn.execute(mine.values(**again))
-    house.manager.loop.ring()
+    house.manager.loop.wake()
     ((_, status, _),) = done(house)
     assert (status, server(house)["host"]) == ("done", there)
     moves = house.manager.cloud.moves.migrations(source_host="cmp-6", kind="live-migration")
@@ -215,7 +215,7 @@ def test_a_pause_holds_what_alarms_ask_for_and_an_alarm_that_is_over_asks_for_no
     with store.database.write() as conn:
         mine = sa.update(operations).where(operations.c.kind == ALARM_ACTION)
         conn.execute(mine.values(next_try_at=store.database.now(conn)))
-    house.manager.loop.ring()
+    house.manager.loop.wake()
     ((_, status, sentence),) = done(house)
     assert status == "done"
     services = {one.host: one for one in house.manager.cloud.services.list()}

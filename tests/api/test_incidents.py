@@ -98,7 +98,7 @@ def live(build: Build) -> House:
     make = {"name": "north", "recovery_method": "auto", "service_type": "COMPUTE"}
     uuid = segment.create(house.services.new_id(), make).uuid
     for number in range(1, 7):
-        cloud = house.manager.recovering.desk.cloud
+        cloud = house.manager.recovering.context.cloud
         host_id = segment.know(cloud.hosts.find(f"cmp-{number}"), "here")
         values = {"type": "KVM", "control_attributes": "SSH"}
         segment.add_host(house.services.new_id(), uuid, host_id, values)

@@ -110,8 +110,8 @@ def test_an_agent_sends_of_its_own_host_only_and_looks_at_none(
         assert house.call("PUT", path, headers=shown, json=some(now(), 1)).status_code == status
     for method in ("GET", "POST"):
         assert house.call(method, LOOK, headers=shown).status_code == 403
-    assert house.core.store.samples.look("cmp-1").hour.points == 1
-    assert house.core.store.samples.look("cmp-2").hour.points == 0
+    assert house.core.store.samples.samples_of("cmp-1").hour.points == 1
+    assert house.core.store.samples.samples_of("cmp-2").hour.points == 0
 
 
 def test_a_name_that_is_too_long_is_refused(house: House) -> None:

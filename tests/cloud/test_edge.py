@@ -408,7 +408,7 @@ def test_those_who_come_together_share_a_telling_that_began_after_all_of_them() 
     def change(number: int) -> bool:
         with lock:
             changes.append(number)
-        assert fanout.tell("pool", tell, 90)
+        assert fanout.resync("pool", tell, 90)
         return any(number in seen for seen in told)
 
     with ThreadPoolExecutor(32) as threads:
@@ -426,9 +426,9 @@ def test_a_telling_that_fails_is_tried_by_the_next_and_nobody_waits_for_ever() -
         raise RuntimeError("lost")
 
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(fanout.tell, "pool", blocked, 90)
-        eventually(lambda: not fanout.tell("pool", lambda: None, 0.01))
-        second = threads.submit(fanout.tell, "pool", lambda: None, 90)
+        first = threads.submit(fanout.resync, "pool", blocked, 90)
+        eventually(lambda: not fanout.resync("pool", lambda: None, 0.01))
+        second = threads.submit(fanout.resync, "pool", lambda: None, 90)
         free.set()
         with pytest.raises(RuntimeError):
             first.result()

@@ -47,7 +47,7 @@ def watch_over(site: Site, *names: str) -> None:
     segments = site.core.store.segments
     fields = {"name": "north", "recovery_method": "auto", "service_type": "COMPUTE"}
     uuid = segments.create(site.services.new_id(), fields).uuid
-    cloud = site.manager.recovering.desk.cloud
+    cloud = site.manager.recovering.context.cloud
     for name in names:
         host_id = segments.know(cloud.hosts.find(name), "here")
         values = {"type": "KVM", "control_attributes": "SSH"}

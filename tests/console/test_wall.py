@@ -182,8 +182,8 @@ def test_viewers_who_see_all_cost_one_look_for_the_same_state_of_things(
     site = build(basic_config(tmp_path) + IDLE)  # a host that is kept back is another state
     monkeypatch.setattr(concurrency, "LASTS_S", HOUR_S)  # however slow this machine is
     looks = []
-    look = WallStore.look
-    monkeypatch.setattr(WallStore, "look", lambda *asked: (looks.append(1), look(*asked))[1])
+    look = WallStore.snapshot
+    monkeypatch.setattr(WallStore, "snapshot", lambda *asked: (looks.append(1), look(*asked))[1])
 
     one, other = Person(site, "admin"), Person(site, "admin")
 

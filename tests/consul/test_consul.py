@@ -59,10 +59,10 @@ Asking = Callable[..., ConsulMembership]
 
 def following(asked: ConsulMembership, until: Callable[[Members], bool]) -> list[Members]:
     """All answers, one after the other, up to the one that is waited for."""
-    seen = [asked.look(None, 0)]
+    seen = [asked.poll(None, 0)]
     while not until(seen[-1]):
         assert len(seen) < 100, seen
-        seen.append(asked.look(seen[-1].version, LONG_S))
+        seen.append(asked.poll(seen[-1].version, LONG_S))
     return seen
 
 
@@ -83,7 +83,7 @@ def sees(asked: ConsulMembership, states: Mapping[str, str]) -> None:
 
     def so() -> bool:
         try:
-            return bool(asked.look(None, 0).states == states)
+            return bool(asked.poll(None, 0).states == states)
         except DriverError:
             return False
 
@@ -121,9 +121,9 @@ def test_without_news_a_look_ends_when_its_time_is_over(site: Site, asking: Aski
     asked = asking("k2")
 
     def nothing_new() -> float:
-        before = asked.look(None, 0)
+        before = asked.poll(None, 0)
         began = time.monotonic()
-        assert asked.look(before.version, 1.5) == before
+        assert asked.poll(before.version, 1.5) == before
         return time.monotonic() - began
 
     assert 1.4 < eventually(nothing_new) < 60  # Consul's own time is five minutes
@@ -141,9 +141,9 @@ def test_who_leaves_is_never_down(site: Site, asking: Asking) -> None:
 def test_a_leader_that_dies_silently_keeps_no_look_waiting(site: Site, asking: Asking) -> None:
     leader, asked = site.leader(NET), asking(others(site)[0])
     asked.prove()
-    version = asked.look(None, 0).version
+    version = asked.poll(None, 0).version
     with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(asked.look, version, LONG_S)
+        looking = pool.submit(asked.poll, version, LONG_S)
         time.sleep(0.2)
         site.cut(leader, NET)
         began = time.monotonic()
@@ -155,7 +155,7 @@ def test_a_leader_that_dies_silently_keeps_no_look_waiting(site: Site, asking: A
 
 def test_a_leader_that_is_cut_off_is_not_believed(site: Site, asking: Asking) -> None:
     leader = site.leader(NET)
-    version = asking(leader).look(None, 0).version
+    version = asking(leader).poll(None, 0).version
     asked = asking(leader, hurry=True)
     site.cut(leader, NET)
     _believes_nothing(asked, version)
@@ -185,13 +185,13 @@ def test_two_of_three_servers_stopped_is_an_answer_of_nobody(site: Site, asking:
 
 def test_closing_ends_a_look_that_waits(site: Site, asking: Asking) -> None:
     asked = asking("k1")
-    version = asked.look(None, 0).version
+    version = asked.poll(None, 0).version
     ended: list[float] = []
 
     def look() -> None:
         with pytest.raises(DriverError, match="closing"):
             while True:
-                asked.look(version, LONG_S)
+                asked.poll(version, LONG_S)
         ended.append(time.monotonic())
 
     thread = threading.Thread(target=look)
@@ -217,7 +217,7 @@ def _believes_nothing(asked: ConsulMembership, version: int) -> None:
     eventually(lambda: not _proves(asked))
     began = time.monotonic()
     with ThreadPoolExecutor(3) as pool:
-        asks = (asked.prove, lambda: asked.look(None, 0), lambda: asked.look(version, 0.5))
+        asks = (asked.prove, lambda: asked.poll(None, 0), lambda: asked.poll(version, 0.5))
         for answer in [pool.submit(ask) for ask in asks]:
             with pytest.raises(DriverError):
                 answer.result()

@@ -123,7 +123,7 @@ def test_with_a_token_that_may_read_and_a_certificate_everything_is_seen(
     asked = asking(agent, papers, file)
     eventually(lambda: _proves(asked))
     assert asked.prove().gossip == {"k1": "up"}
-    assert asked.look(None, 0).states == {}
+    assert asked.poll(None, 0).states == {}
     asked.close()
 
 
@@ -136,7 +136,7 @@ def test_another_token_is_found_out_and_a_new_one_needs_no_restart(
     with pytest.raises(DriverError, match="403"):
         asked.prove()
     with pytest.raises(DriverError, match="403"):
-        asked.look(None, 0)
+        asked.poll(None, 0)
     file.write_text(token)
     eventually(lambda: _proves(asked))
     file.unlink()
@@ -178,11 +178,11 @@ def test_closing_ends_a_look_that_waits_behind_tls(
     file.write_text(token)
     asked = asking(agent, papers, file)
     eventually(lambda: _proves(asked))
-    version = asked.look(None, 0).version
+    version = asked.poll(None, 0).version
     threading.Timer(0.5, asked.close).start()
     with pytest.raises(DriverError, match="closing"):
         while True:
-            asked.look(version, 100)
+            asked.poll(version, 100)
 
 
 @pytest.mark.parametrize("url", ["", "8500", "ftp://x", "http://", "unix://", "http://a:b@c:1"])

@@ -107,7 +107,7 @@ def test_an_answer_that_makes_no_sense_is_not_believed(
         allow(monkeypatch, 0.5)
     liar.answers[path] = lie
     with pytest.raises(DriverError, match="membership: storage: the agent at http") as caught:
-        asking(liar).look(None, 0)
+        asking(liar).poll(None, 0)
     assert caught.value.retryable
     assert len(str(caught.value)) < 500
 
@@ -142,7 +142,7 @@ def test_an_answer_that_drips_is_not_waited_for(
     liar.answers[path] = lies.drip(whole)
     began = time.monotonic()
     with pytest.raises(DriverError, match="no whole answer in time"):
-        asking(liar).look(None, 0)
+        asking(liar).poll(None, 0)
     assert time.monotonic() - began < 60  # the whole answer takes minutes
 
 
@@ -175,19 +175,19 @@ def test_nobody_there_is_said_so() -> None:
 def test_an_index_that_goes_back_is_followed(liar: Liar) -> None:
     asked = asking(liar)
     liar.answers[STATE] = answer([ROW], {**HEADERS, "X-Consul-Index": "5"})
-    assert asked.look(100, 1).version == 5
-    assert asked.look(5, 1).version == 5
+    assert asked.poll(100, 1).version == 5
+    assert asked.poll(5, 1).version == 5
     assert [q for q in liar.asked if "index=5&" in q]
     liar.answers[STATE] = answer([ROW], {**HEADERS, "X-Consul-Index": "0"})
-    zero = asked.look(5, 1).version
+    zero = asked.poll(5, 1).version
     liar.asked.clear()
-    asked.look(zero, 1)
+    asked.poll(zero, 1)
     # an index of 0 would not wait: the processor would burn
     assert "index=1&wait=1000ms" in liar.asked[0]
 
 
 def test_a_look_without_time_does_not_wait(liar: Liar) -> None:
-    asking(liar).look(7, 0)
+    asking(liar).poll(7, 0)
     assert "index" not in liar.asked[0]
 
 
@@ -196,7 +196,7 @@ def test_who_left_is_not_down_even_if_the_leader_says_so(liar: Liar) -> None:
     liar.answers[MEMBERS] = answer([lies.member(name, how) for name, how in nodes.items()])
     states = {"gone": "critical", "going": "critical", "dead": "critical", "back": "passing"}
     liar.answers[STATE] = answer([lies.check(name, how) for name, how in states.items()])
-    assert asking(liar).look(None, 0).states == {
+    assert asking(liar).poll(None, 0).states == {
         **{"gone": LEFT, "going": LEFT, "forgotten": LEFT},
         **{"dead": DOWN, "back": UP},
     }
@@ -207,7 +207,7 @@ def test_ten_thousand_nodes_fit(liar: Liar) -> None:
     liar.answers[STATE] = answer([lies.check(name) for name in names])
     liar.answers[MEMBERS] = answer([lies.member(name) for name in names])
     began = time.thread_time()
-    assert len(asking(liar).look(None, 0).states) == 10_000
+    assert len(asking(liar).poll(None, 0).states) == 10_000
     assert time.thread_time() - began < 10
 
 
@@ -220,7 +220,7 @@ def test_whatever_comes_it_is_an_error_or_an_answer(liar: Liar) -> None:
         path = chance.choice([STATE, MEMBERS, LEADER])
         liar.answers = {**whole, path: answer(mutated(whole[path], chance))}
         try:
-            members = asked.look(None, 0)
+            members = asked.poll(None, 0)
         except DriverError:
             continue
         believed += 1

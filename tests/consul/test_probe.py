@@ -122,7 +122,7 @@ def test_whom_the_leader_alone_calls_lost_is_asked_too(liar: Liar) -> None:
         liar.answers[STATE] = answer(
             [lies.check("h1", "critical"), lies.check("h2"), lies.check("h9", "critical")]
         )
-        assert asked.look(None, 0).states["h1"] == DOWN
+        assert asked.poll(None, 0).states["h1"] == DOWN
         assert asked.prove().unanswered == {"h1"}
 
 

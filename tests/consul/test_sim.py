@@ -45,18 +45,18 @@ def test_a_cut_cable_is_seen_on_its_network_alone(
     path: str, simulator: Simulator, storage: Membership
 ) -> None:
     manage = SimMembership("manage", path, SystemClock())
-    before = storage.look(None, 0)
+    before = storage.poll(None, 0)
     assert before.states == {"cmp-1": UP, "cmp-2": UP}
     threading.Timer(0.3, simulator.cut_network, ("cmp-1", "storage")).start()
     began = time.monotonic()
-    after = storage.look(before.version, 100)
+    after = storage.poll(before.version, 100)
     assert 0.2 < time.monotonic() - began < 60
     assert after.states == {"cmp-1": DOWN, "cmp-2": UP}
-    assert manage.look(None, 0).states == {"cmp-1": UP, "cmp-2": UP}
+    assert manage.poll(None, 0).states == {"cmp-1": UP, "cmp-2": UP}
     assert storage.prove().gossip == after.states
     assert [host["cut"] for host in simulator.world()["hosts"]] == [["storage"], []]
-    simulator.mend_network("cmp-1", "storage")
-    assert storage.look(after.version, 100).states == before.states
+    simulator.repair_network("cmp-1", "storage")
+    assert storage.poll(after.version, 100).states == before.states
     manage.close()
 
 
@@ -65,32 +65,32 @@ def test_a_host_without_power_or_cut_off_is_down_everywhere(
 ) -> None:
     simulator.fail_host("cmp-1")
     simulator.cut_host("cmp-2")
-    assert storage.look(None, 0).states == {"cmp-1": DOWN, "cmp-2": DOWN}
+    assert storage.poll(None, 0).states == {"cmp-1": DOWN, "cmp-2": DOWN}
     simulator.recover_host("cmp-1")
-    simulator.mend_host("cmp-2")
-    assert storage.look(None, 0).states == {"cmp-1": UP, "cmp-2": UP}
+    simulator.repair_host("cmp-2")
+    assert storage.poll(None, 0).states == {"cmp-1": UP, "cmp-2": UP}
 
 
 def test_a_cable_stays_cut_over_a_restart(simulator: Simulator, storage: Membership) -> None:
     simulator.cut_network("cmp-1", "storage")
     simulator.fail_host("cmp-1")
     simulator.recover_host("cmp-1")
-    assert storage.look(None, 0).states["cmp-1"] == DOWN
+    assert storage.poll(None, 0).states["cmp-1"] == DOWN
 
 
 def test_without_news_a_look_ends_when_its_time_is_over(storage: Membership) -> None:
-    before = storage.look(None, 0)
+    before = storage.poll(None, 0)
     began = time.monotonic()
-    assert storage.look(before.version, 0.4) == before
+    assert storage.poll(before.version, 0.4) == before
     assert time.monotonic() - began >= 0.4
 
 
 def test_closing_ends_a_look_that_waits(storage: Membership) -> None:
-    version = storage.look(None, 0).version
+    version = storage.poll(None, 0).version
     threading.Timer(0.2, storage.close).start()
     began = time.monotonic()
     with pytest.raises(DriverError, match="closing"):
-        storage.look(version, 100)
+        storage.poll(version, 100)
     assert time.monotonic() - began < 60
 
 
@@ -110,7 +110,7 @@ def test_the_driver_is_the_one_that_the_group_of_the_network_names(
     conf = configuration.load([], [str(file)])
     assert configuration.unknown(conf) == []
     made = hostmonitor.connect(conf, "storage")
-    assert made.look(None, 0).states == {"cmp-1": UP, "cmp-2": UP}
+    assert made.poll(None, 0).states == {"cmp-1": UP, "cmp-2": UP}
     made.close()
     with pytest.raises(DriverError, match=r"network_backup.*'acme'; there are consul, sim"):
         hostmonitor.connect(conf, "backup")

@@ -100,17 +100,17 @@ def test_creates_extends_and_deletes_at_once_never_eat_into_it(
     said: list[str] = []
 
     def act(number: int) -> None:
-        desk = desks[number % 4]
+        context = desks[number % 4]
         try:
             if number % 5 < 3 or not made:
                 lease = wanted(1 + number % 2, base + (number % 7) * HOUR, 2)
-                desk.create(CALLER, lease)
+                context.create(CALLER, lease)
                 made.append(lease.id)
             elif number % 5 == 3:
                 end = base + (9 + number % 4) * HOUR
-                desk.update(CALLER, made[number % len(made)], LeaseChange(end=end))
+                context.update(CALLER, made[number % len(made)], LeaseChange(end=end))
             else:
-                desk.delete(CALLER, made[number % len(made)])
+                context.delete(CALLER, made[number % len(made)])
         except HoldfastError as error:
             said.append(type(error).__name__)
 

@@ -37,7 +37,7 @@ def taken_in(store: Store, uuid: str) -> str:
     work = recovery_of(new_id(), told.kind, told.subject, now(store))
     (mine,) = store.operations.claim_due("m2", 10, TTL, ["notification"])
     claim = Claim(mine.id, "m2", mine.epoch)
-    return store.incidents.take_in(account, work, claim).incident_id
+    return store.incidents.ingest(account, work, claim).incident_id
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def test_of_many_reports_of_one_host_one_opens_the_incident(store: Store) -> Non
         told = classify(found.type, found.member.key, found.payload)
         account = Account(told, found.member, found.generated_at, {}, notification=uuid)
         work = recovery_of(new_id(), told.kind, told.subject, now(store))
-        return store.incidents.take_in(account, work, claims[uuid]).incident_id
+        return store.incidents.ingest(account, work, claims[uuid]).incident_id
 
     said = at_once([lambda uuid=uuid: take(uuid) for uuid in reports])  # type: ignore[misc]
     assert len(set(said)) == 1

@@ -29,25 +29,25 @@ def say(store: Store, state: str, ago_s: float = 0.0, **more: Any) -> None:
     store.observations.add(str(uuid.uuid4()), values)
 
 
-def risen(store: Store, host: str = "cmp-1", observer: str = "") -> str:
-    return store.incidents.risen(GUEST, host, observer=observer)
+def recovered(store: Store, host: str = "cmp-1", observer: str = "") -> str:
+    return store.incidents.guest_recovered_since(GUEST, host, observer=observer)
 
 
 def test_a_guest_runs_again_if_that_is_the_last_that_is_known_of_it(store: Store) -> None:
-    assert risen(store) == ""
+    assert recovered(store) == ""
     say(store, "failed", 60)
-    assert risen(store) == ""
+    assert recovered(store) == ""
     say(store, "well", 30)
-    assert risen(store).endswith("UTC, says agent@cmp-1")
+    assert recovered(store).endswith("UTC, says agent@cmp-1")
     say(store, "noted", 20)
     say(store, "failed", 40, observer="nova")  # which is older, and came late
-    assert risen(store)
+    assert recovered(store)
     say(store, "failed", 10, observer="nova")
-    assert risen(store) == ""
+    assert recovered(store) == ""
     say(store, "well", 5)
-    assert risen(store)
+    assert recovered(store)
     say(store, "failed", 6)  # of one observer what it says later counts, whatever its clock does
-    assert risen(store) == ""
+    assert recovered(store) == ""
 
 
 def test_that_a_guest_runs_again_is_believed_of_its_host_and_of_who_said_that_it_failed(
@@ -56,17 +56,17 @@ def test_that_a_guest_runs_again_is_believed_of_its_host_and_of_who_said_that_it
     say(store, "failed", 60)
     other = {"observer": "agent@cmp-2", "evidence": {"host": "cmp-2"}}
     say(store, "well", 30, **other)
-    assert risen(store) == ""
-    assert risen(store, observer="agent@cmp-1") == ""
-    assert risen(store, "cmp-2")  # where the cloud has it by now
-    assert risen(store, "CMP-2.example.org")
-    assert risen(store, observer="agent@cmp-2")
+    assert recovered(store) == ""
+    assert recovered(store, observer="agent@cmp-1") == ""
+    assert recovered(store, "cmp-2")  # where the cloud has it by now
+    assert recovered(store, "CMP-2.example.org")
+    assert recovered(store, observer="agent@cmp-2")
     say(store, "well", 20, evidence={"host": "Cmp-1.example.org"})
-    assert risen(store) and risen(store, "cmp-1.example.org")
-    assert risen(store, "cmp-1.elsewhere.org") == ""
+    assert recovered(store) and recovered(store, "cmp-1.example.org")
+    assert recovered(store, "cmp-1.elsewhere.org") == ""
     for _ in range(60):
         say(store, "failed", 5, **other)  # another host's reports neither contradict nor hide it
-    assert risen(store)
+    assert recovered(store)
 
 
 def test_what_was_seen_is_found_by_its_host_kind_and_state(store: Store) -> None:

@@ -121,17 +121,17 @@ def test_creates_extends_and_deletes_at_once_never_give_a_host_two_owners(
     said: list[str] = []
 
     def act(number: int) -> None:
-        desk = desks[number % 4]
+        context = desks[number % 4]
         try:
             if number % 5 < 3 or not made:
                 lease = wanted(1 + number % 2, base + timedelta(hours=number % 7), 2)
-                desk.create(CALLER, lease)
+                context.create(CALLER, lease)
                 made.append(lease.id)
             elif number % 5 == 3:
                 end = base + timedelta(hours=9 + number % 4)
-                desk.update(CALLER, made[number % len(made)], LeaseChange(end=end))
+                context.update(CALLER, made[number % len(made)], LeaseChange(end=end))
             else:
-                desk.delete(CALLER, made[number % len(made)])
+                context.delete(CALLER, made[number % len(made)])
         except (Conflict, HoldfastError) as error:
             said.append(type(error).__name__)
 
@@ -161,7 +161,7 @@ def test_the_same_command_twice_is_one_lease(store: Store, desks: list[Leases]) 
     enrol(store, 2)
     lease = wanted(1, store.database.now() + timedelta(days=1), 2)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda desk: desk.create(CALLER, lease), desks))
+        list(pool.map(lambda context: context.create(CALLER, lease), desks))
     assert (count(store, "leases"), count(store, "allocations")) == (1, 1)
 
 
@@ -172,13 +172,13 @@ def test_a_stock_that_missed_a_writer_is_found_out(store: Store, tmp_path: Path)
     other = Store(store.database.engine.url.render_as_string(hide_password=False), SystemClock())
     with ThreadPoolExecutor(1) as calls, contextlib.closing(cloud), contextlib.closing(other):
 
-        def desk(of: Store) -> Leases:
+        def context(of: Store) -> Leases:
             whole = LeaseContext(of.ledger, cloud, calls, resources(), Settings())
             return Leases(whole, SystemClock(), new_id)
 
         other.ledger.stock()
-        desk(store).create(CALLER, wanted(2, start + timedelta(hours=1), 1))
+        context(store).create(CALLER, wanted(2, start + timedelta(hours=1), 1))
         with store.database.write() as conn:  # as if it had written its time long before its commit
             conn.execute(sa.update(hosts).values(touched_at=start - OVERLAP * 2))
         with pytest.raises(NotEnoughHosts):
-            desk(other).create(CALLER, wanted(1, start + timedelta(hours=1), 1))
+            context(other).create(CALLER, wanted(1, start + timedelta(hours=1), 1))

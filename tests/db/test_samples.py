@@ -42,7 +42,7 @@ def hosts(store: Store) -> set[str]:
 
 
 def test_to_look_changes_nothing_and_wants_nothing(store: Store) -> None:
-    seen = store.samples.look("cmp-7")
+    seen = store.samples.samples_of("cmp-7")
     assert (seen.hour, seen.at, seen.wanted_until) == (model.NOTHING, None, None)
     assert not seen.fresh and not seen.wanted
     assert hosts(store) == set()
@@ -60,14 +60,14 @@ def test_who_looks_gets_what_comes_and_the_agent_hears_what_is_known(store: Stor
     assert abs(until - store.database.now() - module.WANTED) < MINUTE
     assert store.samples.wanted() == {"cmp-7": -1}
     assert store.samples.wanted_of("Cmp-7") == -1
-    assert store.samples.look("cmp-7").wanted
+    assert store.samples.samples_of("cmp-7").wanted
     now = slot(store)
     assert store.samples.put("cmp-7", some(now - 100, 90))
     assert store.samples.wanted_of("cmp-7") == now - 11
     assert store.samples.put("cmp-7", some(now - 10, 11))
     assert not store.samples.put("cmp-7", model.NOTHING)
     assert store.samples.wanted() == {"cmp-7": now}
-    seen = store.samples.look("CMP-7")
+    seen = store.samples.samples_of("CMP-7")
     assert seen.fresh
     assert (seen.hour.begin, seen.hour.end) == (now - 100, now + 1)
     assert list(seen.hour.lines[0].values["util_ratio"]) == [0.5] * 101
@@ -79,7 +79,7 @@ def test_an_hour_is_kept_and_no_more(store: Store) -> None:
     now = slot(store)
     store.samples.put("cmp-7", some(now - 500, 300))
     store.samples.put("cmp-7", some(now - 200, 201))
-    assert (found := store.samples.look("cmp-7").hour).points == POINTS
+    assert (found := store.samples.samples_of("cmp-7").hour).points == POINTS
     assert found.end == now + 1
 
 
@@ -90,7 +90,7 @@ def test_after_a_while_nobody_looks_any_more(store: Store) -> None:
     change(store, "cmp-7", wanted_until=past, at=past)
     assert store.samples.wanted() == {}
     assert store.samples.wanted_of("cmp-7") is None
-    seen = store.samples.look("cmp-7")
+    seen = store.samples.samples_of("cmp-7")
     assert seen.hour.points == 1
     assert not seen.fresh and not seen.wanted
     store.samples.want("cmp-7")
@@ -112,7 +112,7 @@ def test_a_clock_that_is_far_ahead_is_refused_and_one_that_was_set_back_is_not(
     now = slot(store)
     with pytest.raises(InvalidInput, match="ahead"):
         store.samples.put("cmp-7", some(now + 2 * POINTS))
-    assert store.samples.look("cmp-7").at is None
+    assert store.samples.samples_of("cmp-7").at is None
     store.samples.put("cmp-7", some(now + 200, 5))
     store.samples.put("cmp-7", some(now - 3, 4))
     assert store.samples.wanted_of("cmp-7") == now
@@ -135,7 +135,7 @@ def test_several_who_look_at_once_are_one_row(store: Store) -> None:
         now = slot(store)
         list(pool.map(lambda n: store.samples.put("cmp-7", some(now, 1, f"g{n}")), range(12)))
     assert hosts(store) == {"cmp-7"}
-    assert {one.id for one in store.samples.look("cmp-7").hour.lines} == {
+    assert {one.id for one in store.samples.samples_of("cmp-7").hour.lines} == {
         f"g{n}" for n in range(12)
     }
 
@@ -146,4 +146,4 @@ def test_a_full_hour_of_a_full_host_is_kept(store: Store) -> None:
     store.samples.want("cmp-7")
     now = slot(store)
     assert store.samples.put("cmp-7", Hour(now + 1 - POINTS, POINTS, tuple(lines)))
-    assert len(store.samples.look("cmp-7").hour.lines) == model.MOST_LINES
+    assert len(store.samples.samples_of("cmp-7").hour.lines) == model.MOST_LINES

@@ -42,19 +42,19 @@ def test_a_session_is_there_until_it_is_removed_or_over(store: Store) -> None:
 
 
 def test_a_topic_has_another_mark_once_something_changed_and_others_have_not(store: Store) -> None:
-    before = store.changes.look()
+    before = store.changes.marks()
     assert set(before) == set(TOPICS)
-    assert store.changes.look() == before
+    assert store.changes.marks() == before
     store.switches.pause("", "alice", "a drill", None)
-    after = store.changes.look()
+    after = store.changes.marks()
     assert {name for name in TOPICS if after[name] != before[name]} == {SWITCHES, AUDIT}
 
 
 def test_what_the_wall_shows_of_agents_segments_and_silences_is_in_a_mark(store: Store) -> None:
     def changed(do: Callable[[], object]) -> set[str]:
-        before = store.changes.look()
+        before = store.changes.marks()
         do()
-        after = store.changes.look()
+        after = store.changes.marks()
         return {name for name in TOPICS if after[name] != before[name]}
 
     def beat(guests: int | None, **more: str) -> None:
@@ -90,9 +90,9 @@ def hush(store: Store, table: sa.Table, *who: sa.ColumnElement[bool]) -> None:
 
 def test_who_falls_silent_and_who_goes_by_other_rules_is_in_a_mark(store: Store) -> None:
     def changed(do: Callable[[], object]) -> set[str]:
-        before = store.changes.look()
+        before = store.changes.marks()
         do()
-        after = store.changes.look()
+        after = store.changes.marks()
         return {name for name in TOPICS if after[name] != before[name]}
 
     for host in ("cmp-1", "cmp-2"):

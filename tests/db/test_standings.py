@@ -164,16 +164,16 @@ def test_a_host_that_is_withdrawn_does_not_come_back_by_being_well(store: Store)
 
 
 def test_work_can_be_hastened_unless_somebody_is_at_it(store: Store) -> None:
-    assert not store.standings.hasten("chore")
+    assert not store.standings.expedite("chore")
     store.operations.ensure(never_ending("chore", store.database.now() + timedelta(hours=1)))
     assert store.operations.claim_due("m", 1, timedelta(minutes=10), ["chore"]) == []
-    assert store.standings.hasten("chore")
-    assert store.standings.hasten("chore")
+    assert store.standings.expedite("chore")
+    assert store.standings.expedite("chore")
     (mine,) = store.operations.claim_due("m", 1, timedelta(minutes=10), ["chore"])
-    assert not store.standings.hasten("chore")
+    assert not store.standings.expedite("chore")
     later = store.database.now() + timedelta(hours=1)
     store.operations.put_off(Claim(mine.id, "m", mine.epoch), "retrying", later, "later")
-    assert store.standings.hasten("chore")
+    assert store.standings.expedite("chore")
     assert store.operations.by_key("chore").next_try_at <= store.database.now()
 
 

@@ -235,13 +235,13 @@ def test_who_waited_for_a_look_that_failed_looks_himself(
 ) -> None:
     enrol(store, "one")
     keeper = store.ledger._keeper
-    looks = keeper._look
+    looks = keeper._refresh
 
     def fails(sure: bool) -> None:
-        monkeypatch.setattr(keeper, "_look", looks)
+        monkeypatch.setattr(keeper, "_refresh", looks)
         raise Unavailable("the database is away")
 
-    monkeypatch.setattr(keeper, "_look", fails)
+    monkeypatch.setattr(keeper, "_refresh", fails)
     counted = Counted()
     monkeypatch.setattr(keeper, "_lock", counted)
     with ThreadPoolExecutor(3) as pool:

@@ -217,7 +217,7 @@ def test_votes_and_a_notification_at_once_open_one_incident(store: Store) -> Non
             new = recovery_of(str(uuid.uuid4()), HOST, one.meaning.subject, at)
             for _ in range(9):
                 try:
-                    return store.incidents.take_in(one, new, claim).incident_id
+                    return store.incidents.ingest(one, new, claim).incident_id
                 except StaleWrite:
                     continue
             raise AssertionError("always slower")
@@ -244,7 +244,7 @@ def test_old_observations_go_and_with_the_last_one_of_an_incident_all_of_it(stor
     at = now(store)
     work = recovery_of(str(uuid.uuid4()), HOST, f"host:{CMP}", at)
     own = account(member, at, observations=[mine["id"]])
-    store.incidents.take_in(own, work, claim)
+    store.incidents.ingest(own, work, claim)
     later = at + timedelta(days=1)
     assert store.tidy.observations(later, 100) == 0  # both hosts are being counted
     with store.database.write() as conn:
@@ -265,7 +265,7 @@ def test_who_lost_its_claim_neither_opens_nor_remembers(store: Store) -> None:
     at = now(store)
     work = recovery_of(str(uuid.uuid4()), HOST, f"host:{CMP}", at)
     with pytest.raises(ClaimLost):
-        store.incidents.take_in(account(member, at, payload={"host": CMP}), work, claim)
+        store.incidents.ingest(account(member, at, payload={"host": CMP}), work, claim)
     with pytest.raises(ClaimLost):
         store.votes.remember(claim, {"host": CMP, "down_at": "x"}, "said")
     assert store.incidents.open_about(f"host:{CMP}") is None

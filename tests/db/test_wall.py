@@ -67,7 +67,7 @@ def _incident(key: str, status: str, number: int, now: datetime) -> dict[str, An
 
 def test_one_look_has_every_host_and_who_holds_it_now(store: Store) -> None:
     furnish(store)
-    look = store.wall.look()
+    look = store.wall.snapshot()
     assert [row.service_host for row in look.hosts] == ["CMP-1", "CMP-2", "CMP-3"]
     assert {host: [one.lease for one in held] for host, held in look.held.items()} == {
         1: ["run_1"],
@@ -76,8 +76,8 @@ def test_one_look_has_every_host_and_who_holds_it_now(store: Store) -> None:
     assert [one.slots for one in look.held[2]] == [2, 1]
     assert look.bad[3][1] == "so" and 1 not in look.bad
     assert look.last["host:cmp-3"].id == "new-incident" and not look.open
-    (only,) = store.wall.look(2).hosts
-    assert only.id == 2 and list(store.wall.look(2).held) == [2]
+    (only,) = store.wall.snapshot(2).hosts
+    assert only.id == 2 and list(store.wall.snapshot(2).held) == [2]
 
 
 def test_a_project_sees_what_it_holds_and_nobody_else(store: Store) -> None:

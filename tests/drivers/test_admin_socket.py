@@ -80,7 +80,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def desk() -> Desk:
+def context() -> Desk:
     return Desk()
 
 
@@ -94,13 +94,13 @@ quick = pytest.mark.parametrize("limits", [QUICK], ids=["quick"])
 
 
 @pytest.fixture
-def door(folder: Path, desk: Desk, limits: Limits) -> Iterator[str]:
+def door(folder: Path, context: Desk, limits: Limits) -> Iterator[str]:
     path = str(folder / "made" / "agent.sock")
-    made = AdminSocket(path, desk.admin, SystemClock(), limits)
+    made = AdminSocket(path, context.admin, SystemClock(), limits)
     made.start()
     yield path
     made.stop()
-    eventually(lambda: desk.streams == 0)
+    eventually(lambda: context.streams == 0)
     eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("admin")])
     assert not Path(path).exists()
 
@@ -138,14 +138,14 @@ def test_a_question_without_its_new_line_is_one_when_no_more_comes(door: str) ->
         assert rest(one) == [{"answer": {}}]
 
 
-def test_a_caller_who_has_said_all_still_hears_a_stream(door: str, desk: Desk) -> None:
+def test_a_caller_who_has_said_all_still_hears_a_stream(door: str, context: Desk) -> None:
     with caller(door) as one:
         one.sendall(b'{"command": "idle"}\n')
         one.shutdown(socket.SHUT_WR)
         assert json.loads(one.recv(4096))["item"]
         time.sleep(0.3)
-        assert desk.streams == 1
-    eventually(lambda: desk.streams == 0)  # and who has left is missed
+        assert context.streams == 1
+    eventually(lambda: context.streams == 0)  # and who has left is missed
 
 
 @pytest.mark.parametrize(
@@ -187,19 +187,19 @@ def test_who_says_nothing_or_dribbles_is_not_waited_for(door: str) -> None:
 
 @quick
 def test_who_does_not_read_is_cut_off_and_nobody_waits_for_him(
-    door: str, desk: Desk, caplog: pytest.LogCaptureFixture
+    door: str, context: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caller(door) as one:
         one.sendall(b'{"command": "flood"}\n')
-        eventually(lambda: desk.streams == 1)
+        eventually(lambda: context.streams == 1)
         eventually(lambda: answers(door))
-        eventually(lambda: desk.streams == 0)
+        eventually(lambda: context.streams == 0)
         eventually(lambda: "cut off" in caplog.text)
         eventually(lambda: answers(door))
 
 
 @quick
-def test_two_hundred_at_the_door_are_answered_or_told_to_wait(door: str, desk: Desk) -> None:
+def test_two_hundred_at_the_door_are_answered_or_told_to_wait(door: str, context: Desk) -> None:
     with contextlib.ExitStack() as stack:
         crowd = []
         for number in range(200):
@@ -228,13 +228,13 @@ def _knock(one: socket.socket, door: str) -> None:
     eventually(so, every=0.01)
 
 
-def test_a_stream_ends_when_the_agent_stops(folder: Path, desk: Desk) -> None:
+def test_a_stream_ends_when_the_agent_stops(folder: Path, context: Desk) -> None:
     path = str(folder / "agent.sock")
-    made = AdminSocket(path, desk.admin, SystemClock(), PATIENT)
+    made = AdminSocket(path, context.admin, SystemClock(), PATIENT)
     made.start()
     with caller(path) as one:
         one.sendall(b'{"command": "idle"}\n')
-        eventually(lambda: desk.streams == 1)
+        eventually(lambda: context.streams == 1)
         made.stop()
         assert rest(one)[-1]["error"]["message"] == "the agent stops"
 
@@ -252,12 +252,12 @@ def owner(path: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_the_socket_of_a_living_agent_is_left_alone_and_that_of_a_dead_one_replaced(
-    folder: Path, desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    folder: Path, context: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.agent.admin.AGAIN_S", 0.05)
     path = str(folder / "agent.sock")
     with owner(path) as other:
-        mine = AdminSocket(path, desk.admin, SystemClock(), PATIENT)
+        mine = AdminSocket(path, context.admin, SystemClock(), PATIENT)
         mine.start()
         try:
             assert f"another agent that runs is asked at {path}: stop it" in caplog.text
@@ -280,11 +280,11 @@ def answers(path: str) -> bool:
 
 
 def test_a_file_that_is_no_socket_is_left_alone(
-    folder: Path, desk: Desk, caplog: pytest.LogCaptureFixture
+    folder: Path, context: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = folder / "agent.sock"
     path.write_text("precious")
-    made = AdminSocket(str(path), desk.admin, SystemClock(), PATIENT)
+    made = AdminSocket(str(path), context.admin, SystemClock(), PATIENT)
     made.start()
     made.stop()
     assert path.read_text() == "precious"
@@ -292,11 +292,11 @@ def test_a_file_that_is_no_socket_is_left_alone(
 
 
 def test_a_place_that_cannot_be_had_is_said(
-    folder: Path, desk: Desk, caplog: pytest.LogCaptureFixture
+    folder: Path, context: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "file").write_text("")
     for path in (folder / "file" / "agent.sock", folder / ("x" * 200)):
-        made = AdminSocket(str(path), desk.admin, SystemClock(), PATIENT)
+        made = AdminSocket(str(path), context.admin, SystemClock(), PATIENT)
         made.start()
         made.stop()
     assert caplog.text.count("name another file by [agent] socket") == 2

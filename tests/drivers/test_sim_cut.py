@@ -39,7 +39,7 @@ def test_what_waited_for_a_host_that_was_cut_off_is_done_when_it_is_heard_again(
     sim.cut_host("cmp-1")
     cloud.servers.stop(stopping.id)
     for _ in range(2):
-        sim.mend_host("cmp-1")
+        sim.repair_host("cmp-1")
     assert cloud.services.list()[0].state == "up"
     assert cloud.servers.show(stopping.id).status == "SHUTOFF"
     assert (sim.running(stopping.id), sim.running(staying.id)) == ([], ["cmp-1"])
@@ -55,7 +55,7 @@ def test_a_server_evacuated_from_a_host_that_is_only_cut_off_runs_twice(
     cloud.servers.start(server.id)
     assert sim.running(server.id) == ["cmp-1", "cmp-2"]
     cloud.services.force_down("cmp-1")
-    sim.mend_host("cmp-1")  # its nova-compute has not restarted and cleans up nothing
+    sim.repair_host("cmp-1")  # its nova-compute has not restarted and cleans up nothing
     assert sim.running(server.id) == ["cmp-1", "cmp-2"]
     with pytest.raises(Conflict, match="restart"):
         cloud.services.unforce("cmp-1")
@@ -69,7 +69,7 @@ def test_a_host_that_is_cut_off_and_fenced_runs_nothing(cloud: SimCloud, sim: Si
     sim.cut_host("cmp-1")
     sim.fail_host("cmp-1")
     with pytest.raises(Conflict, match="no power"):
-        sim.mend_host("cmp-1")
+        sim.repair_host("cmp-1")
     cloud.moves.evacuate(server.id, "cmp-2")
     cloud.servers.start(server.id)
     assert sim.running(server.id) == ["cmp-2"]
@@ -180,5 +180,5 @@ def test_a_nova_compute_reports_once_per_interval_until_its_host_is_cut_off(
         clock.turn(1)
     assert len(set(heard)) == 3
     assert len(set(heard[25:])) == 1
-    sim.mend_host("cmp-1")
+    sim.repair_host("cmp-1")
     assert cloud.services.list()[0].updated_at not in heard

@@ -23,7 +23,7 @@ def parts(conf: cfg.ConfigOpts) -> Sequence[daemon.Part]:
     migrations.sync(core.store.database)
     manager = service.ManagerPart(core, service.connect_cloud(conf, core.clock))
     services = service.api_services(
-        core, manager.commands, loop_age_s=manager.loop.age_s, ring=manager.loop.ring
+        core, manager.commands, loop_age_s=manager.loop.age_s, wake=manager.loop.wake
     )
     application = service.application(core, services)
     server = service.Server(conf.api.host, conf.api.port, application, conf.api.threads)

@@ -29,7 +29,7 @@ def main(file: str, how: str = "") -> None:
     watched: Any = core.store.observations
     watched.add = dying if how else add
     nowhere: Any = None  # nobody looks, so no cloud is asked
-    watching = Watching(core, nowhere, repair=None, new_id=new_id, ring=lambda: None)
+    watching = Watching(core, nowhere, repair=None, new_id=new_id, wake=lambda: None)
     end = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: end.set())
     watching.part.start()

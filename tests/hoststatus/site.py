@@ -138,7 +138,7 @@ class Site:
         self.count = Count()
         self.rung = self._armed = 0
         self.hosts = HostWatch(
-            self.store.standings, self.settings, repair=self._repair, ring=self._ring
+            self.store.standings, self.settings, repair=self._repair, wake=self._wake
         )
         some = [ComputeMonitor(None), *monitors]
         self.watch = Watch(self.hosts, some, self.count, waits or self.clock)
@@ -149,7 +149,7 @@ class Site:
         self._armed += 1
         return never_ending("repair", now)
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         self.rung += 1
 
     def manager(self, name: str, pool: Executor | None = None) -> Loop:

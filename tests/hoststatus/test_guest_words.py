@@ -128,7 +128,7 @@ class Desk:
         self.looks = 0
         site.settings.enabled = ["compute", "guests"]
         self.ids = iter(f"00000000-0000-4000-8000-{number:012}" for number in range(1, 100))
-        self.news = GuestNews(site.store.observations, lambda: next(self.ids), site._ring)
+        self.news = GuestNews(site.store.observations, lambda: next(self.ids), site._wake)
         watch = site.watch
         self.watch = Watch(
             watch.hosts, watch.monitors, watch.tally, watch.clock, guests=self.news.write
@@ -147,46 +147,46 @@ class Desk:
 
 
 @pytest.fixture
-def desk(build: Callable[..., Site]) -> Desk:
+def context(build: Callable[..., Site]) -> Desk:
     return Desk(build(monitor()))
 
 
-def test_a_failure_is_written_once_however_often_and_late_it_is_heard(desk: Desk) -> None:
+def test_a_failure_is_written_once_however_often_and_late_it_is_heard(context: Desk) -> None:
     heard = notice(FAILED)  # recorded long ago by the clock of the site
     for _ in range(3):
-        desk.hearer.hear(heard)
-    assert desk.rows() == [(f"instance.update/{heard.message_id}", "failed")]
-    (row,) = desk.site.store.observations.list_all()
+        context.hearer.hear(heard)
+    assert context.rows() == [(f"instance.update/{heard.message_id}", "failed")]
+    (row,) = context.site.store.observations.list_all()
     assert (row["observer"], row["subject"]) == ("nova", f"server:{heard.server_id}")
     assert row["since"] == heard.at
     assert row["evidence"]["host"] == heard.host
-    assert (desk.work(), desk.looks) == (1, 0)
-    assert desk.site.rung
+    assert (context.work(), context.looks) == (1, 0)
+    assert context.site.rung
 
 
-def test_what_is_only_noted_is_kept_and_makes_no_work(desk: Desk) -> None:
-    desk.hearer.hear(notice(OFF))
-    assert [state for _key, state in desk.rows()] == ["noted"]
-    assert (desk.work(), desk.site.rung) == (0, 0)
+def test_what_is_only_noted_is_kept_and_makes_no_work(context: Desk) -> None:
+    context.hearer.hear(notice(OFF))
+    assert [state for _key, state in context.rows()] == ["noted"]
+    assert (context.work(), context.site.rung) == (0, 0)
 
 
-def test_what_somebody_asked_for_writes_nothing(desk: Desk) -> None:
+def test_what_somebody_asked_for_writes_nothing(context: Desk) -> None:
     for what in set(recorded.names()) - {FAILED, OFF, CRASHED}:
-        desk.hearer.hear(notice(what))
-    assert desk.rows() == []
+        context.hearer.hear(notice(what))
+    assert context.rows() == []
 
 
-def test_switched_off_it_hears_nothing(desk: Desk) -> None:
-    desk.site.settings.enabled = ["compute"]
-    desk.hearer.hear(notice(FAILED))
-    assert desk.rows() == []
+def test_switched_off_it_hears_nothing(context: Desk) -> None:
+    context.site.settings.enabled = ["compute"]
+    context.hearer.hear(notice(FAILED))
+    assert context.rows() == []
 
 
-def test_it_is_told_and_never_asked(desk: Desk) -> None:
-    desk.site.enrol("cmp-1")
-    desk.site.run(40)
-    assert desk.site.said() == "compute: 1 hosts seen"
-    assert "guests" not in desk.site.count.looks
+def test_it_is_told_and_never_asked(context: Desk) -> None:
+    context.site.enrol("cmp-1")
+    context.site.run(40)
+    assert context.site.said() == "compute: 1 hosts seen"
+    assert "guests" not in context.site.count.looks
 
 
 def test_what_a_monitor_misses_that_is_never_asked_is_kept_for_people(
@@ -195,37 +195,37 @@ def test_what_a_monitor_misses_that_is_never_asked_is_kept_for_people(
     gate = Gate()
     own = Own(heard=gate, event_types=("instance.update",))
     own.only_hears = True  # type: ignore[attr-defined]
-    desk = Desk(build(own, waits=Hurry()))
-    desk.site.settings.enabled = ["own"]
+    context = Desk(build(own, waits=Hurry()))
+    context.site.settings.enabled = ["own"]
     for number in range(2):  # it hangs over the first, and is stuck when the second comes
-        desk.hearer.hear(notice(FAILED, message_id=f"m-{number}"))
+        context.hearer.hear(notice(FAILED, message_id=f"m-{number}"))
     gate.open.set()
-    kept = desk.site.store.standings.all_set_aside(10)
+    kept = context.site.store.standings.all_set_aside(10)
     assert {(one.monitor, one.message_id) for one in kept} == {("own", "m-0"), ("own", "m-1")}
-    assert desk.looks == 0
+    assert context.looks == 0
 
 
 def test_while_the_database_is_away_the_message_waits(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    context: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> Any:
         raise Unavailable("the database is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(desk.site.store.observations, "add", away)
+        patch.setattr(context.site.store.observations, "add", away)
         with pytest.raises(Unavailable):
-            desk.hearer.hear(notice(FAILED))
-    desk.hearer.hear(notice(FAILED))
-    assert len(desk.rows()) == 1
+            context.hearer.hear(notice(FAILED))
+    context.hearer.hear(notice(FAILED))
+    assert len(context.rows()) == 1
 
 
 @pytest.mark.parametrize("push", [True, False])
 def test_where_nobody_can_listen_that_is_an_error_said_once(
-    desk: Desk, caplog: pytest.LogCaptureFixture, push: bool
+    context: Desk, caplog: pytest.LogCaptureFixture, push: bool
 ) -> None:
-    site = desk.site
+    site = context.site
     site.settings.push = push
-    part = Monitors(desk.watch, site.store.standings, site.settings, None, lambda: None)
+    part = Monitors(context.watch, site.store.standings, site.settings, None, lambda: None)
     with caplog.at_level(logging.ERROR, "holdfast.hoststatus"):
         for _ in range(3):
             part.turn()

@@ -233,7 +233,7 @@ def test_a_monitor_that_hangs_harms_nobody_else_and_is_not_asked_until_it_has_re
 
     def look() -> None:
         site.clock.advance(1)
-        site.store.standings.hasten(poll.POLL)
+        site.store.standings.expedite(poll.POLL)
         site.loop.cycle()
 
     with caplog.at_level(logging.INFO, "holdfast.hoststatus"):

@@ -192,7 +192,7 @@ def test_where_it_can_never_listen_it_says_so_once_and_has_looks_done_all_the_sa
                 part.turn()
         assert (rung, is_due(site)) == ([], False)
         part.start()
-        part.look_soon()
+        part.poll_soon()
         eventually(lambda: rung and site.clock.monotonic() > 20)
         part.stop()
     said = [one.getMessage() for one in caplog.records if one.name == "holdfast.hoststatus.push"]
@@ -245,9 +245,9 @@ class Office:
         self.clock = Rounds()
         self.site = site = build(clock=SystemClock(), waits=self.clock, given=monitors)
         self.looks = 0  # that were had done early
-        self.part = Monitors(site.watch, site.store.standings, monitors, self._connect, self._ring)
+        self.part = Monitors(site.watch, site.store.standings, monitors, self._connect, self._wake)
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         self.looks += 1
 
     def write(self, **monitors: object) -> None:

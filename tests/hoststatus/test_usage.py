@@ -191,8 +191,8 @@ def test_it_is_off_by_default_and_plugins_of_its_file_get_what_is_heard(
             monitor.heard(volume(60 * number, 50 + 600 * number))
         eventually(lambda: len(with_rates(seen)) == 300)
     finally:
-        if plugins.desk is not None and plugins.runner is not None:
-            plugins.desk.stop()
+        if plugins.context is not None and plugins.runner is not None:
+            plugins.context.stop()
             plugins.runner.close()
     assert all(line == ["cmp-7", SERVER, 10.0] for line in with_rates(seen))
 

@@ -32,10 +32,10 @@ class Toy:
     until: datetime | None = None
     failures: list[str] = field(default_factory=list)
     on_failed: Callable[[], None] = lambda: None
-    stubborn: bool = False
+    retry_forever: bool = False
 
     def steps(self) -> Sequence[Step]:
-        return [Step(n, run, early=n in self.early) for n, run in self.actions.items()]
+        return [Step(n, run, pre_due=n in self.early) for n, run in self.actions.items()]
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return self.until

@@ -177,7 +177,7 @@ def test_the_bell_wakes_a_sleeping_loop(threaded: ThreadedShop) -> None:
     with threaded.running(ONE_STEP) as loop:
         assert threaded.clock.settle() == 1000
         key = threaded.add()
-        loop.ring()
+        loop.wake()
         threaded.until(key, "done")
         assert threaded.clock.monotonic() == 0
 
@@ -233,7 +233,7 @@ def test_a_stopped_loop_takes_nothing_more(threaded: ThreadedShop) -> None:
     with threaded.running(ONE_STEP) as loop:
         threaded.clock.settle()
     key = threaded.add()
-    loop.ring()
+    loop.wake()
     assert threaded.get(key).status == "waiting"
 
 
@@ -258,7 +258,7 @@ def test_who_rings_all_the_time_does_not_make_the_loop_look_all_the_time(shop: S
     loop.start()
     until = time.monotonic() + 10 * BREATH_S
     while time.monotonic() < until or len(looked) < 3:
-        loop.ring()
+        loop.wake()
         time.sleep(0.001)
     loop.stop()
     pauses = [after - before for before, after in itertools.pairwise(looked)]

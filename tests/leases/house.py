@@ -168,23 +168,23 @@ class Manager:
         if points is not None:
             self._watch(points)
         self.ended: list[Ended] = []
-        desk = LeaseContext(
+        context = LeaseContext(
             ledger=self.store.ledger,
             cloud=self.cloud,
             calls=Inline(),
             resources={one.type: one for one in RESOURCES},
             settings=house.settings,
         )
-        its_hosts = Hosts(desk, house.new_id, "here")
-        repairs = Repairs(desk, house.settings, its_hosts, house.new_id)
+        its_hosts = Hosts(context, house.new_id, "here")
+        repairs = Repairs(context, house.settings, its_hosts, house.new_id)
         self.runner = Runner(
             self.store.operations,
             {
-                **lifecycle.kinds(desk),
-                **hosts.host_kinds(desk),
-                **aggregates.resync_kinds(desk),
+                **lifecycle.kinds(context),
+                **hosts.host_kinds(context),
+                **aggregates.resync_kinds(context),
                 **repair.kinds(repairs, house.settings),
-                **aggregates.reconcile_kinds(desk, house.settings),
+                **aggregates.reconcile_kinds(context, house.settings),
                 **house.more_kinds(self, points),
             },
             house.clock,
@@ -196,14 +196,14 @@ class Manager:
         )
         self.loop = Loop(self.store.operations, self.runner, house.clock, house.settings)
         self.commands = Commands(
-            Leases(desk, house.clock, house.new_id),
+            Leases(context, house.clock, house.new_id),
             its_hosts,
             FloatingIps(self.store.ledger, self.cloud),
             repairs,
             self.store.operations,
             house.clock,
             name=name,
-            ring=lambda: self.turn() and None,
+            wake=lambda: self.turn() and None,
             patience_s=lambda: 1.0,
             know_host=SegmentHosts(self.store.segments, self.cloud, "").know,
             expected=ExpectedOnHosts(self.store.incidents, self.cloud),

@@ -439,7 +439,7 @@ class Desk:
             self.store.ledger.enrol(sim.add_host(name), "here", {}, Work())
         with self.store.database.write() as conn:
             conn.execute(sa.update(hosts).values(reservable=True))
-        desk = lifecycle.LeaseContext(
+        context = lifecycle.LeaseContext(
             ledger=self.store.ledger,
             cloud=cloud,
             calls=Inline(),
@@ -447,8 +447,8 @@ class Desk:
             settings=self.settings,
             enforcement=enforcement,
         )
-        self.work({**lifecycle.kinds(desk), **enforcement.kinds()})
-        return Leases(desk, self.clock, lambda: str(uuid.uuid4()))
+        self.work({**lifecycle.kinds(context), **enforcement.kinds()})
+        return Leases(context, self.clock, lambda: str(uuid.uuid4()))
 
     def put(self, enforcement: Enforcement, over: Lease) -> None:
         work = Work(add=enforcement.end_work(over, self.clock.now()))
@@ -469,13 +469,13 @@ def test_the_end_is_told_until_the_service_has_taken_it(tmp_path: Path, service:
     service.answer = lambda handler: handler.say(next(answers, 204))
     enforcement = asking(tmp_path, service)
     with contextlib.ExitStack() as stack:
-        desk = Desk(tmp_path, enforcement, stack)
-        ended = desk.clock.now()
-        desk.put(enforcement, lease())
-        desk.run(1)
-        assert desk.status() == "retrying"
-        desk.run(120)
-        assert desk.status() == "done"
+        context = Desk(tmp_path, enforcement, stack)
+        ended = context.clock.now()
+        context.put(enforcement, lease())
+        context.run(1)
+        assert context.status() == "retrying"
+        context.run(120)
+        assert context.status() == "done"
     assert service.paths() == ["/credits/on-end"] * 4
     body = service.heard[-1][2]
     assert body["lease"]["id"] == "l-1"
@@ -503,14 +503,14 @@ def test_of_several_filters_each_is_told_once_though_one_fails(tmp_path: Path) -
     settings.enabled_filters = ["first", "second", "first"]
     enforcement = Enforcement(settings, Teller)
     with contextlib.ExitStack() as stack:
-        desk = Desk(tmp_path, enforcement, stack)
-        desk.put(enforcement, lease())
-        desk.run(5)
+        context = Desk(tmp_path, enforcement, stack)
+        context.put(enforcement, lease())
+        context.run(5)
         assert told == ["first"]
         fail.clear()
-        desk.run(60)
+        context.run(60)
         assert told == ["first", "second"]
-        assert desk.status() == "done"
+        assert context.status() == "done"
 
 
 def test_a_lease_that_was_over_already_is_not_told_of_again(
@@ -530,23 +530,23 @@ def test_a_lease_lives_by_the_rules_and_its_end_is_told_once(
 ) -> None:
     enforcement = asking(tmp_path, service, max_leases=1)
     with contextlib.ExitStack() as stack:
-        desk = Desk(tmp_path, enforcement, stack)
-        leases = desk.with_leases(enforcement, stack)
-        leases.create(ANN, wanted(1, desk.clock.now()))
+        context = Desk(tmp_path, enforcement, stack)
+        leases = context.with_leases(enforcement, stack)
+        leases.create(ANN, wanted(1, context.clock.now()))
         with pytest.raises(QuotaExceeded, match="project alpha may have 1 leases"):
-            leases.create(ANN, wanted(2, desk.clock.now()))
+            leases.create(ANN, wanted(2, context.clock.now()))
         service.answer = lambda handler: handler.say(403, '{"message": "no more credit"}')
         with pytest.raises(EnforcementRefused, match="no more credit"):
-            leases.update(ANN, ids(1), LeaseChange(end=desk.clock.now() + timedelta(hours=9)))
+            leases.update(ANN, ids(1), LeaseChange(end=context.clock.now() + timedelta(hours=9)))
         leases.update(ANN, ids(1), LeaseChange(name="renamed"))
         service.answer = lambda handler: handler.say(204)
-        desk.run(3 * 3600)
-        assert desk.store.ledger.lease(ids(1)).status == "TERMINATED"
-        leases.create(ANN, wanted(2, desk.clock.now()))
+        context.run(3 * 3600)
+        assert context.store.ledger.lease(ids(1)).status == "TERMINATED"
+        leases.create(ANN, wanted(2, context.clock.now()))
         for number in (1, 2):  # one that is over, one that is not
             leases.delete(ANN, ids(number))
-        desk.run(60)
-        desk.run(1)  # what was written in the instant of the last look
+        context.run(60)
+        context.run(1)  # what was written in the instant of the last look
     ended = [body["lease"]["name"] for path, _, body in service.heard if path.endswith("on-end")]
     assert ended == ["renamed", "lease 2"]
 
@@ -556,15 +556,15 @@ def test_a_lease_without_reservations_that_is_over_can_be_deleted(
 ) -> None:
     enforcement = asking(tmp_path, service)
     with contextlib.ExitStack() as stack:
-        desk = Desk(tmp_path, enforcement, stack)
-        leases = desk.with_leases(enforcement, stack)
-        leases.create(ANN, replace(wanted(1, desk.clock.now()), reservations=()))
-        desk.run(3 * 3600)
-        assert desk.store.ledger.lease(ids(1)).status == "TERMINATED"
+        context = Desk(tmp_path, enforcement, stack)
+        leases = context.with_leases(enforcement, stack)
+        leases.create(ANN, replace(wanted(1, context.clock.now()), reservations=()))
+        context.run(3 * 3600)
+        assert context.store.ledger.lease(ids(1)).status == "TERMINATED"
         leases.delete(ANN, ids(1))
-        desk.run(60)
+        context.run(60)
         with pytest.raises(NotFound):
-            desk.store.ledger.lease(ids(1))
+            context.store.ledger.lease(ids(1))
 
 
 def ids(number: int) -> str:

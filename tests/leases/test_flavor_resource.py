@@ -253,7 +253,7 @@ def changed(house: House) -> Change:
     """What an update makes of a reservation by LARGE in some status."""
     house.m.cloud.flavors.create(LARGE)
     asked = resource.validate({"flavor_id": "f-1", "amount": 2})
-    spec = resource.look(asked, house.m.cloud, ANN)
+    spec = resource.resolve(asked, house.m.cloud, ANN)
 
     def change(status: str, **wanted: object) -> dict[str, Any]:
         return resource.change(Reservation("r", TYPE, status, spec=spec), wanted)

@@ -267,7 +267,7 @@ def test_a_spec_that_was_stored_before_plans_too() -> None:
 
 
 def test_a_refusal_carries_its_numbers() -> None:
-    busy = HOUSE.plus([Allocation(1, Window(NOW, NOW + 5 * HOUR))])
+    busy = HOUSE.with_holds([Allocation(1, Window(NOW, NOW + 5 * HOUR))])
     with pytest.raises(NotEnoughHosts) as refused:
         resource.plan(wish(min=2, region="north"), busy, BOOK)
     assert refused.value.message == (
@@ -283,7 +283,7 @@ def test_a_refusal_carries_its_numbers() -> None:
 
 
 def test_openings_come_as_windows_of_the_length_asked_for() -> None:
-    busy = HOUSE.plus(
+    busy = HOUSE.with_holds(
         [Allocation(1, Window(NOW, NOW + 2 * HOUR)), Allocation(2, Window(NOW, NOW + 5 * HOUR))]
     )
     asked = wish(region="north", max=2)

@@ -384,7 +384,7 @@ def test_pools_are_told_again_after_a_change_and_one_that_is_over_goes_last(
         told.append(((house.clock.now() - changed).total_seconds(), names[pool_id]))
         whole(pool_id)
 
-    monkeypatch.setattr(pools, "tell", tell)
+    monkeypatch.setattr(pools, "resync", tell)
     house.tell()
     house.enrol("cmp-1")
     house.run(minutes=1)
@@ -423,7 +423,7 @@ def test_tellings_that_are_late_keep_their_distance(
             told.append((house.clock.now() - back).total_seconds())
         whole(pool_id)
 
-    monkeypatch.setattr(pools, "tell", tell)
+    monkeypatch.setattr(pools, "resync", tell)
     house.run(minutes=2)
     assert told == [0, 15, 45]
     assert reservation.id not in house.all_pools()
@@ -449,7 +449,7 @@ def test_pools_that_always_fail_keep_nobody_else_waiting(
         told[name] = told.get(name, 0) + 1
         whole(pool_id)
 
-    monkeypatch.setattr(pools, "tell", tell)
+    monkeypatch.setattr(pools, "resync", tell)
     house.run(seconds=61)
     well = ids - broken
     assert {name: told.get(name) for name in well} == dict.fromkeys(well, 3)

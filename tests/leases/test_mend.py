@@ -344,7 +344,7 @@ def test_what_would_happen_is_asked_with_a_stock_that_has_less(ledger: Ledger) -
     world = World("aaa")
     world.hurt(hosts_spec(), whole(1, 1, 5))
     world.hold(whole(1, 1, 5), whole(2, 1, 5))
-    stock = world.stock().less([1])
+    stock = world.stock().excluding_hosts([1])
     plan = plan_repair(world.hurts, stock, {one.type: one for one in RESOURCES}, ledger, NOW)
     assert [a.host_id for a in plan.mended[0].found] == [3]
 

@@ -152,12 +152,12 @@ def test_what_was_asked_before_changes_no_answer(
         patch.setattr("holdfast.model.capacity.FEW", few)
         patch.setattr("holdfast.model.capacity.MANY", few)
         assert found(wanted, house, most=100) == want_before
-        assert found(wanted, house.plus([Allocation(number, held)]), most=100) == want_after
+        assert found(wanted, house.with_holds([Allocation(number, held)]), most=100) == want_after
         assert found(wanted, house, most=100) == want_before
         lines_of(house)[number] = after.line(number)
         house.changes += 1
         assert found(wanted, house, most=100) == want_after
-        fewer = house.less([number])
+        fewer = house.excluding_hosts([number])
         assert found(wanted, fewer, most=100) == by_brute_force(wanted, fewer, 100)
 
 

@@ -48,9 +48,9 @@ class Site:
         self.store.operations.ensure(never_ending(hosts.REFRESH, self.clock.now()))
 
     def manager(self, name: str) -> Loop:
-        desk = LeaseContext(self.store.ledger, self.cloud, Inline(), {}, self.settings)
+        context = LeaseContext(self.store.ledger, self.cloud, Inline(), {}, self.settings)
         operations = self.store.operations
-        kinds = hosts.refresh_kinds(desk, self.settings)
+        kinds = hosts.refresh_kinds(context, self.settings)
         runner = Runner(
             operations,
             kinds,

@@ -69,17 +69,17 @@ class Site:
         self.sim.add_host("cmp-1")
 
     def manager(self, name: str) -> Loop:
-        desk = LeaseContext(
+        context = LeaseContext(
             ledger=self.store.ledger,
             cloud=self.cloud,
             calls=Inline(),
             resources={ServerResource.type: ServerResource()},
             settings=self.settings,
         )
-        self.leases = Leases(desk, self.clock, lambda: f"id-{next(self._ids)}")
+        self.leases = Leases(context, self.clock, lambda: f"id-{next(self._ids)}")
         kinds = {
-            **lifecycle.kinds(desk),
-            **auto_lease.kinds(desk, self.settings, self.create),
+            **lifecycle.kinds(context),
+            **auto_lease.kinds(context, self.settings, self.create),
         }
         runner = Runner(
             self.store.operations,

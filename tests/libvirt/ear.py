@@ -59,7 +59,7 @@ class Ear:
             watch = copy.deepcopy(self.watches[name])
             told = list(self.told[name])
             began = self._when[name, since] if since else time.monotonic()
-        told += watch.look(began + after_s)
+        told += watch.check_timers(began + after_s)
         return [
             " ".join(filter(None, (one.state, one.evidence["event"], one.evidence["detail"])))
             for one in told

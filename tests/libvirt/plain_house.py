@@ -92,8 +92,8 @@ class PlainHouse(HealHouse):
         self._spare = manager.cloud
         manager.cloud = connect(self.kvm, self.path / "libvirt.db", Patient)
         found = super().more_kinds(manager, points)
-        self.desk = replace(self.desk, fence=Plugs(self.kvm))
-        return {**found, **kinds(self.desk)}
+        self.context = replace(self.context, fence=Plugs(self.kvm))
+        return {**found, **kinds(self.context)}
 
     def close(self) -> None:
         super().close()

@@ -83,7 +83,7 @@ def test_a_guest_that_hangs_is_told_from_one_that_works_and_one_without_an_agent
     def look() -> dict[str, Pulse]:
         pulses = heart.pulses()
         running = [pulse.uuid for pulse in pulses]
-        for event in watch.look(pulses, running, datetime.now(UTC), time.monotonic()):
+        for event in watch.check(pulses, running, datetime.now(UTC), time.monotonic()):
             said[event.name].append(f"{event.detail} {event.reason}")
         return {pulse.name: pulse for pulse in pulses}
 

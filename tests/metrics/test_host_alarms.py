@@ -33,15 +33,15 @@ class House:
         self.spool = Outbox(str(path), most=most)
         self.world = World(RuleSet(), now=CLOCK.monotonic())
         self.world.about["web"] = self.world.entity("web").__class__("guest", UUID, "web", "p-1")
-        self.desk = RuleManager(self.world.engine, self.spool, CLOCK, known_fields=False)
+        self.rule_manager = RuleManager(self.world.engine, self.spool, CLOCK, known_fields=False)
         self.rung = 0
-        self.alarms = HostAlarms("cmp-7", self.desk, self.spool, CLOCK, spooled=self._ring)
+        self.alarms = HostAlarms("cmp-7", self.rule_manager, self.spool, CLOCK, spooled=self._wake)
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         self.rung += 1
 
     def look(self, web: float) -> None:
-        self.alarms.take(self.world.snapshot({"web": web}))
+        self.alarms.consume(self.world.snapshot({"web": web}))
         self.world.now += 1
 
     def hear(self, news: PluginEvents, *notes: Note) -> list[dict[str, Any]]:
@@ -49,9 +49,9 @@ class House:
         snapshot = self.world.snapshot({"web": 1.0})
         for one in notes:
             news.note(one)
-        self.alarms.take(snapshot)
-        said = news.take(snapshot)
-        self.alarms.tell([Group("cmp-7", "", tuple(said))])
+        self.alarms.consume(snapshot)
+        said = news.consume(snapshot)
+        self.alarms.notify([Group("cmp-7", "", tuple(said))])
         self.world.now += 1
         return self.told()
 
@@ -71,7 +71,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_an_alarm_is_told_when_it_is_raised_and_when_it_is_over(path: Path) -> None:
     house = House(path)
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     for value in (10, 95, 96, 50):
         house.look(value)
     raised, cleared = house.told()
@@ -83,19 +83,19 @@ def test_an_alarm_is_told_when_it_is_raised_and_when_it_is_over(path: Path) -> N
 
 def test_what_is_told_is_what_the_centre_understands(path: Path) -> None:
     house = House(path)
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     house.look(95)
     (body,) = house.told()
     assert body["state"] in observation.STATES[body["kind"]]
     subject = observation.subject(body["kind"], body["subject"], body["evidence"]["host"])
     said = central.read(body["evidence"], normalise("CMP-7"), subject, body["state"])
     assert (said.rule, said.state, said.project) == ("hot", "firing", "p-1")
-    assert (said.subject, said.version) == (f"server:{UUID}", house.desk.rules.version)
+    assert (said.subject, said.version) == (f"server:{UUID}", house.rule_manager.rules.version)
 
 
 def test_a_restart_goes_on_with_the_alarm_and_tells_only_its_end(path: Path) -> None:
     house = House(path)
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     house.look(95)
     (raised,) = house.told()
     house.spool.close()  # as after kill -9: nothing is said
@@ -111,7 +111,7 @@ def test_a_restart_goes_on_with_the_alarm_and_tells_only_its_end(path: Path) -> 
 def test_what_the_disk_does_not_take_is_told_later(path: Path) -> None:
     house = House(path, most=1)
     house.spool.put([("x", "x", {})])  # full
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     house.look(95)
     assert [one.body for one in house.spool.heads()] == [{}]
     house.spool.done(house.spool.heads()[0])
@@ -123,8 +123,8 @@ def test_what_plugins_say_goes_the_same_way(path: Path) -> None:
     house = House(path)
     news = PluginEvents("cmp-7")
     news.off("greedy", "5 strikes within 60 s")
-    changes = news.take(house.world.snapshot({"web": 1.0}))
-    house.alarms.tell([Group("cmp-7", "", tuple(changes))])
+    changes = news.consume(house.world.snapshot({"web": 1.0}))
+    house.alarms.notify([Group("cmp-7", "", tuple(changes))])
     (body,) = house.told()
     assert (body["subject"], body["state"]) == ("host:cmp-7", "raised")
     said = central.read(body["evidence"], "cmp-7", body["subject"], "raised")
@@ -176,7 +176,7 @@ def test_what_cannot_be_written_down_keeps_nobody_else_from_it(
     path: Path, bad: dict[str, Any]
 ) -> None:
     house, news = House(path), PluginEvents("cmp-7")
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     assert [one["evidence"].get("value") for one in house.hear(news, note(house, **bad))] in (
         [],
         [None],  # what is no number is not known
@@ -184,7 +184,7 @@ def test_what_cannot_be_written_down_keeps_nobody_else_from_it(
     house.look(95)
     assert [one["state"] for one in house.told()] == ["raised"]
     house.spool.close()
-    assert House(path).desk.firing == 1
+    assert House(path).rule_manager.firing == 1
 
 
 @pytest.mark.parametrize("about", [7, None, ["u"], b"x", "n" * 5000])
@@ -206,10 +206,10 @@ def test_a_plugin_that_says_very_much_does_not_drown_the_others(path: Path) -> N
 
 def test_the_heartbeat_knows_how_many_alarms_fire_from_the_start(path: Path) -> None:
     house = House(path)
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     house.look(95)
     house.spool.close()
-    assert House(path).desk.firing == 1
+    assert House(path).rule_manager.firing == 1
 
 
 TWO = HOT + "  - {id: cold, on: guest, field: x, when: '< 10'}\n"
@@ -217,7 +217,7 @@ TWO = HOT + "  - {id: cold, on: guest, field: x, when: '< 10'}\n"
 
 def test_only_what_changed_is_written_and_all_of_it_is_remembered(path: Path) -> None:
     house = House(path)
-    house.desk.offer(TWO, FILE)
+    house.rule_manager.offer(TWO, FILE)
     house.look(95)
     before = house.spool.note("alarms/hot")
     for value in (50, 5):
@@ -232,7 +232,7 @@ def test_only_what_changed_is_written_and_all_of_it_is_remembered(path: Path) ->
     house.told()
     house.spool.close()
     again = House(path)
-    assert again.desk.firing == 1
+    assert again.rule_manager.firing == 1
     again.look(50)
     again.world.now += 40  # it came and went
     again.look(50)
@@ -241,21 +241,21 @@ def test_only_what_changed_is_written_and_all_of_it_is_remembered(path: Path) ->
 
 def test_what_was_not_written_is_written_with_the_next(path: Path) -> None:
     house = House(path, most=1)
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     house.look(10)
     house.spool.put([("x", "x", {})])  # full
     house.look(95)
     house.spool.done(house.spool.heads()[0])
     house.look(95)  # nothing changes any more
     house.spool.close()
-    assert House(path).desk.firing == 1
+    assert House(path).rule_manager.firing == 1
 
 
 def test_a_rule_that_is_taken_away_leaves_nothing_behind(path: Path) -> None:
     house = House(path)
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     house.look(95)
-    house.desk.offer("group_wait: 0\nrules: []", FILE)
+    house.rule_manager.offer("group_wait: 0\nrules: []", FILE)
     house.look(95)
     assert house.spool.note("alarms")["rules"] == []
     assert house.spool.note("alarms/hot") is None
@@ -264,10 +264,10 @@ def test_a_rule_that_is_taken_away_leaves_nothing_behind(path: Path) -> None:
 
 def test_what_is_remembered_is_of_this_form_or_begins_anew(path: Path) -> None:
     house = House(path)
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     house.look(95)
     note = house.spool.note("alarms")
     house.spool.put((), {"alarms": {**note, "rules": {"hot": {"memory": "x"}}, "open": 5}})
     house.spool.close()
     again = House(path)
-    assert again.desk.alarms() == []
+    assert again.rule_manager.alarms() == []

@@ -86,7 +86,7 @@ def test_a_kernel_without_pressure_and_ksm_leaves_them_out(tmp_path: Path) -> No
     for name, text in (("stat", STAT), ("meminfo", MEMINFO), ("loadavg", b"1.5 1 1 1/2 3\n")):
         (tmp_path / name).write_bytes(text)
     with contextlib.closing(Files()) as files:
-        found = Host(files, str(tmp_path), str(tmp_path)).look()
+        found = Host(files, str(tmp_path), str(tmp_path)).read()
     assert found["load1"] == 1.5
     assert not {"ksm", "fds", "cpu_mhz", "psi_cpu_some_avg10"} & found.keys()
 
@@ -94,11 +94,11 @@ def test_a_kernel_without_pressure_and_ksm_leaves_them_out(tmp_path: Path) -> No
 def test_this_kernel_tells_what_we_ask_and_counts_on() -> None:
     with contextlib.closing(Files()) as files:
         host, links = Host(files), Links(files)
-        first = host.look()
+        first = host.read()
         time.sleep(0.05)
-        second = host.look()
-        assert links.look({"lo"})["lo"].rx_bytes >= 0
-        assert links.look(()) == {}
+        second = host.read()
+        assert links.read({"lo"})["lo"].rx_bytes >= 0
+        assert links.read(()) == {}
     assert first["cpus"] == os.cpu_count()
     assert first["mem_total_bytes"] > first["mem_free_bytes"] > 0
     total = [sum(v for k, v in one.items() if k.endswith("_ns")) for one in (first, second)]
@@ -156,15 +156,15 @@ def test_a_guests_process_is_found_by_its_uuid_and_forgotten_when_it_ends() -> N
     known = str(uuid.uuid4())
     with contextlib.closing(Files()) as files:
         qemus = Qemus(files, SystemClock())
-        assert qemus.look([known]) == {}
+        assert qemus.read([known]) == {}
         with pretender(known) as process:
             qemus = Qemus(files, SystemClock())
-            first = qemus.look([known])[known]
+            first = qemus.read([known])[known]
             assert qemus.pid(known) == process.pid
 
             def goes_on() -> Process:
                 """Its files are read one after the other: on a busy machine it runs meanwhile."""
-                second = qemus.look([known])[known]
+                second = qemus.read([known])[known]
                 (vcpu,), (later,) = first.vcpus, second.vcpus
                 assert vcpu.number == 1
                 assert later.time_ns > vcpu.time_ns
@@ -174,9 +174,9 @@ def test_a_guests_process_is_found_by_its_uuid_and_forgotten_when_it_ends() -> N
                 return second
 
             second = eventually(goes_on, every=0.3)
-        assert qemus.look([known]) == {}
+        assert qemus.read([known]) == {}
         with pretender(known):
-            seen = [qemus.look([known]) for _ in range(4)]
+            seen = [qemus.read([known]) for _ in range(4)]
             assert seen[-1][known].started != second.started
 
 
@@ -185,6 +185,6 @@ def test_one_that_is_never_found_does_not_keep_others_from_being_found() -> None
     with contextlib.closing(Files()) as files:
         qemus = Qemus(files, SystemClock())
         for _ in range(20):
-            assert qemus.look([lost]) == {}
+            assert qemus.read([lost]) == {}
         with pretender(known):
-            assert list(qemus.look([lost, known])) == [known]
+            assert list(qemus.read([lost, known])) == [known]

@@ -69,70 +69,74 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
+def rule_manager() -> Desk:
     return Desk()
 
 
-def until(desk: Desk, true: Callable[[], object]) -> None:
+def until(rule_manager: Desk, true: Callable[[], object]) -> None:
     def turn() -> object:
-        desk.reader.turn()
+        rule_manager.reader.turn()
         return true()
 
     eventually(turn, every=0.01)
 
 
 def test_who_is_late_is_asked_once_and_taken_when_it_answers() -> None:
-    desk = Desk(within_s=0.2)
-    desk.daemon.slow["a"] = threading.Event()
-    desk.read("a", "b", "c")
-    until(desk, lambda: desk.took.get("b") and desk.took.get("c"))
-    desk.read("a", "d")
-    until(desk, lambda: desk.took.get("d"))
-    assert desk.read() == {"a": None, "b": "<b/>", "c": "<c/>", "d": "<d/>"}
-    assert desk.daemon.asked.count("a") == 1
-    assert desk.reader.is_behind
-    desk.daemon.slow["a"].set()
-    until(desk, lambda: desk.daemon.asked.count("a") == 2)  # as it was asked for again meanwhile
-    until(desk, lambda: desk.took["a"] is not None)
-    assert not desk.reader.is_behind
+    rule_manager = Desk(within_s=0.2)
+    rule_manager.daemon.slow["a"] = threading.Event()
+    rule_manager.read("a", "b", "c")
+    until(rule_manager, lambda: rule_manager.took.get("b") and rule_manager.took.get("c"))
+    rule_manager.read("a", "d")
+    until(rule_manager, lambda: rule_manager.took.get("d"))
+    assert rule_manager.read() == {"a": None, "b": "<b/>", "c": "<c/>", "d": "<d/>"}
+    assert rule_manager.daemon.asked.count("a") == 1
+    assert rule_manager.reader.is_behind
+    rule_manager.daemon.slow["a"].set()
+    until(
+        rule_manager, lambda: rule_manager.daemon.asked.count("a") == 2
+    )  # as it was asked for again meanwhile
+    until(rule_manager, lambda: rule_manager.took["a"] is not None)
+    assert not rule_manager.reader.is_behind
 
 
 def test_many_who_hang_do_not_take_all_lines() -> None:
-    desk = Desk(within_s=0.2)
+    rule_manager = Desk(within_s=0.2)
     names = [f"g{n}" for n in range(10)]
-    desk.daemon.slow = {one: threading.Event() for one in names}
+    rule_manager.daemon.slow = {one: threading.Event() for one in names}
     for _ in range(3):
-        desk.read(*names)
-    until(desk, lambda: len(desk.daemon.asked) == MOST_LATE)
-    for event in desk.daemon.slow.values():
+        rule_manager.read(*names)
+    until(rule_manager, lambda: len(rule_manager.daemon.asked) == MOST_LATE)
+    for event in rule_manager.daemon.slow.values():
         event.set()
-    until(desk, lambda: all(desk.took.get(one) for one in names))
+    until(rule_manager, lambda: all(rule_manager.took.get(one) for one in names))
 
 
 def test_one_that_cannot_be_read_is_said_once_and_tried_again(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    rule_manager: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.daemon.fails["a"] = (libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_FROM_QEMU)
+    rule_manager.daemon.fails["a"] = (libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_FROM_QEMU)
     for _ in range(3):
-        assert desk.read("a", "b") == {"a": None, "b": "<b/>"}
+        assert rule_manager.read("a", "b") == {"a": None, "b": "<b/>"}
     assert [one.name for one in caplog.records].count(Reader.__module__) == 1
-    del desk.daemon.fails["a"]
-    assert desk.read()["a"] == "<a/>"
+    del rule_manager.daemon.fails["a"]
+    assert rule_manager.read()["a"] == "<a/>"
 
 
-def test_one_that_is_gone_is_not_asked_for_any_more(desk: Desk) -> None:
-    desk.daemon.fails["a"] = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_FROM_QEMU)
-    desk.read("a")
-    desk.read()
-    assert desk.daemon.asked == ["a"]
-    assert not desk.reader.is_behind
+def test_one_that_is_gone_is_not_asked_for_any_more(rule_manager: Desk) -> None:
+    rule_manager.daemon.fails["a"] = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_FROM_QEMU)
+    rule_manager.read("a")
+    rule_manager.read()
+    assert rule_manager.daemon.asked == ["a"]
+    assert not rule_manager.reader.is_behind
 
 
-def test_when_the_way_is_broken_nobody_else_is_asked_and_nobody_is_forgotten(desk: Desk) -> None:
+def test_when_the_way_is_broken_nobody_else_is_asked_and_nobody_is_forgotten(
+    rule_manager: Desk,
+) -> None:
     rpc = (libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_FROM_RPC)
-    desk.daemon.fails = {"a": rpc, "b": rpc}
+    rule_manager.daemon.fails = {"a": rpc, "b": rpc}
     with pytest.raises(libvirt.libvirtError):
-        desk.read("a", "b")
-    assert len(desk.daemon.asked) == 1
-    desk.daemon.fails = {}
-    assert desk.read() == {"a": "<a/>", "b": "<b/>"}
+        rule_manager.read("a", "b")
+    assert len(rule_manager.daemon.asked) == 1
+    rule_manager.daemon.fails = {}
+    assert rule_manager.read() == {"a": "<a/>", "b": "<b/>"}

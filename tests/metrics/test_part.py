@@ -189,7 +189,7 @@ def test_what_a_plugin_goes_on_saying_is_one_alarm_that_ends_a_minute_after() ->
         now = next(host)
         if number < 100:
             news.note(note("p", "u0", now))
-        found += news.take(now)
+        found += news.consume(now)
     raised, cleared = found
     assert (raised.event, cleared.event) == (RAISED, CLEARED)
     assert raised.key == cleared.key
@@ -199,13 +199,13 @@ def test_what_a_plugin_goes_on_saying_is_one_alarm_that_ends_a_minute_after() ->
 def test_a_plugin_that_is_switched_off_is_an_alarm_until_it_is_on() -> None:
     host, news = Host(), PluginEvents("cmp-7")
     news.off("p", "5 strikes")
-    (raised,) = news.take(next(host))
+    (raised,) = news.consume(next(host))
     assert (raised.rule, raised.kind, raised.entity) == ("plugin:p/off", "host", "cmp-7")
     assert raised.summary == "plugin p is switched off: 5 strikes"
     host.step_s = 1000.0
-    assert news.take(next(host)) == []
+    assert news.consume(next(host)) == []
     news.on("p")
-    (cleared,) = news.take(next(host))
+    (cleared,) = news.consume(next(host))
     assert (cleared.event, cleared.key) == (CLEARED, raised.key)
 
 
@@ -217,7 +217,7 @@ def test_a_plugin_that_says_very_much_is_heard_up_to_a_limit() -> None:
         for one in host.guests:
             news.note(note("p", one.id, now))
         news.note(note("q", "u0", now))
-        found += news.take(now)
+        found += news.consume(now)
     assert len([one for one in found if one.rule == "plugin:p"]) == MOST_STANDING
     assert len([one for one in found if one.rule == "plugin:p/storm"]) == 1
     assert len([one for one in found if one.rule == "plugin:q"]) == 1
@@ -229,7 +229,7 @@ def test_what_is_said_of_nobody_here_is_said_of_the_host() -> None:
     host, news = Host(), PluginEvents("cmp-7")
     now = next(host)
     news.note(note("p", "elsewhere", now))
-    (raised,) = news.take(now)
+    (raised,) = news.consume(now)
     assert (raised.kind, raised.entity, raised.rule) == ("host", "cmp-7", "plugin:p/elsewhere")
 
 
@@ -274,21 +274,21 @@ def test_the_file_is_followed_and_only_what_changed_in_it_is_done(
     build: Callable[..., Site], tmp_path: Path
 ) -> None:
     site, file = build(), tmp_path / "plugins.yaml"
-    desk = PluginManager(site.runner, str(file), SystemClock())
-    desk.follow()
-    assert "is not there yet" in desk.list_all({})["problem"]
+    rule_manager = PluginManager(site.runner, str(file), SystemClock())
+    rule_manager.follow()
+    assert "is not there yet" in rule_manager.list_all({})["problem"]
 
     def write(*lines: str) -> dict[str, Any]:
         file.write_text("\n".join(("plugins:", *(f"  - {{{one}}}" for one in lines))))
-        desk.follow()
-        return {row["name"]: row for row in desk.list_all({})["plugins"]}
+        rule_manager.follow()
+        return {row["name"]: row for row in rule_manager.list_all({})["plugins"]}
 
     a, b = f"name: a, use: '{HERE}:Counting'", f"name: b, use: '{HERE}:Everything'"
     rows = write(f"{a}, config: {{key: a}}", b)
     assert {name: row["state"] for name, row in rows.items()} == {"a": "on", "b": "on"}
     site.part.turn()
     soon(lambda: SEEN["a"] == [1])
-    desk.add({"name": "asked", "use": f"{HERE}:Counting", "config": {"key": "c"}})
+    rule_manager.add({"name": "asked", "use": f"{HERE}:Counting", "config": {"key": "c"}})
     rows = write(f"{a}, config: {{key: other}}", "name: bad, use: nowhere")
     assert {name: row["source"] for name, row in rows.items()} == {
         "a": "file",
@@ -299,8 +299,8 @@ def test_the_file_is_followed_and_only_what_changed_in_it_is_done(
     assert (rows["a"]["config"], rows["a"]["config_version"]) == ({"key": "other"}, 2)
     assert "there is no plugin 'nowhere'" in rows["bad"]["why"]
     file.write_text("plugins: [")
-    desk.follow()
-    said = desk.list_all({})
+    rule_manager.follow()
+    said = rule_manager.list_all({})
     assert "not YAML" in said["problem"]
     assert [row["name"] for row in said["plugins"]] == ["a", "asked", "bad"]
     rows = write()

@@ -164,13 +164,13 @@ def centre() -> Centre:
 
 
 def heart(centre: Centre, recent: Recent | None) -> Heartbeat:
-    desk = RuleManager(Engine(RuleSet()), Outbox(":memory:"), SystemClock())
-    return Heartbeat(NODE, centre, desk, dict, recent)
+    rule_manager = RuleManager(Engine(RuleSet()), Outbox(":memory:"), SystemClock())
+    return Heartbeat(NODE, centre, rule_manager, dict, recent)
 
 
 def test_nothing_is_sent_while_nobody_looks(centre: Centre) -> None:
     beat = heart(centre, kept(passes(range(100), 0)))
-    beat.look()
+    beat.poll()
     assert centre.sent == []
 
 
@@ -178,17 +178,17 @@ def test_who_looks_gets_the_hour_and_then_what_comes(centre: Centre) -> None:
     recent = kept(passes(range(100), 0))
     beat = heart(centre, recent)
     centre.after = -1
-    beat.look()
+    beat.poll()
     assert centre.sent[0].points == 10
     centre.after = centre.sent[0].end - 1
-    beat.look()
+    beat.poll()
     assert len(centre.sent) == 1
     for one in passes(range(100, 110), 0):
         recent.offer(one, ())
-    beat.look()
+    beat.poll()
     assert (centre.sent[1].begin, centre.sent[1].points) == (FIRST + 10, 1)
     centre.after = None
-    beat.look()
+    beat.poll()
     assert len(centre.sent) == 2
 
 
@@ -196,14 +196,14 @@ def test_what_could_not_be_sent_is_sent_again(centre: Centre) -> None:
     beat = heart(centre, kept(passes(range(100), 0)))
     centre.after, centre.away = -1, True
     with pytest.raises(Unavailable):
-        beat.look()
+        beat.poll()
     centre.away = False
-    beat.look()
+    beat.poll()
     assert centre.sent[0].points == 10
 
 
 def test_an_agent_that_measures_nothing_sends_nothing(centre: Centre) -> None:
     centre.after = -1
-    heart(centre, None).look()
-    heart(centre, Recent()).look()
+    heart(centre, None).poll()
+    heart(centre, Recent()).poll()
     assert centre.sent == []

@@ -44,11 +44,11 @@ class House:
     def __init__(self, path: Path) -> None:
         self.spool = Outbox(str(path))
         self.world = World(RuleSet())
-        self.desk = RuleManager(self.world.engine, self.spool, CLOCK, known_fields=False)
+        self.rule_manager = RuleManager(self.world.engine, self.spool, CLOCK, known_fields=False)
 
     def look(self, **guests: float) -> list[tuple[str, str]]:
         """A pass; which alarms changed."""
-        outcome = self.desk.take(self.world.snapshot(guests))
+        outcome = self.rule_manager.apply(self.world.snapshot(guests))
         self.world.now += 1
         return [(one.rule, one.state) for one in outcome.changes]
 
@@ -65,28 +65,28 @@ def house(path: Path) -> House:
 
 def test_what_is_taken_counts_from_the_next_pass_on(house: House) -> None:
     assert house.look(web=95) == []
-    accepted = house.desk.offer(HOT, FILE)
+    accepted = house.rule_manager.offer(HOT, FILE)
     assert accepted.applied.begun == ("hot",)
     (trial,) = accepted.trials
     assert (trial.rule, trial.selected, trial.holds) == ("hot", 1, 1)
     assert house.look(web=95) == [("hot", "firing")]
-    (alarm,) = house.desk.alarms()
-    assert alarm.version == house.desk.rules.version == accepted.rules.version
+    (alarm,) = house.rule_manager.alarms()
+    assert alarm.version == house.rule_manager.rules.version == accepted.rules.version
 
 
 def test_rules_about_what_nobody_measures_are_refused_but_not_taken_away(path: Path) -> None:
     house = House(path)
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     house.spool.close()
     spool = Outbox(str(path))
-    desk = RuleManager(Engine(RuleSet()), spool, CLOCK)
-    assert list(desk.rules.by_id) == ["hot"]  # as another version of this program has it
-    desk.offer(HOT, FILE)
-    for bring in (desk.test, lambda text: desk.offer(text, SOCKET)):
+    rule_manager = RuleManager(Engine(RuleSet()), spool, CLOCK)
+    assert list(rule_manager.rules.by_id) == ["hot"]  # as another version of this program has it
+    rule_manager.offer(HOT, FILE)
+    for bring in (rule_manager.test, lambda text: rule_manager.offer(text, SOCKET)):
         with pytest.raises(BadRules, match=r"line 2: 'x' is no number of a guest"):
             bring(COLD)
-    assert list(desk.rules.by_id) == ["hot"]
-    desk.offer(COLD.replace("x", "util_ratio"), SOCKET)
+    assert list(rule_manager.rules.by_id) == ["hot"]
+    rule_manager.offer(COLD.replace("x", "util_ratio"), SOCKET)
     spool.close()
 
 
@@ -94,91 +94,93 @@ def test_rules_about_what_nobody_measures_are_refused_but_not_taken_away(path: P
 def test_what_cannot_be_used_is_refused_and_nothing_changes(
     house: House, text: str | bytes
 ) -> None:
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     house.look(web=95)
-    before = house.desk.rules
+    before = house.rule_manager.rules
     with pytest.raises(BadRules) as refused:
-        house.desk.offer(text, FILE)
+        house.rule_manager.offer(text, FILE)
     assert refused.value.problems
-    assert house.desk.rules is before
-    assert house.desk.tried(FILE).error == refused.value.message
+    assert house.rule_manager.rules is before
+    assert house.rule_manager.tried(FILE).error == refused.value.message
     assert house.look(web=95) == []
-    assert [one.rule for one in house.desk.alarms()] == ["hot"]
+    assert [one.rule for one in house.rule_manager.alarms()] == ["hot"]
 
 
 def test_a_problem_is_told_with_its_line(house: House) -> None:
     with pytest.raises(BadRules) as refused:
-        house.desk.offer(BROKEN, SOCKET)
+        house.rule_manager.offer(BROKEN, SOCKET)
     assert [one.line for one in refused.value.problems] == [2]
 
 
 def test_the_centre_changes_a_level_of_the_file_and_the_socket_both(house: House) -> None:
-    house.desk.offer(HOT.replace("90", "50"), SOCKET)
-    house.desk.offer(COLD + HOT.partition("\n")[2], FILE)
-    house.desk.offer(HOT.replace("90", "70"), CENTRAL, "v1")
-    levels = {one.id: one.conditions[0].level for one in house.desk.rules.rules}
+    house.rule_manager.offer(HOT.replace("90", "50"), SOCKET)
+    house.rule_manager.offer(COLD + HOT.partition("\n")[2], FILE)
+    house.rule_manager.offer(HOT.replace("90", "70"), CENTRAL, "v1")
+    levels = {one.id: one.conditions[0].level for one in house.rule_manager.rules.rules}
     assert levels == {"cold": 10, "hot": 50}
-    assert [house.desk.origin(name) for name in ("hot", "cold")] == [SOCKET, FILE]
-    house.desk.offer("rules: []", SOCKET)
-    assert house.desk.rules.by_id["hot"].conditions[0].level == 70
+    assert [house.rule_manager.origin(name) for name in ("hot", "cold")] == [SOCKET, FILE]
+    house.rule_manager.offer("rules: []", SOCKET)
+    assert house.rule_manager.rules.by_id["hot"].conditions[0].level == 70
 
 
 def test_an_alarm_stands_while_its_level_is_moved_and_others_are_changed(house: House) -> None:
-    house.desk.offer(HOT, FILE)
+    house.rule_manager.offer(HOT, FILE)
     house.look(web=95)
-    (alarm,) = house.desk.alarms()
-    applied = house.desk.offer(HOT.replace("90", "92") + COLD.partition("\n")[2], FILE).applied
+    (alarm,) = house.rule_manager.alarms()
+    applied = house.rule_manager.offer(
+        HOT.replace("90", "92") + COLD.partition("\n")[2], FILE
+    ).applied
     assert (applied.tuned, applied.begun) == (("hot",), ("cold",))
     assert house.look(web=95) == []
-    assert [one.first_at for one in house.desk.alarms()] == [alarm.first_at]
+    assert [one.first_at for one in house.rule_manager.alarms()] == [alarm.first_at]
 
 
 def test_going_back_is_one_call_and_can_be_done_again(house: House) -> None:
-    first = house.desk.offer(HOT, FILE).rules.version
-    house.desk.offer(COLD, FILE)
-    assert house.desk.roll_back().rules.version == first
-    assert list(house.desk.rules.by_id) == ["hot"]
-    house.desk.roll_back()
-    assert house.desk.rules.rules == ()
+    first = house.rule_manager.offer(HOT, FILE).rules.version
+    house.rule_manager.offer(COLD, FILE)
+    assert house.rule_manager.roll_back().rules.version == first
+    assert list(house.rule_manager.rules.by_id) == ["hot"]
+    house.rule_manager.roll_back()
+    assert house.rule_manager.rules.rules == ()
     with pytest.raises(Conflict, match="set others"):
-        house.desk.roll_back()
-    assert house.desk.offer(COLD, FILE).rules.number == 3
+        house.rule_manager.roll_back()
+    assert house.rule_manager.offer(COLD, FILE).rules.number == 3
 
 
 def test_a_restart_goes_on_with_what_was_in_force_and_can_go_back_further(
     house: House, path: Path
 ) -> None:
-    house.desk.offer(HOT, FILE)
-    house.desk.offer(HOT.replace("90", "70"), CENTRAL, "v7")
-    version = house.desk.rules.version
+    house.rule_manager.offer(HOT, FILE)
+    house.rule_manager.offer(HOT.replace("90", "70"), CENTRAL, "v7")
+    version = house.rule_manager.rules.version
     house.spool.close()
     again = House(path)
-    assert again.desk.rules.version == version
-    assert again.desk.state.layers[CENTRAL].version == "v7"
+    assert again.rule_manager.rules.version == version
+    assert again.rule_manager.state.layers[CENTRAL].version == "v7"
     assert again.look(web=80) == [("hot", "firing")]
-    again.desk.roll_back()
-    assert again.desk.rules.by_id["hot"].conditions[0].level == 90
+    again.rule_manager.roll_back()
+    assert again.rule_manager.rules.by_id["hot"].conditions[0].level == 90
     again.spool.close()
-    assert House(path).desk.rules.by_id["hot"].conditions[0].level == 90
+    assert House(path).rule_manager.rules.by_id["hot"].conditions[0].level == 90
 
 
 def test_what_is_not_written_down_is_not_in_force(house: House) -> None:
-    house.desk.offer(HOT, FILE)
-    version = house.desk.rules.version
+    house.rule_manager.offer(HOT, FILE)
+    version = house.rule_manager.rules.version
     house.spool.close()
     with pytest.raises(DriverError):
-        house.desk.offer(COLD, FILE)
+        house.rule_manager.offer(COLD, FILE)
     with pytest.raises(DriverError):
-        house.desk.roll_back()
-    assert (house.desk.rules.version, house.desk.tried(FILE).error) == (version, "")
+        house.rule_manager.roll_back()
+    assert (house.rule_manager.rules.version, house.rule_manager.tried(FILE).error) == (version, "")
 
 
 def test_the_same_text_again_is_the_same_version(house: House) -> None:
-    first = house.desk.offer(HOT, CENTRAL, "v1")
-    again = house.desk.offer(HOT, CENTRAL, "v2")
+    first = house.rule_manager.offer(HOT, CENTRAL, "v1")
+    again = house.rule_manager.offer(HOT, CENTRAL, "v2")
     assert again.rules.version == first.rules.version
-    assert house.desk.state.layers[CENTRAL].version == "v2"
-    assert house.desk.before() == ["0-e3b0c44298fc"]
+    assert house.rule_manager.state.layers[CENTRAL].version == "v2"
+    assert house.rule_manager.before() == ["0-e3b0c44298fc"]
 
 
 def test_rules_that_trip_over_the_last_pass_are_refused(
@@ -190,13 +192,13 @@ def test_rules_that_trip_over_the_last_pass_are_refused(
     house.look(web=1)
     monkeypatch.setattr(Engine, "try_out", trips)
     with pytest.raises(BadRules, match="cannot be judged by these rules"):
-        house.desk.offer(HOT, FILE)
-    assert house.desk.rules.rules == ()
+        house.rule_manager.offer(HOT, FILE)
+    assert house.rule_manager.rules.rules == ()
 
 
 def test_rules_come_from_places_that_are_known(house: House) -> None:
     with pytest.raises(InvalidInput, match="file, central, socket"):
-        house.desk.offer(HOT, "hearsay")
+        house.rule_manager.offer(HOT, "hearsay")
 
 
 def test_many_who_offer_while_passes_go_on_lose_no_pass_and_no_offer(house: House) -> None:
@@ -204,7 +206,7 @@ def test_many_who_offer_while_passes_go_on_lose_no_pass_and_no_offer(house: Hous
         for round_ in range(20):
             text = HOT.replace("90", str(60 + number)) if round_ % 4 else BROKEN
             try:
-                house.desk.offer(text, (FILE, CENTRAL, SOCKET)[number])
+                house.rule_manager.offer(text, (FILE, CENTRAL, SOCKET)[number])
             except BadRules:
                 continue
 
@@ -217,7 +219,7 @@ def test_many_who_offer_while_passes_go_on_lose_no_pass_and_no_offer(house: Hous
         passes += 1
     assert passes
     assert house.world.engine.dropped == 0
-    assert house.desk.rules.by_id["hot"].conditions[0].level == 62
+    assert house.rule_manager.rules.by_id["hot"].conditions[0].level == 62
 
 
 # the file
@@ -228,17 +230,17 @@ def test_a_file_is_taken_when_it_changes_and_a_broken_one_is_not(
 ) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(HOT)
-    inlet = RulesFile(str(file), house.desk)
-    inlet.look()
-    assert list(house.desk.rules.by_id) == ["hot"]
+    inlet = RulesFile(str(file), house.rule_manager)
+    inlet.poll()
+    assert list(house.rule_manager.rules.by_id) == ["hot"]
     file.write_text(BROKEN)
     with pytest.raises(BadRules):
-        inlet.look()
-    inlet.look()  # said once
-    assert list(house.desk.rules.by_id) == ["hot"]
+        inlet.poll()
+    inlet.poll()  # said once
+    assert list(house.rule_manager.rules.by_id) == ["hot"]
     file.write_text(COLD)
-    inlet.look()
-    assert list(house.desk.rules.by_id) == ["cold"]
+    inlet.poll()
+    assert list(house.rule_manager.rules.by_id) == ["cold"]
 
 
 class Failing:
@@ -263,23 +265,23 @@ def test_a_file_that_the_disk_did_not_take_is_offered_until_it_does(
     house: House, tmp_path: Path, how: str
 ) -> None:
     spool = Failing(house.spool, 2 if how == "first" else 0)
-    desk = RuleManager(house.world.engine, spool, CLOCK, known_fields=False)
+    rule_manager = RuleManager(house.world.engine, spool, CLOCK, known_fields=False)
     file = tmp_path / "rules.yaml"
     file.write_text(HOT)
-    inlet = RulesFile(str(file), desk)
+    inlet = RulesFile(str(file), rule_manager)
     if how != "first":
-        inlet.look()
+        inlet.poll()
         file.write_text(COLD)
         spool.times = 2
     with pytest.raises(DriverError):
-        (inlet.again if how == "hang up" else inlet.look)()
+        (inlet.again if how == "hang up" else inlet.poll)()
     with pytest.raises(DriverError):
-        inlet.look()
-    inlet.look()
-    assert list(desk.rules.by_id) == ["hot" if how == "first" else "cold"]
-    before = desk.tried(FILE)
-    inlet.look()
-    assert desk.tried(FILE) is before
+        inlet.poll()
+    inlet.poll()
+    assert list(rule_manager.rules.by_id) == ["hot" if how == "first" else "cold"]
+    before = rule_manager.tried(FILE)
+    inlet.poll()
+    assert rule_manager.tried(FILE) is before
 
 
 def test_a_file_that_could_not_be_read_is_read_when_it_can_be(
@@ -287,16 +289,16 @@ def test_a_file_that_could_not_be_read_is_read_when_it_can_be(
 ) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(HOT)
-    inlet = RulesFile(str(file), house.desk)
-    inlet.look()
+    inlet = RulesFile(str(file), house.rule_manager)
+    inlet.poll()
     file.write_text(COLD)
     with monkeypatch.context() as patched:
         patched.setattr(documents, "open", _broken, raising=False)
-        inlet.look()
-        inlet.look()
-    assert list(house.desk.rules.by_id) == ["hot"]
-    inlet.look()
-    assert list(house.desk.rules.by_id) == ["cold"]
+        inlet.poll()
+        inlet.poll()
+    assert list(house.rule_manager.rules.by_id) == ["hot"]
+    inlet.poll()
+    assert list(house.rule_manager.rules.by_id) == ["cold"]
 
 
 def _broken(*_: object) -> None:
@@ -309,7 +311,7 @@ def test_of_a_file_that_is_refused_nobody_says_that_it_is_tried_again(
     caplog.set_level(logging.INFO)
     file = tmp_path / "rules.yaml"
     file.write_text(BROKEN)
-    part = RulesPart(RulesFile(str(file), house.desk), None, CLOCK)
+    part = RulesPart(RulesFile(str(file), house.rule_manager), None, CLOCK)
     for _ in range(3):
         part._rounds[0]._round()
     (said,) = [one.getMessage() for one in caplog.records if one.name == RuleManager.__module__]
@@ -324,46 +326,48 @@ def test_a_file_that_was_gone_back_from_is_taken_again_only_by_a_hang_up(
 ) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(HOT)
-    inlet = RulesFile(str(file), house.desk)
-    inlet.look()
-    house.desk.roll_back()
-    inlet.look()
-    assert house.desk.rules.rules == ()
+    inlet = RulesFile(str(file), house.rule_manager)
+    inlet.poll()
+    house.rule_manager.roll_back()
+    inlet.poll()
+    assert house.rule_manager.rules.rules == ()
     house.spool.close()
     again = House(path)
-    inlet = RulesFile(str(file), again.desk)
-    inlet.look()
-    assert again.desk.rules.rules == ()
+    inlet = RulesFile(str(file), again.rule_manager)
+    inlet.poll()
+    assert again.rule_manager.rules.rules == ()
     inlet.again()
-    assert list(again.desk.rules.by_id) == ["hot"]
+    assert list(again.rule_manager.rules.by_id) == ["hot"]
 
 
 def test_rules_of_a_file_that_is_not_configured_any_more_are_gone(
     house: House, tmp_path: Path
 ) -> None:
-    house.desk.offer(HOT, FILE)
-    inlet = RulesFile(None, house.desk)
-    inlet.look()
-    assert house.desk.rules.rules == ()
-    offered = house.desk.tried(FILE)
-    inlet.look()
-    assert house.desk.tried(FILE) is offered  # nothing is offered, and written, every second
-    house.desk.roll_back()
-    inlet.look()
-    assert list(house.desk.rules.by_id) == ["hot"]
+    house.rule_manager.offer(HOT, FILE)
+    inlet = RulesFile(None, house.rule_manager)
+    inlet.poll()
+    assert house.rule_manager.rules.rules == ()
+    offered = house.rule_manager.tried(FILE)
+    inlet.poll()
+    assert (
+        house.rule_manager.tried(FILE) is offered
+    )  # nothing is offered, and written, every second
+    house.rule_manager.roll_back()
+    inlet.poll()
+    assert list(house.rule_manager.rules.by_id) == ["hot"]
 
 
 def test_a_hang_up_is_heard_at_once(house: House, tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(HOT)
-    part = RulesPart(RulesFile(str(file), house.desk), None, CLOCK)
+    part = RulesPart(RulesFile(str(file), house.rule_manager), None, CLOCK)
     part.start()
     try:
-        eventually(lambda: house.desk.rules.rules, every=0.01)
-        house.desk.roll_back()
+        eventually(lambda: house.rule_manager.rules.rules, every=0.01)
+        house.rule_manager.roll_back()
         part.reload()
-        eventually(lambda: house.desk.rules.rules, every=0.01)
-        assert list(house.desk.rules.by_id) == ["hot"]
+        eventually(lambda: house.rule_manager.rules.rules, every=0.01)
+        assert list(house.rule_manager.rules.by_id) == ["hot"]
     finally:
         part.stop()
 
@@ -401,42 +405,42 @@ def centre() -> Centre:
 
 @pytest.fixture
 def beat(house: House, centre: Centre) -> Heartbeat:
-    return Heartbeat("cmp-7", centre, house.desk, lambda: {"started_at": "now"})
+    return Heartbeat("cmp-7", centre, house.rule_manager, lambda: {"started_at": "now"})
 
 
 def test_a_new_version_is_fetched_once_and_told_back(
     house: House, centre: Centre, beat: Heartbeat
 ) -> None:
-    beat.look()
+    beat.poll()
     assert centre.asked == 0
     centre.held = Held("v1", HOT)
     for _ in range(3):
-        beat.look()
+        beat.poll()
     assert centre.asked == 1
     assert centre.bodies[-1]["rules"] == {
-        "version": house.desk.rules.version,
+        "version": house.rule_manager.rules.version,
         "central": "v1",
         "error": "",
     }
     centre.held = Held("none", "rules: []")
-    beat.look()
-    assert house.desk.rules.rules == ()
+    beat.poll()
+    assert house.rule_manager.rules.rules == ()
 
 
 def test_what_is_refused_is_told_at_once_and_not_asked_for_again(
     house: House, centre: Centre, beat: Heartbeat
 ) -> None:
     centre.held = Held("v2", BROKEN)
-    beat.look()
-    beat.look()
+    beat.poll()
+    beat.poll()
     assert centre.asked == 1
     assert "line 2" in centre.bodies[1]["rules"]["error"]
     assert centre.bodies[-1]["rules"]["central"] == "none"
     centre.held = Held("v3", HOT)
-    beat.look()
-    beat.look()
+    beat.poll()
+    beat.poll()
     assert centre.bodies[-1]["rules"]["error"] == ""
-    assert list(house.desk.rules.by_id) == ["hot"]
+    assert list(house.rule_manager.rules.by_id) == ["hot"]
 
 
 def test_what_was_gone_back_from_on_the_host_stays_so_and_is_told(
@@ -444,10 +448,10 @@ def test_what_was_gone_back_from_on_the_host_stays_so_and_is_told(
 ) -> None:
     for version, text in (("v1", HOT), ("v2", COLD)):
         centre.held = Held(version, text)
-        beat.look()
-    house.desk.roll_back()
-    beat.look()
-    assert list(house.desk.rules.by_id) == ["hot"]
+        beat.poll()
+    house.rule_manager.roll_back()
+    beat.poll()
+    assert list(house.rule_manager.rules.by_id) == ["hot"]
     assert centre.bodies[-1]["rules"]["central"] == "v1"
     assert "v2 was gone back from" in centre.bodies[-1]["rules"]["error"]
 
@@ -456,20 +460,20 @@ def test_a_centre_that_is_away_changes_nothing(
     house: House, centre: Centre, beat: Heartbeat
 ) -> None:
     centre.held = Held("v1", HOT)
-    beat.look()
+    beat.poll()
     centre.away = True
     with pytest.raises(Unavailable):
-        beat.look()
-    assert list(house.desk.rules.by_id) == ["hot"]
+        beat.poll()
+    assert list(house.rule_manager.rules.by_id) == ["hot"]
 
 
 # the socket
 
 
 def test_people_list_set_test_and_go_back_by_the_socket(house: House) -> None:
-    commands = RuleCommands(house.desk).commands()
+    commands = RuleCommands(house.rule_manager).commands()
     house.look(web=95)
-    house.desk.offer(COLD, FILE)
+    house.rule_manager.offer(COLD, FILE)
     house.look(web=95)
     said = commands["metrics.rules.set"]({"text": HOT})
     assert said["begun"] == ["hot"] and said["kept"] == ["cold"]  # type: ignore[index]
@@ -480,11 +484,11 @@ def test_people_list_set_test_and_go_back_by_the_socket(house: House) -> None:
     ]
     tested: Any = commands["metrics.rules.test"]({"text": HOT.replace("90", "99")})
     assert tested["trials"] == [{"rule": "hot", "selected": 1, "holds": 0, "unknown": 0}]
-    assert house.desk.rules.version == listed["version"]
+    assert house.rule_manager.rules.version == listed["version"]
     with pytest.raises(BadRules):
         commands["metrics.rules.test"]({"text": BROKEN})
     commands["metrics.rules.rollback"]({})
-    assert list(house.desk.rules.by_id) == ["cold"]
+    assert list(house.rule_manager.rules.by_id) == ["cold"]
     with pytest.raises(InvalidInput, match="unknown"):
         commands["metrics.rules.list"]({"x": 1})
     with pytest.raises(InvalidInput, match="text"):
@@ -494,12 +498,12 @@ def test_people_list_set_test_and_go_back_by_the_socket(house: House) -> None:
 def test_a_note_of_rules_that_cannot_be_read_any_more_leaves_the_others(
     house: House, path: Path
 ) -> None:
-    house.desk.offer(HOT, FILE)
-    house.desk.offer(COLD, SOCKET)
+    house.rule_manager.offer(HOT, FILE)
+    house.rule_manager.offer(COLD, SOCKET)
     note = house.spool.note(NOTE)
     note["now"]["layers"]["file"]["text"] = BROKEN
     house.spool.put((), {NOTE: note})
     house.spool.close()
     again = House(path)
-    assert list(again.desk.rules.by_id) == ["cold"]
-    assert "line 2" in again.desk.tried(FILE).error
+    assert list(again.rule_manager.rules.by_id) == ["cold"]
+    assert "line 2" in again.rule_manager.tried(FILE).error

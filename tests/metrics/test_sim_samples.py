@@ -44,7 +44,7 @@ class Town:
 
     def turn(self) -> Hour:
         self._part._look()
-        return self.store.samples.look(HOST).hour
+        return self.store.samples.samples_of(HOST).hour
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_of_the_dead_nothing_is_known_and_what_comes_back_begins_then(town: Town
     assert town.hour() == NOTHING
     assert history.plain(town.turn()) == history.plain(before)
     town.clock.advance(4 * EVERY_S)
-    assert not store.look(HOST).fresh
+    assert not store.samples_of(HOST).fresh
     town.simulator.recover_host(HOST)
     store.want(HOST)
     town.clock.advance(2 * EVERY_S)
@@ -152,7 +152,7 @@ def test_while_it_runs_numbers_of_a_host_that_is_wanted_come_by_themselves(tmp_p
     part = samples_part(lambda: simulator, store.samples, clock)
     part.start()
     try:
-        assert eventually(lambda: store.samples.look("cmp-1").hour.lines)
+        assert eventually(lambda: store.samples.samples_of("cmp-1").hour.lines)
     finally:
         part.stop()
         store.close()

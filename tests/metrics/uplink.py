@@ -117,27 +117,27 @@ def live(
 ) -> None:
     """Pass after pass, a second apart; all that is to be delivered is, before the next."""
     clock, spool = SimClock(), Outbox(":memory:")
-    desk = RuleManager(Engine(rules_file.parse(rules, "rules", 1)), spool, clock)
-    alarms = HostAlarms(NODE, desk, spool, clock)
+    rule_manager = RuleManager(Engine(rules_file.parse(rules, "rules", 1)), spool, clock)
+    alarms = HostAlarms(NODE, rule_manager, spool, clock)
 
     def client() -> Client:
         return Client(centre.url, agent="a" * 64, retries=0)
 
     courier = Sender(spool, HoldfastReports(client), clock)
     recent = Recent()
-    beat = Heartbeat(NODE, HoldfastCentre(client), desk, about(spool, clock), recent)
+    beat = Heartbeat(NODE, HoldfastCentre(client), rule_manager, about(spool, clock), recent)
     expected = HoldfastExpected(client)
     logging.disable(logging.WARNING)
     try:
         for second, shot in enumerate(shots):
-            outcome = alarms.take(shot)
+            outcome = alarms.consume(shot)
             recent.offer(shot)
             for sink in sinks:
                 sink.offer(shot, outcome.changes)
                 if isinstance(sink, SinkWorker):
                     sink.turn()
             if second % BEAT_EVERY_S == 0:
-                beat.look()
+                beat.poll()
             if second % EXPECTATION_EVERY_S == 0:
                 expected.expected(NODE)
             assert courier.round() == ""

@@ -155,11 +155,11 @@ def host(number: int) -> Host:
 def test_what_is_planned_is_seen_and_what_is_given_up_is_not() -> None:
     empty = CapacitySnapshot({1: host(1), 2: host(2)})
     first, second = allocation(1, 0, 10), allocation(1, 10, 20)
-    booked = empty.plus([first, allocation(2, 0, 5)])
+    booked = empty.with_holds([first, allocation(2, 0, 5)])
     assert minutes(booked, 1) == [(0, 10)]
-    assert minutes(booked.without([first]).plus([second]), 1) == [(10, 20)]
-    assert minutes(booked.without([first]), 1) == []
-    assert minutes(booked.without([second]), 1) == [(0, 10)]
+    assert minutes(booked.without_holds([first]).with_holds([second]), 1) == [(10, 20)]
+    assert minutes(booked.without_holds([first]), 1) == []
+    assert minutes(booked.without_holds([second]), 1) == [(0, 10)]
     assert minutes(empty, 1) == []
 
 
@@ -172,7 +172,7 @@ def test_matching_hosts_are_remembered_until_facts_change() -> None:
 
     for _ in range(2):
         assert [one.id for one in stock.matching("two", test)] == [2]
-        assert [one.id for one in stock.plus([]).matching("two", test)] == [2]
+        assert [one.id for one in stock.with_holds([]).matching("two", test)] == [2]
     assert asked == [1, 2]
     for number in range(MOST_MATCHES):
         stock.matching(number, test)

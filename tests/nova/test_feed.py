@@ -89,7 +89,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_the_driver_is_believed_and_shares_are_of_the_time_since(tmp_path: Path) -> None:
     stats = dict(STATS)
     cpu = HostCpu(lambda: stats, "some.Driver")
-    first = cpu.look()
+    first = cpu.read()
     assert (first["cpu.user.time"], first["cpu.frequency"], cpu.source) == (
         100,
         2400,
@@ -97,12 +97,12 @@ def test_the_driver_is_believed_and_shares_are_of_the_time_since(tmp_path: Path)
     )
     assert (first["cpu.percent"], first["cpu.idle.percent"]) == (20, 80)
     stats.update(user=180, idle=820)
-    assert cpu.look()["cpu.user.percent"] == 80
+    assert cpu.read()["cpu.user.percent"] == 80
     # none has passed, as with Nova's own fake driver; or they were begun anew
-    assert cpu.look()["cpu.user.percent"] == 80
+    assert cpu.read()["cpu.user.percent"] == 80
     stats.update(STATS)
-    assert cpu.look()["cpu.user.percent"] == 80
-    assert len(cpu.look()) == 10
+    assert cpu.read()["cpu.user.percent"] == 80
+    assert len(cpu.read()) == 10
 
 
 def user_time() -> int:
@@ -121,7 +121,7 @@ def test_where_the_driver_does_not_say_linux_does(said: Any) -> None:
 
     cpu = HostCpu(ask, "some.Driver")
     before = user_time()
-    found = cpu.look()
+    found = cpu.read()
     assert cpu.source == KERNEL
     assert before <= found["cpu.user.time"] <= user_time()
     shares = [found[f"cpu.{one}.percent"] for one in ("user", "kernel", "idle", "iowait")]

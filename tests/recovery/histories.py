@@ -276,7 +276,7 @@ class History:
         acts = {OFF: sim.fail_host, HUNG: sim.hang_host, CUT: sim.cut_host}
         was = WELL
         for since, state in self.truths[host].phases[1:]:
-            at, back = since, sim.recover_host if was == HUNG else sim.mend_host
+            at, back = since, sim.recover_host if was == HUNG else sim.repair_host
             if state in SILENT and self.lie == NOVA_LAGS:
                 at = since + self.dice.uniform(3, 60)
             if state in SILENT:

@@ -97,7 +97,7 @@ class HealHouse(House):
         watch = HostWatch(
             store.standings, self.standing_rules, repair=lambda now: never_ending(REPAIR, now)
         )
-        self.desk = RecoveryContext(
+        self.context = RecoveryContext(
             incidents=store.incidents,
             moves=store.vmoves,
             votes=store.votes,
@@ -108,19 +108,19 @@ class HealHouse(House):
             see=watch.see,
             clock=self.clock,
             own_steps=self.own_steps,
-            ring=self._ring(manager),
+            wake=self._wake(manager),
             announce=store.database.herald.incident,
         )
-        asked = alarm_actions.kinds(self.desk, store.alarms)
-        return {**kinds(self.desk), **asked, **telling.kinds()}
+        asked = alarm_actions.kinds(self.context, store.alarms)
+        return {**kinds(self.context), **asked, **telling.kinds()}
 
-    def _ring(self, manager: Manager) -> Callable[[], None]:
+    def _wake(self, manager: Manager) -> Callable[[], None]:
         """There is a runner by the time anybody rings."""
 
-        def ring() -> None:
+        def wake() -> None:
             manager.runner.freed.set()
 
-        return ring
+        return wake
 
     # what people do
 

@@ -159,7 +159,7 @@ def power_is_lost(house: HealHouse) -> None:
 
 
 def cable_is_back(house: HealHouse) -> None:
-    house.sim.mend_host(DEAD)
+    house.sim.repair_host(DEAD)
 
 
 def power_is_back(house: HealHouse) -> None:

@@ -145,7 +145,7 @@ def test_a_later_started_from_the_same_source_withdraws_its_report(site: HealHou
     site.sim.cut_host(HOST)
     report = site.report(HOST)
     site.run(seconds=20)
-    site.sim.mend_host(HOST)
+    site.sim.repair_host(HOST)
     started(site, HOST)
     site.m.store.switches.resume("", "ann")
     site.run(minutes=2)
@@ -194,7 +194,7 @@ def test_hosts_of_a_rack_whose_switch_was_repaired_are_not_cut_when_approved(
     house.run(minutes=1)
     assert {one.status for one in incidents(house)} == {"held"}
     for name in names:
-        house.sim.mend_host(name)
+        house.sim.repair_host(name)
         started(house, name)
     house.m.store.orders.approve("ann", "it is so", "r1")
     house.run(minutes=5)

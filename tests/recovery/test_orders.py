@@ -29,7 +29,7 @@ def where(house: HealHouse) -> set[str]:
 def test_the_steps_that_people_are_shown_are_those_that_run(house: HealHouse) -> None:
     for kind in (HostRecovery, GuestRecovery, ProcessRecovery):
         named = {"recovery_host": "host", "recovery_guest": "guest", "recovery_process": "process"}
-        found = tuple(step.name for step in kind(house.desk).own())
+        found = tuple(step.name for step in kind(house.context).own())
         assert found == STEPS[named[kind.name]]
 
 

@@ -110,7 +110,7 @@ def test_a_host_that_loses_its_power_again_is_evacuated_after_all(house: HealHou
     house.run(minutes=1)
     assert house.incident(report).details["power_returned"]
     assert cuts(house) == 0
-    house.sim.mend_host(DEAD)
+    house.sim.repair_host(DEAD)
     house.sim.fail_host(DEAD)
     house.m.cloud.servers.delete(named(house, "in the way"))
     house.run(minutes=5)
@@ -345,7 +345,7 @@ def test_a_fenced_host_whose_power_cannot_be_read_is_not_cut_again(house: HealHo
     own = without_room(house)
     report = dies(house)
     house.run(minutes=1)
-    house.desk.fence.power = lambda _host: UNKNOWN  # type: ignore[method-assign]
+    house.context.fence.power = lambda _host: UNKNOWN  # type: ignore[method-assign]
     house.run(minutes=5)
     assert cuts(house) == 0
     assert not house.incident(report).details.get("power_returned")

@@ -62,7 +62,7 @@ def test_guests_that_run_again_by_themselves_are_left_alone(site: HealHouse) -> 
     web = site.boot("web", HOST)
     report = crash_unseen(site)
     site.run(seconds=2)
-    site.sim.mend_host(HOST)  # to the cloud it never lost power, and the guest runs
+    site.sim.repair_host(HOST)  # to the cloud it never lost power, and the guest runs
     lives(site, 90, web)
     assert site.incident(report).status == "recovered"
     assert not cut(site)
@@ -76,7 +76,7 @@ def test_a_guest_that_the_cloud_calls_active_and_its_agent_does_not_see_is_start
     web = site.boot("web", HOST)
     report = crash_unseen(site)
     site.run(seconds=2)
-    site.sim.mend_host(HOST)
+    site.sim.repair_host(HOST)
     lives(site, 120)  # no guest runs
     assert site.incident(report).status == "recovered"
     assert site.effects("servers.stop") == site.effects("servers.start") == [web]
@@ -86,7 +86,7 @@ def test_nothing_is_started_before_the_agent_says_what_runs(site: HealHouse) -> 
     site.boot("web", HOST)
     report = crash_unseen(site)
     site.run(seconds=2)
-    site.sim.mend_host(HOST)
+    site.sim.repair_host(HOST)
     for _ in range(12):
         beat(site, HOST, boot_id="second")
         site.run(seconds=5)
@@ -122,7 +122,7 @@ def test_a_withdrawn_report_waits_whether_the_host_rebooted(site: HealHouse) -> 
 def test_a_withdrawn_report_is_closed_if_no_agent_is_heard_for_ten_minutes(site: HealHouse) -> None:
     report = crash_unseen(site)
     site.run(seconds=2)
-    site.sim.mend_host(HOST)
+    site.sim.repair_host(HOST)
     started(site, HOST)
     site.run(minutes=9)
     assert site.incident(report).status == "held"

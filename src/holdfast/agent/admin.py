@@ -337,7 +337,7 @@ class GuestCommands:
             standing = reading(known, self._clock.now())
             yield {"what": "standing", "host": view.host, "record": guest_store.plain(standing)}
             while True:
-                news, missed = watcher.take(TICK_S)
+                news, missed = watcher.next_event(TICK_S)
                 if not news and not missed:
                     yield None
                 for one in news:
@@ -362,7 +362,7 @@ class GuestCommands:
         copy.tracks = dict(view.tracks)
         judgements, told = _simulated(copy, records, self._clock.monotonic())
         if for_real and told:
-            self._agent.tell_simulated([one for _, one in told])
+            self._agent.report_simulated([one for _, one in told])
         return {
             "host": view.host,
             "for_real": for_real,

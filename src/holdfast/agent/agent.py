@@ -74,7 +74,7 @@ class Watcher:
                     self._missed += len(news) - number
                 return
 
-    def take(self, timeout_s: float) -> tuple[list[News], int]:
+    def next_event(self, timeout_s: float) -> tuple[list[News], int]:
         """What has come, and how many after it were missed; nothing when the time is over."""
         found: list[News] = []
         with contextlib.suppress(queue.Empty):
@@ -111,7 +111,7 @@ class Tap:
             with self._lock:
                 self._watchers = tuple(one for one in self._watchers if one is not watcher)
 
-    def tell(self, news: Sequence[News]) -> None:
+    def publish(self, news: Sequence[News]) -> None:
         for watcher in self._watchers:
             watcher.put(news)
 
@@ -128,9 +128,9 @@ class TappedReports:
             self._reports.report(body)
         except HoldfastError as error:
             outcome = "refused" if isinstance(error, InvalidInput) else "waits"
-            self._tap.tell([Sent(body, outcome, error.message)])
+            self._tap.publish([Sent(body, outcome, error.message)])
             raise
-        self._tap.tell([Sent(body, "delivered")])
+        self._tap.publish([Sent(body, "delivered")])
 
     def view(self, observer: str, body: Mapping[str, Any]) -> None:
         self._reports.view(observer, body)
@@ -237,7 +237,7 @@ class HostAgent:
         #: Called when a guest was removed: its cloud may not know.
         self.removed: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._forever, name="agent", daemon=True)
-        self._rounds = PeriodicTask("services", settings.services_every_s, self.look_after, clock)
+        self._rounds = PeriodicTask("services", settings.services_every_s, self.maintain, clock)
         self._services_said: Mapping[str, Any] = {}  # what is remembered of them on disk
 
     @property
@@ -264,7 +264,7 @@ class HostAgent:
     def reconciled(self, guests: Sequence[Guest], at: datetime) -> None:
         self._waiting.put(QueuedEvent(Reading(tuple(guests), at), self._when(at)))
 
-    def looked(self, comparison: Comparison) -> None:
+    def polled(self, comparison: Comparison) -> None:
         """What should run here was asked, and what does was read."""
         look = comparison.look
         if look is not None:
@@ -352,7 +352,7 @@ class HostAgent:
             happened, seen = self._judge(one, now)
             told += happened
             news += seen
-        late = self._watch.look(now)
+        late = self._watch.check_timers(now)
         told += late
         if told or taken:
             items = [self._item(one) for one in told]
@@ -364,7 +364,7 @@ class HostAgent:
         self._seen, self._counted = dict(self._watch.tracks), dict(self._watch.counted)
         self._was_read = self._was_read or any(isinstance(one.record, Reading) for one in taken)
         self._turned = self._clock.monotonic()
-        self._tap.tell([*news, *late])
+        self._tap.publish([*news, *late])
         if any(_is_removal(one.record) for one in taken):
             self.removed()
 
@@ -405,7 +405,7 @@ class HostAgent:
             self._was_read,
         )
 
-    def tell_simulated(self, told: Sequence[GuestEvent]) -> None:
+    def report_simulated(self, told: Sequence[GuestEvent]) -> None:
         """To Holdfast as if it had happened, and said to be simulated. What is remembered of the
         guests stays as it is, so that what really happens next is told too."""
         marked = [
@@ -414,7 +414,7 @@ class HostAgent:
         ]
         self._spool.put([self._item(one) for one in marked])
         self._spooled()
-        self._tap.tell(marked)
+        self._tap.publish(marked)
 
     def _remembered(
         self,
@@ -462,9 +462,9 @@ class HostAgent:
 
     # services of the host
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         items = []
-        told = self._services.look(self._clock.monotonic())
+        told = self._services.check(self._clock.monotonic())
         for service, step in told:
             since = self._clock.now()
             subject = f"process:{self.host}:{service.name}"

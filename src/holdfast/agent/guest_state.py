@@ -524,9 +524,9 @@ class GuestWatch:
             meant = of_absence(track.life, track.persistent)
             gone = "it was there, and is not any more"
             happened += self._follow(track, meant, Now(at, now, began, gone))
-        return happened + self.look(now)
+        return happened + self.check_timers(now)
 
-    def look(self, now: float) -> list[GuestEvent]:
+    def check_timers(self, now: float) -> list[GuestEvent]:
         """What time alone has made true."""
         happened: list[GuestEvent] = []
         for track in [one for one in self.tracks.values() if one.troubles]:
@@ -580,7 +580,7 @@ class GuestWatch:
         if meant.sign is not None:
             track = _take(track, meant.sign, self.filters, when, died)
         track, told = _tell(track, when.now)
-        risen = self._risen(before, track, when)
+        recovered = self._recovered(before, track, when)
         self._remember(told)
         if meant.gone:
             self.tracks.pop(track.uuid, None)
@@ -589,9 +589,9 @@ class GuestWatch:
         else:
             self.tracks[track.uuid] = track
             self.dismissed.pop(track.uuid, None)
-        return risen + told
+        return recovered + told
 
-    def _risen(self, before: Track, after: Track, when: Now) -> list[GuestEvent]:
+    def _recovered(self, before: Track, after: Track, when: Now) -> list[GuestEvent]:
         """That it runs again, if its failure was told. It has to begin to run, or the failure to
         end: one that ran all the time, such as with a disk that fails, is not well for that."""
         ended = before.told == FAILED or before.life != RUNNING

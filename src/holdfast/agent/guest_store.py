@@ -201,7 +201,7 @@ def go_on(
 
 def _until(watch: GuestWatch, now: float | None) -> Iterator[tuple[float, GuestEvent]]:
     while (due := watch.due()) is not None and (now is None or due <= now):
-        yield from ((due, one) for one in watch.look(due))
+        yield from ((due, one) for one in watch.check_timers(due))
 
 
 def _record(said: Any) -> Event | Reading:

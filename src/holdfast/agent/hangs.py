@@ -97,7 +97,7 @@ class HangWatch:
         self.tracks |= {uuid: HangTrack(answered=True, hung=IDLE) for uuid in told}
         self.tracks |= {uuid: HangTrack(answered=True) for uuid in unsaid}
 
-    def look(
+    def check(
         self, pulses: Iterable[Pulse], running: Collection[str], at: datetime, now: float
     ) -> list[Event]:
         """What is to be heard now of those that are known to run. Of who is not among the pulses
@@ -185,7 +185,7 @@ class StallWatch:
         self.told: dict[str, str] = {}  # names of guests of which it was said
         self.host_is_short = False
 
-    def look(
+    def check(
         self, vcpus: Iterable[Vcpu], known: Mapping[str, str], at: datetime, now: float
     ) -> list[Event]:
         """What is to be heard now of guests that are `known` to run (names by uuid)."""

@@ -393,7 +393,7 @@ class ProcessWatch:
         filed = self._file.services if self._file else ()
         return tuple((self._named | {one.name: one for one in filed}).values())
 
-    def look(self, now: float) -> list[tuple[Service, Step]]:
+    def check(self, now: float) -> list[tuple[Service, Step]]:
         """Look at each once, restart what has to be, and return what is to be told."""
         if self._file is not None:
             self._file.follow()

@@ -69,7 +69,7 @@ class Judge:
         """As if it had not looked before: what is not looked at is neither spent nor saved."""
         self.hits, self.spent, self._read_at = {}, {}, None
 
-    def look(self, look: ColumnView) -> Found:
+    def evaluate(self, look: ColumnView) -> Found:
         condition, values = self.condition, look.values
         odd = _ODD[condition.compare](values, condition.level)
         found: Found = dict.fromkeys(odd, True)

@@ -104,7 +104,7 @@ class Engine:
 
     # passes
 
-    def take(self, snapshot: Snapshot) -> Outcome:
+    def evaluate(self, snapshot: Snapshot) -> Outcome:
         last = self._last
         if last is not None and (
             snapshot.pass_id <= last.pass_id or snapshot.monotonic < last.monotonic
@@ -120,7 +120,7 @@ class Engine:
         for watcher in self.watchers.values():
             changes += self._watch(watcher, snapshot, columns, moment)
         watchers = list(self.watchers.values())
-        self.teller.tell(watchers, [one for one, _ in self.retired], self.rules, moment)
+        self.teller.notify(watchers, [one for one, _ in self.retired], self.rules, moment)
         self.retired = []
         wait_s, step_s = self.rules.group_wait_s, snapshot.elapsed_s
         groups = self.teller.due(snapshot.monotonic, wait_s, step_s, snapshot.host)
@@ -199,7 +199,7 @@ class Engine:
         if self._last is None:
             return []
         trial = Engine(rules, self.groups)
-        trial.take(self._last)
+        trial.evaluate(self._last)
         return [trial._trial(watcher) for watcher in trial.watchers.values()]
 
     def _trial(self, watcher: Watcher) -> Trial:
@@ -266,7 +266,7 @@ class Engine:
         mine = {one.series: columns[(rule.kind, *one.series)] for one in rule.conditions}
         scope = self._scope(rule, table)
         this = Pass(moment, table, mine, scope, snapshot.elapsed_s, snapshot.gone)
-        return watcher.take(this)
+        return watcher.evaluate(this)
 
     def _scope(self, rule: Rule, table: Table) -> Scope:
         """Rules that choose the same share it, for as long as the same entities are there."""

@@ -46,14 +46,14 @@ class HostAlarms:
     def __init__(
         self,
         host: str,
-        desk: RuleManager,
+        rule_manager: RuleManager,
         spool: Outbox,
         clock: Clock,
         *,
         spooled: Callable[[], None] = lambda: None,
     ) -> None:
         self._host = host
-        self._desk = desk
+        self._rule_manager = rule_manager
         self._spool = spool
         self._clock = clock
         self._spooled = spooled
@@ -68,28 +68,28 @@ class HostAlarms:
     @property
     def turns(self) -> PassScheduler:
         """For whoever makes the passes: new rules are read between them."""
-        return self._desk.turns
+        return self._rule_manager.turns
 
-    def take(self, snapshot: Snapshot) -> Outcome:
+    def consume(self, snapshot: Snapshot) -> Outcome:
         """A pass. What the disk does not take now is written with the next that it takes."""
-        outcome = self._desk.take(snapshot)
+        outcome = self._rule_manager.apply(snapshot)
         told = [change for group in outcome.groups for change in group.changes]
-        over = self._plugins.take(self._plugins.over(snapshot))
+        over = self._plugins.consume(self._plugins.over(snapshot))
         late = self._is_late(snapshot.monotonic)
         if told or over or self._waiting or outcome.changes or late:
             self._write([*told, *over], snapshot.monotonic)
         return replace(outcome, changes=(*outcome.changes, *over)) if over else outcome
 
-    def tell(self, groups: Sequence[Group]) -> None:
+    def notify(self, groups: Sequence[Group]) -> None:
         """What plugins said; of alarms it is written already."""
         told = [change for group in groups for change in group.changes]
         said = [one for one in told if one.rule.startswith(PLUGIN) and _is_sound(self._host, one)]
-        if said := self._plugins.take(said):
+        if said := self._plugins.consume(said):
             self._write(said, self._clock.monotonic())
 
     def standing(self) -> list[Change]:
         """Those that are not ok now; any thread may ask."""
-        return self._desk.alarms()
+        return self._rule_manager.alarms()
 
     def close(self) -> None:
         """Remember how they are."""
@@ -103,7 +103,7 @@ class HostAlarms:
             LOG.error("%d alarms could not be written down and are lost, the oldest first", over)
             del self._waiting[:over]
         whole = self._is_late(now)
-        with self._desk.engine() as engine:
+        with self._rule_manager.engine() as engine:
             notes = {**self._memory(engine, now, whole), PLUGINS: self._plugins.plain()}
         try:
             self._spool.put(self._waiting, notes)
@@ -139,7 +139,7 @@ class HostAlarms:
             self._plugins = PluginAlarms(told)
             if said is None:
                 return
-            with self._desk.restoring() as engine:
+            with self._rule_manager.restoring() as engine:
                 whole = {**said, "rules": self._recalled(said["rules"])}
                 alarm_engine.restore(engine, whole, self._clock.now(), self._clock.monotonic())
         except (

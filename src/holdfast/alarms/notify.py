@@ -115,7 +115,7 @@ class AlarmNotifier:
     #: By severity, alarms that were told, and not that they are over.
     standing: Counter[str] = field(default_factory=Counter)
 
-    def tell(
+    def notify(
         self,
         watchers: Sequence[Watcher],
         retired: Iterable[Watcher],

@@ -53,7 +53,7 @@ def replay(
 ) -> Iterator[Replayed]:
     engine = Engine(rules, groups)
     for snapshot in samples:
-        outcome = engine.take(snapshot)
+        outcome = engine.evaluate(snapshot)
         if outcome.changes or outcome.groups:
             yield Replayed(snapshot.at, outcome.changes, outcome.groups)
 

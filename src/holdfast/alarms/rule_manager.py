@@ -135,10 +135,10 @@ class RuleManager:
 
     # passes, on one thread
 
-    def take(self, snapshot: Snapshot) -> Outcome:
+    def apply(self, snapshot: Snapshot) -> Outcome:
         with self._passing:
             self._swap()
-            outcome = self._engine.take(snapshot)
+            outcome = self._engine.evaluate(snapshot)
             if outcome.changes:
                 self.firing = self._engine.firing
             return outcome
@@ -413,18 +413,18 @@ class RulesFile:
     it by SIGHUP. One that was gone back from is not offered again by itself, not after a restart
     either; one that was refused is after a restart, for that may be another program."""
 
-    def __init__(self, path: str | None, desk: RuleManager) -> None:
-        self._desk = desk
+    def __init__(self, path: str | None, rule_manager: RuleManager) -> None:
+        self._rule_manager = rule_manager
         self._path = path
         self._file: Followed[bytes] | None = None
         self._is_due = False  # it has something that the desk has not decided about
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Now and then. BadRules says what is wrong with it, DriverError that the disk is: then it
         is offered again by the next look."""
         if self._path is None:
-            if FILE in self._desk.state.layers and not self._was_offered(NO_RULES):
-                self._desk.offer(NO_RULES, FILE)
+            if FILE in self._rule_manager.state.layers and not self._was_offered(NO_RULES):
+                self._rule_manager.offer(NO_RULES, FILE)
         elif self._file is None:
             self._file = self._followed()
             self._is_due |= not self._was_offered(self._file.value.decode(errors="replace"))
@@ -436,13 +436,13 @@ class RulesFile:
         """The file as it is now, whatever became of it before."""
         if self._path is not None:
             self._file, self._is_due = None, True
-            self.look()
+            self.poll()
 
     def _offer(self) -> None:
         if self._file is None or not self._is_due:
             return
         try:
-            self._desk.offer(self._file.value, FILE)
+            self._rule_manager.offer(self._file.value, FILE)
         except BadRules:
             self._is_due = False
             raise
@@ -454,7 +454,7 @@ class RulesFile:
     def _was_offered(self, text: str) -> bool:
         """As the last, whatever became of it."""
         digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
-        return digest == self._desk.tried(FILE).digest
+        return digest == self._rule_manager.tried(FILE).digest
 
 
 class Heartbeat:
@@ -466,7 +466,7 @@ class Heartbeat:
         self,
         host: str,
         centre: Centre,
-        desk: RuleManager,
+        rule_manager: RuleManager,
         about: Callable[[], Mapping[str, Any]],
         recent: Recent | None = None,
         every_s: float = BEAT_EVERY_S,
@@ -475,12 +475,12 @@ class Heartbeat:
         `recent`: what is sent while somebody looks."""
         self._host = host
         self._centre = centre
-        self._desk = desk
+        self._rule_manager = rule_manager
         self._about = about
         self._recent = recent
         self._every_s = every_s
 
-    def look(self) -> None:
+    def poll(self) -> None:
         heard = self._centre.beat(self._host, self.body())
         if heard.rules != self._seen():
             self._fetch()
@@ -494,27 +494,27 @@ class Heartbeat:
     def _fetch(self) -> None:
         held = self._centre.rules(self._host)
         try:
-            self._desk.offer(held.text, CENTRAL, held.version)
+            self._rule_manager.offer(held.text, CENTRAL, held.version)
         except BadRules:  # which the desk logged, and remembers
             self._centre.beat(self._host, self.body())
 
     def _seen(self) -> str:
         """What came last from there, whatever became of it."""
-        return self._desk.tried(CENTRAL).version or NONE
+        return self._rule_manager.tried(CENTRAL).version or NONE
 
     def body(self) -> dict[str, Any]:
-        desk = self._desk
-        layer = desk.state.layers.get(CENTRAL)
-        tried = desk.tried(CENTRAL)
+        rule_manager = self._rule_manager
+        layer = rule_manager.state.layers.get(CENTRAL)
+        tried = rule_manager.tried(CENTRAL)
         error = tried.error
         if not error and layer is not None and layer.version != tried.version:
             error = f"{tried.version} was gone back from on the host"
         rules = {
-            "version": desk.rules.version,
+            "version": rule_manager.rules.version,
             "central": layer.version if layer is not None else NONE,
             "error": error[:2000],
         }
-        said = {"heartbeat_s": self._every_s, "rules": rules, "firing": desk.firing}
+        said = {"heartbeat_s": self._every_s, "rules": rules, "firing": rule_manager.firing}
         return {**said, **self._about()}
 
 
@@ -526,12 +526,12 @@ class RulesPart:
         self._hup = False
         self._rounds = [PeriodicTask("alarm-rules", FILE_EVERY_S, self._look, clock)]
         if beat is not None:
-            self._rounds.append(PeriodicTask("agent-heartbeat", BEAT_EVERY_S, beat.look, clock))
+            self._rounds.append(PeriodicTask("agent-heartbeat", BEAT_EVERY_S, beat.poll, clock))
 
     def start(self) -> None:
         for one in self._rounds:
             one.start()
-            one.ring()
+            one.wake()
 
     def stop(self) -> None:
         for one in reversed(self._rounds):
@@ -541,10 +541,10 @@ class RulesPart:
         """SIGHUP: read the file now, and hear of the centre."""
         self._hup = True
         for one in self._rounds:
-            one.ring()
+            one.wake()
 
     def _look(self) -> None:
-        look = self._file.look
+        look = self._file.poll
         if self._hup:
             self._hup, look = False, self._file.again
         with suppress(BadRules):  # which the desk logged: it is not tried again until it changes
@@ -554,8 +554,8 @@ class RulesPart:
 class RuleCommands:
     """What people ask by the socket: `metrics.rules.*`."""
 
-    def __init__(self, desk: RuleManager) -> None:
-        self._desk = desk
+    def __init__(self, rule_manager: RuleManager) -> None:
+        self._rule_manager = rule_manager
 
     def commands(self) -> Mapping[str, Handler]:
         return {
@@ -567,10 +567,10 @@ class RuleCommands:
 
     def list(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         only(args)
-        desk = self._desk
+        rule_manager = self._rule_manager
         sources = []
         for name in SOURCES:
-            layer, tried = desk.state.layers.get(name), desk.tried(name)
+            layer, tried = rule_manager.state.layers.get(name), rule_manager.tried(name)
             if layer is not None or tried.error:
                 sources.append(
                     {
@@ -582,24 +582,26 @@ class RuleCommands:
                     }
                 )
         return {
-            "version": desk.rules.version,
-            "before": desk.before(),
+            "version": rule_manager.rules.version,
+            "before": rule_manager.before(),
             "sources": sources,
-            "rules": [shown(rule, desk.origin(rule.id)) for rule in desk.rules.rules],
+            "rules": [
+                shown(rule, rule_manager.origin(rule.id)) for rule in rule_manager.rules.rules
+            ],
         }
 
     def set(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         only(args, "text")
-        return accepted(self._desk.offer(_rules_inlets_text(args), SOCKET))
+        return accepted(self._rule_manager.offer(_rules_inlets_text(args), SOCKET))
 
     def test(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         only(args, "text")
-        merged, trials = self._desk.test(_rules_inlets_text(args))
+        merged, trials = self._rule_manager.test(_rules_inlets_text(args))
         return {"rules": len(merged.rules), "trials": _trials(trials)}
 
     def roll_back(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         only(args)
-        return accepted(self._desk.roll_back())
+        return accepted(self._rule_manager.roll_back())
 
 
 def accepted(one: Accepted) -> dict[str, Any]:

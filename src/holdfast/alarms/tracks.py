@@ -310,7 +310,7 @@ class Watcher:
     def remembers(self) -> bool:
         return bool(self.tracks) or any(judge.hits or judge.spent for judge in self.judges)
 
-    def take(self, this: Pass) -> list[Change]:
+    def evaluate(self, this: Pass) -> list[Change]:
         changes = self._depart(this) if this.scope is not self._scope else []
         columns = [this.columns[one.series] for one in self.rule.conditions]
         if not self.rule.is_on(this.moment.at):
@@ -364,7 +364,7 @@ class Watcher:
             fresh = this.table.is_fresh(judge.condition.field)
             ids = this.scope.ids
             look = ColumnView(values, ids, places, standing, this.moment.now, this.step_s, fresh)
-            looks.append(judge.look(look))
+            looks.append(judge.evaluate(look))
         return looks
 
     def _step(self, found: Mapping[int, bool | None], seen: "_Values", this: Pass) -> list[Change]:

@@ -14,7 +14,8 @@ import falcon
 from oslo_context import context as oslo_context
 
 from holdfast import console
-from holdfast.api import auth, errors, login, request, versions
+from holdfast.api import auth, errors, login, versions
+from holdfast.api import request as http_request
 from holdfast.api.health import Metrics
 from holdfast.api.instance_ha_v1 import extensions
 from holdfast.api.policies import Policy
@@ -57,7 +58,7 @@ class Middleware:
         route = req.uri_template or "none"
         method = req.method if req.method in falcon.HTTP_METHODS else "other"
         self._metrics.request(method, route, resp.status_code, took)
-        request.drain(req, _DRAIN)
+        http_request.drain(req, _DRAIN)
         level = logging.DEBUG if req.method in ("GET", "HEAD") else logging.INFO
         if resp.status_code >= 500:
             level = logging.WARNING
@@ -113,18 +114,18 @@ class _Endpoint:
         return self._routes.get("GET" if method == "HEAD" else method)
 
     def _responder(self, route: Route) -> Callable[..., None]:
-        schema = None if route.schema is None else request.Schema(route.schema)
+        schema = None if route.schema is None else http_request.Schema(route.schema)
         query = None
         if route.query is not None:
-            query = request.Schema(request.query_schema(route.query, route.needs))
+            query = http_request.Schema(http_request.query_schema(route.query, route.needs))
 
         def respond(req: falcon.Request, resp: falcon.Response, **params: str) -> None:
-            ask = self._ask(req, params, (route, schema), query)
-            reply = route.handler(ask)
+            request = self._ask(req, params, (route, schema), query)
+            reply = route.handler(request)
             resp.status = falcon.code_to_http_status(reply.status)
             for name, value in reply.headers.items():
                 resp.set_header(name, value)
-            secure = "; Secure" if ask.base_url.startswith("https:") else ""
+            secure = "; Secure" if request.base_url.startswith("https:") else ""
             for cookie in reply.cookies:
                 resp.append_header("Set-Cookie", cookie + secure)
             if reply.stream is not None and req.method == "HEAD":
@@ -142,22 +143,22 @@ class _Endpoint:
         self,
         req: falcon.Request,
         path: dict[str, str],
-        wanted: tuple[Route, request.Schema | None],
-        query: request.Schema | None,
+        wanted: tuple[Route, http_request.Schema | None],
+        query: http_request.Schema | None,
     ) -> Request:
         route, schema = wanted
         every = {k: [v] if isinstance(v, str) else v for k, v in req.params.items()}
         asked = {k: v[-1] for k, v in every.items()}
         for name, values in [*((k, [v]) for k, v in path.items()), *every.items()]:
             for value in values:
-                request.check_text(value, name)
+                http_request.check_text(value, name)
         content: Any = None
         limit = max(route.max_body, self._services.conf.api.max_body)
         if route.page and req.method == "POST":
             every |= login.read(req, limit, self._services.conf.api.public_url)
             content = {k: v[-1] for k, v in every.items()}
         elif req.method in ("POST", "PUT", "PATCH"):
-            content = request.read(req, limit)
+            content = http_request.read(req, limit)
             if schema is not None:
                 content = schema.body(content)
         public = self._services.conf.api.public_url
@@ -170,10 +171,10 @@ class _Endpoint:
             base_url=(public or f"{req.scheme}://{req.netloc}").rstrip("/"),
             microversion=getattr(req.context, "microversion", (1, 0)),
             every=every,
-            may=getattr(req.context, "may", Request.may),
+            allowed=getattr(req.context, "may", Request.allowed),
             cookies=req.cookies,
             address=req.remote_addr,
-            here=req.relative_uri,
-            known=req.get_header("Last-Event-ID") or "",
-            at=self._services.feed.since("")[0] if route.page and route.rule else "",
+            url=req.relative_uri,
+            last_event_id=req.get_header("Last-Event-ID") or "",
+            feed_position=self._services.feed.since("")[0] if route.page and route.rule else "",
         )

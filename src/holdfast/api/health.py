@@ -87,21 +87,21 @@ def healthcheck(_ask: Request) -> Response:
     return Response(b"OK", content_type="text/plain")
 
 
-def livez(ask: Request) -> Response:
+def livez(request: Request) -> Response:
     """503 when the loop of due work has stopped coming round: restart me."""
-    if ask.services.loop_age_s is None:
+    if request.services.loop_age_s is None:
         return Response({"status": "ok", "loop": "none in this process"})
-    age, most = ask.services.loop_age_s(), ask.services.conf.manager.livez_max_age_s
+    age, most = request.services.loop_age_s(), request.services.conf.manager.livez_max_age_s
     ok = age <= most
     body = {"status": "ok" if ok else "stuck", "loop_age_s": round(age, 3), "max_age_s": most}
     return Response(body, status=200 if ok else 503)
 
 
-def readyz(ask: Request) -> Response:
+def readyz(request: Request) -> Response:
     """503 while something we need is away; says what."""
     checks = {
-        "database": _state(ask.services.store.database.ping),
-        "rpc": _state(ask.services.manager.ping),
+        "database": _state(request.services.store.database.ping),
+        "rpc": _state(request.services.manager.ping),
     }
     ok = all(state == "ok" for state in checks.values())
     return Response({"status": "ok" if ok else "not ready", **checks}, status=200 if ok else 503)

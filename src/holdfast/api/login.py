@@ -29,7 +29,7 @@ import falcon
 from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
-from holdfast.api import request
+from holdfast.api import request as http_request
 from holdfast.api.auth import (
     LONGEST_NAME,
     Basic,
@@ -77,7 +77,7 @@ def read(req: falcon.Request, limit: int, public_url: str = "") -> dict[str, lis
     called where a proxy calls us something else."""
     if (req.content_type or "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         raise InvalidInput("pages send forms: Content-Type application/x-www-form-urlencoded")
-    data = request.data(req, limit)
+    data = http_request.data(req, limit)
     try:
         found = parse_qs(
             data.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
@@ -85,9 +85,9 @@ def read(req: falcon.Request, limit: int, public_url: str = "") -> dict[str, lis
     except ValueError as error:
         raise InvalidInput(f"this form cannot be read: {error}") from None
     for name, values in found.items():
-        request.check_text(name, "form")
+        http_request.check_text(name, "form")
         for value in values:
-            request.check_text(value, name)
+            http_request.check_text(value, name)
     given = found.pop(FIELD, [""])[-1] or req.get_header(HEADER) or ""
     _check(req, given, public_url)
     return found

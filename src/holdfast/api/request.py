@@ -35,7 +35,7 @@ class Services:
     clock: Clock
     new_id: Callable[[], str]
     loop_age_s: Callable[[], float] | None = None  # None: no loop in this process
-    ring: Callable[[], None] = lambda: None  # there is work; who has no loop is found by its look
+    wake: Callable[[], None] = lambda: None  # there is work; who has no loop is found by its look
     sim: Callable[[], Any] | None = None  # the drivers.cloud.sim.Simulator, where the cloud is one
     read_power: Callable[[str], str] = lambda _host: UNKNOWN  # of a host, by its fence
     login: Any = None  # the api.login.Login of this process: people come in by a form
@@ -61,12 +61,12 @@ class Request:
     base_url: str
     microversion: tuple[int, int] = (1, 0)
     every: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of the query, if repeated
-    may: Callable[[str], bool] = lambda _rule: False  # whether the caller's roles allow it
+    allowed: Callable[[str], bool] = lambda _rule: False  # whether the caller's roles allow it
     cookies: Mapping[str, str] = field(default_factory=dict)
     address: str = ""  # of who is connected to us: a client, or a proxy before it
-    here: str = "/"  # path and query, as they were asked for
-    known: str = ""  # the last event that a browser heard, if it comes again for more
-    at: str = ""  # of a page: where the feed was before anything was looked up for it
+    url: str = "/"  # path and query, as they were asked for
+    last_event_id: str = ""  # the last event that a browser heard, if it comes again for more
+    feed_position: str = ""  # of a page: where the feed was before anything was looked up for it
 
 
 class Stream(Iterable[bytes], Protocol):

@@ -214,13 +214,13 @@ def _by_monitor_token(user_id: str, project_id: str) -> bool:
     return user_id.startswith(MONITOR_PREFIX) and project_id == MONITOR_PROJECT
 
 
-def check_observer(ask: "Request", observer: str) -> None:
+def check_observer(request: "Request", observer: str) -> None:
     """Forbidden if the caller may not speak under that name: a monitor's token counts for its own
     name while that is registered, and the name of a registered monitor for its token only."""
-    own = own_name(ask.caller)
+    own = own_name(request.caller)
     if own is not None and observer != own:
         raise Forbidden(f"the token of monitor {own} cannot speak as {observer[:80]}")
-    registered = ask.services.store.monitors.is_registered(observer)
+    registered = request.services.store.monitors.is_registered(observer)
     if own is not None and not registered:
         raise Forbidden(
             f"monitor {own} is not registered, so that its token does not count: an administrator"

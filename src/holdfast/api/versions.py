@@ -107,59 +107,60 @@ def _contract(service: str) -> Contract:
     return next(c for c in CONTRACTS if c.service == service)
 
 
-def _entry(ask: Request, contract: Contract) -> dict[str, Any]:
+def _entry(request: Request, contract: Contract) -> dict[str, Any]:
     return {
         "id": "v1.0",
         "status": "CURRENT",
-        "links": [{"href": f"{ask.base_url}{contract.prefix}", "rel": "self"}],
+        "links": [{"href": f"{request.base_url}{contract.prefix}", "rel": "self"}],
         "min_version": text(contract.lowest),
         "max_version": text(contract.highest),
     }
 
 
-def reservation_root(ask: Request) -> Response:
-    return Response({"versions": [_entry(ask, _contract("reservation"))]}, status=300)
+def reservation_root(request: Request) -> Response:
+    return Response({"versions": [_entry(request, _contract("reservation"))]}, status=300)
 
 
-def reservation_v1(ask: Request) -> Response:
-    return Response({"version": _entry(ask, _contract("reservation"))})
+def reservation_v1(request: Request) -> Response:
+    return Response({"version": _entry(request, _contract("reservation"))})
 
 
-def _instance_ha(ask: Request) -> dict[str, Any]:
+def _instance_ha(request: Request) -> dict[str, Any]:
     contract = _contract("instance-ha")
-    entry = {**_entry(ask, contract), "updated": _UPDATED}
+    entry = {**_entry(request, contract), "updated": _UPDATED}
     entry["version"] = entry.pop("max_version")
     return entry
 
 
-def instance_ha_root(ask: Request) -> Response:
-    return Response({"versions": [_instance_ha(ask)]})
+def instance_ha_root(request: Request) -> Response:
+    return Response({"versions": [_instance_ha(request)]})
 
 
-def instance_ha_choices(ask: Request) -> Response:
+def instance_ha_choices(request: Request) -> Response:
     """What an address without a version could mean."""
-    entry = {name: _instance_ha(ask)[name] for name in ("id", "status", "links")}
+    entry = {name: _instance_ha(request)[name] for name in ("id", "status", "links")}
     choice = {**entry, "media-types": [_MEDIA]}
     choice["links"] = [
-        {**link, "href": f"{link['href']}/{quote(ask.path['other'])}"} for link in entry["links"]
+        {**link, "href": f"{link['href']}/{quote(request.path['other'])}"}
+        for link in entry["links"]
     ]
     return Response({"choices": [choice]}, status=300)
 
 
-def instance_ha_v1(ask: Request) -> Response:
-    return Response({"version": {**_instance_ha(ask), "media-types": [_MEDIA]}})
+def instance_ha_v1(request: Request) -> Response:
+    return Response({"version": {**_instance_ha(request), "media-types": [_MEDIA]}})
 
 
-def holdfast_root(ask: Request) -> Response:
-    return Response({"versions": [_entry(ask, _contract("holdfast"))]})
+def holdfast_root(request: Request) -> Response:
+    return Response({"versions": [_entry(request, _contract("holdfast"))]})
 
 
-def holdfast_v1(ask: Request) -> Response:
+def holdfast_v1(request: Request) -> Response:
     links = [
-        {"rel": "self", "href": f"{ask.base_url}/holdfast/v1"},
-        {"rel": "service-desc", "href": f"{ask.base_url}/holdfast/v1/openapi.json"},
+        {"rel": "self", "href": f"{request.base_url}/holdfast/v1"},
+        {"rel": "service-desc", "href": f"{request.base_url}/holdfast/v1/openapi.json"},
     ]
-    return Response({"version": {**_entry(ask, _contract("holdfast")), "links": links}})
+    return Response({"version": {**_entry(request, _contract("holdfast")), "links": links}})
 
 
 # The OpenAPI document of /holdfast/v1, from the route table and the schemas that validate.

@@ -91,15 +91,15 @@ class Alarming:
         self._spool = spool
         self._groups = list(settings.groups)
         self._started_at = clock.now().isoformat()
-        self.desk = RuleManager(Engine(RuleSet(), self._groups), spool, clock)
-        self.alarms = HostAlarms(agent.host, self.desk, spool, clock, spooled=spooled)
-        file = RulesFile(settings.rules_file, self.desk)
-        beat = Heartbeat(agent.host, centre, self.desk, self._about, recent)
+        self.rule_manager = RuleManager(Engine(RuleSet(), self._groups), spool, clock)
+        self.alarms = HostAlarms(agent.host, self.rule_manager, spool, clock, spooled=spooled)
+        file = RulesFile(settings.rules_file, self.rule_manager)
+        beat = Heartbeat(agent.host, centre, self.rule_manager, self._about, recent)
         self._part = RulesPart(file, beat, clock)
         conf.register_mutate_hook(lambda _conf, _fresh: self._part.reload())  # SIGHUP
 
     def commands(self) -> Mapping[str, Handler]:
-        return RuleCommands(self.desk).commands()
+        return RuleCommands(self.rule_manager).commands()
 
     def start(self) -> None:
         # who reads new rules gives way to a pass at once, not after Python's usual 5 ms
@@ -195,14 +195,14 @@ class HangPart:
         assert self._hearts is not None
         pulses = self._hearts.pulses()
         at, now = self._clock.now(), self._clock.monotonic()
-        for event in self._hangs.look(pulses, self._running(), at, now):
+        for event in self._hangs.check(pulses, self._running(), at, now):
             self._agent.heard(event)
 
     def look_at_processors(self) -> None:
         known = self._running()
         vcpus = self._vcpus.read() if known else ()
         at, now = self._clock.now(), self._clock.monotonic()
-        for event in self._stalls.look(vcpus, known, at, now):
+        for event in self._stalls.check(vcpus, known, at, now):
             self._agent.heard(event)
 
     def _said(self, what: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -316,23 +316,23 @@ class Measuring:
         self.news = PluginEvents(host)
         limits = Limits(rss_bytes=settings.plugins_memory_mib * MIB)
         self.runner = PluginRunner(limits, self.news, self._own)
-        self._desk = PluginManager(self.runner, settings.plugins_file, clock)
-        tell, turns = (alarms.tell, alarms.turns) if alarms else (None, None)
+        self._plugins = PluginManager(self.runner, settings.plugins_file, clock)
+        tell, turns = (alarms.notify, alarms.turns) if alarms else (None, None)
         standing = alarms.standing if alarms else tuple
         stages = Stages(self.runner, self.news, alarms, tell, sinks)
         collector = Collector(host, measures, clock)
         self.part = MetricsPart(collector, settings.every_s, clock, stages, turns)
-        admin.add(self._desk.commands())
+        admin.add(self._plugins.commands())
         admin.add(MetricsCommands(lambda: self.part.last, clock, standing, sinks).commands())
 
     def start(self) -> None:
         self._measures.start()
-        self._desk.start()
+        self._plugins.start()
         self.part.start()
 
     def stop(self) -> None:
         self.part.stop()
-        self._desk.stop()
+        self._plugins.stop()
         self._measures.close()
         self._own.close()
 
@@ -407,7 +407,7 @@ class AgentPart:
             self._spool,
             settings,
             clock,
-            spooled=self._courier.ring,
+            spooled=self._courier.wake,
             tap=tap,
         )
         about = {
@@ -416,9 +416,9 @@ class AgentPart:
             "started_at": clock.now().isoformat(),
         }
         self.admin = Admin()
-        ring, recent = self._courier.ring, Recent()
+        wake, recent = self._courier.wake, Recent()
         alarming = Alarming(
-            *(conf, self._agent, self._spool, centre(settings), clock), spooled=ring, recent=recent
+            *(conf, self._agent, self._spool, centre(settings), clock), spooled=wake, recent=recent
         )
         self.admin.add(alarming.commands())
         measured = measuring(conf, self._agent.host, self.admin, clock, alarming.alarms, [recent])
@@ -435,13 +435,13 @@ class AgentPart:
     def _second_opinion(self, settings: cfg.ConfigOpts, guests: Guests, clock: Clock) -> Part:
         agent = self._agent
         second = SecondOpinion(
-            agent.host, expected(settings), guests, settings, clock, agent.looked
+            agent.host, expected(settings), guests, settings, clock, agent.polled
         )
         rounds = PeriodicTask("expectation", second.pause_s, second.round, clock)
 
         def removed() -> None:
             if second.hurry():
-                rounds.ring()
+                rounds.wake()
 
         agent.removed = removed
         return rounds

@@ -89,14 +89,14 @@ class HostMonitorPart:
             self._spool,
             settings,
             clock,
-            spooled=self._courier.ring,
+            spooled=self._courier.wake,
             changed=self._say,
         )
         self._heartbeat = Heartbeat(reports, name, self._monitor.view, settings.heartbeat_s, clock)
         self._parts: Sequence[Part] = (self._courier, self._monitor, self._heartbeat)
 
     def _say(self) -> None:
-        self._heartbeat.ring()
+        self._heartbeat.wake()
 
     def start(self) -> None:
         for part in self._parts:
@@ -132,14 +132,14 @@ def register_own(store: "Store", name: str) -> None:
 class InHouse:
     """`ports.reports.Reports` for a monitor in the process of the API and the manager."""
 
-    def __init__(self, store: "Store", ring: Callable[[], None]) -> None:
+    def __init__(self, store: "Store", wake: Callable[[], None]) -> None:
         self._store = store
-        self._ring = ring
+        self._wake = wake
 
     def report(self, body: Mapping[str, Any]) -> None:
         times = {name: datetime.fromisoformat(body[name]) for name in ("since", "observed_at")}
         self._store.observations.add(str(uuid.uuid4()), {**body, **times})
-        self._ring()
+        self._wake()
 
     def view(self, observer: str, body: Mapping[str, Any]) -> None:
         said = dict(body)

@@ -52,18 +52,18 @@ class Watching:
         *,
         repair: Repair | None,
         new_id: Callable[[], str],
-        ring: Callable[[], None],
+        wake: Callable[[], None],
     ) -> None:
         settings, standings = core.conf.monitors, core.store.standings
         tally = MonitorMetrics(core.metrics.registry, core.clock, standings.by_state)
         plugins, broken = poll.load(core.conf)
         report(plugins, broken, settings.enabled, tally)
-        self.hosts = HostWatch(standings, settings, repair=repair, ring=ring)
-        guests = GuestNews(core.store.observations, new_id, ring)
+        self.hosts = HostWatch(standings, settings, repair=repair, wake=wake)
+        guests = GuestNews(core.store.observations, new_id, wake)
         watch = Watch(self.hosts, plugins, tally, core.clock, guests=guests.write)
         self.kinds: dict[str, Kind] = poll.kinds(watch, cloud, settings, standings.now)
         listener = _listener(core, poll.topics(plugins))
-        self.part = Monitors(watch, standings, settings, listener, ring)
+        self.part = Monitors(watch, standings, settings, listener, wake)
 
 
 def _listener(core: "Core", topics: list[str]) -> Connect | None:
@@ -103,13 +103,13 @@ class Recovering:
         watch: HostWatch,
         *,
         new_id: Callable[[], str],
-        ring: Callable[[], None],
+        wake: Callable[[], None],
         announce: Announce,
     ) -> None:
         conf = core.conf
         reservation = conf.reservation
         self.fence = fence(core)
-        self.desk = RecoveryContext(
+        self.context = RecoveryContext(
             incidents=core.store.incidents,
             moves=core.store.vmoves,
             votes=core.store.votes,
@@ -120,7 +120,7 @@ class Recovering:
             see=watch.see,
             clock=core.clock,
             own_steps=own_steps(),
-            ring=ring,
+            wake=wake,
             announce=announce,
             freepool=conf.cloud.freepool,
             repairs=lambda: bool(reservation.repair),
@@ -130,14 +130,14 @@ class Recovering:
                 reservation.mass_failure_many,
             ),
         )
-        self.kinds = {**kinds(self.desk), **alarm_actions.kinds(self.desk, core.store.alarms)}
+        self.kinds = {**kinds(self.context), **alarm_actions.kinds(self.context, core.store.alarms)}
 
 
-def kinds(desk: RecoveryContext) -> dict[str, Kind]:
+def kinds(context: RecoveryContext) -> dict[str, Kind]:
     return {
         name: kind
         for module in (intake, votes, host, guest, evacuation, host_return)
-        for name, kind in module.kinds(desk).items()
+        for name, kind in module.kinds(context).items()
     }
 
 
@@ -194,7 +194,7 @@ class Plugins:
         settings: Any = conf.monitors
         self._path: str = settings.metric_plugins_file
         self.runner: PluginRunner | None = None
-        self.desk: PluginManager | None = None
+        self.context: PluginManager | None = None
 
     def offer(self, snapshot: Snapshot) -> None:
         if self._path:
@@ -209,8 +209,8 @@ class Plugins:
 
             limits = Limits(waiting=WAITING, rss_bytes=RSS_BYTES)
             self.runner = PluginRunner(limits, PluginLog(), OwnProcess())
-            self.desk = PluginManager(self.runner, self._path, SystemClock())
-            self.desk.start()
+            self.context = PluginManager(self.runner, self._path, SystemClock())
+            self.context.start()
         return self.runner
 
 

@@ -131,7 +131,7 @@ class ManagerPart:
         self._announcer = Announcer(
             core.speak(), lease_api.view, conf.lease_notifications, core.clock
         )
-        desk = LeaseContext(
+        context = LeaseContext(
             ledger=ledger,
             cloud=cloud,
             calls=self._calls,
@@ -141,21 +141,21 @@ class ManagerPart:
             announcer=self._announcer,
             enforcement=enforcement(core),
         )
-        leases = Leases(desk, core.clock, new_id)
-        its_hosts = Hosts(desk, new_id, conf.region)
-        repairs = Repairs(desk, conf.reservation, its_hosts, new_id)
-        self.watching = Watching(core, cloud, repair=_repair, new_id=new_id, ring=self._ring)
+        leases = Leases(context, core.clock, new_id)
+        its_hosts = Hosts(context, new_id, conf.region)
+        repairs = Repairs(context, conf.reservation, its_hosts, new_id)
+        self.watching = Watching(core, cloud, repair=_repair, new_id=new_id, wake=self._wake)
         self.recovering = Recovering(
             core,
             cloud,
             self.watching.hosts,
             new_id=new_id,
-            ring=self._ring,
+            wake=self._wake,
             announce=core.store.database.herald.incident,
         )
         self.runner = Runner(
             operations,
-            self._kinds(desk, leases, repairs),
+            self._kinds(context, leases, repairs),
             core.clock,
             owner=self.name,
             patience=conf.manager,
@@ -177,7 +177,7 @@ class ManagerPart:
             operations,
             core.clock,
             name=self.name,
-            ring=self.loop.ring,
+            wake=self.loop.wake,
             patience_s=lambda: min(10.0, conf.rpc_timeout * 0.7),
             know_host=SegmentHosts(core.store.segments, cloud, conf.region).know,
             expected=ExpectedOnHosts(core.store.incidents, cloud),
@@ -187,19 +187,19 @@ class ManagerPart:
         self._getting_ready = threading.Thread(target=self._ready, name="ready", daemon=True)
         self._rpc: Any = None
 
-    def _kinds(self, desk: LeaseContext, leases: Leases, repairs: Repairs) -> Mapping[str, Kind]:
+    def _kinds(self, context: LeaseContext, leases: Leases, repairs: Repairs) -> Mapping[str, Kind]:
         """All durable work that a manager does."""
         conf = self._core.conf
         return {
-            **lifecycle.kinds(desk),
-            **hosts.host_kinds(desk),
-            **desk.announcer.kinds(),
-            **desk.enforcement.kinds(),
+            **lifecycle.kinds(context),
+            **hosts.host_kinds(context),
+            **context.announcer.kinds(),
+            **context.enforcement.kinds(),
             **repair.kinds(repairs, conf.reservation),
-            **aggregates.reconcile_kinds(desk, conf.reservation),
-            **aggregates.resync_kinds(desk),
-            **hosts.refresh_kinds(desk, conf.reservation),
-            **auto_lease.kinds(desk, conf.reservation, leases.create),
+            **aggregates.reconcile_kinds(context, conf.reservation),
+            **aggregates.resync_kinds(context),
+            **hosts.refresh_kinds(context, conf.reservation),
+            **auto_lease.kinds(context, conf.reservation, leases.create),
             **retention.kinds(self._core.store.tidy, conf.manager),
             **self.watching.kinds,
             **self.recovering.kinds,
@@ -218,9 +218,9 @@ class ManagerPart:
             self._rpc.start()
         LOG.info("manager %s started", self.name)
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         """There is a loop by the time anybody calls."""
-        self.loop.ring()
+        self.loop.wake()
 
     def _ready(self) -> None:
         """What can wait for the database without keeping anybody waiting."""
@@ -312,7 +312,7 @@ def api_services(
     manager: Manager,
     *,
     loop_age_s: Callable[[], float] | None = None,
-    ring: Callable[[], None] = lambda: None,
+    wake: Callable[[], None] = lambda: None,
 ) -> Services:
     core.speak()
     return Services(
@@ -322,10 +322,10 @@ def api_services(
         clock=core.clock,
         new_id=new_id,
         loop_age_s=loop_age_s,
-        ring=ring,
+        wake=wake,
         read_power=functools.partial(_read_power, core, functools.cache(lambda: fence(core))),
         sim=functools.cache(lambda: _simulator(core)) if core.conf.cloud.driver == "sim" else None,
-        feed=Feed(core.store.changes.look, core.clock, core.conf.console.streams),
+        feed=Feed(core.store.changes.marks, core.clock, core.conf.console.streams),
     )
 
 

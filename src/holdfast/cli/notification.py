@@ -86,7 +86,7 @@ class Listen(Base, Command):
 
         connection = broker.connect_to_any()
         try:
-            broker.look(connection)
+            broker.check_exchange(connection)
             depth = broker.depth(connection)
         finally:
             close(connection)

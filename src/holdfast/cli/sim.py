@@ -113,7 +113,7 @@ class RepairHost(Base):
         return _with_network(super().get_parser(prog_name))
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        said = self.client.sim.mend_host(parsed_args.name, parsed_args.network)
+        said = self.client.sim.repair_host(parsed_args.name, parsed_args.network)
         self.app.stdout.write(said + "\n")
 
 

@@ -123,7 +123,7 @@ def _run(conf: cfg.ConfigOpts, state: Path) -> int:
     core = service.Core(conf)
     manager = service.ManagerPart(core, service.connect_cloud(conf, core.clock))
     services = service.api_services(
-        core, manager.commands, loop_age_s=manager.loop.age_s, ring=manager.loop.ring
+        core, manager.commands, loop_age_s=manager.loop.age_s, wake=manager.loop.wake
     )
     application = service.application(core, services)
     threads = conf.api.threads + conf.console.streams
@@ -167,7 +167,7 @@ def _serve(
     parts: list[Part] = [Stopping(core.close), Manager(), server, Stopping(services.feed.stop)]
     if services.sim is not None:  # its hosts have networks that can be cut
         register_own(core.store, observer(conf))
-        parts.append(HostMonitorPart(conf, InHouse(core.store, manager.loop.ring), core.clock))
+        parts.append(HostMonitorPart(conf, InHouse(core.store, manager.loop.wake), core.clock))
         parts.append(samples_part(services.sim, core.store.samples, core.clock))
     daemon = Daemon(conf, parts)
     return daemon.run(started=lambda: _greet(conf, state))

@@ -807,7 +807,7 @@ class Sim:
         """Cut a host off on one network, or from everybody; its servers run on."""
         return self._do("hosts", name, "cut", body=_of(network))
 
-    def mend_host(self, name: str, network: str | None = None) -> str:
+    def repair_host(self, name: str, network: str | None = None) -> str:
         return self._do("hosts", name, "mend", body=_of(network))
 
     def crash_server(self, ref: str) -> str:

@@ -52,7 +52,7 @@ def processes(uuids: Collection[str]) -> Mapping[str, Process]:
     """Looked for each time: passes are far apart, and a server may have been started since."""
     files = Files()
     try:
-        return Qemus(files, SystemClock()).look(uuids)
+        return Qemus(files, SystemClock()).read(uuids)
     finally:
         files.close()
 
@@ -70,7 +70,7 @@ def pipes() -> tuple[int, int]:
 def serve(runner: PluginRunner, told: NovaSnapshots, read: int, answer: int) -> None:
     for line in lines(read):
         if line is None:
-            runner.look_after()
+            runner.maintain()
             continue
         try:
             message = Message.of(json.loads(line))
@@ -98,21 +98,21 @@ def main() -> int:
     read, answer = pipes()
     clock = SystemClock()
     runner = PluginRunner(Limits(), PluginLog(), OwnProcess())
-    desk = PluginManager(runner, asked.file, clock)
-    began = threading.Thread(target=_begin, args=(desk,), name="first plugins", daemon=True)
+    plugins = PluginManager(runner, asked.file, clock)
+    began = threading.Thread(target=_begin, args=(plugins,), name="first plugins", daemon=True)
     began.start()
     began.join(FIRST_S)
     try:
-        serve(runner, NovaSnapshots(Host(Files()).look, processes, clock), read, answer)
+        serve(runner, NovaSnapshots(Host(Files()).read, processes, clock), read, answer)
     finally:
-        desk.stop()
+        plugins.stop()
         runner.close()
     return 0
 
 
-def _begin(desk: PluginManager) -> None:
-    desk.follow()
-    desk.start()
+def _begin(plugins: PluginManager) -> None:
+    plugins.follow()
+    plugins.start()
 
 
 if __name__ == "__main__":

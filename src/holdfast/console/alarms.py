@@ -24,52 +24,54 @@ _SHOWN = frozenset(alarms.WHOLE["properties"]) | _SAID_ELSEWHERE
 _FILTERS = ("host", "rule", "state", "project")
 
 
-def show(ask: Request) -> Response:
-    return page(ask, "alarms.html", title="Alarms", **_listed(ask))
+def show(request: Request) -> Response:
+    return page(request, "alarms.html", title="Alarms", **_listed(request))
 
 
-def rows(ask: Request) -> Response:
-    return part(ask, "alarms_rows.html", **_listed(ask))
+def rows(request: Request) -> Response:
+    return part(request, "alarms_rows.html", **_listed(request))
 
 
-def one(ask: Request) -> Response:
-    alarm = _alarm(ask)
-    return page(ask, "alarm.html", title=f"Alarm {alarm['rule']}", **_whole(alarm))
+def one(request: Request) -> Response:
+    alarm = _alarm(request)
+    return page(request, "alarm.html", title=f"Alarm {alarm['rule']}", **_whole(alarm))
 
 
-def state(ask: Request) -> Response:
-    return part(ask, "alarm_state.html", **_whole(_alarm(ask)))
+def state(request: Request) -> Response:
+    return part(request, "alarm_state.html", **_whole(_alarm(request)))
 
 
-def acknowledge(ask: Request) -> Response:
-    found = api_calls.call(ask, alarms.acknowledge, path=ask.path)["alarm"]
-    return away(_place(ask), said=f"{found['acked_by']} takes care of it: it is not told again")
+def acknowledge(request: Request) -> Response:
+    found = api_calls.call(request, alarms.acknowledge, path=request.path)["alarm"]
+    return away(_place(request), said=f"{found['acked_by']} takes care of it: it is not told again")
 
 
-def silence(ask: Request) -> Response:
+def silence(request: Request) -> Response:
     """`for` is one of SECONDS, or 0: it is not silent any more."""
-    asked = ask.body.get("for", "")
+    asked = request.body.get("for", "")
     if asked != "0" and asked not in SECONDS:
         raise InvalidInput(f"silence: for one of {', '.join(SECONDS)}, or 0 to end it")
     body = {"duration_s": SECONDS.get(asked, 0)}
-    api_calls.call(ask, alarms.silence, path=ask.path, body=body)
+    api_calls.call(request, alarms.silence, path=request.path, body=body)
     said = f"nothing is told of it for {asked}" if body["duration_s"] else "it is told of again"
-    return away(_place(ask), said=said)
+    return away(_place(request), said=said)
 
 
-def end(ask: Request) -> Response:
-    api_calls.call(ask, alarms.end, path=ask.path)
-    return away(_place(ask), said="it is over")
+def end(request: Request) -> Response:
+    api_calls.call(request, alarms.end, path=request.path)
+    return away(_place(request), said="it is over")
 
 
-def _listed(ask: Request) -> dict[str, Any]:
-    asked = {name: value for name in _FILTERS if (value := str(ask.query.get(name, "")).strip())}
+def _listed(request: Request) -> dict[str, Any]:
+    asked = {
+        name: value for name in _FILTERS if (value := str(request.query.get(name, "")).strip())
+    }
     if asked.get("state") not in (None, *STATES):
         del asked["state"]
-    every = ask.query.get("all") == "true"
+    every = request.query.get("all") == "true"
     wanted = {**asked, **({"all": "true"} if every else {}), "limit": MOST + 1}
-    found = api_calls.call(ask, alarms.index, query=wanted)["alarms"]
-    shown = [{**one, "silent": _is_silent(ask, one)} for one in found[:MOST]]
+    found = api_calls.call(request, alarms.index, query=wanted)["alarms"]
+    shown = [{**one, "silent": _is_silent(request, one)} for one in found[:MOST]]
     command = ["holdfast", "alarms", "list", "--limit", str(MOST)]
     command += [part for name, value in asked.items() for part in (f"--{name}", value)]
     command += ["--all"] if every else []
@@ -77,14 +79,14 @@ def _listed(ask: Request) -> dict[str, Any]:
     return {"alarms": shown, "more": more, "asked": asked, "every": every, "command": command}
 
 
-def _alarm(ask: Request) -> dict[str, Any]:
-    found: dict[str, Any] = api_calls.call(ask, alarms.show, path=ask.path)["alarm"]
-    return {**found, "silent": _is_silent(ask, found)}
+def _alarm(request: Request) -> dict[str, Any]:
+    found: dict[str, Any] = api_calls.call(request, alarms.show, path=request.path)["alarm"]
+    return {**found, "silent": _is_silent(request, found)}
 
 
-def _is_silent(ask: Request, alarm: Mapping[str, Any]) -> bool:
+def _is_silent(request: Request, alarm: Mapping[str, Any]) -> bool:
     until = alarm["silent_until"]
-    return until is not None and read_time(until) > ask.services.clock.now()
+    return until is not None and read_time(until) > request.services.clock.now()
 
 
 def _whole(alarm: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,5 +98,5 @@ def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _place(ask: Request) -> str:
-    return f"{PREFIX}/alarms/{quote(ask.path['alarm_id'], safe='')}"
+def _place(request: Request) -> str:
+    return f"{PREFIX}/alarms/{quote(request.path['alarm_id'], safe='')}"

@@ -22,7 +22,7 @@ from holdfast.model.incident import LEFT_OUT
 
 
 def call(
-    ask: Request,
+    request: Request,
     handler: Handler,
     *,
     path: Mapping[str, str] | None = None,
@@ -31,7 +31,7 @@ def call(
 ) -> Any:
     """What it answers, as data."""
     route = _routes()[handler]
-    if route.rule is not None and not ask.may(route.rule):
+    if route.rule is not None and not request.allowed(route.rule):
         raise Forbidden(f"your roles do not allow it ({route.rule})")
     asked: Any = dict(query or {})
     if route.query is not None:
@@ -44,7 +44,7 @@ def call(
             content = _schema(route, "body").body(content)
     every = {name: [str(value)] for name, value in asked.items()}
     inner = replace(
-        ask, path=path or {}, query=asked, body=content, every=every, microversion=(1, 99)
+        request, path=path or {}, query=asked, body=content, every=every, microversion=(1, 99)
     )
     reply = handler(inner)
     return json.loads(reply.body) if isinstance(reply.body, bytes) and reply.body else reply.body

@@ -27,21 +27,21 @@ _LEASE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-
 _NAME: Final = re.compile(r"host ([\w.-]+)")
 
 
-def index(ask: Request) -> Response:
-    if ask.query.get("id"):
-        return _around(ask)
-    return page(ask, "audit.html", title="Audit", **_lines(ask))
+def index(request: Request) -> Response:
+    if request.query.get("id"):
+        return _around(request)
+    return page(request, "audit.html", title="Audit", **_lines(request))
 
 
-def lines(ask: Request) -> Response:
+def lines(request: Request) -> Response:
     """The lines alone, when there are new ones."""
-    return part(ask, "audit_lines.html", **_lines(ask))
+    return part(request, "audit_lines.html", **_lines(request))
 
 
-def _lines(ask: Request) -> dict[str, Any]:
-    given, asked = _given(ask), _asked(ask)
+def _lines(request: Request) -> dict[str, Any]:
+    given, asked = _given(request), _asked(request)
     marker = asked.get("marker", "")
-    found = api_calls.call(ask, audit.index, query={**asked, "limit": LINES + 1})["audit"]
+    found = api_calls.call(request, audit.index, query={**asked, "limit": LINES + 1})["audit"]
     shown = found[:LINES]
     more = len(found) > LINES
     return {
@@ -55,13 +55,13 @@ def _lines(ask: Request) -> dict[str, Any]:
     }
 
 
-def _around(ask: Request) -> Response:
+def _around(request: Request) -> Response:
     """One line, and what was decided just before and after it."""
-    own = str(ask.query["id"])
+    own = str(request.query["id"])
     if not own.isascii() or not own.isdigit() or len(own) > 15:
         raise InvalidInput(f"id: {own[:40]!r} is not the number of a line")
-    project = None if ask.caller.is_admin else ask.caller.project_id
-    found = ask.services.store.audit.around(int(own), project, NEAR)
+    project = None if request.caller.is_admin else request.caller.project_id
+    found = request.services.store.audit.around(int(own), project, NEAR)
     shown: dict[str, Any] = {
         "lines": [_shown(audit.view(one)) for one in found],
         "marker": "",
@@ -71,21 +71,21 @@ def _around(ask: Request) -> Response:
         "chosen": own,
     }
     from_here = {"marker": str(found[0]["id"] + 1)}
-    return page(ask, "audit.html", title=f"Audit, line {own}", **_frame({}, from_here), **shown)
+    return page(request, "audit.html", title=f"Audit, line {own}", **_frame({}, from_here), **shown)
 
 
-def _given(ask: Request) -> dict[str, str]:
-    return {name: str(ask.query[name]).strip() for name in FILTERS if _is_said(ask, name)}
+def _given(request: Request) -> dict[str, str]:
+    return {name: str(request.query[name]).strip() for name in FILTERS if _is_said(request, name)}
 
 
-def _asked(ask: Request) -> dict[str, str]:
+def _asked(request: Request) -> dict[str, str]:
     """With where the page begins, if not with the newest."""
-    marker = str(ask.query.get("marker", "")).strip()
-    return _given(ask) | ({"marker": marker} if marker else {})
+    marker = str(request.query.get("marker", "")).strip()
+    return _given(request) | ({"marker": marker} if marker else {})
 
 
-def _is_said(ask: Request, name: str) -> bool:
-    return bool(str(ask.query.get(name, "")).strip())
+def _is_said(request: Request, name: str) -> bool:
+    return bool(str(request.query.get(name, "")).strip())
 
 
 def _frame(given: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
@@ -132,28 +132,28 @@ def subject_page(subject: str, sentence: str = "") -> str:
 # export
 
 
-def as_json(ask: Request) -> Response:
-    return _export(ask, "json", "application/json", _json(_pages(ask)))
+def as_json(request: Request) -> Response:
+    return _export(request, "json", "application/json", _json(_pages(request)))
 
 
-def as_csv(ask: Request) -> Response:
-    return _export(ask, "csv", "text/csv; charset=utf-8", _csv(_pages(ask)))
+def as_csv(request: Request) -> Response:
+    return _export(request, "csv", "text/csv; charset=utf-8", _csv(_pages(request)))
 
 
-def _pages(ask: Request) -> Iterator[Sequence[Mapping[str, Any]]]:
+def _pages(request: Request) -> Iterator[Sequence[Mapping[str, Any]]]:
     """The filters are looked at before the first byte goes out; then portion by portion."""
-    asked: dict[str, Any] = _asked(ask)
-    api_calls.call(ask, audit.index, query={**asked, "limit": 1})
+    asked: dict[str, Any] = _asked(request)
+    api_calls.call(request, audit.index, query={**asked, "limit": 1})
     if "marker" in asked:
         asked["marker"] = int(asked["marker"])
-    wanted: Wanted = audit.wanted(replace(ask, query=asked))
-    return ask.services.store.audit.pages(wanted)
+    wanted: Wanted = audit.wanted(replace(request, query=asked))
+    return request.services.store.audit.pages(wanted)
 
 
-def _export(ask: Request, form: str, content_type: str, text: Iterator[str]) -> Response:
+def _export(request: Request, form: str, content_type: str, text: Iterator[str]) -> Response:
     """It lasts as long as somebody reads it: others get a 503 while too many do."""
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="audit.{form}"'}
-    stream = ask.services.exports.lent(piece.encode() for piece in text)
+    stream = request.services.exports.lent(piece.encode() for piece in text)
     return Response(headers=headers, content_type=content_type, stream=stream)
 
 

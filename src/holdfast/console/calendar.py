@@ -586,55 +586,55 @@ class CalendarView:
         return self.address(**{"from": f"{to:%Y-%m-%dT%H:%M}"})
 
 
-def show(ask: Request) -> Response:
-    look = _view_of(ask)
-    rows, total = _rows(ask, look)
-    racks, zones = ask.services.store.calendar.places() if _sees_hosts(ask) else ((), ())
+def show(request: Request) -> Response:
+    look = _view_of(request)
+    rows, total = _rows(request, look)
+    racks, zones = request.services.store.calendar.places() if _sees_hosts(request) else ((), ())
     return page(
-        ask,
+        request,
         "calendar.html",
         title="Calendar",
         racks=racks,
         zones=zones,
         zooms=list(ZOOMS),
-        views=_views(ask),
+        views=_views(request),
         kinds=KINDS,
-        wish=Wish.of(ask.query),
-        found=_found(ask),
-        **_board(ask, look, rows, total),
+        wish=Wish.of(request.query),
+        found=_found(request),
+        **_board(request, look, rows, total),
     )
 
 
-def board(ask: Request) -> Response:
+def board(request: Request) -> Response:
     """The rows alone, when something changed."""
-    look = _view_of(ask)
-    rows, total = _rows(ask, look)
-    return part(ask, "calendar_rows.html", **_board(ask, look, rows, total))
+    look = _view_of(request)
+    rows, total = _rows(request, look)
+    return part(request, "calendar_rows.html", **_board(request, look, rows, total))
 
 
-def _board(ask: Request, look: CalendarView, rows: Sequence[Row], total: int) -> dict[str, Any]:
+def _board(request: Request, look: CalendarView, rows: Sequence[Row], total: int) -> dict[str, Any]:
     # what is refreshed must lie where it lay, however late it is
     fixed = {"from": f"{look.scale.start:%Y-%m-%dT%H:%M}", "page": str(look.number)}
     return {
         "look": look,
         "scale": look.scale,
-        "rows": [_FRESH, *rows] if look.view == LEASES and _books(ask) else rows,
+        "rows": [_FRESH, *rows] if look.view == LEASES and _books(request) else rows,
         "total": total,
         "first": look.offset + 1,
         "last": look.offset + len(rows),
         "part_address": look.address(f"{HERE}/board", **fixed),
-        "books": _books(ask),
+        "books": _books(request),
     }
 
 
-def _view_of(ask: Request) -> CalendarView:
-    query = {name: str(ask.query.get(name, "")) for name in _KEPT}
-    views = _views(ask)
+def _view_of(request: Request) -> CalendarView:
+    query = {name: str(request.query.get(name, "")) for name in _KEPT}
+    views = _views(request)
     view = query["view"] or views[0]
     if view not in views:
         raise InvalidInput(f"view: there is no {view[:40]!r} for you; one of {', '.join(views)}")
     start = parse(query["from"], "from") if query["from"] else None
-    scale = Scale.of(query["zoom"] or WEEK, start, ask.services.clock.now())
+    scale = Scale.of(query["zoom"] or WEEK, start, request.services.clock.now())
     number = query["page"] or "1"
     good = number.isascii() and number.isdigit() and len(number) <= 5
     if not good or not 1 <= int(number) <= 10_000:
@@ -643,23 +643,25 @@ def _view_of(ask: Request) -> CalendarView:
     return CalendarView(view, scale, which, int(number), query)
 
 
-def _books(ask: Request) -> bool:
-    return ask.may("reservation:lease:create")
+def _books(request: Request) -> bool:
+    return request.allowed("reservation:lease:create")
 
 
-def _sees_hosts(ask: Request) -> bool:
-    return ask.may("reservation:host:list") and ask.may("reservation:host:allocations")
+def _sees_hosts(request: Request) -> bool:
+    return request.allowed("reservation:host:list") and request.allowed(
+        "reservation:host:allocations"
+    )
 
 
-def _views(ask: Request) -> Sequence[str]:
-    return (HOSTS, *GROUPS, LEASES) if _sees_hosts(ask) else (LEASES,)
+def _views(request: Request) -> Sequence[str]:
+    return (HOSTS, *GROUPS, LEASES) if _sees_hosts(request) else (LEASES,)
 
 
-def _rows(ask: Request, look: CalendarView) -> tuple[Sequence[Row], int]:
-    store, scale = ask.services.store.calendar, look.scale
-    may_change = ask.may("reservation:lease:update")
+def _rows(request: Request, look: CalendarView) -> tuple[Sequence[Row], int]:
+    store, scale = request.services.store.calendar, look.scale
+    may_change = request.allowed("reservation:lease:update")
     if look.view == LEASES:
-        whose = None if ask.caller.is_admin else ask.caller.project_id
+        whose = None if request.caller.is_admin else request.caller.project_id
         found, total = store.leases(whose, scale.start, scale.end, look.offset, ROWS)
         return of_leases(found, scale, may_change), total
     if look.view in GROUPS:
@@ -675,7 +677,7 @@ def _rows(ask: Request, look: CalendarView) -> tuple[Sequence[Row], int]:
         store.incidents([host.name for host in hosts], scale.start, scale.end),
         store.silences(scale.start, scale.end),
         dense,
-        ask.services.clock.now(),
+        request.services.clock.now(),
     )
     return of_hosts(hosts, holds, around, scale, may_change), total
 
@@ -683,18 +685,18 @@ def _rows(ask: Request, look: CalendarView) -> tuple[Sequence[Row], int]:
 # when something could be had
 
 
-def _found(ask: Request) -> dict[str, Any] | None:
+def _found(request: Request) -> dict[str, Any] | None:
     """What the search found, or why nothing; None: nobody searched."""
-    if "find" not in ask.query:
+    if "find" not in request.query:
         return None
-    wish = Wish.of(ask.query)
+    wish = Wish.of(request.query)
     try:
-        reservation, query = wish.search(ask.services.clock.now(), FITS)
+        reservation, query = wish.search(request.services.clock.now(), FITS)
         query["reservation"] = json.dumps(reservation)
-        answer = api_calls.call(ask, availability.show, query=query)["availability"]
+        answer = api_calls.call(request, availability.show, query=query)["availability"]
     except HoldfastError as error:
         return {"windows": (), "why": {"message": error.message, **error.details}}
-    now = ask.services.clock.now()
+    now = request.services.clock.now()
     windows = [{**one, "book": _book(wish, one, now)} for one in answer["windows"]]
     return {"windows": windows, "why": answer["why_not"]}
 

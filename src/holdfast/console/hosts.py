@@ -21,81 +21,81 @@ MOST_HOLDS, MOST_INCIDENTS, MOST_LINES = 50, 20, 30
 ALARMS, AUDIT, INCIDENTS = "holdfast:alarm:list", "holdfast:audit:list", "holdfast:incident:list"
 
 
-def show(ask: Request) -> Response:
-    shown = _shown(ask, ask.path["host"])
-    return page(ask, "host.html", title=f"Host {shown['seen'].name}", **shown)
+def show(request: Request) -> Response:
+    shown = _shown(request, request.path["host"])
+    return page(request, "host.html", title=f"Host {shown['seen'].name}", **shown)
 
 
-def body(ask: Request) -> Response:
+def body(request: Request) -> Response:
     """What changes of it."""
-    return part(ask, "host_body.html", **_shown(ask, ask.path["host"]))
+    return part(request, "host_body.html", **_shown(request, request.path["host"]))
 
 
-def _shown(ask: Request, name: str) -> dict[str, Any]:
-    store = ask.services.store
+def _shown(request: Request, name: str) -> dict[str, Any]:
+    store = request.services.store
     seen = store.standings.of(name)
     if seen is None:
         raise NotFound(f"no host has the name {name[:80]!r}, or several could be meant")
-    health, world = _health(ask, seen), sim.world_of(ask, seen.name)
+    health, world = _health(request, seen), sim.world_of(request, seen.name)
     return {
         "seen": seen,
-        "tile": _tile(ask, seen, health),
+        "tile": _tile(request, seen, health),
         "health": health,
-        "holds": store.wall.ahead(seen.id, MOST_HOLDS) if ask.may(HOLDERS) else (),
-        "incidents": _incidents(ask, seen),
-        "alarms": _alarms(ask, seen),
-        "agent": agent(ask, seen.name),
-        "lines": _lines(ask, seen),
+        "holds": store.wall.ahead(seen.id, MOST_HOLDS) if request.allowed(HOLDERS) else (),
+        "incidents": _incidents(request, seen),
+        "alarms": _alarms(request, seen),
+        "agent": agent(request, seen.name),
+        "lines": _lines(request, seen),
         "world": world,
         "healing": sim.heal_commands(world) if world else (),
-        "networks": ask.services.conf.hostmonitor.networks,
+        "networks": request.services.conf.hostmonitor.networks,
     }
 
 
-def _health(ask: Request, seen: Seen) -> Mapping[str, Any] | None:
+def _health(request: Request, seen: Seen) -> Mapping[str, Any] | None:
     """None if no monitor knows it."""
     try:
-        found = api_calls.call(ask, hosts.show_health, path={"host": seen.name})
+        found = api_calls.call(request, hosts.show_health, path={"host": seen.name})
     except NotFound:
         return None
     health: Mapping[str, Any] = found["health"]
     return health
 
 
-def _tile(ask: Request, seen: Seen, health: Mapping[str, Any] | None) -> Tile:
-    look = snapshot_of(ask, seen.id)
+def _tile(request: Request, seen: Seen, health: Mapping[str, Any] | None) -> Tile:
+    look = snapshot_of(request, seen.id)
     networks = {name: one["state"] for name, one in health["networks"].items()} if health else {}
     (tile,) = furnish(look, {}, networks, {})
     return tile
 
 
-def _incidents(ask: Request, seen: Seen) -> Any:
-    if not ask.may(INCIDENTS):
+def _incidents(request: Request, seen: Seen) -> Any:
+    if not request.allowed(INCIDENTS):
         return ()
     wanted = incident_queries.Wanted(host=seen.name, limit=MOST_INCIDENTS)
-    return ask.services.store.cases.list_all(wanted)
+    return request.services.store.cases.list_all(wanted)
 
 
-def _alarms(ask: Request, seen: Seen) -> Any:
-    if not ask.may(ALARMS):
+def _alarms(request: Request, seen: Seen) -> Any:
+    if not request.allowed(ALARMS):
         return ()
-    own = None if ask.caller.is_admin else ask.caller.project_id
+    own = None if request.caller.is_admin else request.caller.project_id
     wanted = alarms.Wanted(host=normalise(seen.name), project=own)
-    return ask.services.store.alarms.list_all(wanted)
+    return request.services.store.alarms.list_all(wanted)
 
 
-def _lines(ask: Request, seen: Seen) -> Any:
-    if not ask.may(AUDIT) or not ask.caller.is_admin:
+def _lines(request: Request, seen: Seen) -> Any:
+    if not request.allowed(AUDIT) or not request.caller.is_admin:
         return ()
     wanted = audit.Wanted(subject=f"host:{seen.uuid}", limit=MOST_LINES)
-    return ask.services.store.audit.list_all(wanted)
+    return request.services.store.audit.list_all(wanted)
 
 
-def agent(ask: Request, name: str) -> Mapping[str, Any] | None:
+def agent(request: Request, name: str) -> Mapping[str, Any] | None:
     """That of the host, and whether it lives; None: none was ever heard of."""
-    found = ask.services.store.wall.agent(normalise(name))
+    found = request.services.store.wall.agent(normalise(name))
     if found is None:
         return None
-    silent = ask.services.store.database.now() - found["seen_at"]
+    silent = request.services.store.database.now() - found["seen_at"]
     lives = silent <= timedelta(seconds=FRESH_BEATS * found["heartbeat_s"])
     return {**found, "lives": lives, "details": found["details"] or {}}

@@ -464,23 +464,25 @@ _NOTHING_SAID: Final[Given] = {}
 # many
 
 
-def index(ask: Request) -> Response:
-    return page(ask, "incidents.html", title="Incidents", **_list(ask))
+def index(request: Request) -> Response:
+    return page(request, "incidents.html", title="Incidents", **_list(request))
 
 
-def listed(ask: Request) -> Response:
+def listed(request: Request) -> Response:
     """The tables alone, when something changed."""
-    return part(ask, "incidents_list.html", **_list(ask))
+    return part(request, "incidents_list.html", **_list(request))
 
 
-def _list(ask: Request) -> dict[str, Any]:
-    given = {name: str(ask.query[name]).strip() for name in FILTERS if ask.query.get(name)}
-    marker = str(ask.query.get("marker", ""))
+def _list(request: Request) -> dict[str, Any]:
+    given = {name: str(request.query[name]).strip() for name in FILTERS if request.query.get(name)}
+    marker = str(request.query.get("marker", ""))
     wants_open = given.get("open") != "false" and given.get("status", LIVING[0]) in LIVING
     wants_over = given.get("open") != "true" and given.get("status") not in LIVING
-    living = _found(ask, {**given, "open": "true"}, OPEN + 1) if wants_open and not marker else []
+    living = (
+        _found(request, {**given, "open": "true"}, OPEN + 1) if wants_open and not marker else []
+    )
     asked = {**given, "open": "false"} | ({"marker": marker} if marker else {})
-    over = _found(ask, asked, CLOSED + 1) if wants_over else []
+    over = _found(request, asked, CLOSED + 1) if wants_over else []
     shown = over[:CLOSED]
     return {
         "given": {name: given.get(name, "") for name in FILTERS},
@@ -495,14 +497,16 @@ def _list(ask: Request) -> dict[str, Any]:
         "part": address(f"{PATH}/list", given | ({"marker": marker} if marker else {})),
         "statuses": list(INCIDENT),
         "kinds": list(KINDS),
-        "segments": sorted(ask.services.store.cases.segment_names().values()),
+        "segments": sorted(request.services.store.cases.segment_names().values()),
         "command": _incidents_command(given, marker),
     }
 
 
-def _found(ask: Request, asked: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
-    answer = api_calls.call(ask, incidents.index, query={**asked, "limit": limit})
-    return [{**one, "took": _took(one, ask.services.clock.now())} for one in answer["incidents"]]
+def _found(request: Request, asked: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
+    answer = api_calls.call(request, incidents.index, query={**asked, "limit": limit})
+    return [
+        {**one, "took": _took(one, request.services.clock.now())} for one in answer["incidents"]
+    ]
 
 
 def _took(one: Mapping[str, Any], now: datetime) -> float:
@@ -523,31 +527,35 @@ def _incidents_command(given: Mapping[str, str], marker: str) -> list[str]:
 # one
 
 
-def show(ask: Request) -> Response:
-    return _page(ask)
+def show(request: Request) -> Response:
+    return _page(request)
 
 
-def body(ask: Request) -> Response:
+def body(request: Request) -> Response:
     """All that changes while it goes on."""
-    return part(ask, "incident_parts.html", **_case(ask))
+    return part(request, "incident_parts.html", **_case(request))
 
 
-def _page(ask: Request, why: str = "", status: int = 200, given: Given = _NOTHING_SAID) -> Response:
+def _page(
+    request: Request, why: str = "", status: int = 200, given: Given = _NOTHING_SAID
+) -> Response:
     """`given` is what somebody typed, by the name of the order."""
-    shown = {**_case(ask), "given": given}
+    shown = {**_case(request), "given": given}
     title = f"{shown['case']['host'] or shown['case']['subject']}, {shown['case']['status']}"
-    return page(ask, "incident.html", title=title, status=status, here=_own(ask), why=why, **shown)
+    return page(
+        request, "incident.html", title=title, status=status, here=_own(request), why=why, **shown
+    )
 
 
-def _case(ask: Request) -> dict[str, Any]:
-    own = {"incident_id": ask.path["incident_id"]}
-    case = api_calls.call(ask, incidents.show, path=own)["incident"]
-    story = api_calls.call(ask, incidents.explain, path=own)["explanation"]
-    seen = ask.services.store.cases.observations(case["id"])
-    now = ask.services.clock.now()
+def _case(request: Request) -> dict[str, Any]:
+    own = {"incident_id": request.path["incident_id"]}
+    case = api_calls.call(request, incidents.show, path=own)["incident"]
+    story = api_calls.call(request, incidents.explain, path=own)["explanation"]
+    seen = request.services.store.cases.observations(case["id"])
+    now = request.services.clock.now()
     begin = first(case, seen)
     drawn = phases(case, begin, now)
-    lines = _lines(ask, case, begin)
+    lines = _lines(request, case, begin)
     told = lines[:MOST_LINES]
     return {
         "case": case,
@@ -562,11 +570,11 @@ def _case(ask: Request) -> dict[str, Any]:
         "events": events(case, told, seen),
         "more_lines": len(lines) > len(told),
         "repaired": [one for one in events({**_NOTHING, **own}, told) if one.lease],
-        "orders": possible(case, ask.may, _domain(ask, case)),
+        "orders": possible(case, request.allowed, _domain(request, case)),
         "given": _NOTHING_SAID,
         "steps_done": sum(one["status"] == "done" for one in case["steps"]),
         "moves_ended": sum(bool(one["ended_at"]) for one in case["servers"]),
-        "paused": _paused(ask, case),
+        "paused": _paused(request, case),
         "lengths": LENGTHS,
         "pause_command": switch_pages.pause_command({}),
     }
@@ -581,30 +589,32 @@ _NOTHING: Final[Mapping[str, Any]] = {
 }
 
 
-def _lines(ask: Request, case: Mapping[str, Any], begin: datetime) -> Sequence[Mapping[str, Any]]:
+def _lines(
+    request: Request, case: Mapping[str, Any], begin: datetime
+) -> Sequence[Mapping[str, Any]]:
     """Of the audit: what became of the host, and of reservations that had it. One more than are
     shown, if there are more. It is about all projects: who reads all of the audit reads it."""
-    if not (ask.may(AUDIT) and ask.caller.is_admin):
+    if not (request.allowed(AUDIT) and request.caller.is_admin):
         return ()
     if case["kind"] != HOST or not case["host"]:
         return ()
     over = read_time(case["closed_at"]) + AFTER if case["closed_at"] else None
-    found: Sequence[Mapping[str, Any]] = ask.services.store.audit.naming(
+    found: Sequence[Mapping[str, Any]] = request.services.store.audit.naming(
         case["host"], begin, over, MOST_LINES + 1
     )
     return found
 
 
-def _domain(ask: Request, case: Mapping[str, Any]) -> str:
+def _domain(request: Request, case: Mapping[str, Any]) -> str:
     """The rack or zone that an approval would be about."""
-    return ask.services.store.cases.domain(case["host"]) if waits_for_approval(case) else ""
+    return request.services.store.cases.domain(case["host"]) if waits_for_approval(case) else ""
 
 
-def _paused(ask: Request, case: Mapping[str, Any]) -> Mapping[str, Any]:
+def _paused(request: Request, case: Mapping[str, Any]) -> Mapping[str, Any]:
     """Which switches stand: everywhere, and of its segment."""
-    if not ask.may("holdfast:pause:list"):
+    if not request.allowed("holdfast:pause:list"):
         return {"everywhere": None, "segment": None}
-    rows = api_calls.call(ask, switches.list_pauses)["pauses"]
+    rows = api_calls.call(request, switches.list_pauses)["pauses"]
     of = {one["segment_id"] or "": one for one in rows}
     segment = case["segment_id"]
     return {"everywhere": of.get(""), "segment": of.get(segment) if segment else None}
@@ -613,52 +623,56 @@ def _paused(ask: Request, case: Mapping[str, Any]) -> Mapping[str, Any]:
 # orders
 
 
-def retry(ask: Request) -> Response:
-    return _order(ask, "retry", incidents.retry, "it is tried again")
+def retry(request: Request) -> Response:
+    return _order(request, "retry", incidents.retry, "it is tried again")
 
 
-def abort(ask: Request) -> Response:
-    return _order(ask, "abort", incidents.abort, "aborted: nothing more is begun")
+def abort(request: Request) -> Response:
+    return _order(request, "abort", incidents.abort, "aborted: nothing more is begun")
 
 
-def confirm_off(ask: Request) -> Response:
+def confirm_off(request: Request) -> Response:
     said = "your word is taken: the host is off"
-    return _order(ask, "confirm-off", incidents.confirm_off, said)
+    return _order(request, "confirm-off", incidents.confirm_off, said)
 
 
-def approve(ask: Request) -> Response:
+def approve(request: Request) -> Response:
     """Where its host is, and nowhere else: that is what the page said."""
-    own = {"incident_id": ask.path["incident_id"]}
+    own = {"incident_id": request.path["incident_id"]}
     try:
-        case = api_calls.call(ask, incidents.show, path=own)["incident"]
-        domain = ask.services.store.cases.domain(case["host"])
-        given = {"reason": ask.body.get("reason", "")} | ({"domain": domain} if domain else {})
-        if ask.body.get("domain", domain) != domain:
+        case = api_calls.call(request, incidents.show, path=own)["incident"]
+        domain = request.services.store.cases.domain(case["host"])
+        given = {"reason": request.body.get("reason", "")} | ({"domain": domain} if domain else {})
+        if request.body.get("domain", domain) != domain:
             raise Conflict(f"its host is in {domain or 'no known rack'} now: look again")
-        held = api_calls.call(ask, switches.approve, body=given)["approval"]["held"]
+        held = api_calls.call(request, switches.approve, body=given)["approval"]["held"]
     except HoldfastError as error:
-        return _again(ask, "approve", error)
+        return _again(request, "approve", error)
     where = f"in {domain}" if domain else "everywhere"
-    return away(_own(ask), said=f"approved {where} for an hour: {held} held incidents look again")
+    return away(
+        _own(request), said=f"approved {where} for an hour: {held} held incidents look again"
+    )
 
 
-def _order(ask: Request, name: str, handler: Callable[[Request], Response], said: str) -> Response:
-    own = {"incident_id": ask.path["incident_id"]}
-    given = ask.body.get("reason", "")
+def _order(
+    request: Request, name: str, handler: Callable[[Request], Response], said: str
+) -> Response:
+    own = {"incident_id": request.path["incident_id"]}
+    given = request.body.get("reason", "")
     try:
-        api_calls.call(ask, handler, path=own, body={"reason": given} if given else {})
+        api_calls.call(request, handler, path=own, body={"reason": given} if given else {})
     except HoldfastError as error:
-        return _again(ask, name, error)
-    return away(_own(ask), said=said)
+        return _again(request, name, error)
+    return away(_own(request), said=said)
 
 
-def _again(ask: Request, name: str, error: HoldfastError) -> Response:
+def _again(request: Request, name: str, error: HoldfastError) -> Response:
     """The page once more, with what was wrong and what was entered."""
     missing = error.message.startswith("Missing parameter reason")
     why = "say why: it is kept for those who ask later" if missing else error.message
-    given = {name: ask.body.get("reason", "")}
-    return again(ask, lambda: _page(ask, why, error.status, given), error)
+    given = {name: request.body.get("reason", "")}
+    return again(request, lambda: _page(request, why, error.status, given), error)
 
 
-def _own(ask: Request) -> str:
-    return f"{PATH}/{quote(ask.path['incident_id'], safe='')}"
+def _own(request: Request) -> str:
+    return f"{PATH}/{quote(request.path['incident_id'], safe='')}"

@@ -24,87 +24,87 @@ AUDIT: Final = "holdfast:audit:list"
 Lines = Sequence[Mapping[str, Any]]
 
 
-def show(ask: Request) -> Response:
-    shown = _shown(ask, _lease(ask))
-    return page(ask, "lease.html", title=f"Lease {shown['lease']['name']}", **shown)
+def show(request: Request) -> Response:
+    shown = _shown(request, _lease(request))
+    return page(request, "lease.html", title=f"Lease {shown['lease']['name']}", **shown)
 
 
-def state(ask: Request) -> Response:
+def state(request: Request) -> Response:
     """The page's contents, when something changed."""
     try:
-        shown = _shown(ask, _lease(ask))
+        shown = _shown(request, _lease(request))
     except NotFound:
         shown = {"lease": None}
-    return part(ask, "lease_state.html", **shown)
+    return part(request, "lease_state.html", **shown)
 
 
-def dates_form(ask: Request) -> Response:
+def dates_form(request: Request) -> Response:
     """Another end, as it was pulled in the calendar: `?end=…`."""
-    lease = _lease(ask)
-    shown = _form(lease, {**_known(lease), **_given(ask.query)}, None)
-    if "part" in ask.query:
+    lease = _lease(request)
+    shown = _form(lease, {**_known(lease), **_given(request.query)}, None)
+    if "part" in request.query:
         return part(
-            ask, "lease_sheet.html", heading=lease["name"], inner="lease_change.html", **shown
+            request, "lease_sheet.html", heading=lease["name"], inner="lease_change.html", **shown
         )
-    return page(ask, "lease_dates.html", title=f"Change lease {lease['name']}", **shown)
+    return page(request, "lease_dates.html", title=f"Change lease {lease['name']}", **shown)
 
 
-def change(ask: Request) -> Response:
+def change(request: Request) -> Response:
     """`do` is check, check+1h, check-1h, or change; change@START/END takes what was offered."""
-    lease = _lease(ask)
-    given = {**_known(lease), **_given(ask.body)}
-    verb, _, instead = str(ask.body.get("do", "check")).partition("@")
+    lease = _lease(request)
+    given = {**_known(lease), **_given(request.body)}
+    verb, _, instead = str(request.body.get("do", "check")).partition("@")
     try:
         given = _meant(given, verb, instead)
-        body = _body(ask, lease, given)
-        made = _changed(ask, body, dry_run=verb != "change")
+        body = _body(request, lease, given)
+        made = _changed(request, body, dry_run=verb != "change")
     except HoldfastError as error:
         found = outcome(
             why={"message": error.message, **error.details}, verb="change", end=given["end"]
         )
-        return _answer(ask, lease, given, found, error.status)
+        return _answer(request, lease, given, found, error.status)
     if verb != "change":
         differs = lease_pages.differences(lease, made)
         found = outcome(lease=made, differs=differs, command=_same(lease, body), end=given["end"])
-        return _answer(ask, lease, given, found)
+        return _answer(request, lease, given, found)
     said = f"Lease {made['name']} is changed."
-    if "part" in ask.body:
-        return _answer(ask, lease, given, outcome(done=said, href=f"{HERE}/{lease['id']}"))
+    if "part" in request.body:
+        return _answer(request, lease, given, outcome(done=said, href=f"{HERE}/{lease['id']}"))
     return away(f"{HERE}/{lease['id']}", said=said)
 
 
-def end(ask: Request) -> Response:
+def end(request: Request) -> Response:
     body = {"end_date": "now"}
-    lease = api_calls.call(ask, leases.update, path=_path(ask), body=body)["lease"]
+    lease = api_calls.call(request, leases.update, path=_path(request), body=body)["lease"]
     return away(f"{HERE}/{lease['id']}", said=f"Lease {lease['name']} ends now.")
 
 
-def delete(ask: Request) -> Response:
-    lease = _lease(ask)
-    api_calls.call(ask, leases.delete, path=_path(ask))
+def delete(request: Request) -> Response:
+    lease = _lease(request)
+    api_calls.call(request, leases.delete, path=_path(request))
     return away(HERE, said=f"Lease {lease['name']} is deleted.")
 
 
-def acknowledge(ask: Request) -> Response:
-    lease = _lease(ask)
-    api_calls.call(ask, repair.acknowledge, path=_path(ask))
+def acknowledge(request: Request) -> Response:
+    lease = _lease(request)
+    api_calls.call(request, repair.acknowledge, path=_path(request))
     return away(f"{HERE}/{lease['id']}", said="It is noted that you have seen it.")
 
 
 # what is shown
 
 
-def _path(ask: Request) -> dict[str, str]:
-    return {"lease_id": ask.path["lease_id"]}
+def _path(request: Request) -> dict[str, str]:
+    return {"lease_id": request.path["lease_id"]}
 
 
-def _lease(ask: Request) -> dict[str, Any]:
-    found: dict[str, Any] = api_calls.call(ask, leases.show, path=_path(ask))["lease"]
+def _lease(request: Request) -> dict[str, Any]:
+    found: dict[str, Any] = api_calls.call(request, leases.show, path=_path(request))["lease"]
     return found
 
 
-def _shown(ask: Request, lease: dict[str, Any]) -> dict[str, Any]:
-    history, older = _history(ask, lease["id"])
+def _shown(request: Request, lease: dict[str, Any]) -> dict[str, Any]:
+    history, older = _history(request, lease["id"])
     for one in lease["reservations"]:
         one["asked"] = lease_pages.asked(one)
     ends, starts = (dates.from_wire(lease[name]) for name in ("end_date", "start_date"))
@@ -120,21 +120,21 @@ def _shown(ask: Request, lease: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _history(ask: Request, lease_id: str) -> tuple[Lines, Lines]:
+def _history(request: Request, lease_id: str) -> tuple[Lines, Lines]:
     """Its lines of the audit, for who may read that: the last ones, and of older ones those that
     tell when it came to a state and what was done about its resources."""
-    if not ask.may(AUDIT):
+    if not request.allowed(AUDIT):
         return (), ()
-    own = None if ask.caller.is_admin else ask.caller.project_id
+    own = None if request.caller.is_admin else request.caller.project_id
     wanted = Wanted(subject=lease_id, project=own, limit=_HISTORY)
-    last = ask.services.store.audit.list_all(wanted)
+    last = request.services.store.audit.list_all(wanted)
     if len(last) < _HISTORY:
         return last, ()
     before = replace(wanted, older_than=last[-1]["id"], limit=_TELLING)
     found = {
         line["id"]: line
         for text in lease_pages.TELLING
-        for line in ask.services.store.audit.list_all(replace(before, text=text))
+        for line in request.services.store.audit.list_all(replace(before, text=text))
     }
     return last, [found[one] for one in sorted(found, reverse=True)]
 
@@ -146,17 +146,17 @@ def _form(
 
 
 def _answer(
-    ask: Request,
+    request: Request,
     lease: Mapping[str, Any],
     given: Mapping[str, str],
     found: Mapping[str, Any],
     status: int = 200,
 ) -> Response:
     shown = _form(lease, given, found)
-    if "part" in ask.body:
-        return part(ask, "lease_outcome.html", **shown)
+    if "part" in request.body:
+        return part(request, "lease_outcome.html", **shown)
     title = f"Change lease {lease['name']}"
-    return page(ask, "lease_dates.html", title=title, status=status, **shown)
+    return page(request, "lease_dates.html", title=title, status=status, **shown)
 
 
 # what is asked for
@@ -193,9 +193,9 @@ def _meant(given: dict[str, str], verb: str, instead: str) -> dict[str, str]:
     return {**given, "end": dates.on_wire(moved)}
 
 
-def _body(ask: Request, lease: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+def _body(request: Request, lease: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
     """What differs from what it is."""
-    known, now = _known(lease), ask.services.clock.now()
+    known, now = _known(lease), request.services.clock.now()
     body: dict[str, Any] = {} if given["name"] == known["name"] else {"name": given["name"]}
     for name in ("start", "end"):
         if given[name] == known[name]:
@@ -207,9 +207,9 @@ def _body(ask: Request, lease: Mapping[str, Any], given: Mapping[str, str]) -> d
     return body
 
 
-def _changed(ask: Request, body: dict[str, Any], dry_run: bool) -> Any:
+def _changed(request: Request, body: dict[str, Any], dry_run: bool) -> Any:
     asked = {**body, "dry_run": True} if dry_run else body
-    return api_calls.call(ask, leases.update, path=_path(ask), body=asked)["lease"]
+    return api_calls.call(request, leases.update, path=_path(request), body=asked)["lease"]
 
 
 def _same(lease: Mapping[str, Any], body: Mapping[str, Any]) -> list[str]:

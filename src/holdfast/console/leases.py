@@ -369,15 +369,15 @@ _UNNAMED: Final = "unnamed"
 # the list
 
 
-def index(ask: Request) -> Response:
-    asked = _asked(ask)
+def index(request: Request) -> Response:
+    asked = _asked(request)
     try:
-        shown, why, status = _listed(ask, asked), "", 200
+        shown, why, status = _listed(request, asked), "", 200
     except InvalidInput as error:
         shown = _nothing(asked)
         why, status = error.message, error.status
     return page(
-        ask,
+        request,
         "leases.html",
         title="Leases",
         status=status,
@@ -390,13 +390,13 @@ def index(ask: Request) -> Response:
     )
 
 
-def rows(ask: Request) -> Response:
-    return part(ask, "leases_rows.html", **_listed(ask, _asked(ask)))
+def rows(request: Request) -> Response:
+    return part(request, "leases_rows.html", **_listed(request, _asked(request)))
 
 
-def _asked(ask: Request) -> dict[str, str]:
-    asked = {name: str(ask.query.get(name, "")).strip() for name in _ASKED}
-    if not ask.caller.is_admin:
+def _asked(request: Request) -> dict[str, str]:
+    asked = {name: str(request.query.get(name, "")).strip() for name in _ASKED}
+    if not request.caller.is_admin:
         asked["project_id"] = ""
     return {**asked, "sort": asked["sort"] or next(iter(_SORTS))}
 
@@ -405,8 +405,8 @@ def _said(asked: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in asked.items() if value}
 
 
-def _listed(ask: Request, asked: Mapping[str, str]) -> dict[str, Any]:
-    answer = api_calls.call(ask, leases.index, query={**_said(asked), "limit": str(LIMIT)})
+def _listed(request: Request, asked: Mapping[str, str]) -> dict[str, Any]:
+    answer = api_calls.call(request, leases.index, query={**_said(asked), "limit": str(LIMIT)})
     found = [{**one, "holds": holds(one)} for one in answer["leases"]]
     more = ""
     for link in answer.get("leases_links", ()):
@@ -431,32 +431,32 @@ def _command(asked: Mapping[str, str]) -> list[str]:
 # a new one
 
 
-def new(ask: Request) -> Response:
-    return _form(ask, Wish.of(_named(ask)), None)
+def new(request: Request) -> Response:
+    return _form(request, Wish.of(_named(request)), None)
 
 
-def _named(ask: Request) -> dict[str, str]:
+def _named(request: Request) -> dict[str, str]:
     """Who comes from the calendar with a time need not think of a name."""
-    given = {name: str(ask.query[name]) for name in DEFAULTS if name in ask.query}
+    given = {name: str(request.query[name]) for name in DEFAULTS if name in request.query}
     if not given.get("name") and (given.keys() & {"start", "where"}):
-        given["name"] = f"{ask.caller.user_id}-{ask.services.clock.now():%m%d-%H%M}"[:80]
+        given["name"] = f"{request.caller.user_id}-{request.services.clock.now():%m%d-%H%M}"[:80]
     return given
 
 
-def create(ask: Request) -> Response:
+def create(request: Request) -> Response:
     """By a dry run (`do` is check), or for good."""
-    verb, _, instead = str(ask.body.get("do", "check")).partition("@")
-    wish = Wish.of(_other_dates(ask.body, instead))
+    verb, _, instead = str(request.body.get("do", "check")).partition("@")
+    wish = Wish.of(_other_dates(request.body, instead))
     try:
-        made = _asked_for(ask, wish, dry_run=verb != "book")
+        made = _asked_for(request, wish, dry_run=verb != "book")
     except HoldfastError as error:
         refused = {"why": {"message": error.message, **error.details}, "verb": "book"}
-        return _form(ask, wish, outcome(**refused, command=wish.command()), error.status)
+        return _form(request, wish, outcome(**refused, command=wish.command()), error.status)
     if verb != "book":
-        return _form(ask, wish, outcome(lease=made, command=wish.command()))
+        return _form(request, wish, outcome(lease=made, command=wish.command()))
     said, href = f"Lease {made['name']} is booked.", f"{HERE}/{made['id']}"
-    if "part" in ask.body:
-        return _form(ask, wish, outcome(done=said, href=href))
+    if "part" in request.body:
+        return _form(request, wish, outcome(done=said, href=href))
     return away(href, said=said)
 
 
@@ -472,21 +472,23 @@ def _minute(said: str) -> str:
     return said[:16].replace("T", " ")
 
 
-def _asked_for(ask: Request, wish: Wish, dry_run: bool) -> Any:
+def _asked_for(request: Request, wish: Wish, dry_run: bool) -> Any:
     if dry_run and not wish["name"]:
         wish = replace(wish, given={**wish.given, "name": _UNNAMED})
-    body = wish.body(ask.services.clock.now(), dry_run)
-    return api_calls.call(ask, leases.create, body=body)["lease"]
+    body = wish.body(request.services.clock.now(), dry_run)
+    return api_calls.call(request, leases.create, body=body)["lease"]
 
 
-def _form(ask: Request, wish: Wish, found: Mapping[str, Any] | None, status: int = 200) -> Response:
+def _form(
+    request: Request, wish: Wish, found: Mapping[str, Any] | None, status: int = 200
+) -> Response:
     """The page; what was found alone for our script, or the form alone for its dialog."""
     shown: dict[str, Any] = {"wish": wish, "kinds": KINDS, "outcome": found}
-    if ask.body is not None and "part" in ask.body:
-        return part(ask, "lease_outcome.html", **shown)
-    if "part" in ask.query:
-        return part(ask, "lease_sheet.html", heading="Book", inner="lease_form.html", **shown)
-    return page(ask, "lease_new.html", title="New lease", status=status, **shown)
+    if request.body is not None and "part" in request.body:
+        return part(request, "lease_outcome.html", **shown)
+    if "part" in request.query:
+        return part(request, "lease_sheet.html", heading="Book", inner="lease_form.html", **shown)
+    return page(request, "lease_new.html", title="New lease", status=status, **shown)
 
 
 def outcome(**found: Any) -> dict[str, Any]:

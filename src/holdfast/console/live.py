@@ -197,18 +197,18 @@ def _cut(known: str) -> Sequence[str]:
 # /console/live and /console/changes: what changed, for pages that are open.
 
 
-def live(ask: Request) -> Response:
+def live(request: Request) -> Response:
     """A stream of events; 503 when all are taken, and the page asks instead."""
-    feed: Feed = ask.services.feed
-    tab = ask.query.get("tab", "")
-    since = ask.known or ask.query.get("since", "")
-    stream = feed.stream(since, ask.caller.user_id, tab[:64])
+    feed: Feed = request.services.feed
+    tab = request.query.get("tab", "")
+    since = request.last_event_id or request.query.get("since", "")
+    stream = feed.stream(since, request.caller.user_id, tab[:64])
     headers = {**HEADERS, "X-Accel-Buffering": "no"}
     return Response(headers=headers, content_type=STREAM, stream=stream)
 
 
-def index(ask: Request) -> Response:
-    at, topics = ask.services.feed.since(ask.query.get("since", ""))
+def index(request: Request) -> Response:
+    at, topics = request.services.feed.since(request.query.get("since", ""))
     return Response({"at": at, "topics": topics}, headers=HEADERS)
 
 

@@ -18,51 +18,51 @@ _FIELDS = {
 }
 
 
-def show(ask: Request) -> Response:
-    if not ask.services.login.fields:
+def show(request: Request) -> Response:
+    if not request.services.login.fields:
         return away("/")
-    return _page(ask, ask.query.get("next", "/"), "")
+    return _page(request, request.query.get("next", "/"), "")
 
 
-def enter(ask: Request) -> Response:
-    then = ask.body.get("next", "/")
+def enter(request: Request) -> Response:
+    then = request.body.get("next", "/")
     try:
-        entered = ask.services.login.enter(ask.body, ask.address)
+        entered = request.services.login.enter(request.body, request.address)
     except (LoginWanted, Forbidden, TooMany, Unavailable) as error:
-        return _page(ask, then, error.message, error.status)
-    _leave(ask)  # what was open in this browser before is over
+        return _page(request, then, error.message, error.status)
+    _leave(request)  # what was open in this browser before is over
     session = cookie(login.SESSION, entered.cookie, entered.lasts_s)
     # a new word for forms with every session: the old page of somebody else is worth nothing
     return away(local(then), cookies=(session, cookie(login.COOKIE, login.new_cookie())))
 
 
-def leave(ask: Request) -> Response:
-    _leave(ask)
+def leave(request: Request) -> Response:
+    _leave(request)
     return away(f"{PREFIX}/login", cookies=(cookie(login.SESSION, "", 0),))
 
 
-def _leave(ask: Request) -> None:
-    if known := ask.cookies.get(login.SESSION, ""):
-        ask.services.login.leave(known)
+def _leave(request: Request) -> None:
+    if known := request.cookies.get(login.SESSION, ""):
+        request.services.login.leave(known)
 
 
-def theme(ask: Request) -> Response:
-    chosen = ask.body.get("theme", "")
+def theme(request: Request) -> Response:
+    chosen = request.body.get("theme", "")
     if chosen not in ("", *THEMES):
         raise InvalidInput(f"there is no theme {chosen[:40]!r}: {', '.join(THEMES)}")
     kept = cookie(THEME, chosen, _YEAR_S if chosen else 0)
-    return away(local(ask.body.get("next", "/")), cookies=(kept,))
+    return away(local(request.body.get("next", "/")), cookies=(kept,))
 
 
-def _page(ask: Request, then: str, why: str, status: int = 200) -> Response:
-    fields = [(name, *_FIELDS[name]) for name in ask.services.login.fields]
+def _page(request: Request, then: str, why: str, status: int = 200) -> Response:
+    fields = [(name, *_FIELDS[name]) for name in request.services.login.fields]
     return page(
-        ask,
+        request,
         "login.html",
         title="Log in",
         status=status,
         fields=fields,
         then=local(then),
         why=why,
-        given={} if ask.body is None else ask.body,
+        given={} if request.body is None else request.body,
     )

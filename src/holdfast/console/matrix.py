@@ -111,53 +111,53 @@ FILE = "strategy.yaml"
 PATH = f"{PREFIX}/matrix"
 
 
-def show(ask: Request) -> Response:
-    found = _found(ask)
+def show(request: Request) -> Response:
+    found = _found(request)
     text = written(matrix.from_plain(found["strategy"])) if found["strategy"] else ""
-    return page(ask, "matrix.html", title="Strategy", named=NAMED, text=text, found=found)
+    return page(request, "matrix.html", title="Strategy", named=NAMED, text=text, found=found)
 
 
-def table(ask: Request) -> Response:
-    return part(ask, "matrix_table.html", named=NAMED, found=_found(ask))
+def table(request: Request) -> Response:
+    return part(request, "matrix_table.html", named=NAMED, found=_found(request))
 
 
-def row(ask: Request) -> Response:
+def row(request: Request) -> Response:
     """Every host of one row; which one is said by network: ?storage=down&…"""
-    found = _found(ask)
-    health = {name: ask.query.get(name, "") for name in found["networks"]}
+    found = _found(request)
+    health = {name: request.query.get(name, "") for name in found["networks"]}
     if not health or not set(health.values()) <= {UP, DOWN, UNKNOWN}:
         raise NotFound("there is no such row in the strategy in force")
     rows = (*found["rows"], *found["undecided"])
     hosts: list[str] = next((one["hosts"] for one in rows if one["health"] == health), [])
     said = matrix.from_plain(found["strategy"]).answer(health, found["blind"])
     title = "Hosts of a row"
-    return page(ask, "matrix_row.html", title=title, health=health, hosts=hosts, said=said)
+    return page(request, "matrix_row.html", title=title, health=health, hosts=hosts, said=said)
 
 
-def try_it(ask: Request) -> Response:
+def try_it(request: Request) -> Response:
     """What would follow; nothing is changed."""
-    text = _text(ask)
+    text = _text(request)
     try:
-        trial = _tried(ask, text)
+        trial = _tried(request, text)
     except InvalidDocument as error:
-        return _refused(ask, text, error)
+        return _refused(request, text, error)
     shown: dict[str, Any] = {"text": text, "trial": trial, "file": FILE}
-    return page(ask, "matrix_try.html", title="Strategy, tried", here=PATH, **shown)
+    return page(request, "matrix_try.html", title="Strategy, tried", here=PATH, **shown)
 
 
-def download(ask: Request) -> Response:
+def download(request: Request) -> Response:
     """As a file, if it is a strategy at all."""
-    text = _text(ask)
+    text = _text(request)
     try:
-        _tried(ask, text)
+        _tried(request, text)
     except InvalidDocument as error:
-        return _refused(ask, text, error)
+        return _refused(request, text, error)
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{FILE}"'}
     return Response(text.encode(), 200, headers, "application/yaml; charset=utf-8")
 
 
-def _tried(ask: Request, text: str) -> Trial:
-    found = _found(ask)
+def _tried(request: Request, text: str) -> Trial:
+    found = _found(request)
     if not found["strategy"]:
         raise Conflict("no monitor was heard of lately, so that there is nothing to compare with")
     return compare(
@@ -167,15 +167,17 @@ def _tried(ask: Request, text: str) -> Trial:
     )
 
 
-def _refused(ask: Request, text: str, error: InvalidDocument) -> Response:
+def _refused(request: Request, text: str, error: InvalidDocument) -> Response:
     wrong = by_line(text, error)
     shown = {"problems": wrong, "text": text, "why": "" if wrong else error.message, "trial": None}
-    return page(ask, "matrix_try.html", title="Strategy", status=error.status, here=PATH, **shown)
+    return page(
+        request, "matrix_try.html", title="Strategy", status=error.status, here=PATH, **shown
+    )
 
 
-def _found(ask: Request) -> dict[str, Any]:
+def _found(request: Request) -> dict[str, Any]:
     """As the API shows it; also of rows with something unknown what follows from them."""
-    found: dict[str, Any] = api_calls.call(ask, monitors.show_matrix)["matrix"]
+    found: dict[str, Any] = api_calls.call(request, monitors.show_matrix)["matrix"]
     if found["strategy"]:
         strategy = matrix.from_plain(found["strategy"])
         found["undecided"] = [
@@ -185,5 +187,5 @@ def _found(ask: Request) -> dict[str, Any]:
     return found
 
 
-def _text(ask: Request) -> str:
-    return entered(str(ask.body.get("text", "")))
+def _text(request: Request) -> str:
+    return entered(str(request.body.get("text", "")))

@@ -373,58 +373,60 @@ _MOST_PAGES = 1_000
 REMEMBERED = 16
 
 
-def show(ask: Request) -> Response:
+def show(request: Request) -> Response:
     """For who may not look at hosts, what they may: their alarms."""
-    if not ask.may(SAMPLES):
-        return alarm_pages.show(ask)
-    return page(ask, "metrics.html", title="Metrics", **_hosts(ask))
+    if not request.allowed(SAMPLES):
+        return alarm_pages.show(request)
+    return page(request, "metrics.html", title="Metrics", **_hosts(request))
 
 
-def rows(ask: Request) -> Response:
-    return part(ask, "metrics_rows.html", **_hosts(ask))
+def rows(request: Request) -> Response:
+    return part(request, "metrics_rows.html", **_hosts(request))
 
 
-def host(ask: Request) -> Response:
-    name = _known(ask)
-    shown = {**_numbers(ask, name), "agent": agent(ask, name)}
-    return page(ask, "metrics_host.html", title=f"Numbers of {name}", **shown)
+def host(request: Request) -> Response:
+    name = _known(request)
+    shown = {**_numbers(request, name), "agent": agent(request, name)}
+    return page(request, "metrics_host.html", title=f"Numbers of {name}", **shown)
 
 
-def figures(ask: Request) -> Response:
-    return part(ask, "metrics_figures.html", **_numbers(ask, normalise(ask.path["host"])))
+def figures(request: Request) -> Response:
+    return part(
+        request, "metrics_figures.html", **_numbers(request, normalise(request.path["host"]))
+    )
 
 
-def watch_host(ask: Request) -> Response:
+def watch_host(request: Request) -> Response:
     """Somebody looks: the host's agent is asked for numbers."""
-    name = _known(ask)
-    api_calls.call(ask, agents.want_samples, path={"host": name})
+    name = _known(request)
+    api_calls.call(request, agents.want_samples, path={"host": name})
     return away(f"{PREFIX}/metrics/{quote(name, safe='')}")
 
 
-def _known(ask: Request) -> str:
-    name = normalise(ask.path["host"])
-    if not is_known(ask, name):
+def _known(request: Request) -> str:
+    name = normalise(request.path["host"])
+    if not is_known(request, name):
         raise NotFound(f"no host {name[:80]} is known")
     return name
 
 
-def is_known(ask: Request, name: str) -> bool:
+def is_known(request: Request, name: str) -> bool:
     """Whether anybody knows of it; of others no numbers are asked for."""
-    store = ask.services.store
+    store = request.services.store
     seen = store.standings.of(name) or store.wall.agent(name)
-    return seen is not None or store.samples.look(name).at is not None
+    return seen is not None or store.samples.samples_of(name).at is not None
 
 
 # all hosts
 
 
-def _hosts(ask: Request) -> dict[str, Any]:
-    wanted = str(ask.query.get("q", "")).strip()
-    known = {normalise(one["name"]) for one in api_calls.call(ask, hosts.index)["hosts"]}
-    lives = {one["host"]: one for one in api_calls.call(ask, agents.index)["agents"]}
-    own = None if ask.caller.is_admin else ask.caller.project_id
-    counts = Counter(ask.services.store.alarms.counts(own))
-    store = ask.services.store.samples
+def _hosts(request: Request) -> dict[str, Any]:
+    wanted = str(request.query.get("q", "")).strip()
+    known = {normalise(one["name"]) for one in api_calls.call(request, hosts.index)["hosts"]}
+    lives = {one["host"]: one for one in api_calls.call(request, agents.index)["agents"]}
+    own = None if request.caller.is_admin else request.caller.project_id
+    counts = Counter(request.services.store.alarms.counts(own))
+    store = request.services.store.samples
     there, asked = set(store.there(MOST_HOSTS)), store.wanted()
     names = [one for one in {*known, *lives, *counts, *there} if wanted.lower() in one]
     names.sort(key=lambda one: (-counts[one], one not in lives, one not in there, one))
@@ -443,11 +445,11 @@ def _hosts(ask: Request) -> dict[str, Any]:
 # one host
 
 
-def _numbers(ask: Request, name: str) -> dict[str, Any]:
-    looked = ask.services.store.samples.look(name)
-    found, worked_out = _marks(ask, looked)
-    wanted = str(ask.query.get("q", "")).strip()
-    laid = lay_out(looked.hour, found, wanted, _page(ask))
+def _numbers(request: Request, name: str) -> dict[str, Any]:
+    looked = request.services.store.samples.samples_of(name)
+    found, worked_out = _marks(request, looked)
+    wanted = str(request.query.get("q", "")).strip()
+    laid = lay_out(looked.hour, found, wanted, _page(request))
     return {
         "host": name,
         "looked": looked,
@@ -459,8 +461,8 @@ def _numbers(ask: Request, name: str) -> dict[str, Any]:
     }
 
 
-def _page(ask: Request) -> int:
-    said = str(ask.query.get("page", "1"))
+def _page(request: Request) -> int:
+    said = str(request.query.get("page", "1"))
     return min(int(said), _MOST_PAGES) if said.isdecimal() and len(said) < 9 else 1
 
 
@@ -468,11 +470,11 @@ def _at(slot: int) -> datetime:
     return datetime.fromtimestamp(max(0, slot) * EVERY_S, UTC)
 
 
-def _marks(ask: Request, looked: WatchedHost) -> tuple[Marks, bool]:
+def _marks(request: Request, looked: WatchedHost) -> tuple[Marks, bool]:
     """Where alarms stood. A simulated host has no agent that could have raised one: what its rules
     would have said is worked out."""
-    store = ask.services.store
-    groups = tuple(agents.groups_of(ask, looked.host))
+    store = request.services.store
+    groups = tuple(agents.groups_of(request, looked.host))
     text, rules = _rules(tuple(store.alarm_rules.documents()), looked.host, groups)
     wanted = Wanted(host=looked.host, standing=False, limit=MOST_ALARMS)
     told = store.alarms.list_all(wanted)

@@ -51,8 +51,8 @@ def address(name: str) -> str:
     return f"/console/static/{name}?v={hashlib.sha256(_files()[name]).hexdigest()[:12]}"
 
 
-def show(ask: Request) -> Response:
-    name = ask.path["name"]
+def show(request: Request) -> Response:
+    name = request.path["name"]
     if name not in _files():
         raise NotFound(f"there is no file {name}")
     headers = {
@@ -137,11 +137,11 @@ def environment() -> jinja2.Environment:
 
 
 def page(
-    ask: Request, template: str, *, title: str, status: int = 200, here: str = "", **shown: Any
+    request: Request, template: str, *, title: str, status: int = 200, here: str = "", **shown: Any
 ) -> Response:
     """A whole page. `here` is where it can be looked at again, if that is not where it was asked
     for: what a form was sent to answers no link."""
-    cookies = dict(ask.cookies)
+    cookies = dict(request.cookies)
     fresh = []
     if not cookies.get(login.COOKIE):
         cookies[login.COOKIE] = login.new_cookie()
@@ -149,46 +149,48 @@ def page(
     if cookies.get(SAID):
         fresh.append(cookie(SAID, "", 0))
     frame = {
-        **_common(ask, cookies),
+        **_common(request, cookies),
         "title": title,
-        "navigation": [one for one in NAVIGATION if ask.caller and ask.may(one.rule)],
-        "here": here or ask.here,
+        "navigation": [one for one in NAVIGATION if request.caller and request.allowed(one.rule)],
+        "here": here or request.url,
         "theme": theme(cookies),
         "said": unquote(cookies.get(SAID, "")),
         # what cannot be done because the database is away is told without it: a form comes back
-        "pauses": pauses(ask) if status < 500 else (),
-        "leaves": bool(ask.services.login.fields),
-        "at": ask.at,
+        "pauses": pauses(request) if status < 500 else (),
+        "leaves": bool(request.services.login.fields),
+        "at": request.feed_position,
     }
     text = environment().get_template(template).render({**frame, **shown})
     return Response(text.encode(), status, HEADERS, HTML, cookies=tuple(fresh))
 
 
 def part(
-    ask: Request, template: str, *, headers: Mapping[str, str] | None = None, **shown: Any
+    request: Request, template: str, *, headers: Mapping[str, str] | None = None, **shown: Any
 ) -> Response:
     """A piece of a page, which our script puts into its place."""
-    text = environment().get_template(template).render({**_common(ask, ask.cookies), **shown})
+    text = (
+        environment().get_template(template).render({**_common(request, request.cookies), **shown})
+    )
     return Response(text.encode(), 200, {**HEADERS, **(headers or {})}, HTML)
 
 
-def _common(ask: Request, cookies: Mapping[str, str]) -> dict[str, Any]:
+def _common(request: Request, cookies: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "caller": ask.caller,
-        "may": ask.may,
+        "caller": request.caller,
+        "may": request.allowed,
         "form_token": login.token(cookies),
         "form_field": login.FIELD,
-        "simulated": ask.services.sim is not None,
-        "now": ask.services.clock.now(),
+        "simulated": request.services.sim is not None,
+        "now": request.services.clock.now(),
     }
 
 
-def pauses(ask: Request) -> Sequence[Mapping[str, Any]]:
+def pauses(request: Request) -> Sequence[Mapping[str, Any]]:
     """Recovery that stands still is said on every page."""
-    if not ask.caller or not ask.may("holdfast:pause:list"):
+    if not request.caller or not request.allowed("holdfast:pause:list"):
         return ()
-    rows = ask.services.store.switches.all_pauses()
-    names = ask.services.store.cases.segment_names() if rows else {}
+    rows = request.services.store.switches.all_pauses()
+    names = request.services.store.cases.segment_names() if rows else {}
     return [{**row, "where": _where(str(row["scope"]), names)} for row in rows]
 
 
@@ -254,15 +256,15 @@ def _is_script(req: falcon.Request) -> bool:
     return bool(req.get_header(SCRIPT)) or STREAM in (req.get_header("Accept") or "")
 
 
-def again(ask: Request, draw: Callable[[], Response], error: HoldfastError) -> Response:
+def again(request: Request, draw: Callable[[], Response], error: HoldfastError) -> Response:
     """The page of a form that was refused, as `draw` makes it. Where that cannot be, since what it
     shows is away as well, the refusal with what somebody wrote: to be copied. It came with the
     word of our form: no other site can have it shown."""
     try:
         return draw()
     except Unavailable:
-        entered = {name: text for name, text in ask.body.items() if text and name != "next"}
-        return Response(_page(ask.cookies, error, entered), error.status, HEADERS, HTML)
+        entered = {name: text for name, text in request.body.items() if text and name != "next"}
+        return Response(_page(request.cookies, error, entered), error.status, HEADERS, HTML)
 
 
 def _page(cookies: Mapping[str, str], error: HoldfastError, entered: Mapping[str, str]) -> bytes:

@@ -49,28 +49,33 @@ class Draft:
         return [*words, "--scope", self.scope or ALL, "--replaces", str(self.version)]
 
 
-def show(ask: Request) -> Response:
-    return page(ask, "rules.html", title="Alarm rules", documents=_documents(ask))
+def show(request: Request) -> Response:
+    return page(request, "rules.html", title="Alarm rules", documents=_documents(request))
 
 
-def rows(ask: Request) -> Response:
-    return part(ask, "rules_rows.html", documents=_documents(ask))
+def rows(request: Request) -> Response:
+    return part(request, "rules_rows.html", documents=_documents(request))
 
 
-def document(ask: Request) -> Response:
+def document(request: Request) -> Response:
     """As it is, or was at ?version=; with all its versions."""
-    return page(ask, "rules_document.html", title=f"Rules {ask.path['rules_name']}", **_told(ask))
+    return page(
+        request,
+        "rules_document.html",
+        title=f"Rules {request.path['rules_name']}",
+        **_told(request),
+    )
 
 
-def state(ask: Request) -> Response:
+def state(request: Request) -> Response:
     """What of that changes."""
-    return part(ask, "rules_state.html", **_told(ask))
+    return part(request, "rules_state.html", **_told(request))
 
 
-def _told(ask: Request) -> dict[str, Any]:
-    name = ask.path["rules_name"]
-    versions = api_calls.call(ask, alarm_rules.history, path=ask.path)["versions"]
-    asked = str(ask.query.get("version", ""))
+def _told(request: Request) -> dict[str, Any]:
+    name = request.path["rules_name"]
+    versions = api_calls.call(request, alarm_rules.history, path=request.path)["versions"]
+    asked = str(request.query.get("version", ""))
     wanted = [one for one in versions if str(one["version"]) == asked or not asked]
     if not wanted:
         raise NotFound(f"of rules {name} there is no version {asked[:40]}")
@@ -82,51 +87,53 @@ def _told(ask: Request) -> dict[str, Any]:
     }
 
 
-def new(ask: Request) -> Response:
-    return editor(ask, Draft("", ALL, _NEW, 0))
+def new(request: Request) -> Response:
+    return editor(request, Draft("", ALL, _NEW, 0))
 
 
-def edit(ask: Request) -> Response:
-    one = api_calls.call(ask, alarm_rules.show, path=ask.path)["alarm_rules"]
-    return editor(ask, Draft(one["name"], one["scope"], one["text"], one["version"]))
+def edit(request: Request) -> Response:
+    one = api_calls.call(request, alarm_rules.show, path=request.path)["alarm_rules"]
+    return editor(request, Draft(one["name"], one["scope"], one["text"], one["version"]))
 
 
-def save(ask: Request) -> Response:
+def save(request: Request) -> Response:
     """What was written comes back with whatever kept it from being saved; for our script, which
     has it still, the reason alone."""
-    draft = drafted(ask)
+    draft = drafted(request)
     path = {"rules_name": draft.name}
     body = {"text": draft.text, "scope": draft.scope, "replaces": draft.version}
     try:
-        kept = api_calls.call(ask, alarm_rules.put, path=path, body=body)["alarm_rules"]
+        kept = api_calls.call(request, alarm_rules.put, path=path, body=body)["alarm_rules"]
     except HoldfastError as error:
-        if ask.body.get("part"):
-            return part(ask, "rules_preview.html", seen=None, **problems(draft.text, error))
-        return editor(ask, draft, error)
+        if request.body.get("part"):
+            return part(request, "rules_preview.html", seen=None, **problems(draft.text, error))
+        return editor(request, draft, error)
     said = f"rules {kept['name']} are at version {kept['version']}; hosts take them up now"
     return away(_place(kept["name"]), said=said)
 
 
-def roll_back(ask: Request) -> Response:
-    asked = str(ask.body.get("version", ""))
+def roll_back(request: Request) -> Response:
+    asked = str(request.body.get("version", ""))
     body = {"version": int(asked)} if asked.isdecimal() and len(asked) < 10 else {}
-    kept = api_calls.call(ask, alarm_rules.roll_back, path=ask.path, body=body)["alarm_rules"]
+    kept = api_calls.call(request, alarm_rules.roll_back, path=request.path, body=body)[
+        "alarm_rules"
+    ]
     said = f"what version {asked} said is in force again, as version {kept['version']}"
     return away(_place(kept["name"]), said=said)
 
 
-def delete(ask: Request) -> Response:
-    name = ask.path["rules_name"]
-    api_calls.call(ask, alarm_rules.delete, path=ask.path)
+def delete(request: Request) -> Response:
+    name = request.path["rules_name"]
+    api_calls.call(request, alarm_rules.delete, path=request.path)
     return away(f"{PREFIX}/rules", said=f"rules {name} are gone; a roll back brings them again")
 
 
 # for who writes
 
 
-def drafted(ask: Request) -> Draft:
+def drafted(request: Request) -> Draft:
     """What a form says."""
-    said: Mapping[str, str] = ask.body
+    said: Mapping[str, str] = request.body
     version = said.get("version", "0")
     return Draft(
         said.get("name", "").strip(),
@@ -136,13 +143,15 @@ def drafted(ask: Request) -> Draft:
     )
 
 
-def editor(ask: Request, draft: Draft, error: HoldfastError | None = None, **more: Any) -> Response:
+def editor(
+    request: Request, draft: Draft, error: HoldfastError | None = None, **more: Any
+) -> Response:
     title = f"Rules {draft.name}" if draft.version else "New rules"
     shown = {"draft": draft, **problems(draft.text, error), "seen": None, **more}
     known = bool(draft.version and draft.name)
     here = f"{_place(draft.name)}/edit" if known else f"{PREFIX}/rules/new"
     status = error.status if error else 200
-    return page(ask, "rules_edit.html", title=title, status=status, here=here, **shown)
+    return page(request, "rules_edit.html", title=title, status=status, here=here, **shown)
 
 
 def problems(text: str, error: HoldfastError | None) -> dict[str, Any]:
@@ -152,8 +161,8 @@ def problems(text: str, error: HoldfastError | None) -> dict[str, Any]:
     return {"problems": by_line(text, error), "why": ""}
 
 
-def _documents(ask: Request) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = api_calls.call(ask, alarm_rules.index)["alarm_rules"]
+def _documents(request: Request) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api_calls.call(request, alarm_rules.index)["alarm_rules"]
     return found
 
 
@@ -200,42 +209,42 @@ class Shown:
         return sum(one.story.raised for one in self.told)
 
 
-def show_preview(ask: Request) -> Response:
+def show_preview(request: Request) -> Response:
     """The piece for our script; the whole editor for who has none."""
-    draft, error, seen = drafted(ask), None, None
+    draft, error, seen = drafted(request), None, None
     try:
-        seen = _previewed(ask, draft)
+        seen = _previewed(request, draft)
     except InvalidInput as found:
         error = found
-    if ask.body.get("part"):
+    if request.body.get("part"):
         said: HoldfastError | None = error
-        return part(ask, "rules_preview.html", seen=seen, **problems(draft.text, said))
-    return editor(ask, draft, error, seen=seen)
+        return part(request, "rules_preview.html", seen=seen, **problems(draft.text, said))
+    return editor(request, draft, error, seen=seen)
 
 
-def _previewed(ask: Request, draft: Draft) -> Shown:
+def _previewed(request: Request, draft: Draft) -> Shown:
     scope = scopes.scope(draft.scope)
     document = Document(scopes.name(draft.name or "draft"), scope, draft.version, draft.text)
     scopes.check(document)
-    groups = {one["host"]: one["groups"] for one in api_calls.call(ask, agents.index)["agents"]}
-    hours = _hours(ask, scope, groups)
-    asked = _asked(ask, scope, groups, hours)
+    groups = {one["host"]: one["groups"] for one in api_calls.call(request, agents.index)["agents"]}
+    hours = _hours(request, scope, groups)
+    asked = _asked(request, scope, groups, hours)
     for host in {*hours, *asked}:
-        api_calls.call(ask, agents.want_samples, path={"host": host})
+        api_calls.call(request, agents.want_samples, path={"host": host})
     text = draft.text
     if scope.kind == scopes.PROJECT:  # its rules are about the project's guests alone
         text = scopes.merged([document], "", ()).text
     return shown(preview(text, hours, groups), hours, asked)
 
 
-def _hours(ask: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) -> Hours:
+def _hours(request: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) -> Hours:
     """Of hosts for which the document holds, as many as can be worked through while one waits."""
-    store, lines = ask.services.store.samples, 0
+    store, lines = request.services.store.samples, 0
     found: dict[str, Hour] = {}
     for host in store.there(MOST_HOSTS):
         if not scope.holds(host, groups.get(host, ())):
             continue
-        hour = store.look(host).hour
+        hour = store.samples_of(host).hour
         lines += len(hour.lines)
         if found and lines > MOST_LINES:
             break
@@ -244,21 +253,21 @@ def _hours(ask: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) -> H
 
 
 def _asked(
-    ask: Request, scope: Scope, groups: Mapping[str, Sequence[str]], hours: Hours
+    request: Request, scope: Scope, groups: Mapping[str, Sequence[str]], hours: Hours
 ) -> Sequence[str]:
     """The host somebody named, if there is one of that name: who types is not done with it yet. And
     where numbers of few are there, some that could have them."""
-    named = normalise(ask.body.get("host", ""))[:255]
-    first = [named] if named and named not in hours and is_known(ask, named) else []
-    more = (one for one in _could(ask, scope, groups) if one not in hours and one not in first)
+    named = normalise(request.body.get("host", ""))[:255]
+    first = [named] if named and named not in hours and is_known(request, named) else []
+    more = (one for one in _could(request, scope, groups) if one not in hours and one not in first)
     return [*first, *islice(more, max(0, ASKED - len(hours)))]
 
 
-def _could(ask: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _could(request: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Hosts with an agent; in a simulated cloud every host, the fullest first."""
     names = sorted(groups)
-    if ask.services.sim is not None:
-        found = [one for one in ask.services.sim().world()["hosts"] if one["powered"]]
+    if request.services.sim is not None:
+        found = [one for one in request.services.sim().world()["hosts"] if one["powered"]]
         found.sort(key=lambda one: -one["servers"])
         names += [normalise(one["name"]) for one in found]
     for name in dict.fromkeys(names):

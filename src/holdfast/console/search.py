@@ -27,14 +27,14 @@ class Hit:
     keys: tuple[str, ...]  # who says one of these means it and nothing else
 
 
-def show(ask: Request) -> Response:
-    text = str(ask.query.get("q", "")).strip()[:LONGEST]
-    hits = _hits(ask, text) if text else []
+def show(request: Request) -> Response:
+    text = str(request.query.get("q", "")).strip()[:LONGEST]
+    hits = _hits(request, text) if text else []
     if path := meant(hits, text):
         return away(path)
     title = f"Search: {text}" if text else "Search"
     more = MOST in Counter(one.kind for one in hits).values()
-    return page(ask, "search.html", title=title, text=text, hits=hits, more=more)
+    return page(request, "search.html", title=title, text=text, hits=hits, more=more)
 
 
 def meant(hits: Sequence[Hit], text: str) -> str:
@@ -45,14 +45,14 @@ def meant(hits: Sequence[Hit], text: str) -> str:
     return hits[0].path if len(hits) == 1 else ""
 
 
-def _hits(ask: Request, text: str) -> list[Hit]:
-    store, found = ask.services.store.search, list[Hit]()
-    if ask.may(HOSTS):
+def _hits(request: Request, text: str) -> list[Hit]:
+    store, found = request.services.store.search, list[Hit]()
+    if request.allowed(HOSTS):
         found += map(_host, store.hosts(text, MOST))
-    if ask.may(LEASES):
-        own = None if ask.caller.is_admin else ask.caller.project_id
+    if request.allowed(LEASES):
+        own = None if request.caller.is_admin else request.caller.project_id
         found += map(_lease, store.leases(text, own, MOST))
-    if ask.may(INCIDENTS):
+    if request.allowed(INCIDENTS):
         found += map(_incident, store.incidents(text, MOST))
     return found
 

@@ -17,38 +17,38 @@ CHANGE = "holdfast:sim:change"
 DEEDS = ("fail", "cut", "heal")
 
 
-def world_of(ask: Request, host: str) -> Mapping[str, Any] | None:
+def world_of(request: Request, host: str) -> Mapping[str, Any] | None:
     """The simulated host: what is really so; None for who may not break it, or where none is."""
-    if ask.services.sim is None or not ask.may(CHANGE):
+    if request.services.sim is None or not request.allowed(CHANGE):
         return None
-    hosts = ask.services.sim().world()["hosts"]
+    hosts = request.services.sim().world()["hosts"]
     return next((one for one in hosts if same(one["name"], host)), None)
 
 
-def do(ask: Request) -> Response:
+def do(request: Request) -> Response:
     """One deed, then back to where it was done, or to the story of it."""
-    host, deed = ask.body.get("host", ""), ask.body.get("deed", "")
+    host, deed = request.body.get("host", ""), request.body.get("deed", "")
     if deed == "fail":
-        said = api_calls.call(ask, sim.fail_host, path={"name": host})["said"]
+        said = api_calls.call(request, sim.fail_host, path={"name": host})["said"]
     elif deed == "cut":
-        network = {"network": ask.body.get("network", "")}
-        said = api_calls.call(ask, sim.cut_host, path={"name": host}, body=network)["said"]
+        network = {"network": request.body.get("network", "")}
+        said = api_calls.call(request, sim.cut_host, path={"name": host}, body=network)["said"]
     elif deed == "heal":
-        said = _heal(ask, host)
+        said = _heal(request, host)
     else:
         raise InvalidInput(f"there is no deed {deed[:40]!r}: {', '.join(DEEDS)}")
-    if deed == "fail" and "story" in ask.body:
-        return away(_story(ask, host))
+    if deed == "fail" and "story" in request.body:
+        return away(_story(request, host))
     page = f"{PREFIX}/hosts/{quote(host, safe='')}"
-    return away(local(ask.body.get("next", page)), said=said)
+    return away(local(request.body.get("next", page)), said=said)
 
 
-def _heal(ask: Request, host: str) -> str:
+def _heal(request: Request, host: str) -> str:
     """Its cables are whole again, and it has power."""
-    known = world_of(ask, host) or {}
+    known = world_of(request, host) or {}
     for network in known.get("cut", ()):
-        api_calls.call(ask, sim.repair_host, path={"name": host}, body={"network": network})
-    return str(api_calls.call(ask, sim.recover_host, path={"name": host})["said"])
+        api_calls.call(request, sim.repair_host, path={"name": host}, body={"network": network})
+    return str(api_calls.call(request, sim.recover_host, path={"name": host})["said"])
 
 
 def heal_commands(known: Mapping[str, Any]) -> list[list[str]]:
@@ -58,10 +58,10 @@ def heal_commands(known: Mapping[str, Any]) -> list[list[str]]:
     return [*mends, ["holdfast", "sim", "recover-host", host]]
 
 
-def _story(ask: Request, host: str) -> str:
+def _story(request: Request, host: str) -> str:
     """With the lease that holds it, to see what becomes of that."""
-    store = ask.services.store
+    store = request.services.store
     at, seen = int(store.database.now().timestamp()), store.standings.of(host)
-    held = store.wall.look(seen.id).held.get(seen.id, ()) if seen is not None else ()
+    held = store.wall.snapshot(seen.id).held.get(seen.id, ()) if seen is not None else ()
     lease = next((one.lease_id for one in held if one.slots is None), "")
     return f"/?{urlencode({'story': host, 'lease': lease, 'at': at})}"

@@ -73,26 +73,26 @@ PATH: Final = f"{PREFIX}/switches"
 PAUSE, SILENCE, APPROVE = FORMS = ("pause", "silence", "approve")
 
 
-def show(ask: Request) -> Response:
-    return _page(ask)
+def show(request: Request) -> Response:
+    return _page(request)
 
 
-def body(ask: Request) -> Response:
-    return part(ask, "switches_parts.html", **_switches(ask))
+def body(request: Request) -> Response:
+    return part(request, "switches_parts.html", **_switches(request))
 
 
-def banner(ask: Request) -> Response:
+def banner(request: Request) -> Response:
     """That recovery stands still, above every page."""
-    return part(ask, "_pauses.html", pauses=pages.pauses(ask))
+    return part(request, "_pauses.html", pauses=pages.pauses(request))
 
 
-def _page(ask: Request, form: str = "", why: str = "", status: int = 200) -> Response:
+def _page(request: Request, form: str = "", why: str = "", status: int = 200) -> Response:
     """`form` is the one whose fields were sent: what was entered stays there, and nowhere else."""
-    names = ask.services.store.cases.segment_names()
-    given = {one: _named(ask.body, names) if one == form else {} for one in FORMS}
+    names = request.services.store.cases.segment_names()
+    given = {one: _named(request.body, names) if one == form else {} for one in FORMS}
     chosen = {one["segment"] for one in given.values() if one.get("segment")}
     return page(
-        ask,
+        request,
         "switches.html",
         title="Switches",
         status=status,
@@ -107,7 +107,7 @@ def _page(ask: Request, form: str = "", why: str = "", status: int = 200) -> Res
             APPROVE: approve_command(given[APPROVE]),
         },
         lengths=LENGTHS,
-        **_switches(ask),
+        **_switches(request),
     )
 
 
@@ -118,19 +118,19 @@ def _named(given: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, s
     return {**given, "segment": names.get(segment, segment)}
 
 
-def _switches(ask: Request) -> dict[str, Any]:
-    may = ask.may
+def _switches(request: Request) -> dict[str, Any]:
+    may = request.allowed
     return {
-        "stopped": api_calls.call(ask, switches.list_pauses)["pauses"],
-        "silences": _silences(ask) if may("holdfast:silence:list") else [],
-        "approvals": ask.services.store.switches.all_approvals()
+        "stopped": api_calls.call(request, switches.list_pauses)["pauses"],
+        "silences": _silences(request) if may("holdfast:silence:list") else [],
+        "approvals": request.services.store.switches.all_approvals()
         if may("holdfast:incident:approve")
         else [],
     }
 
 
-def _silences(ask: Request) -> list[dict[str, Any]]:
-    found = api_calls.call(ask, switches.list_silences)["silences"]
+def _silences(request: Request) -> list[dict[str, Any]]:
+    found = api_calls.call(request, switches.list_silences)["silences"]
     return [{**one, "what": _what(one)} for one in found]
 
 
@@ -140,13 +140,13 @@ def _what(silence: Mapping[str, Any]) -> str:
     return " and ".join(f"{name} {said[name]}" for name in MATCHERS if name in said)
 
 
-def pause(ask: Request) -> Response:
+def pause(request: Request) -> Response:
     def do() -> str:
-        said = f"paused {_where(ask)}"
-        api_calls.call(ask, switches.pause, body=_paused(ask.body))
+        said = f"paused {_where(request)}"
+        api_calls.call(request, switches.pause, body=_paused(request.body))
         return said
 
-    return _done(ask, PAUSE, do)
+    return _done(request, PAUSE, do)
 
 
 def _paused(given: Mapping[str, str]) -> dict[str, Any]:
@@ -158,39 +158,39 @@ def _paused(given: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def resume(ask: Request) -> Response:
-    segment = ask.body.get("segment", "")
+def resume(request: Request) -> Response:
+    segment = request.body.get("segment", "")
     query = {"segment": segment} if segment else {}
 
     def do() -> str:
-        said = f"recovery goes on {_where(ask)}: what waited for it is asked again"
-        api_calls.call(ask, switches.resume, query=query)
+        said = f"recovery goes on {_where(request)}: what waited for it is asked again"
+        api_calls.call(request, switches.resume, query=query)
         return said
 
-    return _done(ask, "", do)
+    return _done(request, "", do)
 
 
-def _where(ask: Request) -> str:
-    segment = _named(ask.body, ask.services.store.cases.segment_names())["segment"]
+def _where(request: Request) -> str:
+    segment = _named(request.body, request.services.store.cases.segment_names())["segment"]
     return f"in segment {segment}" if segment else "everywhere"
 
 
-def approve(ask: Request) -> Response:
-    content = {name: ask.body[name] for name in ("reason", "domain") if ask.body.get(name)}
+def approve(request: Request) -> Response:
+    content = {name: request.body[name] for name in ("reason", "domain") if request.body.get(name)}
 
     def do() -> str:
-        api_calls.call(ask, switches.approve, body=content)
+        api_calls.call(request, switches.approve, body=content)
         return "approved"
 
-    return _done(ask, APPROVE, do)
+    return _done(request, APPROVE, do)
 
 
-def silence(ask: Request) -> Response:
+def silence(request: Request) -> Response:
     def do() -> str:
-        api_calls.call(ask, switches.create_silence, body=_silenced(ask.body))
+        api_calls.call(request, switches.create_silence, body=_silenced(request.body))
         return "silenced: what dies there meanwhile is noted and left alone"
 
-    return _done(ask, SILENCE, do)
+    return _done(request, SILENCE, do)
 
 
 def _silenced(given: Mapping[str, str]) -> dict[str, Any]:
@@ -204,25 +204,25 @@ def _silenced(given: Mapping[str, str]) -> dict[str, Any]:
     return content
 
 
-def unsilence(ask: Request) -> Response:
-    own = {"silence_id": ask.path["silence_id"]}
+def unsilence(request: Request) -> Response:
+    own = {"silence_id": request.path["silence_id"]}
 
     def do() -> str:
-        api_calls.call(ask, switches.delete_silence, path=own)
+        api_calls.call(request, switches.delete_silence, path=own)
         return "the silence has ended"
 
-    return _done(ask, "", do)
+    return _done(request, "", do)
 
 
-def _done(ask: Request, form: str, do: Callable[[], str]) -> Response:
+def _done(request: Request, form: str, do: Callable[[], str]) -> Response:
     """Back to where it was asked for, with the sentence that `do` gives; what was wrong is shown
     with what was entered."""
     try:
         said = do()
     except HoldfastError as error:
-        why, status = _plainly(error.message, ask.body), error.status
-        return again(ask, lambda: _page(ask, form, why, status), error)
-    return away(local(ask.body.get("next", PATH)), said=said)
+        why, status = _plainly(error.message, request.body), error.status
+        return again(request, lambda: _page(request, form, why, status), error)
+    return away(local(request.body.get("next", PATH)), said=said)
 
 
 def _plainly(message: str, given: Mapping[str, str]) -> str:

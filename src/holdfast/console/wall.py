@@ -347,41 +347,41 @@ class Story:
     healing: Sequence[Sequence[str]] = ()  # commands that mend `host`
 
 
-def story_of(ask: Request, tiles: Sequence[Tile]) -> Story | None:
+def story_of(request: Request, tiles: Sequence[Tile]) -> Story | None:
     """None where nothing can be broken."""
-    if ask.services.sim is None or not ask.may(sim.CHANGE):
+    if request.services.sim is None or not request.allowed(sim.CHANGE):
         return None
-    world = ask.services.sim().world()["hosts"]
+    world = request.services.sim().world()["hosts"]
     whole = {one["name"] for one in world if one["powered"] and not one["cut"]}
     names = [one["name"] for one in world]
     fit = [one for one in tiles if one.use == RESERVED and one.state == UP and one.name in whole]
-    host = str(ask.query.get("story", ""))
-    steps = _steps(ask, host) if host in names else ()
+    host = str(request.query.get("story", ""))
+    steps = _steps(request, host) if host in names else ()
     return Story(
         next((one for one in fit if one.held[0].slots is None), None),
         names,
-        ask.services.conf.hostmonitor.networks,
+        request.services.conf.hostmonitor.networks,
         [name for name in names if name not in whole],
         host if steps else "",
         steps,
         bool(steps) and all(one.state == DONE for one in steps),
-        urlencode({name: ask.query.get(name, "") for name in ("story", "lease", "at")}),
+        urlencode({name: request.query.get(name, "") for name in ("story", "lease", "at")}),
         next((sim.heal_commands(one) for one in world if one["name"] == host), ()),
     )
 
 
-def show_story(ask: Request) -> Response:
+def show_story(request: Request) -> Response:
     """The story alone, for a wall that is open."""
-    found = story_of(ask, ())
+    found = story_of(request, ())
     if found is None:
         raise NotFound("the cloud of this deployment is not simulated ([cloud] driver)")
-    return part(ask, "story_steps.html", story=found)
+    return part(request, "story_steps.html", story=found)
 
 
-def _steps(ask: Request, host: str) -> Sequence[Step]:
-    standing = ask.services.store.standings.of(host)
-    incident, lease = _incident(ask, host), _lease(ask)
-    known = sim.world_of(ask, host) or {}
+def _steps(request: Request, host: str) -> Sequence[Step]:
+    standing = request.services.store.standings.of(host)
+    incident, lease = _incident(request, host), _lease(request)
+    known = sim.world_of(request, host) or {}
     is_back = known.get("powered") and not known.get("cut") and incident is not None
     steps = [
         _broken(known, host),
@@ -446,19 +446,19 @@ def _healed(lease: Mapping[str, Any], host: str) -> Step:
     return Step(DONE, said, path, f"lease {lease['name']}")
 
 
-def _incident(ask: Request, host: str) -> Incident | None:
-    at = str(ask.query.get("at", ""))
+def _incident(request: Request, host: str) -> Incident | None:
+    at = str(request.query.get("at", ""))
     good = at.isascii() and at.isdigit() and len(at) < 12
     since = datetime.fromtimestamp(int(at), UTC) - _EARLY if good else None
     wanted = Wanted(kind=HOST, host=host, since=since, limit=1)
-    found = ask.services.store.cases.list_all(wanted)
+    found = request.services.store.cases.list_all(wanted)
     return found[0].incident if found else None
 
 
-def _lease(ask: Request) -> Mapping[str, Any] | None:
-    lease_id = str(ask.query.get("lease", ""))
+def _lease(request: Request) -> Mapping[str, Any] | None:
+    lease_id = str(request.query.get("lease", ""))
     try:
-        found: Mapping[str, Any] = api_calls.call(ask, leases.show, path={"lease_id": lease_id})
+        found: Mapping[str, Any] = api_calls.call(request, leases.show, path={"lease_id": lease_id})
     except NotFound:
         return None
     lease: Mapping[str, Any] = found["lease"]
@@ -493,53 +493,62 @@ class Wall:
         return sum(one.left_out for one in self.groups)
 
 
-def show(ask: Request) -> Response:
-    wall, tiles = _snapshot(ask)
+def show(request: Request) -> Response:
+    wall, tiles = _snapshot(request)
     made = rendering(wall)
     _memory().keep(made)
     return page(
-        ask,
+        request,
         "wall.html",
         title="Wall" if wall.whole else "Your hosts",
         wall=wall,
         made=made,
         fresh=wall.wanted.address(FRESH),
-        story=story_of(ask, tiles) if wall.whole else None,
+        story=story_of(request, tiles) if wall.whole else None,
     )
 
 
-def fresh(ask: Request) -> Response:
+def fresh(request: Request) -> Response:
     """What differs from the version that the page shows."""
-    made = _for_all(ask) if _sees_all(ask) else rendering(_snapshot(ask)[0])
-    changed = _memory().difference(str(ask.query.get("since", "")), made)
+    made = _for_all(request) if _sees_all(request) else rendering(_snapshot(request)[0])
+    changed = _memory().difference(str(request.query.get("since", "")), made)
     return Response(changed, headers=HEADERS)
 
 
-def _sees_all(ask: Request) -> bool:
+def _sees_all(request: Request) -> bool:
     """Every host, who holds it, its incidents and everybody's alarms; of others each has a view of
     their own."""
-    return ask.may(LIST) and _sees_holders(ask) and ask.may(CASES) and _sees_alarms(ask)
+    return (
+        request.allowed(LIST)
+        and _sees_holders(request)
+        and request.allowed(CASES)
+        and _sees_alarms(request)
+    )
 
 
-def _sees_holders(ask: Request) -> bool:
-    return ask.caller.is_admin or ask.may(HOLDERS)
+def _sees_holders(request: Request) -> bool:
+    return request.caller.is_admin or request.allowed(HOLDERS)
 
 
-def _sees_alarms(ask: Request) -> bool:
+def _sees_alarms(request: Request) -> bool:
     """Those of all projects, as a tile counts them; who is no admin lists their own."""
-    return ask.caller.is_admin and ask.may(ALARM_LIST)
+    return request.caller.is_admin and request.allowed(ALARM_LIST)
 
 
-def _for_all(ask: Request) -> Rendering:
+def _for_all(request: Request) -> Rendering:
     """When something changed, all who look ask at once: it is worked out once for the state that
     things are in, and drawn once for each way in which it is wanted."""
-    services, wanted, plans = ask.services, TileFilter.read(ask.every), ask.may(PLAN)
-    marks = services.store.changes.look()
+    services, wanted, plans = (
+        request.services,
+        TileFilter.read(request.every),
+        request.allowed(PLAN),
+    )
+    marks = services.store.changes.marks()
     state = services.sim is None, *(marks[topic] for topic in SHOWN)
     shared, now = services.shared, services.clock.monotonic()
 
     def drawn() -> Rendering:
-        tiles = shared.get(("tiles", *state), now, lambda: all_tiles(ask))
+        tiles = shared.get(("tiles", *state), now, lambda: all_tiles(request))
         return rendering(_wall(tiles, wanted, whole=True, plans=plans))
 
     return shared.get(("wall", wanted, plans, *state), now, drawn)
@@ -550,12 +559,12 @@ def _memory() -> Memory:
     return Memory()
 
 
-def _snapshot(ask: Request) -> tuple[Wall, Sequence[Tile]]:
-    wanted = TileFilter.read(ask.every)
-    if ask.may(LIST):
-        tiles = all_tiles(ask)
-        return _wall(tiles, wanted, whole=True, plans=ask.may(PLAN)), tiles
-    tiles = furnish(ask.services.store.wall.own(ask.caller.project_id), {}, {}, {})
+def _snapshot(request: Request) -> tuple[Wall, Sequence[Tile]]:
+    wanted = TileFilter.read(request.every)
+    if request.allowed(LIST):
+        tiles = all_tiles(request)
+        return _wall(tiles, wanted, whole=True, plans=request.allowed(PLAN)), tiles
+    tiles = furnish(request.services.store.wall.own(request.caller.project_id), {}, {}, {})
     return _wall(tiles, replace(wanted, by=LEASE), whole=False, plans=False), tiles
 
 
@@ -565,46 +574,50 @@ def _wall(tiles: Sequence[Tile], wanted: TileFilter, *, whole: bool, plans: bool
     return Wall(wanted, len(tiles), near, groups, whole, plans)
 
 
-def all_tiles(ask: Request, *, to_judge: bool = False) -> list[Tile]:
+def all_tiles(request: Request, *, to_judge: bool = False) -> list[Tile]:
     """With what monitors see, and guests where that is known without asking a cloud. `to_judge`:
     with incidents, which are not to be shown."""
-    networks, unseen = seen(ask)
-    look = _anonymous(ask, ask.services.store.wall.look()) if to_judge else snapshot_of(ask)
-    return furnish(look, networks, unseen, _guests(ask))
+    networks, unseen = seen(request)
+    look = (
+        _anonymous(request, request.services.store.wall.snapshot())
+        if to_judge
+        else snapshot_of(request)
+    )
+    return furnish(look, networks, unseen, _guests(request))
 
 
-def snapshot_of(ask: Request, only: int | None = None) -> WallSnapshot:
+def snapshot_of(request: Request, only: int | None = None) -> WallSnapshot:
     """Who holds hosts, what recovery does about them and what stands out on them is not
     everybody's business who may list them."""
-    look = _anonymous(ask, ask.services.store.wall.look(only))
-    if not ask.may(CASES):
+    look = _anonymous(request, request.services.store.wall.snapshot(only))
+    if not request.allowed(CASES):
         look = replace(look, open=(), last={})
-    return look if _sees_alarms(ask) else replace(look, alarms={})
+    return look if _sees_alarms(request) else replace(look, alarms={})
 
 
-def _anonymous(ask: Request, look: WallSnapshot) -> WallSnapshot:
-    if _sees_holders(ask):
+def _anonymous(request: Request, look: WallSnapshot) -> WallSnapshot:
+    if _sees_holders(request):
         return look
     return replace(look, held={host: (SOMEBODY,) for host in look.held})
 
 
-def seen(ask: Request) -> tuple[Mapping[str, Networks], Networks]:
+def seen(request: Request) -> tuple[Mapping[str, Networks], Networks]:
     """Of each host that monitors know, its networks; and what is shown of the others."""
-    now, views = ask.services.store.monitors.views()
+    now, views = request.services.store.monitors.views()
     fresh = [one for one in views if one.is_fresh(now)]
     strategy, _others = votes.in_force(fresh)
     if strategy is None:
-        return {}, dict.fromkeys(ask.services.conf.hostmonitor.networks, UNKNOWN)
+        return {}, dict.fromkeys(request.services.conf.hostmonitor.networks, UNKNOWN)
     return votes.everybody(fresh, strategy.networks), dict.fromkeys(strategy.networks, UNKNOWN)
 
 
-def _guests(ask: Request) -> Mapping[str, int]:
+def _guests(request: Request) -> Mapping[str, int]:
     """By the word of agents that live, or of the simulation, which has none."""
-    if ask.services.sim is None:
-        now, rows = ask.services.store.agents.all()
+    if request.services.sim is None:
+        now, rows = request.services.store.agents.all()
         said = {row["host"]: row["details"].get("guests") for row in rows if is_fresh(row, now)}
         return {host: count for host, count in said.items() if count is not None}
-    world: Mapping[str, Any] = ask.services.sim().world()
+    world: Mapping[str, Any] = request.services.sim().world()
     return {normalise(one["name"]): one["servers"] for one in world["hosts"]}
 
 

@@ -300,16 +300,16 @@ FAILOVER = "holdfast:failover:list"
 MOST_FAILED = repair.MOST_NAMED
 
 
-def show(ask: Request) -> Response:
-    tiles = all_tiles(ask, to_judge=True)
+def show(request: Request) -> Response:
+    tiles = all_tiles(request, to_judge=True)
     known, sizes = {one.name for one in tiles}, _racks(tiles)
-    hosts, racks = (set(ask.every.get(name, ())) for name in ("fail", "rack"))
+    hosts, racks = (set(request.every.get(name, ())) for name in ("fail", "rack"))
     racks &= sizes.keys()
     dead = [one for one in tiles if one.name in hosts or one.rack in racks]
     thought = [one.name for one in dead if one.enrolled]
-    report, why = _plan(ask, thought[:MOST_FAILED]) if dead else (None, "")
+    report, why = _plan(request, thought[:MOST_FAILED]) if dead else (None, "")
     return page(
-        ask,
+        request,
         "what_if.html",
         title="What if",
         tiles=tiles if len(tiles) <= MOST_TILES else dead,
@@ -324,26 +324,26 @@ def show(ask: Request) -> Response:
         left_out=thought[MOST_FAILED:],
         why=why,
         command=command(dead, racks, thought[MOST_FAILED:]),
-        **(_follows(ask, tiles, dead, report) if report else {"report": None}),
+        **(_follows(request, tiles, dead, report) if report else {"report": None}),
     )
 
 
 def _follows(
-    ask: Request, tiles: Sequence[Tile], dead: Sequence[Tile], report: Mapping[str, Any]
+    request: Request, tiles: Sequence[Tile], dead: Sequence[Tile], report: Mapping[str, Any]
 ) -> dict[str, Any]:
     left_out = {one.name for one in dead if one.enrolled} - set(report["failed"])
     gone = {one.name for one in dead} - left_out
-    found = recovery_preview(_known(ask, tiles), gone, report["moves"])
-    sizes = ask.services.store.ledger.sizes()
+    found = recovery_preview(_known(request, tiles), gone, report["moves"])
+    sizes = request.services.store.ledger.sizes()
     after = After(gone | set(report["failed"]), _taken(report), sizes)
     return {
         "report": report,
         "fates": found,
         "sums": sums(found),
-        "some_only": not ask.services.conf.recovery.evacuate_all,
-        "ha_key": ask.services.conf.recovery.ha_key,
+        "some_only": not request.services.conf.recovery.evacuate_all,
+        "ha_key": request.services.conf.recovery.ha_key,
         "left": left(tiles, after, "rack"),
-        "segments": _segments(ask, tiles, after),
+        "segments": _segments(request, tiles, after),
     }
 
 
@@ -361,8 +361,8 @@ def command(dead: Sequence[Tile], racks: Collection[str], left_out: Collection[s
     return words + (["--fail", *alone] if alone else [])
 
 
-def _known(ask: Request, tiles: Sequence[Tile]) -> Known:
-    store, conf = ask.services.store, ask.services.conf
+def _known(request: Request, tiles: Sequence[Tile]) -> Known:
+    store, conf = request.services.store, request.services.conf
     now, given = store.database.now(), conf.reservation
     return Known(
         now,
@@ -390,10 +390,10 @@ def _switch(row: Mapping[str, Any]) -> Switch:
     return Switch(str(row.get("scope", "")), row["author"], row["reason"], row["expires_at"])
 
 
-def _plan(ask: Request, names: Sequence[str]) -> tuple[Mapping[str, Any] | None, str]:
+def _plan(request: Request, names: Sequence[str]) -> tuple[Mapping[str, Any] | None, str]:
     """What the planner says, or why it cannot; it knows those that leases get."""
     try:
-        found = api_calls.call(ask, repair.plan, body={"hosts": names})
+        found = api_calls.call(request, repair.plan, body={"hosts": names})
     except HoldfastError as error:
         return None, error.message
     report: Mapping[str, Any] = found["repair"]
@@ -412,10 +412,10 @@ def _taken(report: Mapping[str, Any]) -> set[str]:
     return {name for move in report["moves"] if move["active"] for name in move["joins"]}
 
 
-def _segments(ask: Request, tiles: Sequence[Tile], after: After) -> list[Left]:
+def _segments(request: Request, tiles: Sequence[Tile], after: After) -> list[Left]:
     """Those that keep hosts free."""
-    if not ask.may(FAILOVER):
+    if not request.allowed(FAILOVER):
         return []
-    said = api_calls.call(ask, failover.index)["failover"]
+    said = api_calls.call(request, failover.index)["failover"]
     kept = {one["segment"]: one["kept"] for one in said if one["kept"]}
     return [one for one in left(tiles, after, "segment", kept) if one.kept]

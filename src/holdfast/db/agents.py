@@ -147,7 +147,7 @@ class SampleStore:
 
         return self._db.retry(action)
 
-    def look(self, host: str) -> WatchedHost:
+    def samples_of(self, host: str) -> WatchedHost:
         """What there is. To read it changes nothing, and wants nothing."""
         name = normalise(host)
         with self._db.read() as conn:

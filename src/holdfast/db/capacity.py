@@ -57,13 +57,13 @@ class CapacityCache:
         with self._lock:
             if (self._seen_surely if sure else self._seen) <= asked:
                 self._looks += 1
-                self._look(sure)
+                self._refresh(sure)
                 self._seen = self._looks
                 if sure:
                     self._seen_surely = self._looks
             return self._stock
 
-    def _look(self, sure: bool) -> None:
+    def _refresh(self, sure: bool) -> None:
         with self._db.read() as conn:
             now = self._db.now(conn)
             if self._since is None:
@@ -115,7 +115,7 @@ class CapacityCache:
     def _renew_spares(self, conn: Connection, now: datetime) -> None:
         spares = booking.spares(conn)
         if spares != self._stock.spares:
-            self._stock = self._stock.keeping(spares)
+            self._stock = self._stock.ignoring_spares(spares)
         self._spares_at = now
 
     def _renew_lines(self, conn: Connection, ids: Collection[int], now: datetime) -> None:

@@ -101,7 +101,7 @@ class HostStatusStore:
         with self._db.read() as conn:
             return {state: count for state, count in conn.execute(query)}
 
-    def hasten(self, key: str) -> bool:
+    def expedite(self, key: str) -> bool:
         def action(conn: Connection) -> bool:
             now = self._db.now(conn)
             open_ = o.key == key, o.is_open.is_(True)

@@ -208,7 +208,7 @@ class OrderStore(IncidentStore):
             self._check_domain(domain)
         until = self._db.now() + APPROVED
         repairs.approve(f"{REPAIR}:{domain}" if domain else REPAIR, author, reason, until)
-        repairs.hasten(REPAIR)
+        repairs.expedite(REPAIR)
         return Approval(domain, author, reason, until, self.hasten_held())
 
     def hasten_held(self, segment: str = "") -> int:

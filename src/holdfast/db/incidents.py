@@ -145,7 +145,7 @@ class IncidentStore:
 
         self._db.retry(action)
 
-    def take_in(
+    def ingest(
         self,
         account: Account,
         work: Operation,
@@ -216,7 +216,9 @@ class IncidentStore:
 
         return self._db.retry(action)
 
-    def risen(self, subject: str, host: str, *, observer: str = "", incident_id: str = "") -> str:
+    def guest_recovered_since(
+        self, subject: str, host: str, *, observer: str = "", incident_id: str = ""
+    ) -> str:
         mine = sa.select(n.generated_time, n.created_at).where(n.incident_id == incident_id)
         with self._db.read() as conn:
             reported = [min(row) for row in conn.execute(mine)] if incident_id else []

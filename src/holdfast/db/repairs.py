@@ -160,7 +160,7 @@ class RepairStore:
 
         self._db.retry(action)
 
-    def hasten(self, key: str) -> None:
+    def expedite(self, key: str) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             resting = o.key == key, o.is_open.is_(True), o.status != RUNNING, o.next_try_at > now

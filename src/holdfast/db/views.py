@@ -133,7 +133,7 @@ class WallStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def look(self, only: int | None = None) -> WallSnapshot:
+    def snapshot(self, only: int | None = None) -> WallSnapshot:
         """Everything, or one host: for who may see all of them."""
         mine = [] if only is None else [h.id == only]
         holds = _HELD if only is None else _HELD.where(a.host_id == only)
@@ -341,7 +341,7 @@ class ChangeStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def look(self) -> Mapping[str, str]:
+    def marks(self) -> Mapping[str, str]:
         """The mark of each topic."""
         with self._db.read() as conn:
             now = self._db.now(conn)

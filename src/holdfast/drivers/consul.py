@@ -411,14 +411,14 @@ class ConsulMembership:
         self._me = ""
         self._lost: frozenset[str] = frozenset()  # by the leader's last answer
 
-    def look(self, after: int | None, wait_s: float) -> Members:
+    def poll(self, after: int | None, wait_s: float) -> Members:
         with self._told():
             try:
-                return self._look(after, wait_s)
+                return self._poll(after, wait_s)
             except LeaderMoved:
-                return self._look(None, 0.0)
+                return self._poll(None, 0.0)
 
-    def _look(self, after: int | None, wait_s: float) -> Members:
+    def _poll(self, after: int | None, wait_s: float) -> Members:
         waits = after is not None and wait_s > 0
         query = {"consistent": "", "filter": _ONLY_CHECK}
         if waits:

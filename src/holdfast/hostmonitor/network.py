@@ -133,7 +133,7 @@ class NetworkWatch:
         while not self._stop.is_set():
             nap = self._nap
             try:
-                members = self._membership.look(version, WAIT_S)
+                members = self._membership.poll(version, WAIT_S)
                 pause_s = PAUSE_S
                 version = members.version if self._saw(members, nap) else None
                 self._deaf = version is None
@@ -166,7 +166,7 @@ class NetworkWatch:
     def _prove(self) -> None:
         nap = self._nap
         if self._deaf:  # a quick look: the other thread may still wait for an answer
-            self._saw(self._membership.look(None, 0.0), nap)
+            self._saw(self._membership.poll(None, 0.0), nap)
         began = self._clock.monotonic()
         proof = self._membership.prove()
         with self._lock:

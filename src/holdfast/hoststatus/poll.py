@@ -241,12 +241,12 @@ class HostWatch:
         rules: Rules,
         *,
         repair: Repair | None = None,
-        ring: Callable[[], None] = lambda: None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._standings = standings
         self._rules = rules
         self._repair = repair
-        self._ring = ring
+        self._wake = wake
 
     def see(self, sightings: Sequence[StatusReport], *, news: bool = True) -> Outcome:
         """Judge by these. `news` False: a look, one of many, of which those that say nothing new
@@ -304,7 +304,7 @@ class HostWatch:
                 said.append(one.say)
                 LOG.log(logging.INFO if one.new.usable else logging.WARNING, "%s", one.say)
         if said:
-            self._ring()  # work may follow from it
+            self._wake()  # work may follow from it
         return said
 
 
@@ -381,7 +381,7 @@ class Watch:
     stop: threading.Event = field(default_factory=threading.Event)  # who waits for a monitor ends
     guests: Callable[[Sequence[GuestReport]], None] = lambda _words: None  # writes them down
 
-    def take(self, seen: Sequence[Seen]) -> list[StatusReport]:
+    def ingest(self, seen: Sequence[Seen]) -> list[StatusReport]:
         """Write down what is said of guests, count what is said of hosts, which is given back."""
         words = [one for one in seen if isinstance(one, GuestReport)]
         if words:
@@ -394,7 +394,7 @@ class Watch:
 
 class MonitorsPoll:
     name = POLL
-    stubborn = True
+    retry_forever = True
 
     def __init__(
         self, watch: Watch, cloud: Cloud, settings: Settings, now: Callable[[], datetime]
@@ -407,16 +407,16 @@ class MonitorsPoll:
         self._lanes = [MonitorWorker(one, "look", watch.tally) for one in looking]
 
     def steps(self) -> Sequence[Step]:
-        return (Step("look", self.look, kept=False),)
+        return (Step("look", self.poll, recorded=False),)
 
-    def look(self, run: Run) -> str:
+    def poll(self, run: Run) -> str:
         """It never ends but by NotYet."""
         if not self._settings.poll:
             ripe = self._watch.hosts.ripen()
             raise NotYet(f"nobody looks: [monitors] poll is off; {ripe}", OFF_S)
         at, saw = self._now(), []
         for lane, seen in self._answers(run, at):
-            sightings = self._watch.take(seen)
+            sightings = self._watch.ingest(seen)
             saw.append((lane.monitor.name, self._watch.hosts.see(sightings, news=False)))
             self._watch.tally.polled(lane.monitor.name)
         said = "; ".join(f"{name}: {outcome}" for name, outcome in saw)

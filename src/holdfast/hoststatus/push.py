@@ -66,7 +66,7 @@ class Hearer:
         for lane, answer in self._told(notice):
             lane.fine()
             seen += answer
-        sightings = self._watch.take(seen)  # of guests even if it is old: who acts on it looks
+        sightings = self._watch.ingest(seen)  # of guests even if it is old: who acts on it looks
         if not self._is_fresh(notice):
             if sightings:
                 self._look()
@@ -168,7 +168,7 @@ class Monitors:
         standings: HostStatuses,
         settings: Any,
         connect: Connect | None,
-        ring: Callable[[], None],
+        wake: Callable[[], None],
     ) -> None:
         self._settings: Settings = settings
         self._standings = standings
@@ -176,8 +176,8 @@ class Monitors:
         self._tally = watch.tally
         self._clock = watch.clock
         self._connect = connect
-        self._ring = ring
-        self._hearer = Hearer(watch, standings, settings, self.look_soon)
+        self._wake = wake
+        self._hearer = Hearer(watch, standings, settings, self.poll_soon)
         self._listening: Notices | None = None
         self._wanted = threading.Event()  # a look round
         self._bell = threading.Event()
@@ -197,7 +197,7 @@ class Monitors:
             self._thread.join()
         self._deaf()
 
-    def look_soon(self) -> None:
+    def poll_soon(self) -> None:
         self._wanted.set()
         self._bell.set()
 
@@ -232,12 +232,12 @@ class Monitors:
     def _have_looked(self) -> None:
         self._wanted.clear()
         try:
-            due = self._standings.hasten(POLL)
+            due = self._standings.expedite(POLL)
         except HoldfastError:
             self._wanted.set()
             raise
         if due:
-            self._ring()
+            self._wake()
         else:
             self._wanted.set()  # somebody looks now, or nobody can yet: again when that is over
 
@@ -303,7 +303,7 @@ class _Tally:
     def broker(self, there: bool) -> None:
         self._count.connected(there)
         if there:
-            self._part.look_soon()
+            self._part.poll_soon()
 
 
 def report(

@@ -40,13 +40,13 @@ class Run:
 class Step:
     name: str
     run: Callable[[Run], str]
-    kept: bool = True  # whether it is recorded; False where its effect is itself a row
-    early: bool = False  # worth doing before the operation's time, left out once it has come
+    recorded: bool = True  # whether it is recorded; False where its effect is itself a row
+    pre_due: bool = False  # worth doing before the operation's time, left out once it has come
 
 
 class Kind(Protocol):
     name: str
-    stubborn: bool  # whether any failure is tried again, not only those that look passing
+    retry_forever: bool  # whether any failure is tried again, not only those that look passing
 
     def steps(self) -> Sequence[Step]: ...
 

@@ -188,7 +188,7 @@ class _Attempt:
     def _steps(self, kind: Kind) -> None:
         try:
             for position, step in enumerate(kind.steps()):
-                if step.name in self.done or (step.early and self._is_due()):
+                if step.name in self.done or (step.pre_due and self._is_due()):
                     continue
                 if self._must_wait(step):
                     return
@@ -209,13 +209,13 @@ class _Attempt:
         if self.r._stop.is_set():
             self._put_off(WAITING, self.r._operations.now(), f"handed over before {step.name}")
             return True
-        if step.early or self._is_due():
+        if step.pre_due or self._is_due():
             return False
         self._put_off(WAITING, self.operation.due_at, "prepared, waits for its time")
         return True
 
     def _step_done(self, position: int, step: Step) -> None:
-        if not step.kept:
+        if not step.recorded:
             return
         before = self.r._clock.monotonic()
         self.r._operations.step_done(self.claim, position, step.name, self.said, self.r.ttl)
@@ -248,7 +248,7 @@ class _Attempt:
         if not isinstance(error, HoldfastError):
             LOG.error("operation %s: a defect of ours", self.operation.key, exc_info=error)
         passing = isinstance(error, StaleWrite) or getattr(error, "retryable", False)
-        if not passing and not kind.stubborn:
+        if not passing and not kind.retry_forever:
             return None
         when = self._in(self._pause())
         # What failed ahead of its time must not make the operation itself late.
@@ -327,7 +327,7 @@ class Loop:
     def start(self) -> None:
         self._thread.start()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """There is something new: look now."""
         self._bell.set()
 

@@ -100,16 +100,16 @@ class _Publish:
     it is tried again for hours."""
 
     name = ANNOUNCE
-    stubborn = False
+    retry_forever = False
 
     def __init__(self, doors: Mapping[str, SinkGate], settings: Settings | None) -> None:
         self._doors = doors
         self._settings = settings
 
     def steps(self) -> Sequence[Step]:
-        return (Step("tell", self.tell, kept=False),)
+        return (Step("tell", self.publish, recorded=False),)
 
-    def tell(self, run: Run) -> str:
+    def publish(self, run: Run) -> str:
         told = run.operation.payload
         door = self._doors.get(told["sink"])
         if door is None:  # of another manager's configuration, or of none any more

@@ -36,14 +36,14 @@ class Settings(Protocol):
 
 class TidyUp:
     name = TIDY
-    stubborn = True
+    retry_forever = True
 
     def __init__(self, tidy: Tidy, settings: Settings) -> None:
         self._tidy = tidy
         self._settings = settings
 
     def steps(self) -> Sequence[Step]:
-        return (Step("tidy", self.tidy, kept=False),)
+        return (Step("tidy", self.tidy, recorded=False),)
 
     def tidy(self, run: Run) -> str:
         gone, left = {}, False

@@ -88,23 +88,23 @@ class _Resync:
 
 class AggregateResync:
     name = TELL
-    stubborn = True
+    retry_forever = True
 
-    def __init__(self, desk: LeaseContext) -> None:
-        self._desk = desk
+    def __init__(self, context: LeaseContext) -> None:
+        self._context = context
         self._tellings: dict[str, _Resync] = {}  # by pool
         self._looked: datetime | None = None
 
     def steps(self) -> Sequence[Step]:
-        return (Step("tell", self.tell, kept=False),)
+        return (Step("tell", self.resync, recorded=False),)
 
-    def tell(self, run: Run) -> str:
+    def resync(self, run: Run) -> str:
         """It never ends but by NotYet."""
-        now = self._desk.ledger.now()
-        news = self._desk.ledger.news_of_pools(now - (BACK if self._looked else FAR_BACK))
+        now = self._context.ledger.now()
+        news = self._context.ledger.news_of_pools(now - (BACK if self._looked else FAR_BACK))
         if not self._must_look(news, now):
             raise NotYet("nothing to tell", LOOK_S)
-        hands = self._desk.hands(run)
+        hands = self._context.hands(run)
         pools = hands.cloud.pools.list()
         self._looked = now
         self._note(pools, news, now)
@@ -129,7 +129,7 @@ class AggregateResync:
     def _note(self, pools: Sequence[Pool], news: Mapping[str, datetime], now: datetime) -> None:
         """What is to be told of which pool; who is gone is forgotten."""
         known, self._tellings = self._tellings, {}
-        free = self._desk.freepool
+        free = self._context.freepool
         for pool in sorted(pools, key=lambda pool: pool.name == free):  # it last: all come from it
             telling = self._telling(pool, known.get(pool.id), news, now)
             if telling and (telling.next() or telling.changed > now - BACK or _is_over(pool)):
@@ -140,9 +140,9 @@ class AggregateResync:
     ) -> _Resync | None:
         """What is begun goes on until something newer is to be told. The common pools change all
         the time: their tellings come one after the other."""
-        common = pool.name in (self._desk.freepool, KEPT_POOL)
+        common = pool.name in (self._context.freepool, KEPT_POOL)
         changed = news.get("" if common else pool.name)
-        if pool.name == self._desk.freepool:
+        if pool.name == self._context.freepool:
             others = (telling.changed for telling in self._tellings.values())
             changed = max([*news.values(), *others], default=None)
         if old is not None and old.shut == _is_shut(pool):
@@ -176,7 +176,7 @@ class AggregateResync:
             telling = self._tellings[pool_id]
             try:
                 if telling.next():
-                    hands.cloud.pools.tell(pool_id)
+                    hands.cloud.pools.resync(pool_id)
                     telling.told(now)
                 if telling.next() is None and _is_over(by_id[pool_id]):
                     hands.cloud.pools.delete(pool_id)
@@ -214,8 +214,8 @@ def _is_over(pool: Pool) -> bool:
     return _is_shut(pool) and not pool.hosts
 
 
-def resync_kinds(desk: LeaseContext) -> dict[str, Kind]:
-    return {TELL: AggregateResync(desk)}
+def resync_kinds(context: LeaseContext) -> dict[str, Kind]:
+    return {TELL: AggregateResync(context)}
 
 
 # What the cloud's pools are and what the book says they should be: found, and put right or told.
@@ -291,26 +291,26 @@ def _members(
 
 class Reconcile:
     name = RECONCILE
-    stubborn = True
+    retry_forever = True
 
-    def __init__(self, desk: LeaseContext, settings: Settings) -> None:
-        self._desk = desk
+    def __init__(self, context: LeaseContext, settings: Settings) -> None:
+        self._context = context
         self._settings = settings
         self._seen: frozenset[Difference] = frozenset()
         self._told: frozenset[Difference] = frozenset()
 
     def steps(self) -> Sequence[Step]:
-        return (Step("reconcile", self.reconcile, kept=False),)
+        return (Step("reconcile", self.reconcile, recorded=False),)
 
     def reconcile(self, run: Run) -> str:
         """It never ends but by NotYet."""
         if not self._settings.reconcile_s:
             raise NotYet("nobody compares pools: [reservation] reconcile_s is 0", OFF_S)
-        cloud = self._desk.hands(run).cloud
+        cloud = self._context.hands(run).cloud
         # The cloud first: what the book has changed since then looks different now, and not twice.
         pools = cloud.pools.list()
-        rightful = self._desk.ledger.rightful(self._kinds())
-        now = differences(pools, rightful, self._desk.freepool)
+        rightful = self._context.ledger.rightful(self._kinds())
+        now = differences(pools, rightful, self._context.freepool)
         sure, self._seen = now & self._seen, now
         owners = {name: one.project_id for name, one in rightful.reservations.items()}
         # Those that could not be put right last time come last; the others at the next look.
@@ -323,7 +323,9 @@ class Reconcile:
         raise NotYet(said, self._settings.reconcile_s)
 
     def _kinds(self) -> list[str]:
-        return [name for name, one in self._desk.resources.items() if getattr(one, "pooled", False)]
+        return [
+            name for name, one in self._context.resources.items() if getattr(one, "pooled", False)
+        ]
 
     def _tried(
         self, cloud: Cloud, pools: Sequence[Pool], owners: Mapping[str, str], one: Difference
@@ -362,12 +364,12 @@ class Reconcile:
         return True
 
     def _by_its_lease(self, lease_id: str) -> bool:
-        ledger = self._desk.ledger
+        ledger = self._context.ledger
         work = lease_work(str(uuid.uuid4()), lease_id, APPLY, ledger.now())
         try:
             lease = ledger.lease(lease_id)
             for reservation in lease.reservations:  # the pool may be another one now
-                self._desk.known.forget(reservation.id)
+                self._context.known.forget(reservation.id)
             if lease.status == "ACTIVE":
                 doubted = replace(lease, reservations=tuple(map(_doubted, lease.reservations)))
                 ledger.save(lease, doubted, work=Work(put=(work,)), say="its pools are put right")
@@ -380,7 +382,7 @@ class Reconcile:
         for one in sorted(sure - self._told):
             how = "left as it is: look at it" if one in left else "put right"
             LOG.warning("%s: %s", one, how)
-            self._desk.ledger.note(one.lease_id or f"pool:{one.pool}", f"{one}: {how}")
+            self._context.ledger.note(one.lease_id or f"pool:{one.pool}", f"{one}: {how}")
         self._told = sure
 
     def give_up_at(self, operation: Operation) -> datetime | None:
@@ -398,5 +400,5 @@ def _doubted(reservation: Reservation) -> Reservation:
     return replace(reservation, made={**reservation.made, "stands": {**stands, "shape": ""}})
 
 
-def reconcile_kinds(desk: LeaseContext, settings: Settings) -> dict[str, Kind]:
-    return {RECONCILE: Reconcile(desk, settings)}
+def reconcile_kinds(context: LeaseContext, settings: Settings) -> dict[str, Kind]:
+    return {RECONCILE: Reconcile(context, settings)}

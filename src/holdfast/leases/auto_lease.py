@@ -65,31 +65,31 @@ class _Round:
 
 class ServersSweep:
     name = SWEEP
-    stubborn = True
+    retry_forever = True
 
-    def __init__(self, desk: LeaseContext, settings: Settings, create: Create) -> None:
-        self._desk = desk
+    def __init__(self, context: LeaseContext, settings: Settings, create: Create) -> None:
+        self._context = context
         self._settings = settings
         self._create = create
         self._round = _Round()
         self._said: dict[str, str] = {}  # what was complained of already, by server
 
     def steps(self) -> Sequence[Step]:
-        return (Step("look", self.look, kept=False),)
+        return (Step("look", self.sweep, recorded=False),)
 
-    def look(self, run: Run) -> str:
+    def sweep(self, run: Run) -> str:
         """Go on with the round; it never ends but by NotYet."""
         if not self._settings.server_sweep_s:
             raise NotYet("servers are not looked for: [reservation] server_sweep_s is 0", OFF_S)
-        began = self._desk.ledger.now()
+        began = self._context.ledger.now()
         waiting = self._without_a_lease(run, began)
-        seen = self._desk.ledger.now()
+        seen = self._context.ledger.now()
         took = seen - began
         for server, wish in waiting:
             self._round.after = server.id  # first: one that always fails must not stop the others
-            run.hold(self._desk.cloud.call_timeout_s)
+            run.hold(self._context.cloud.call_timeout_s)
             self._lease(server, wish)
-            if self._desk.ledger.now() >= seen + max(TURN, took):
+            if self._context.ledger.now() >= seen + max(TURN, took):
                 raise NotYet(f"{self._round} so far", 0.1)
         said, self._round = str(self._round), _Round()
         # A cloud that takes long to tell its servers is not asked all the time.
@@ -97,7 +97,7 @@ class ServersSweep:
 
     def _without_a_lease(self, run: Run, now: datetime) -> list[tuple[Server, Wish]]:
         """Servers that should have one and never had, and which; in a lasting order."""
-        servers = self._desk.hands(run).cloud.servers.list()
+        servers = self._context.hands(run).cloud.servers.list()
         present = {server.id for server in servers}
         self._said = {key: why for key, why in self._said.items() if key in present}
         settled = [s for s in servers if s.status not in _LOST and not _is_young(s, now)]
@@ -106,7 +106,7 @@ class ServersSweep:
             length = timedelta(days=self._settings.default_lease_days)
             for server in self._in_no_reservation(settled):
                 wished.setdefault(server.id, lease_hint.default(server.name, now, length))
-        had = self._desk.ledger.known_things([_thing(key) for key in wished])
+        had = self._context.ledger.known_things([_thing(key) for key in wished])
         left = [s for s in settled if s.id in wished and _thing(s.id) not in had]
         left.sort(key=lambda server: server.id)
         return [(s, wished[s.id]) for s in left if s.id > self._round.after]
@@ -128,7 +128,7 @@ class ServersSweep:
     def _in_no_reservation(self, servers: Sequence[Server]) -> list[Server]:
         """Those on hosts that cannot be reserved. One that is shelved stays so: a lease that starts
         now would bring it back."""
-        reserved = {host.service_host for host in self._desk.ledger.enrolled()}
+        reserved = {host.service_host for host in self._context.ledger.enrolled()}
         return [server for server in servers if server.host and server.host not in reserved]
 
     def _lease(self, server: Server, wish: Wish) -> None:
@@ -158,8 +158,8 @@ class ServersSweep:
         LOG.error("%s: %s", run.operation.key, why)
 
 
-def kinds(desk: LeaseContext, settings: Settings, create: Create) -> dict[str, Kind]:
-    return {SWEEP: ServersSweep(desk, settings, create)}
+def kinds(context: LeaseContext, settings: Settings, create: Create) -> dict[str, Kind]:
+    return {SWEEP: ServersSweep(context, settings, create)}
 
 
 def _lease(server: Server, wish: Wish) -> NewLease:

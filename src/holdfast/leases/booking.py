@@ -57,11 +57,11 @@ _AHEAD = timedelta(days=30)
 
 
 class Leases:
-    def __init__(self, desk: LeaseContext, clock: Clock, new_id: Callable[[], str]) -> None:
-        self._desk = desk
+    def __init__(self, context: LeaseContext, clock: Clock, new_id: Callable[[], str]) -> None:
+        self._context = context
         self._clock = clock
         self._new_id = new_id
-        self._drafts = Drafts(desk, new_id)
+        self._drafts = Drafts(context, new_id)
 
     # commands
 
@@ -98,7 +98,7 @@ class Leases:
     def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
         """What could be had and when; the same planning as a create, and nothing is booked."""
         (asked,) = self._drafts.asked(caller, [query.reservation])
-        now = self._desk.ledger.now()
+        now = self._context.ledger.now()
         start = now if query.start is None else max(query.start, now)
         if query.end is not None:
             return self._at(caller, query, asked, Window(start, query.end))
@@ -155,26 +155,26 @@ class Leases:
         if self._known(caller, wanted.id):
             return None  # the same command again
         lease = self._drafts.new(caller, wanted, asked, attempt.order)
-        self._desk.enforcement.check_create(caller, lease)
+        self._context.enforcement.check_create(caller, lease)
         if wanted.dry_run:
             return self._preview(None, lease)
         due = dates.events(lease.start, lease.end, lease.before_end)
-        now = self._desk.ledger.now()
+        now = self._context.ledger.now()
         if any(resource.arranges for resource, _ in asked):
             due[ARRANGE] = now
         work = Work(
             add=(
                 *(self._operation(lease.id, kind, at) for kind, at in due.items()),
-                *self._desk.announcer.work("lease.create", lease, now),
+                *self._context.announcer.work("lease.create", lease, now),
             )
         )
-        limits = self._desk.enforcement.limits(lease.project_id)
-        self._desk.ledger.book(lease, work, limits=limits, patient=attempt.patient)
+        limits = self._context.enforcement.limits(lease.project_id)
+        self._context.ledger.book(lease, work, limits=limits, patient=attempt.patient)
         return None
 
     def _known(self, caller: Caller, lease_id: str) -> bool:
         try:
-            lease = self._desk.ledger.lease(lease_id)
+            lease = self._context.ledger.lease(lease_id)
         except NotFound:
             return False
         if lease.project_id != caller.project_id:
@@ -190,7 +190,7 @@ class Leases:
         dates.check_updatable(old, change)
         new = self._drafts.changed(old, change, attempt.order)
         if new != old:
-            self._desk.enforcement.check_update(caller, old, new)
+            self._context.enforcement.check_update(caller, old, new)
         if change.dry_run:
             return self._preview(old, new)
         if new != old:
@@ -208,11 +208,11 @@ class Leases:
         *,
         spared: bool = False,
     ) -> None:
-        now = self._desk.ledger.now()
-        told = self._desk.announcer.changed(old, new, now)
-        limits = self._desk.enforcement.limits(new.project_id)
+        now = self._context.ledger.now()
+        told = self._context.announcer.changed(old, new, now)
+        limits = self._context.enforcement.limits(new.project_id)
         work = replace(work, add=(*work.add, *told))
-        self._desk.ledger.save(
+        self._context.ledger.save(
             old, new, work=work, say=say, limits=limits, patient=attempt.patient, spared=spared
         )
 
@@ -222,7 +222,7 @@ class Leases:
         moved = {kind: at for kind, at in due.items() if was.get(kind) != at}
         if new.status == "ACTIVE" and _holds(new.reservations) != _holds(old.reservations):
             # The end is armed anew too: one that is about to begin must wait for what is new.
-            moved |= {APPLY: self._desk.ledger.now(), END: new.end}
+            moved |= {APPLY: self._context.ledger.now(), END: new.end}
         return Work(
             put=tuple(self._operation(new.id, kind, at) for kind, at in moved.items()),
             cancel=frozenset(was.keys() - due.keys()),
@@ -235,11 +235,11 @@ class Leases:
         if lease.status == "DELETING":
             return
         work = Work(  # `put`, for an earlier delete may have failed
-            put=(self._operation(lease.id, DELETE, self._desk.ledger.now()),),
+            put=(self._operation(lease.id, DELETE, self._context.ledger.now()),),
             cancel=frozenset({ARRANGE, START, APPLY, BEFORE_END, END}),
         )
         said = f"lease {lease.name} is to be deleted"
-        self._desk.ledger.save(lease, lease.move("DELETING"), work=work, say=said)
+        self._context.ledger.save(lease, lease.move("DELETING"), work=work, say=said)
 
     # shared
 
@@ -255,24 +255,24 @@ class Leases:
                 pause = random.uniform(0, min(0.002 * 2**tries, 0.1))
                 self._clock.wait(threading.Event(), pause)
                 if tries % 10 == _DOUBTFUL_TRIES:
-                    self._desk.ledger.stock(sure=True)
+                    self._context.ledger.stock(sure=True)
         raise Conflict("too many others book the same hosts right now; try again")
 
     def _visible(self, caller: Caller, lease_id: str) -> Lease:
-        lease = self._desk.ledger.lease(lease_id)
+        lease = self._context.ledger.lease(lease_id)
         if not caller.may_see(lease.project_id):
             raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
         return lease
 
     def _preview(self, old: Lease | None, new: Lease) -> Preview:
-        limits = self._desk.enforcement.limits(new.project_id)
+        limits = self._context.enforcement.limits(new.project_id)
         if limits is not None:
-            self._desk.ledger.foresee(old, new, limits)
+            self._context.ledger.foresee(old, new, limits)
         return Preview(self._named(new))
 
     def _named(self, lease: Lease) -> Lease:
         """With the names of its hosts, which a plan does not need and a person does."""
-        hosts = self._desk.ledger.stock().hosts
+        hosts = self._context.ledger.stock().hosts
 
         def named(allocation: Allocation) -> Allocation:
             host = hosts.get(allocation.host_id or 0)
@@ -284,7 +284,7 @@ class Leases:
         return replace(lease, reservations=tuple(map(shown, lease.reservations)))
 
     def _operation(self, lease_id: str, kind: str, due: datetime) -> Operation:
-        early_s = self._desk.settings.prepare_s if kind == START else 0.0
+        early_s = self._context.settings.prepare_s if kind == START else 0.0
         return lease_work(self._new_id(), lease_id, kind, due, early_s)
 
 

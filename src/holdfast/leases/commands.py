@@ -41,7 +41,7 @@ class Commands:
         clock: Clock,
         *,
         name: str,
-        ring: Callable[[], None],
+        wake: Callable[[], None],
         patience_s: Callable[[], float],
         know_host: Callable[[str], int],
         expected: ExpectedGuests,
@@ -53,7 +53,7 @@ class Commands:
         self._operations = operations
         self._clock = clock
         self._name = name
-        self._ring = ring
+        self._wake = wake
         self._patience_s = patience_s
         self._know_host = know_host
         self._expected = expected
@@ -63,12 +63,12 @@ class Commands:
 
     def create_lease(self, caller: Caller, lease: NewLease) -> Preview | None:
         preview = self._leases.create(caller, lease)
-        self._ring()
+        self._wake()
         return preview
 
     def update_lease(self, caller: Caller, lease_id: str, change: LeaseChange) -> Preview | None:
         preview = self._leases.update(caller, lease_id, change)
-        self._ring()
+        self._wake()
         return preview
 
     def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
@@ -94,8 +94,8 @@ class Commands:
         if approve:
             self._repairs.approve(caller, reason, domain)
         report = self._repairs.plan((), ())
-        self._repairs.hasten()
-        self._ring()
+        self._repairs.expedite()
+        self._wake()
         return report
 
     def delete_lease(self, caller: Caller, lease_id: str) -> None:
@@ -131,7 +131,7 @@ class Commands:
 
     def _wait(self, key: str) -> None:
         """Until the work is done, or patience ends; its failure is the command's."""
-        self._ring()
+        self._wake()
         never = threading.Event()
         deadline = self._clock.monotonic() + self._patience_s()
         pause = 0.005

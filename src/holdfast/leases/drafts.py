@@ -66,7 +66,7 @@ def plan(
             return holds
         for course, short in eaten:
             shorts.setdefault(short.spare.segment_id, short)
-            left = left.less(course.barred(holds, everything=tries >= MOST_PLANS))
+            left = left.excluding_hosts(course.barred(holds, everything=tries >= MOST_PLANS))
     raise _refused(NotEnoughHosts(_REFUSED + "too many plans in vain"), shorts.values())
 
 
@@ -92,7 +92,7 @@ class _Course:
         """Whether that would eat into what is kept, and when first."""
         if not self._touched:
             return None
-        after, ids = self._stock.plus(holds), self._members()
+        after, ids = self._stock.with_holds(holds), self._members()
         hosts = [self._stock.hosts[host_id] for host_id in ids]
         if len(after.free(hosts, self._start, self._end)) >= self._spare.kept:
             return None  # so many are free all the time
@@ -108,7 +108,7 @@ class _Course:
         ids = self._members()
         before = self._before(ids)
         stays = self._stays(holds, ids, before)
-        after = self._stock.plus(stays)
+        after = self._stock.with_holds(stays)
         rest = ids - {a.host_id for a in stays}
         if everything:
             return rest
@@ -130,7 +130,7 @@ class _Course:
         low, high = 0, len(mine)
         while low < high:
             middle = (low + high + 1) // 2
-            after = self._steps(self._stock.plus(mine[:middle]), ids)
+            after = self._steps(self._stock.with_holds(mine[:middle]), ids)
             if first_short(self._spare.kept, before, after):
                 high = middle - 1
             else:
@@ -144,7 +144,7 @@ class _Course:
         return {host_id for host_id in self._spare.hosts if host_id in self._stock.hosts}
 
     def _before(self, ids: Collection[int]) -> Steps:
-        return self._steps(self._stock.plus(self._kept), ids)
+        return self._steps(self._stock.with_holds(self._kept), ids)
 
     def _steps(self, stock: CapacitySnapshot, ids: Collection[int]) -> Steps:
         start, end = self._start, self._end
@@ -263,16 +263,16 @@ class _Refused(Exception):
 
 
 class Drafts:
-    def __init__(self, desk: LeaseContext, new_id: Callable[[], str]) -> None:
-        self._desk = desk
+    def __init__(self, context: LeaseContext, new_id: Callable[[], str]) -> None:
+        self._context = context
         self._new_id = new_id
 
     def asked(self, caller: Caller, wanted: Sequence[NewReservation]) -> list[Asked]:
         """What is asked for, checked, and completed by what only the cloud knows."""
         checked = [(self._resource(r.resource_type), r.spec) for r in wanted]
         valid = [(resource, resource.validate(spec)) for resource, spec in checked]
-        cloud = self._desk.cloud
-        return [(resource, resource.look(spec, cloud, caller)) for resource, spec in valid]
+        cloud = self._context.cloud
+        return [(resource, resource.resolve(spec, cloud, caller)) for resource, spec in valid]
 
     # a new lease
 
@@ -284,9 +284,9 @@ class Drafts:
         order: Order,
         barren_until: datetime | None = None,
     ) -> Lease:
-        now = self._desk.ledger.now()
+        now = self._context.ledger.now()
         start, end, before_end = dates.dates(wanted, now, self._before_end_default())
-        held = Window(max(start, now), end + self._desk.cleaning())
+        held = Window(max(start, now), end + self._context.cleaning())
         if end <= held.start:
             raise InvalidInput("end_date: the lease would end before it can start")
         lease = Lease(
@@ -311,7 +311,9 @@ class Drafts:
                     lease_id=lease.id,
                     taken=_things(taken),
                 )
-                holds = self._plan(resource, wish, replace(look, stock=look.stock.plus(taken)))
+                holds = self._plan(
+                    resource, wish, replace(look, stock=look.stock.with_holds(taken))
+                )
                 planned.append(
                     Reservation(self._new_id(), resource.type, spec=spec, allocations=holds)
                 )
@@ -323,7 +325,7 @@ class Drafts:
 
     def changed(self, old: Lease, change: LeaseChange, order: Order) -> Lease:
         """The lease after the update; what did not change is the same value."""
-        now = self._desk.ledger.now()
+        now = self._context.ledger.now()
         start, end, before_end = dates.changed_dates(old, change, now, self._before_end_default())
         new = replace(
             old, name=change.name or old.name, start=start, end=end, before_end=before_end
@@ -340,7 +342,7 @@ class Drafts:
             for reservation, spec in zip(old.reservations, specs, strict=True):
                 others = [*planned, *old.reservations[len(planned) + 1 :]]
                 taken = [a for r in others for a in r.allocations]
-                stock = look.stock.without(old.allocations()).plus(taken)
+                stock = look.stock.without_holds(old.allocations()).with_holds(taken)
                 update = _Update(old, new, now, order, _things(taken))
                 planned.append(self._replan(update, reservation, spec, replace(look, stock=stock)))
             return replace(new, reservations=tuple(planned))
@@ -364,7 +366,12 @@ class Drafts:
 
         def draft(look: _PlanInput) -> Lease:
             others = [a for r in old.reservations if r.id != mine.id for a in r.allocations]
-            stock = look.stock.without(old.allocations()).plus(others).less([host_id]).keeping(())
+            stock = (
+                look.stock.without_holds(old.allocations())
+                .with_holds(others)
+                .excluding_hosts([host_id])
+                .ignoring_spares(())
+            )
             left = replace(mine, allocations=kept)
             wish = Wish(mine.spec, window, old.project_id, left, order, old.id, _things(others))
             holds = self._plan(resource, wish, replace(look, stock=stock))
@@ -385,7 +392,7 @@ class Drafts:
     def _replan(
         self, update: "_Update", reservation: Reservation, spec: Mapping[str, Any], look: _PlanInput
     ) -> Reservation:
-        held = update.held(reservation, self._desk.cleaning())
+        held = update.held(reservation, self._context.cleaning())
         had = reservation.allocations
         cut = tuple(replace(a, held=update.kept(a, held)) for a in had)
         fits = all(_within(now.held, was.held) for now, was in zip(cut, had, strict=True))
@@ -413,28 +420,28 @@ class Drafts:
     ) -> Sequence[Opening]:
         """The earliest windows of that length; times as the owner names them."""
         resource, spec = asked
-        held = Window(window.start, window.end + self._desk.cleaning())
+        held = Window(window.start, window.end + self._context.cleaning())
         wish = Wish(spec, held, caller.project_id)
-        ledger = self._desk.ledger
+        ledger = self._context.ledger
         found = openings(resource, wish, until, ledger.stock(), ledger, most)
         return [self._named(opening) for opening in found]
 
     def _named(self, opening: Opening) -> Opening:
         """Without the cleaning time, which owners do not see."""
         window = opening.window
-        return replace(opening, window=Window(window.start, window.end - self._desk.cleaning()))
+        return replace(opening, window=Window(window.start, window.end - self._context.cleaning()))
 
     # shared
 
     def _made_sure(
         self, draft: Callable[[_PlanInput], Lease], barren_until: datetime | None = None
     ) -> Lease:
-        stock = self._desk.ledger.stock()
+        stock = self._context.ledger.stock()
         changes = stock.changes
         try:
             return draft(_PlanInput(stock, sure=False, barren_until=barren_until))
         except _Refused as first:
-            again = self._desk.ledger.stock(sure=True)
+            again = self._context.ledger.stock(sure=True)
             if again is stock and again.changes == changes:  # a second plan would say the same
                 raise self._explained(*first.args) from None
             return draft(_PlanInput(again, sure=True))
@@ -443,9 +450,9 @@ class Drafts:
         late = self._late(wish)
         if late:
             with contextlib.suppress(NotEnoughHosts):  # then rather one that may be late than none
-                return plan(resource, wish, look.stock.less(late), self._desk.ledger)
+                return plan(resource, wish, look.stock.excluding_hosts(late), self._context.ledger)
         try:
-            return plan(resource, wish, look.stock, self._desk.ledger)
+            return plan(resource, wish, look.stock, self._context.ledger)
         except NotEnoughHosts as refused:
             if not look.sure:
                 raise _Refused(refused, resource, wish, look) from None
@@ -454,7 +461,7 @@ class Drafts:
     def _late(self, wish: Wish) -> set[int]:
         """Hosts that are free by the book and have not been given back: who starts soon would have
         to wait for them, and nobody knows for how long."""
-        ledger = self._desk.ledger
+        ledger = self._context.ledger
         if wish.held.start > ledger.now() + SOON:
             return set()
         return ledger.late_hosts() - {a.host_id for a in wish.kept if a.host_id is not None}
@@ -463,7 +470,7 @@ class Drafts:
         self, refused: NotEnoughHosts, resource: Resource, wish: Wish, look: _PlanInput
     ) -> NotEnoughHosts:
         """The same refusal, with who is in the way and when it would fit."""
-        ledger, details = self._desk.ledger, dict(refused.details)
+        ledger, details = self._context.ledger, dict(refused.details)
         busy = details.pop("busy", ())
         obstacles = (
             ledger.obstacles(busy, wish.held, wish.project_id, besides=wish.lease_id)
@@ -494,15 +501,15 @@ class Drafts:
 
     def _resource(self, resource_type: str) -> Resource:
         try:
-            return self._desk.resources[resource_type]
+            return self._context.resources[resource_type]
         except KeyError:
-            known = ", ".join(sorted(self._desk.resources))
+            known = ", ".join(sorted(self._context.resources))
             raise InvalidInput(
                 f"The {resource_type} resource type is not supported; known: {known}"
             ) from None
 
     def _before_end_default(self) -> timedelta:
-        return timedelta(minutes=self._desk.settings.minutes_before_end_lease)
+        return timedelta(minutes=self._context.settings.minutes_before_end_lease)
 
 
 def _within(inner: Window, outer: Window) -> bool:

@@ -27,16 +27,16 @@ LONGEST_VALUE = 4096
 
 
 class Hosts:
-    def __init__(self, desk: LeaseContext, new_id: Callable[[], str], region: str) -> None:
-        self._desk = desk
+    def __init__(self, context: LeaseContext, new_id: Callable[[], str], region: str) -> None:
+        self._context = context
         self._new_id = new_id
         self._region = region
 
     def enrol(self, name: str, capabilities: Mapping[str, str]) -> tuple[int, str]:
         """Begin to enrol a host of the cloud: its id here, and the key of the work."""
         check_capabilities(capabilities)
-        found = self._desk.cloud.hosts.find(name)
-        servers = self._desk.in_the_way(self._desk.cloud, found.service_host)
+        found = self._context.cloud.hosts.find(name)
+        servers = self._context.in_the_way(self._context.cloud, found.service_host)
         if servers:
             raise HostInUse(
                 f"host {found.hypervisor_hostname} has {len(servers)} servers;"
@@ -46,24 +46,24 @@ class Hosts:
             put=self._operations(ENROL, found.uuid, found.service_host),
             cancel=frozenset({WITHDRAW, RETURN}),
         )
-        host = self._desk.ledger.enrol(found, self._region, capabilities, work)
+        host = self._context.ledger.enrol(found, self._region, capabilities, work)
         return host.id, f"{ENROL}/{found.uuid}"
 
     def describe(self, host_id: int, capabilities: Mapping[str, str | None]) -> None:
         if not capabilities:
             raise InvalidInput("No data to update: name at least one capability")
         check_capabilities(capabilities)
-        self._desk.ledger.host(str(host_id))
-        self._desk.ledger.describe(host_id, capabilities)
+        self._context.ledger.host(str(host_id))
+        self._context.ledger.describe(host_id, capabilities)
 
     def withdraw(self, host_id: int) -> str:
         """Begin to withdraw a host; the key of the work."""
-        host = self._desk.ledger.host(str(host_id))
+        host = self._context.ledger.host(str(host_id))
         work = Work(
             put=self._operations(WITHDRAW, host.uuid, host.service_host),
             cancel=frozenset({ENROL, RETURN}),
         )
-        self._desk.ledger.withdraw(host.id, work)
+        self._context.ledger.withdraw(host.id, work)
         return f"{WITHDRAW}/{host.uuid}"
 
     def keep_back(self, hosts: Iterable[Host], hold: Callable[[float], None]) -> None:
@@ -71,19 +71,19 @@ class Hosts:
         for host in hosts:
             hold(HOLD_S)
             work = self._operations(RETURN, host.uuid, host.service_host)
-            self._desk.ledger.keep_back(host.id, Work(put=work))
+            self._context.ledger.keep_back(host.id, Work(put=work))
 
     def let_back(self, hosts: Iterable[Host], hold: Callable[[float], None]) -> None:
         """Hosts that are healthy again: who was kept back need not wait for the next look."""
         for host in hosts:
             hold(HOLD_S)
-            self._desk.ledger.hasten(f"{RETURN}/{host.uuid}")
+            self._context.ledger.expedite(f"{RETURN}/{host.uuid}")
 
     def set_property(self, name: str, private: bool) -> None:
-        self._desk.ledger.set_property(name, private)
+        self._context.ledger.set_property(name, private)
 
     def _operations(self, kind: str, uuid: str, service_host: str) -> tuple[Operation, ...]:
-        now = self._desk.ledger.now()
+        now = self._context.ledger.now()
         return (
             Operation(
                 id=self._new_id(),
@@ -109,10 +109,10 @@ def check_capabilities(capabilities: Mapping[str, str | None]) -> None:
 
 class _HostWork:
     name = ""
-    stubborn = False
+    retry_forever = False
 
-    def __init__(self, desk: LeaseContext) -> None:
-        self.desk = desk
+    def __init__(self, context: LeaseContext) -> None:
+        self.context = context
 
     def keep(self, run: Run) -> str:
         """Shut the host to ordinary servers for as long as it is enrolled."""
@@ -122,15 +122,15 @@ class _HostWork:
         return self._move(run, "remove_host", KEPT_POOL, {KEPT: "yes"})
 
     def join(self, run: Run) -> str:
-        return self._move(run, "add_host", self.desk.freepool)
+        return self._move(run, "add_host", self.context.freepool)
 
     def leave(self, run: Run) -> str:
-        return self._move(run, "remove_host", self.desk.freepool)
+        return self._move(run, "remove_host", self.context.freepool)
 
     def _move(
         self, run: Run, verb: str, pool_name: str, metadata: Mapping[str, str] | None = None
     ) -> str:
-        pools = self.desk.hands(run).cloud.pools
+        pools = self.context.hands(run).cloud.pools
         name = run.operation.payload["service_host"]
         pool = ensure(pools, pool_name, metadata or {})
         getattr(pools, verb)(pool.id, name)
@@ -166,10 +166,10 @@ class HostEnrol(_HostWork):
         """Now that none can come any more: a server that slipped in since the first look must go
         first, for the end of a lease would delete it."""
         name = run.operation.payload["service_host"]
-        if servers := self.desk.in_the_way(self.desk.hands(run).cloud, name):
+        if servers := self.context.in_the_way(self.context.hands(run).cloud, name):
             raise NotYet(f"{name} has {len(servers)} servers that came before it joined", 5.0)
-        host = self.desk.ledger.host(run.operation.subject.removeprefix("host:"))
-        self.desk.ledger.set_reservable(host.id, True, claim=run.claim)
+        host = self.context.ledger.host(run.operation.subject.removeprefix("host:"))
+        self.context.ledger.set_reservable(host.id, True, claim=run.claim)
         return f"{host.hypervisor_hostname} can be reserved"
 
 
@@ -178,20 +178,20 @@ class HostReturn(_HostWork):
     as soon as their servers have gone; healthy again and empty, it comes back."""
 
     name = RETURN
-    stubborn = True
+    retry_forever = True
 
     def steps(self) -> Sequence[Step]:
         return (
             Step("leave", self.if_there(self.leave)),
-            Step("wait", self.wait, kept=False),
-            Step("join", self.join_if_free, kept=False),
+            Step("wait", self.wait, recorded=False),
+            Step("join", self.join_if_free, recorded=False),
             Step("open", self.open),
         )
 
     def wait(self, run: Run) -> str:
         """Also for its own reservation's servers no reason to wait: they are where they belong."""
         host, name = self._host(run), run.operation.payload["service_host"]
-        cloud, holders = self.desk.hands(run).cloud, self.desk.ledger.holders(host.id)
+        cloud, holders = self.context.hands(run).cloud, self.context.ledger.holders(host.id)
         try:
             there = cloud.servers.list(host=name)
         except NotFound as gone:
@@ -209,7 +209,7 @@ class HostReturn(_HostWork):
                 cloud.pools.remove_host(pool.id, name)
         if not host.usable:
             raise NotYet(f"{name} has failed and is not healthy yet", self._pause(run))
-        if not holders and (servers := [s for s in there if self.desk.stays(s)]):
+        if not holders and (servers := [s for s in there if self.context.stays(s)]):
             left = left or f"{len(servers)} servers are on it"
         if left:
             raise NotYet(f"{name} is healthy, but {left}", self._pause(run))
@@ -217,28 +217,28 @@ class HostReturn(_HostWork):
 
     def _pause(self, run: Run) -> float:
         """The longer it has failed the rarer the looks; healthy again, somebody hastens it."""
-        age = (self.desk.ledger.now() - run.operation.due_at).total_seconds()
+        age = (self.context.ledger.now() - run.operation.due_at).total_seconds()
         return min(max(LOOK_S, age / 10), RARELY_S)
 
     def join_if_free(self, run: Run) -> str:
-        if any(self.desk.ledger.holders(self._host(run).id).values()):
+        if any(self.context.ledger.holders(self._host(run).id).values()):
             return "its reservation has it"
         return self.join(run)
 
     def open(self, run: Run) -> str:
         host = self._host(run)
-        self.desk.ledger.set_reservable(host.id, True, claim=run.claim)
+        self.context.ledger.set_reservable(host.id, True, claim=run.claim)
         return f"{host.hypervisor_hostname} can be reserved again"
 
     def _host(self, run: Run) -> Host:
-        return self.desk.ledger.host(run.operation.subject.removeprefix("host:"))
+        return self.context.ledger.host(run.operation.subject.removeprefix("host:"))
 
 
 class HostWithdraw(_HostWork):
     """Tried until it succeeds: nobody can ask for it again once the host is out of our list."""
 
     name = WITHDRAW
-    stubborn = True
+    retry_forever = True
 
     def steps(self) -> Sequence[Step]:
         return (
@@ -247,8 +247,8 @@ class HostWithdraw(_HostWork):
         )
 
 
-def host_kinds(desk: LeaseContext) -> dict[str, Kind]:
-    made: list[Kind] = [HostEnrol(desk), HostReturn(desk), HostWithdraw(desk)]
+def host_kinds(context: LeaseContext) -> dict[str, Kind]:
+    made: list[Kind] = [HostEnrol(context), HostReturn(context), HostWithdraw(context)]
     return {kind.name: kind for kind in made}
 
 
@@ -291,21 +291,21 @@ class _Round:
 
 class HostsRefresh:
     name = REFRESH
-    stubborn = True
+    retry_forever = True
 
-    def __init__(self, desk: LeaseContext, settings: Settings) -> None:
-        self._desk = desk
+    def __init__(self, context: LeaseContext, settings: Settings) -> None:
+        self._context = context
         self._settings = settings
         self._round = _Round()
 
     def steps(self) -> Sequence[Step]:
-        return (Step("read", self.read, kept=False),)
+        return (Step("read", self.read, recorded=False),)
 
     def read(self, run: Run) -> str:
         """Go on with the round; it never ends but by NotYet."""
         if not self._settings.host_refresh_s:
             raise NotYet("hosts are not read again: [reservation] host_refresh_s is 0", OFF_S)
-        ledger, cloud = self._desk.ledger, self._desk.hands(run).cloud
+        ledger, cloud = self._context.ledger, self._context.hands(run).cloud
         until = ledger.now() + TURN
         while some := ledger.enrolled(after=self._round.after, most=PORTION):
             for host in some:  # one at least, however long the look took
@@ -330,7 +330,7 @@ class HostsRefresh:
             )
             return
         self._round.seen += 1
-        if self._desk.ledger.refresh(host.id, found):
+        if self._context.ledger.refresh(host.id, found):
             self._round.changed += 1
             LOG.info("host %s: the cloud describes it anew", host.hypervisor_hostname)
 
@@ -341,5 +341,5 @@ class HostsRefresh:
         LOG.error("%s: %s", run.operation.key, why)
 
 
-def refresh_kinds(desk: LeaseContext, settings: Settings) -> dict[str, Kind]:
-    return {REFRESH: HostsRefresh(desk, settings)}
+def refresh_kinds(context: LeaseContext, settings: Settings) -> dict[str, Kind]:
+    return {REFRESH: HostsRefresh(context, settings)}

@@ -115,21 +115,21 @@ class _LeaseWork:
     """Common to all: find the lease, do something for each of its reservations."""
 
     name = ""
-    stubborn = False
+    retry_forever = False
 
-    def __init__(self, desk: LeaseContext) -> None:
-        self.desk = desk
+    def __init__(self, context: LeaseContext) -> None:
+        self.context = context
 
     def lease(self, run: Run) -> Lease:
         """Read once per attempt: a save refuses if somebody changed the lease meanwhile."""
         if "lease" not in run.memo:
-            run.memo["lease"] = self.desk.ledger.lease(run.operation.subject)
+            run.memo["lease"] = self.context.ledger.lease(run.operation.subject)
         lease: Lease = run.memo["lease"]
         return lease
 
     def hands(self, run: Run) -> EffectContext:
         if "hands" not in run.memo:
-            run.memo["hands"] = self.desk.hands(run)
+            run.memo["hands"] = self.context.hands(run)
         hands: EffectContext = run.memo["hands"]
         return hands
 
@@ -137,12 +137,12 @@ class _LeaseWork:
         self, run: Run, new: Lease, say: str, work: Work | None = None, event: str = ""
     ) -> None:
         """Write it, and in the same breath the work that tells of it."""
-        old, now = self.lease(run), self.desk.ledger.now()
-        told = self.desk.announcer.health(old, new, now)
+        old, now = self.lease(run), self.context.ledger.now()
+        told = self.context.announcer.health(old, new, now)
         if event:
-            told += self.desk.announcer.work(event, new, now)
+            told += self.context.announcer.work(event, new, now)
         work = _with(work or Work(), *told)
-        run.memo["lease"] = self.desk.ledger.save(old, new, claim=run.claim, say=say, work=work)
+        run.memo["lease"] = self.context.ledger.save(old, new, claim=run.claim, say=say, work=work)
 
     def each(self, verb: str) -> Callable[[Run], str]:
         """A step that calls `verb` of every reservation's resource. One that needs more time does
@@ -153,7 +153,7 @@ class _LeaseWork:
             effects: list[Effect] = []
             late: list[NotYet] = []
             for reservation in lease.reservations:
-                act = getattr(self.desk.resources[reservation.resource_type], verb)
+                act = getattr(self.context.resources[reservation.resource_type], verb)
                 try:
                     effects.append(act(hands, lease, reservation))
                 except NotYet as more:
@@ -189,7 +189,7 @@ class _LeaseWork:
             if new != old:
                 work, event = Work(), event_name(self.name) if tell else ""
                 if tell and self.name == END:
-                    ended = self.desk.enforcement.end_work(old, self.desk.ledger.now())
+                    ended = self.context.enforcement.end_work(old, self.context.ledger.now())
                     work = Work(add=tuple(ended))
                 self.save(run, new, said if say else "", work, event)
             return said
@@ -220,7 +220,7 @@ class LeaseArrange(_LeaseWork):
         return (Step("arrange", self.each("arrange")),)
 
     def give_up_at(self, operation: Operation) -> datetime | None:
-        return self.desk.ledger.lease(operation.subject).start
+        return self.context.ledger.lease(operation.subject).start
 
     def failed(self, run: Run, why: str) -> None:
         """The lease goes on: its start looks at how things are."""
@@ -232,16 +232,16 @@ class LeaseStart(_LeaseWork):
 
     def steps(self) -> Sequence[Step]:
         return (
-            Step("prepare", self.each("prepare"), early=True),
-            Step("begin", self.move("STARTING", past="ACTIVE", say=False), kept=False),
-            Step("start", self.each("start"), kept=False),
-            Step("active", self.move("ACTIVE", reservations="active", tell=True), kept=False),
-            Step("settle", self.each("settle"), kept=False),
+            Step("prepare", self.each("prepare"), pre_due=True),
+            Step("begin", self.move("STARTING", past="ACTIVE", say=False), recorded=False),
+            Step("start", self.each("start"), recorded=False),
+            Step("active", self.move("ACTIVE", reservations="active", tell=True), recorded=False),
+            Step("settle", self.each("settle"), recorded=False),
         )
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         """A start that did not succeed before the lease's end has failed."""
-        return self.desk.ledger.lease(operation.subject).end
+        return self.context.ledger.lease(operation.subject).end
 
 
 class _Aside(_LeaseWork):
@@ -253,7 +253,7 @@ class _Aside(_LeaseWork):
         return tuple(Step(verb, self.each(verb)) for verb in self.verbs)
 
     def give_up_at(self, operation: Operation) -> datetime | None:
-        return self.desk.ledger.lease(operation.subject).end
+        return self.context.ledger.lease(operation.subject).end
 
     def failed(self, run: Run, why: str) -> None:
         """The event says ERROR, the lease goes on."""
@@ -266,7 +266,7 @@ class LeaseApply(_Aside):
     name, verbs = APPLY, ("start", "settle")
 
     def steps(self) -> Sequence[Step]:
-        return (*super().steps(), Step("say", self.say, kept=False))
+        return (*super().steps(), Step("say", self.say, recorded=False))
 
     def say(self, run: Run) -> str:
         """For those who tell of pools, too."""
@@ -287,11 +287,11 @@ class LeaseBeforeEnd(_Aside):
     name, verbs = BEFORE_END, ("before_end",)
 
     def steps(self) -> Sequence[Step]:
-        return (*super().steps(), Step("tell", self.tell))
+        return (*super().steps(), Step("tell", self.notify))
 
-    def tell(self, run: Run) -> str:
-        lease, now = self.lease(run), self.desk.ledger.now()
-        told = self.desk.announcer.work(event_name(self.name), lease, now)
+    def notify(self, run: Run) -> str:
+        lease, now = self.lease(run), self.context.ledger.now()
+        told = self.context.announcer.work(event_name(self.name), lease, now)
         if not told:
             return "nobody wants to hear of it"
         self.save(run, lease, "", Work(put=told))  # a second try finds the first one's rows
@@ -302,23 +302,23 @@ class LeaseEnd(_LeaseWork):
     """Tried until it succeeds: the next owner waits for the hosts."""
 
     name = END
-    stubborn = True
+    retry_forever = True
 
     def steps(self) -> Sequence[Step]:
         return (
-            Step("begin", self.move("TERMINATING", past="TERMINATED", say=False), kept=False),
-            Step("end", self.each("end"), kept=False),  # what it does is not done twice
+            Step("begin", self.move("TERMINATING", past="TERMINATED", say=False), recorded=False),
+            Step("end", self.each("end"), recorded=False),  # what it does is not done twice
             Step(
                 "terminated",
                 self.move("TERMINATED", reservations="deleted", tell=True),
-                kept=False,
+                recorded=False,
             ),
         )
 
 
 class LeaseDelete(_LeaseWork):
     name = DELETE
-    stubborn = True
+    retry_forever = True
 
     def steps(self) -> Sequence[Step]:
         return (Step("end", self.each("end")), Step("erase", self.erase))
@@ -328,12 +328,12 @@ class LeaseDelete(_LeaseWork):
             lease = self.lease(run)
         except NotFound:
             return "the lease is gone"
-        said, now = f"lease {lease.name} deleted", self.desk.ledger.now()
-        told = self.desk.announcer.work("lease.delete", lease, now)
+        said, now = f"lease {lease.name} deleted", self.context.ledger.now()
+        told = self.context.announcer.work("lease.delete", lease, now)
         work = Work(add=tuple(told))
         # `put`: of a lease without reservations nobody can tell whether its end was told of.
-        work = replace(work, put=(*work.put, *self.desk.enforcement.end_work(lease, now)))
-        self.desk.ledger.erase(lease, claim=run.claim, say=said, work=work)
+        work = replace(work, put=(*work.put, *self.context.enforcement.end_work(lease, now)))
+        self.context.ledger.erase(lease, claim=run.claim, say=said, work=work)
         return said
 
 
@@ -356,9 +356,9 @@ def _with(work: Work, *more: Operation) -> Work:
     return replace(work, add=(*work.add, *more))
 
 
-def kinds(desk: LeaseContext) -> dict[str, Kind]:
+def kinds(context: LeaseContext) -> dict[str, Kind]:
     made: list[Kind] = [
-        kind(desk)
+        kind(context)
         for kind in (
             LeaseArrange,
             LeaseStart,

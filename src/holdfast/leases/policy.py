@@ -191,7 +191,7 @@ class _OnEnd:
     """Tells each filter that a lease is over: a step each, so that one that knows is left alone."""
 
     name = ON_END
-    stubborn = True
+    retry_forever = True
 
     def __init__(self, enforcement: Enforcement) -> None:
         self._enforcement = enforcement

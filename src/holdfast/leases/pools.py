@@ -57,6 +57,6 @@ def shut(pools: Pools, pool: Pool) -> None:
     A call that died may have written it and told nobody, so one that is shut is told again.
     """
     if pool.metadata.get(OPEN) == CLOSED:
-        pools.tell(pool.id)
+        pools.resync(pool.id)
     else:
         pools.set_metadata(pool.id, {**pool.metadata, OPEN: CLOSED})

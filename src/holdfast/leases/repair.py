@@ -236,9 +236,9 @@ class Repairs:
     """Plans and carries out: when its time has come, and when somebody asks."""
 
     def __init__(
-        self, desk: LeaseContext, settings: Settings, hosts: Hosts, new_id: Callable[[], str]
+        self, context: LeaseContext, settings: Settings, hosts: Hosts, new_id: Callable[[], str]
     ):
-        self._desk = desk
+        self._context = context
         self._settings = settings
         self._hosts = hosts
         self._new_id = new_id
@@ -247,21 +247,21 @@ class Repairs:
 
     def plan(self, hosts: Sequence[str], racks: Sequence[str]) -> RepairReport:
         """What would happen, also if these failed as well."""
-        ledger = self._desk.ledger
+        ledger = self._context.ledger
         known = ledger.enrolled()
         failed = {host.id for host in known if not host.usable} | self._named(known, hosts, racks)
         return self._report(known, failed, ledger.leases_on(failed))
 
-    def hasten(self) -> None:
+    def expedite(self) -> None:
         """Look now."""
         if not self._settings.repair:
             raise Conflict("[reservation] repair is off: switch it on, then ask again")
-        now = self._desk.ledger.now()
-        self._desk.ledger.arm(never_ending(REPAIR, now))
+        now = self._context.ledger.now()
+        self._context.ledger.arm(never_ending(REPAIR, now))
 
     def approve(self, caller: Caller, reason: str, domain: str = "") -> None:
         """An operator's word: everywhere, or in one rack or zone."""
-        ledger = self._desk.ledger
+        ledger = self._context.ledger
         if domain:
             known = {name for host in ledger.enrolled() for name in (host.rack, host.zone) if name}
             if domain not in known:
@@ -279,22 +279,22 @@ class Repairs:
         return self._acknowledge(caller, lease_id)
 
     def _acknowledge(self, caller: Caller, lease_id: str) -> None:
-        ledger = self._desk.ledger
+        ledger = self._context.ledger
         lease = ledger.lease(lease_id)
         if not caller.may_see(lease.project_id):
             raise NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
         seen = tuple(replace(r, resources_changed=False) for r in lease.reservations)
         new = replace(lease, reservations=seen, degraded=any(r.missing_resources for r in seen))
         if new != lease:
-            told = self._desk.announcer.changed(lease, new, ledger.now())
+            told = self._context.announcer.changed(lease, new, ledger.now())
             said = f"lease {lease.name}: its owner has seen that it got something else"
             ledger.save(lease, new, work=Work(add=told), say=said)
 
     # what both do
 
-    def look(self, hold: Callable[[float], None]) -> tuple[str, float]:
+    def repair_once(self, hold: Callable[[float], None]) -> tuple[str, float]:
         """One repair; what it did, and in how many seconds to look again."""
-        ledger = self._desk.ledger
+        ledger = self._context.ledger
         hold(PORTION_S)
         if not ledger.needs_repair():
             return "nothing is hurt", self._settings.repair_look_s
@@ -314,7 +314,7 @@ class Repairs:
 
     def _waiting(self, known: Sequence[Host], failed: set[int]) -> tuple[set[int], str]:
         """Hosts that nobody may act upon yet."""
-        lifted = self._desk.ledger.approved(REPAIR)
+        lifted = self._context.ledger.approved(REPAIR)
         if "" in lifted:
             return set(), ""
         settings = self._settings
@@ -326,14 +326,14 @@ class Repairs:
     def _plan(
         self, leases: Sequence[Lease], failed: Collection[int], *, all_ahead: bool = False
     ) -> tuple[RepairResult, ...]:
-        desk = self._desk
-        now = desk.ledger.now()
+        context = self._context
+        now = context.ledger.now()
         until = None if all_ahead else self._until(now)
         hit = affected_reservations(leases, failed, now, until, self._settings.repair_priorities)
         if not hit:
             return ()
-        stock = desk.ledger.stock(sure=True).less(failed)
-        return plan_repair(hit, stock, desk.resources, desk.ledger, now).mended
+        stock = context.ledger.stock(sure=True).excluding_hosts(failed)
+        return plan_repair(hit, stock, context.resources, context.ledger, now).mended
 
     def _until(self, now: datetime) -> datetime | None:
         horizon = self._settings.repair_horizon_s
@@ -362,20 +362,20 @@ class Repairs:
         return beaten
 
     def _change(self, old: Lease, new: Lease) -> Change:
-        now = self._desk.ledger.now()
+        now = self._context.ledger.now()
         put: tuple[Operation, ...] = ()
         if new.status == "ACTIVE" and holds(new) != holds(old):
             # The end is armed anew too: one that is about to begin must wait for what is new.
             due = ((APPLY, now), (END, new.end))
             put = tuple(lease_work(self._new_id(), new.id, kind, at) for kind, at in due)
-        told = tuple(self._desk.announcer.health(old, new, now))
+        told = tuple(self._context.announcer.health(old, new, now))
         return Change(
             old, new, Work(add=told, put=put) if told or put else None, sentence(old, new)
         )
 
     def _save(self, changes: Sequence[Change]) -> int:
         """Together, or, where somebody was faster, one by one; of how many that is so."""
-        ledger, beaten = self._desk.ledger, 0
+        ledger, beaten = self._context.ledger, 0
         try:
             ledger.save_many(changes)
             return 0
@@ -397,8 +397,8 @@ class Repairs:
         names = {host.id: host.service_host for host in known}
         waiting, why = self._waiting(known, failed)
         plan = self._plan(leases, failed, all_ahead=True)
-        stock = self._desk.ledger.stock().less(failed)
-        now = self._desk.ledger.now().timestamp()
+        stock = self._context.ledger.stock().excluding_hosts(failed)
+        now = self._context.ledger.now().timestamp()
         taken = {a.host_id for one in plan if one.hurt.is_active for a in one.found}
         free = sum(stock.line(i).is_free(now, now + 1) for i in stock.hosts if i not in taken)
         return RepairReport(
@@ -410,7 +410,7 @@ class Repairs:
         )
 
     def _named(self, known: Sequence[Host], hosts: Sequence[str], racks: Sequence[str]) -> set[int]:
-        found = {self._desk.ledger.host(name).id for name in hosts}  # or NotFound
+        found = {self._context.ledger.host(name).id for name in hosts}  # or NotFound
         for rack in racks:
             members = {host.id for host in known if host.rack == rack}
             if not members:
@@ -432,20 +432,20 @@ class Repairs:
 
 class Repair:
     name = REPAIR
-    stubborn = True
+    retry_forever = True
 
     def __init__(self, repairs: Repairs, settings: Settings) -> None:
         self._repairs = repairs
         self._settings = settings
 
     def steps(self) -> Sequence[Step]:
-        return (Step("repair", self.repair, kept=False),)
+        return (Step("repair", self.repair, recorded=False),)
 
     def repair(self, run: Run) -> str:
         """It never ends but by NotYet."""
         if not self._settings.repair:
             raise NotYet("[reservation] repair is off", self._settings.repair_look_s)
-        said, seconds = self._repairs.look(run.hold)
+        said, seconds = self._repairs.repair_once(run.hold)
         if said != run.operation.sentence:
             LOG.info("repair: %s", said)
         raise NotYet(said, seconds)  # or at once, if it was asked for again meanwhile

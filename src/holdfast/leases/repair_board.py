@@ -61,7 +61,9 @@ def free_hosts(needs: Sequence[Need], stock: CapacitySnapshot) -> list[Free]:
     for group in _alike(needs):
         where, size = needs[group[0]].where, needs[group[0]].size
         hosts = stock.matching(where, functools.partial(matches, wanted=where))
-        found.update(zip(group, _Group(needs, group, hosts, enough).look(stock, size), strict=True))
+        found.update(
+            zip(group, _Group(needs, group, hosts, enough).search(stock, size), strict=True)
+        )
     return [found[index] for index in range(len(needs))]
 
 
@@ -124,7 +126,7 @@ class _Group:
         self._bits = np.zeros((len(group), -(-len(hosts) // 8)), np.uint8)
         self._sure = np.zeros(len(group), np.int64)
 
-    def look(self, stock: CapacitySnapshot, size: Mapping[str, int] | None) -> Iterator[Free]:
+    def search(self, stock: CapacitySnapshot, size: Mapping[str, int] | None) -> Iterator[Free]:
         wanted = np.arange(len(self._needs))
         for at in range(0, len(self._hosts), SOME):
             rooms = self._rooms(self._hosts[at : at + SOME], wanted, stock, size)

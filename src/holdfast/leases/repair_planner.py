@@ -120,16 +120,16 @@ def plan_repair(
     now: datetime,
 ) -> RepairPlan:
     """`stock` has no host that cannot be used, and everybody's holds."""
-    desk = _PlanContext(stock, resources, ledger, now)
-    asked = [desk.ask(hurt) for hurt in sorted(hurts, key=AffectedReservation.order)]
+    context = _PlanContext(stock, resources, ledger, now)
+    asked = [context.ask(hurt) for hurt in sorted(hurts, key=AffectedReservation.order)]
     odd = [one for one in asked if one.resource is not None and one.need is None and one.wish]
     for one in odd:
         if one.hurt.is_active:
-            desk.by_planning(one)
-    desk.together([one for one in asked if one.need is not None])
+            context.by_planning(one)
+    context.together([one for one in asked if one.need is not None])
     for one in odd:
         if not one.hurt.is_active:
-            desk.by_planning(one)
+            context.by_planning(one)
     return RepairPlan(tuple(one.mended() for one in asked))
 
 
@@ -203,7 +203,7 @@ class _PlanContext:
         for one, job in zip(asked, jobs, strict=True):
             one.found = job.need.allocations(job.has)
             one.short = self._missing(job)
-        self._stock = self._stock.plus(a for one in asked for a in one.found)
+        self._stock = self._stock.with_holds(a for one in asked for a in one.found)
 
     def by_planning(self, asked: _Asked) -> None:
         """A type that says nothing of its needs plans as it does when a lease is changed."""
@@ -211,7 +211,7 @@ class _PlanContext:
         assert wish is not None and resource is not None
         try:
             wish = replace(wish, taken=wish.taken | self._things)
-            holds = resource.plan(wish, self._stock.without(asked.kept), self._ledger)
+            holds = resource.plan(wish, self._stock.without_holds(asked.kept), self._ledger)
         except (InvalidInput, NotEnoughHosts) as refused:
             asked.short = refused.message
             return
@@ -220,7 +220,7 @@ class _PlanContext:
             asked.short = "it could be had only by giving up what is healthy: change the lease"
             return
         asked.found = tuple(a for a in holds if (a.host_id, a.thing) not in kept)
-        self._stock = self._stock.plus(asked.found)
+        self._stock = self._stock.with_holds(asked.found)
         self._things |= {a.thing for a in asked.found if a.thing is not None}
 
     def _missing(self, job: "Job") -> str:

@@ -450,7 +450,7 @@ class Collector:
 
     def snapshot(self) -> Snapshot:
         roster, said = self._measures.roster(), self._measures.said()
-        look = self._measures.look(roster)
+        look = self._measures.read(roster)
         now = self._clock.now()
         wall_s = now.timestamp()
         gone = self._forget(roster)

@@ -125,7 +125,7 @@ class Host:
         for name, short in (("cpu", "cpu"), ("memory", "mem"), ("io", "io")):
             self._readers.append((f"{proc}/pressure/{name}", 256, _Pressure(short)))
 
-    def look(self) -> dict[str, float]:
+    def read(self) -> dict[str, float]:
         found: dict[str, float] = {}
         for path, size, understood in self._readers:
             text = self._files.read(path, size)
@@ -152,7 +152,7 @@ class Links:
         self._files = files
         self._path = path
 
-    def look(self, wanted: Collection[str]) -> dict[str, Link]:
+    def read(self, wanted: Collection[str]) -> dict[str, Link]:
         return links(self._files.read_all(self._path) or b"", wanted) if wanted else {}
 
 
@@ -316,7 +316,7 @@ class Qemus:
         self._sought: frozenset[str] = frozenset()
         self._pause = self._wait = 0
 
-    def look(self, wanted: Collection[str]) -> dict[str, Process]:
+    def read(self, wanted: Collection[str]) -> dict[str, Process]:
         """Of those that have a process."""
         for uuid in [one for one in self._known if one not in wanted]:
             self._forget(uuid)

@@ -148,7 +148,7 @@ Tell = Callable[[Sequence[Group]], None]
 class Alarms(Protocol):
     """`watch.alarms.engine.Engine`, or who changes its rules between passes."""
 
-    def take(self, snapshot: Snapshot) -> Outcome: ...
+    def consume(self, snapshot: Snapshot) -> Outcome: ...
 
 
 class Sink(Protocol):
@@ -191,13 +191,13 @@ class MetricsPart(Passes):
         stages = self._stages
         snapshot = self._guard("collection", self._collector.snapshot)
         if snapshot is None:
-            self._guard("plugins", stages.plugins.look_after)
+            self._guard("plugins", stages.plugins.maintain)
             return
         self.last = snapshot
         self.passes += 1
         alarms, tell = stages.alarms, stages.tell
-        outcome = self._guard("alarms", lambda: alarms.take(snapshot)) if alarms else None
-        said = self._guard("what plugins say", lambda: stages.news.take(snapshot)) or ()
+        outcome = self._guard("alarms", lambda: alarms.consume(snapshot)) if alarms else None
+        said = self._guard("what plugins say", lambda: stages.news.consume(snapshot)) or ()
         changes = (*(outcome.changes if outcome else ()), *said)
         groups = (*(outcome.groups if outcome else ()), *together(said))
         if groups and tell is not None:

@@ -78,7 +78,7 @@ class PluginEvents:
             else:
                 self.unheard[note.plugin] += 1
 
-    def take(self, snapshot: Snapshot) -> list[Change]:
+    def consume(self, snapshot: Snapshot) -> list[Change]:
         with self._lock:
             notes, self._notes = self._notes, {}
             offs, self._offs = self._offs, {}
@@ -153,7 +153,7 @@ class PluginAlarms:
     def plain(self) -> list[dict[str, Any]]:
         return [one.plain() for one in self._standing.values()]
 
-    def take(self, changes: Iterable[Change]) -> list[Change]:
+    def consume(self, changes: Iterable[Change]) -> list[Change]:
         return [told for one in changes if (told := self._told(one)) is not None]
 
     def over(self, snapshot: Snapshot) -> list[Change]:

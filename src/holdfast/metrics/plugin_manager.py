@@ -50,7 +50,7 @@ class PluginManager:
 
     def start(self) -> None:
         self._rounds.start()
-        self._rounds.ring()
+        self._rounds.wake()
 
     def stop(self) -> None:
         self._rounds.stop()

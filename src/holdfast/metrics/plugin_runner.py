@@ -239,7 +239,7 @@ class PluginWorker:
         if was_on:
             self._ear.off(self, why)
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Cut off what hangs. One that was stopped and does not end is interrupted again."""
         busy = self._busy
         if busy is None:
@@ -564,24 +564,24 @@ class PluginRunner:
     # passes
 
     def offer(self, snapshot: Snapshot) -> None:
-        self.look_after()  # before they wake: whoever reads a file then has to wait for them
+        self.maintain()  # before they wake: whoever reads a file then has to wait for them
         slots = self._slots
         if slots:
             shared = SharedDicts(snapshot)
             for slot in slots.values():
                 slot.offer(shared)
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Cut off what hangs, or makes us too large."""
         slots = self._slots
         if not slots and not self._leaving:
             return
         for slot in slots.values():
             for lane in slot.lanes:
-                lane.look_after()
+                lane.maintain()
         if self._leaving:
             for lane in self._leaving:
-                lane.look_after()
+                lane.maintain()
             with self._lock:
                 self._leaving = tuple(one for one in self._leaving if one.is_alive)
         self._weigh([slot.lane for slot in slots.values() if slot.lane.state == ON])

@@ -272,11 +272,11 @@ class CapacitySnapshot:
             hosts, self.lines, self.revision + 1, self.changes, self.spares, _flat=self._flat
         )
 
-    def keeping(self, spares: tuple[Spare, ...]) -> "CapacitySnapshot":
+    def ignoring_spares(self, spares: tuple[Spare, ...]) -> "CapacitySnapshot":
         """The same, and what is to be kept free of it by now."""
         return replace(self, spares=spares)
 
-    def without(self, allocations: Iterable[Allocation]) -> "CapacitySnapshot":
+    def without_holds(self, allocations: Iterable[Allocation]) -> "CapacitySnapshot":
         """The same, less what somebody who plans anew holds himself."""
         changed = dict(self._changed)
         for host_id, gone in _by_host(allocations).items():
@@ -287,13 +287,13 @@ class CapacitySnapshot:
             changed[host_id] = Line(left)
         return self._with(changed)
 
-    def less(self, host_ids: Iterable[int]) -> "CapacitySnapshot":
+    def excluding_hosts(self, host_ids: Iterable[int]) -> "CapacitySnapshot":
         """The same, as if these hosts could not be reserved."""
         gone = set(host_ids)
         left = {i: host for i, host in self.hosts.items() if i not in gone}
         return replace(self, hosts=left, changes=0, _matches={})
 
-    def plus(self, allocations: Iterable[Allocation]) -> "CapacitySnapshot":
+    def with_holds(self, allocations: Iterable[Allocation]) -> "CapacitySnapshot":
         """The same, with what is planned and not booked yet."""
         changed = dict(self._changed)
         for host_id, more in _by_host(allocations).items():

@@ -47,7 +47,7 @@ class Monitor(base.CPUMonitorBase):  # type: ignore[misc]  # Nova has no annotat
     def populate_metrics(self, metric_list: Any) -> None:
         """Nova's name for it: what is measured now is added to the list."""
         now = timeutils.utcnow()
-        for name, value in self._cpu.look().items():
+        for name, value in self._cpu.read().items():
             one = monitor_metric.MonitorMetric(
                 name=name, value=value, timestamp=now, source=self.source
             )

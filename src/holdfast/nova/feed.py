@@ -190,7 +190,7 @@ class HostCpu:
         self.stats: Stats = {}  # of the last look
         self.source = ""  # the driver's name, or KERNEL
 
-    def look(self) -> dict[str, int]:
+    def read(self) -> dict[str, int]:
         """Every number that Nova's CPU monitors have, by its name."""
         found, source = self._asked()
         if source != self.source:

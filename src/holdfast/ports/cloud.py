@@ -215,7 +215,7 @@ class Pools(Protocol):
         """This and nothing else. Also when it is so already: who places servers is told again."""
         ...
 
-    def tell(self, pool_id: str) -> None:
+    def resync(self, pool_id: str) -> None:
         """Say again, to who places servers, how the pool stands: news of it may have got lost."""
         ...
 

@@ -157,7 +157,7 @@ class Ledger(Protocol):
         """Make the one row of a chore due; whoever is at it is not disturbed."""
         ...
 
-    def hasten(self, key: str) -> None:
+    def expedite(self, key: str) -> None:
         """Make open work due that only waits; nothing if there is none."""
         ...
 

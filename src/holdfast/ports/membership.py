@@ -57,7 +57,7 @@ class Membership(Protocol):
 
     network: str
 
-    def look(self, after: int | None, wait_s: float) -> Members:
+    def poll(self, after: int | None, wait_s: float) -> Members:
         """The first answer newer than version `after`, or after `wait_s` whatever there is; the
         present one at once if `after` is None or there is no time to wait. A version may be lower
         than the one before: the cluster counts anew."""

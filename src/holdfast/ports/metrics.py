@@ -283,6 +283,6 @@ class Measures(Protocol):
 
     def said(self) -> Said: ...
 
-    def look(self, roster: Roster) -> HostCounters:
+    def read(self, roster: Roster) -> HostCounters:
         """Now. Takes tens of microseconds for each guest, and waits for nothing."""
         ...

@@ -164,7 +164,7 @@ class Incidents(Protocol):
         """How a report ends that makes no incident."""
         ...
 
-    def take_in(
+    def ingest(
         self,
         account: Account,
         work: Operation,
@@ -189,7 +189,9 @@ class Incidents(Protocol):
         stands."""
         ...
 
-    def risen(self, subject: str, host: str, *, observer: str = "", incident_id: str = "") -> str:
+    def guest_recovered_since(
+        self, subject: str, host: str, *, observer: str = "", incident_id: str = ""
+    ) -> str:
         """Who says that a guest runs again, and since when, if nobody said later that it failed,
         nor a notification of that incident; empty otherwise. Only reports from the host where the
         cloud has the guest count, and those of `observer`, or of the incident's observers."""
@@ -490,7 +492,7 @@ class HostStatuses(Protocol):
         """How many hosts stand how."""
         ...
 
-    def hasten(self, key: str) -> bool:
+    def expedite(self, key: str) -> bool:
         """Make the open work of that key due now; False while somebody is at it."""
         ...
 

@@ -35,20 +35,20 @@ LOG = logging.getLogger(__name__)
 
 class EndOfSilence:
     name = ALARM_SILENCE
-    stubborn = True
+    retry_forever = True
 
-    def __init__(self, desk: RecoveryContext, alarms: Alarms) -> None:
-        self._desk = desk
+    def __init__(self, context: RecoveryContext, alarms: Alarms) -> None:
+        self._context = context
         self._alarms = alarms
 
     def steps(self) -> Sequence[Step]:
-        return (Step("speak", self.speak, kept=False),)
+        return (Step("speak", self.speak, recorded=False),)
 
     def speak(self, run: Run) -> str:
         alarm_id = str(run.operation.payload["alarm"])
         try:
             until = self._alarms.show(alarm_id)["silent_until"]
-            now = self._desk.incidents.now()
+            now = self._context.incidents.now()
             if until is not None and until > now:
                 raise NotYet(
                     f"it is silent until {until.isoformat()}", (until - now).total_seconds()
@@ -57,7 +57,7 @@ class EndOfSilence:
         except NotFound:
             return "the alarm is long over: nothing is told"
         LOG.info("alarm %s: %s", alarm_id, said)
-        self._desk.ring()
+        self._context.wake()
         return said
 
     def give_up_at(self, operation: Operation) -> datetime | None:
@@ -79,10 +79,10 @@ Alarm = Mapping[str, Any]
 
 class AlarmAction:
     name = ALARM_ACTION
-    stubborn = False
+    retry_forever = False
 
-    def __init__(self, desk: RecoveryContext, alarms: Alarms) -> None:
-        self._desk = desk
+    def __init__(self, context: RecoveryContext, alarms: Alarms) -> None:
+        self._context = context
         self._alarms = alarms
         self._begin: Mapping[str, Callable[[Run, Alarm], str]] = {
             "disable_host": self._disable,
@@ -105,7 +105,7 @@ class AlarmAction:
             )
         if asked != OVER and (why := self._alarms.paused()):
             raise NotYet(f"recovery is paused: {why}", PAUSED_S)
-        if self._desk.settings.dry_run:
+        if self._context.settings.dry_run:
             return f"dry run: {asked} for {alarm['subject']} on {alarm['host']} is left undone"
         said = self._begin[asked](run, alarm)
         LOG.info("alarm %s of %s: %s", alarm["rule"], alarm["subject"], said)
@@ -116,7 +116,7 @@ class AlarmAction:
         alarm = self._alarm(run)
         if run.operation.payload["action"] != "migrate_away" or alarm is None:
             return "done"
-        if self._desk.settings.dry_run:
+        if self._context.settings.dry_run:
             return "dry run"
         server = self._server(run, alarm)
         if server is None or not same(server.host or "", alarm["host"]):
@@ -132,7 +132,7 @@ class AlarmAction:
     # deeds
 
     def _disable(self, run: Run, alarm: Alarm) -> str:
-        services, host = self._desk.hands(run).services, str(alarm["host"])
+        services, host = self._context.guarded_cloud(run).services, str(alarm["host"])
         for one in services.list():
             if same(one.host, host) and not one.enabled:
                 return f"{host} takes no new servers already"
@@ -153,7 +153,7 @@ class AlarmAction:
             raise Conflict(f"server {server.id} is in {ERROR} on {server.host}: it is not moved")
         if server.status != ACTIVE:
             return f"server {server.id} is {server.status}: only one that runs is moved"
-        cloud = self._desk.hands(run)
+        cloud = self._context.guarded_cloud(run)
         for other in cloud.servers.list(host=alarm["host"]):
             if other.task_state == MIGRATING:
                 raise NotYet(f"server {other.id} leaves {alarm['host']} first", BUSY_S)
@@ -165,8 +165,8 @@ class AlarmAction:
     def _check_rest(self, server: Server, alarm: Alarm) -> None:
         """A server that is busy wherever it is would go round all hosts, for each has an alarm of
         its own: Conflict if one has just moved it."""
-        rest = timedelta(seconds=self._desk.settings.migrate_away_rest_s)
-        before = self._alarms.moved(alarm["id"], self._desk.incidents.now() - rest)
+        rest = timedelta(seconds=self._context.settings.migrate_away_rest_s)
+        before = self._alarms.moved(alarm["id"], self._context.incidents.now() - rest)
         if rest and before is not None:
             raise Conflict(
                 f"server {server.id} was moved off {before.host} for alarm {before.rule} at"
@@ -186,7 +186,7 @@ class AlarmAction:
         return f"{alarm['host']} may be used again, as far as alarms go"
 
     def _say(self, alarm: Alarm, verdict: str, reason: str) -> None:
-        now = self._desk.incidents.now()
+        now = self._context.incidents.now()
         source = f"{SOURCE}:{alarm['rule']}"[:64]
         seen = StatusReport(
             host=str(alarm["host"]),
@@ -196,8 +196,8 @@ class AlarmAction:
             reason=reason,
             decisive=verdict == DOWN,
         )
-        self._desk.see([seen])
-        self._desk.ring()
+        self._context.see([seen])
+        self._context.wake()
 
     # what they look at
 
@@ -209,7 +209,9 @@ class AlarmAction:
 
     def _server(self, run: Run, alarm: Alarm) -> Server | None:
         try:
-            return self._desk.hands(run).servers.show(alarm["subject"].removeprefix("server:"))
+            return self._context.guarded_cloud(run).servers.show(
+                alarm["subject"].removeprefix("server:")
+            )
         except NotFound:
             return None
 
@@ -221,8 +223,8 @@ class AlarmAction:
         LOG.error("alarm %s: %s is not done: %s", said["alarm"], said["action"], why)
 
 
-def kinds(desk: RecoveryContext, alarms: Alarms) -> dict[str, Kind]:
+def kinds(context: RecoveryContext, alarms: Alarms) -> dict[str, Kind]:
     return {
-        ALARM_ACTION: AlarmAction(desk, alarms),
-        ALARM_SILENCE: EndOfSilence(desk, alarms),
+        ALARM_ACTION: AlarmAction(context, alarms),
+        ALARM_SILENCE: EndOfSilence(context, alarms),
     }

@@ -42,7 +42,7 @@ class Recovery(IncidentWork):
         if no is not None:
             status = FAILED if no.guard == "budget" else IGNORED
             return self.close(run, Change(status, no.sentence, verdicts=verdicts))
-        if self.desk.settings.dry_run:
+        if self.context.settings.dry_run:
             said = f"dry run: {self.would(run)}"
             return self.close(run, Change(IGNORED, said, {"dry_run": True}, verdicts))
         return self.begin(run, incident, view, verdicts)
@@ -50,7 +50,7 @@ class Recovery(IncidentWork):
     def _hold(self, run: Run, incident: Incident, change: Change, no: Verdict) -> None:
         """People are told once, not each time a guard says so again; of a contradiction only when
         it has lasted for a while, for most end by themselves."""
-        desk, now, told = self.desk, self.desk.incidents.now(), tuple[Operation, ...]()
+        context, now, told = self.context, self.context.incidents.now(), tuple[Operation, ...]()
         held = replace(incident, status=HELD, sentence=change.sentence or "")
         since = incident.details.get("held_since") if incident.status == HELD else None
         held_since = datetime.fromisoformat(since) if since else now
@@ -58,18 +58,18 @@ class Recovery(IncidentWork):
         waits = no.guard == STILL_DOWN and now < held_since + timedelta(seconds=TOLD_AFTER_S)
         was_told = incident.status == HELD and incident.details.get("held_told", True)
         if not waits and not was_told:
-            told = tuple(desk.announce("incident.held", held, now))
+            told = tuple(context.announce("incident.held", held, now))
         details["held_told"] = bool(was_told or told or not waits)
         changed = replace(change, details={**change.details, **details})
-        run.memo["incident"] = desk.incidents.change(incident.id, changed, run.claim, told)
+        run.memo["incident"] = context.incidents.change(incident.id, changed, run.claim, told)
 
     def view(self, run: Run, incident: Incident) -> View:
-        desk = self.desk
-        since = desk.incidents.now() - timedelta(seconds=self.look_back_s)
+        context = self.context
+        since = context.incidents.now() - timedelta(seconds=self.look_back_s)
         return View(
-            situation=desk.incidents.situation(incident, since),
-            settings=desk.settings,
-            rule=mass_failure.Rule(*desk.mass_failure()),
+            situation=context.incidents.situation(incident, since),
+            settings=context.settings,
+            rule=mass_failure.Rule(*context.mass_failure()),
         )
 
     def would(self, run: Run) -> str:
@@ -79,7 +79,7 @@ class Recovery(IncidentWork):
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
         said = "all guards say yes"
         change = Change(RUNNING, said, {"started_at": view.now.isoformat()}, verdicts)
-        run.memo["incident"] = self.desk.incidents.change(incident.id, change, run.claim)
+        run.memo["incident"] = self.context.incidents.change(incident.id, change, run.claim)
         return said
 
     def is_over(self, run: Run) -> bool:
@@ -87,13 +87,13 @@ class Recovery(IncidentWork):
         return not self.incident(run).is_open
 
     def close(self, run: Run, change: Change, *then: Operation) -> str:
-        desk, incident = self.desk, self.incident(run)
-        now, status = desk.incidents.now(), change.status or incident.status
+        context, incident = self.context, self.incident(run)
+        now, status = context.incidents.now(), change.status or incident.status
         ends = replace(
             incident, status=status, sentence=change.sentence or incident.sentence, closed_at=now
         )
-        told = desk.announce(f"incident.{status}", ends, now)
-        closed = desk.incidents.close(incident.id, change, run.claim, (*then, *told))
+        told = context.announce(f"incident.{status}", ends, now)
+        closed = context.incidents.close(incident.id, change, run.claim, (*then, *told))
         run.memo["incident"] = closed
         return closed.sentence
 

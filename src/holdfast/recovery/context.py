@@ -106,13 +106,13 @@ class RecoveryContext:
     see: Callable[[Sequence[StatusReport]], object]
     clock: Clock = field(default_factory=SystemClock)
     own_steps: Mapping[str, OwnStep] = field(default_factory=dict)
-    ring: Callable[[], None] = lambda: None
+    wake: Callable[[], None] = lambda: None
     announce: Announce = lambda _event, _incident, _now: ()  # the work that tells people of it
     freepool: str = FREEPOOL
     repairs: Callable[[], bool] = lambda: True  # whether reservations are repaired here
     mass_failure: Callable[[], "tuple[int, float, float]"] = lambda: (2, 0.30, 0.55)
 
-    def hands(self, run: Run) -> Cloud:
+    def guarded_cloud(self, run: Run) -> Cloud:
         return guarded(self.cloud, run.hold)
 
     def limits(self) -> Limits:
@@ -123,14 +123,16 @@ class IncidentWork:
     """Common to all recoveries: find the incident, write down what is new of it."""
 
     name = ""
-    stubborn = True
+    retry_forever = True
 
-    def __init__(self, desk: RecoveryContext) -> None:
-        self.desk = desk
+    def __init__(self, context: RecoveryContext) -> None:
+        self.context = context
 
     def incident(self, run: Run) -> Incident:
         if "incident" not in run.memo:
-            run.memo["incident"] = self.desk.incidents.incident(run.operation.payload["incident"])
+            run.memo["incident"] = self.context.incidents.incident(
+                run.operation.payload["incident"]
+            )
         found: Incident = run.memo["incident"]
         return found
 
@@ -147,7 +149,7 @@ class IncidentWork:
         if same and all(old.details.get(name) == value for name, value in details.items()):
             return old
         change = Change(sentence=sentence, details=details)
-        run.memo["incident"] = self.desk.incidents.change(old.id, change, run.claim, told)
+        run.memo["incident"] = self.context.incidents.change(old.id, change, run.claim, told)
         found: Incident = run.memo["incident"]
         return found
 
@@ -156,29 +158,29 @@ class IncidentWork:
         raise NotImplementedError
 
     def steps(self) -> Sequence[Step]:
-        return with_own(self.own(), self.desk, self.incident)
+        return with_own(self.own(), self.context, self.incident)
 
     def give_up_at(self, operation: Operation) -> datetime | None:
-        return operation.due_at + timedelta(seconds=self.desk.settings.give_up_s)
+        return operation.due_at + timedelta(seconds=self.context.settings.give_up_s)
 
 
 def with_own(
-    steps: Sequence[Step], desk: RecoveryContext, incident: Callable[[Run], Incident]
+    steps: Sequence[Step], context: RecoveryContext, incident: Callable[[Run], Incident]
 ) -> Sequence[Step]:
     """These steps with those that the site wants before, after or instead of them."""
-    settings = desk.settings
+    settings = context.settings
 
     def named(name: str, where: str) -> Step | None:
         wanted = getattr(settings, where).get(name)
         if wanted is None:
             return None
-        if wanted not in desk.own_steps:
+        if wanted not in context.own_steps:
             LOG.error("[recovery] %s: there is no step %r installed; left out", where, wanted)
             return None
-        act = desk.own_steps[wanted]
+        act = context.own_steps[wanted]
 
         def run(run_: Run) -> str:
-            return str(act(incident(run_), desk.hands(run_)))
+            return str(act(incident(run_), context.guarded_cloud(run_)))
 
         return Step(f"{wanted} {where.removeprefix('steps_')} {name}"[:64], run)
 

@@ -57,20 +57,20 @@ class Over(Exception):
 
 class Move:
     name = MOVE
-    stubborn = False
+    retry_forever = False
 
-    def __init__(self, desk: RecoveryContext) -> None:
-        self._desk = desk
-        self._still_off = StillOff(desk)
-        self._looks = CloudCache(desk.clock)
+    def __init__(self, context: RecoveryContext) -> None:
+        self._context = context
+        self._still_off = StillOff(context)
+        self._looks = CloudCache(context.clock)
         self._turns = threading.BoundedSemaphore(IN_TURN)
 
     def steps(self) -> Sequence[Step]:
-        return (Step("move", self.run, kept=False),)
+        return (Step("move", self.run, recorded=False),)
 
     def run(self, run: Run) -> str:
         """Looks where the server is on its way and does what comes next; NotYet in between."""
-        move = self._desk.moves.move(run.operation.payload["move"])
+        move = self._context.moves.move(run.operation.payload["move"])
         if move.status != ONGOING:
             return f"it is {move.status}"
         try:
@@ -84,7 +84,7 @@ class Move:
         return said
 
     def _go_on(self, run: Run, move: ServerMove) -> str:
-        cloud = self._desk.hands(run)
+        cloud = self._context.guarded_cloud(run)
         known = self._incident(run).details.get("last_migration", 0)
         last = self._looks.last(cloud, move.source_host, move.server_id, known)
         if last is not None and last.status in UNDER_WAY:
@@ -107,7 +107,7 @@ class Move:
             raise Over(IGNORED, self._start_in_place(run, server, move, last))
         failed = last is not None and last.status == "failed"
         if last is not None and failed and number(last.id) > move.after_migration >= 0:
-            self._desk.moves.note(move.uuid, run.claim, after_migration=ANSWERED, dest_host=None)
+            self._context.moves.note(move.uuid, run.claim, after_migration=ANSWERED, dest_host=None)
             raise Conflict(f"the cloud could not move it to {move.dest_host or 'any host'}")
         self._evacuate(run, cloud, server, move, last)
         raise NotYet(f"{move.server_name} leaves {move.source_host}", LOOK_S)
@@ -131,7 +131,7 @@ class Move:
         """It is on another host: as it was before, it shall be now."""
         where = server.host or last.dest_host or "another host"
         if where != move.dest_host:
-            self._desk.moves.note(move.uuid, run.claim, dest_host=where)
+            self._context.moves.note(move.uuid, run.claim, dest_host=where)
         if self._looks.is_dead(cloud, where):
             raise Over(IGNORED, f"it reached {where}, which died too: it leaves from there")
         self._use_up(run, where)
@@ -165,7 +165,7 @@ class Move:
             raise Over(IGNORED, f"its incident is {incident.status}: {incident.sentence}")
         if in_place.is_unanswered(move, [last] if last else []):
             raise NotYet(f"a migration of {move.server_name} may still take effect", LOOK_S)
-        return in_place.start(self._desk, run, server, move, incident)
+        return in_place.start(self._context, run, server, move, incident)
 
     # on its way
 
@@ -174,20 +174,20 @@ class Move:
         ends."""
         dest = last.dest_host
         if dest and dest != move.dest_host:
-            self._desk.moves.note(move.uuid, run.claim, dest_host=dest)
+            self._context.moves.note(move.uuid, run.claim, dest_host=dest)
         if dest and self._looks.is_dead(cloud, dest):
             server = cloud.servers.show(move.server_id)
             if server.task_state and same(server.host or "", move.source_host):
                 cloud.servers.reset(server.id)
             return
-        age = (self._desk.incidents.now() - run.operation.due_at).total_seconds()
+        age = (self._context.incidents.now() - run.operation.due_at).total_seconds()
         pause = min(LOOK_S + age * 0.3, LONGEST_LOOK_S)
         raise NotYet(f"{move.server_name} is on its way to {dest or 'another host'}", pause)
 
     def _evacuate(
         self, run: Run, cloud: Cloud, server: Server, move: ServerMove, last: Migration | None
     ) -> None:
-        desk, incident = self._desk, self._incident(run)
+        context, incident = self._context, self._incident(run)
         if not incident.is_open:
             raise Over(IGNORED, f"its incident is {incident.status}: {incident.sentence}")
         if not server.locked:
@@ -206,8 +206,8 @@ class Move:
         if target.spare:
             self._open_spare(cloud, incident, target)
         self._still_off.check(run, incident)  # last of all: what came before may have taken long
-        if not again and not desk.moves.aim(
-            move.uuid, target.host, after, desk.limits(), run.claim
+        if not again and not context.moves.aim(
+            move.uuid, target.host, after, context.limits(), run.claim
         ):
             raise NotYet(f"{target.host or 'the cloud'} takes no more now", LOOK_S)
         try:
@@ -215,13 +215,13 @@ class Move:
             cloud.moves.evacuate(server.id, target.host, as_it_was=as_it_was, seen=seen)
         except Conflict:
             if not in_place.is_unanswered(move, [last] if last else []):  # nor was one before
-                desk.moves.note(move.uuid, run.claim, after_migration=ANSWERED)
+                context.moves.note(move.uuid, run.claim, after_migration=ANSWERED)
             raise
 
     def _aim(
         self, run: Run, cloud: Cloud, move: ServerMove, incident: Incident
     ) -> evacuation_plan.Aim:
-        incidents = self._desk.incidents
+        incidents = self._context.incidents
         member = incidents.member(incident.host)
         method = member.segment.recovery_method if member else AUTO
         if method == AUTO and not move.reservation:
@@ -230,7 +230,7 @@ class Move:
         up: set[str] = set()
         if not move.reservation and method != AUTO:
             up = {one.host for one in cloud.services.list() if one.state == "up"}
-        load = {host: len(self._desk.moves.to(host)) for host in reserved}
+        load = {host: len(self._context.moves.to(host)) for host in reserved}
         members = incidents.members(incident.segment) if member else ()
         used = incident.details.get("spares", ())
         found = evacuation_plan.aim(move, method, members, reserved, up, load, used)
@@ -242,10 +242,10 @@ class Move:
         """A spare that is used: Nova lets servers onto it."""
         assert target.host is not None
         cloud.services.enable(target.host)
-        if not self._desk.settings.add_spare_to_aggregates:
+        if not self._context.settings.add_spare_to_aggregates:
             return
         for pool in cloud.pools.list():
-            if evacuation_plan.is_ours(pool, self._desk.freepool):
+            if evacuation_plan.is_ours(pool, self._context.freepool):
                 continue  # who is in there is decided by reservations
             if any(same(incident.host, one) for one in pool.hosts):
                 cloud.pools.add_host(pool.id, target.host)
@@ -256,7 +256,7 @@ class Move:
         """What we locked, and nobody else has."""
         if move.locked_before:
             return
-        cloud = self._desk.hands(run)
+        cloud = self._context.guarded_cloud(run)
         try:
             server = run.memo.get("server") or cloud.servers.show(move.server_id)
             if server.locked and server.locked_reason.startswith(LOCK):
@@ -265,34 +265,34 @@ class Move:
             return
 
     def _end(self, run: Run, move: ServerMove, status: str, said: str) -> None:
-        desk = self._desk
-        desk.moves.end(move.uuid, run.claim, status, said)
-        if desk.moves.begin(desk.limits(), work_of):
-            desk.ring()
+        context = self._context
+        context.moves.end(move.uuid, run.claim, status, said)
+        if context.moves.begin(context.limits(), work_of):
+            context.wake()
 
     def _use_up(self, run: Run, host: str) -> None:
         """A spare to which a server has really gone is none any more."""
-        incident, one = self._incident(run), self._desk.incidents.member(host)
+        incident, one = self._incident(run), self._context.incidents.member(host)
         if one is None or one.segment.uuid != incident.segment:
             return
         if one.uuid in incident.details.get("spares", ()):
             return
         if one.reserved or one.segment.recovery_method != AUTO:
-            self._desk.incidents.use_spare(incident.id, one.uuid, run.claim)
+            self._context.incidents.use_spare(incident.id, one.uuid, run.claim)
 
     def give_up_at(self, operation: Operation) -> datetime | None:
-        return operation.due_at + timedelta(seconds=self._desk.settings.move_timeout_s)
+        return operation.due_at + timedelta(seconds=self._context.settings.move_timeout_s)
 
     def failed(self, run: Run, why: str) -> bool:
         """This attempt: another follows (True), unless it is too late."""
-        desk, settings = self._desk, self._desk.settings
-        move = desk.moves.move(run.operation.payload["move"])
+        context, settings = self._context, self._context.settings
+        move = context.moves.move(run.operation.payload["move"])
         if move.status != ONGOING:
             return False
         incident = self._incident(run)
         began = incident.details.get("moving_at") or incident.opened_at.isoformat()
         until = datetime.fromisoformat(began) + timedelta(seconds=settings.move_give_up_s)
-        late = desk.incidents.now() >= until or not incident.is_open
+        late = context.incidents.now() >= until or not incident.is_open
         if late:
             self._restore(run, move)
         self._unlock(run, move)  # also of what waits: nobody would, were its incident ended
@@ -300,12 +300,12 @@ class Move:
             self._end(run, move, FAILED, why)
             return False
         pause = min(settings.move_pause_s * 2.0 ** min(move.attempts, 16), LONGEST_PAUSE_S)
-        desk.moves.put_back(move.uuid, run.claim, why, pause)
+        context.moves.put_back(move.uuid, run.claim, why, pause)
         return True
 
     def _restore(self, run: Run, move: ServerMove) -> None:
         """A server that is given up keeps the status that it had before Holdfast acted."""
-        cloud = self._desk.hands(run)
+        cloud = self._context.guarded_cloud(run)
         try:
             migrations = cloud.moves.migrations(source_host=move.source_host)
             mine = [one for one in migrations if one.server_id == move.server_id]
@@ -317,10 +317,12 @@ class Move:
 
     def _incident(self, run: Run) -> Incident:
         if "incident" not in run.memo:
-            run.memo["incident"] = self._desk.incidents.incident(run.operation.payload["incident"])
+            run.memo["incident"] = self._context.incidents.incident(
+                run.operation.payload["incident"]
+            )
         found: Incident = run.memo["incident"]
         return found
 
 
-def kinds(desk: RecoveryContext) -> dict[str, Kind]:
-    return {MOVE: Move(desk)}
+def kinds(context: RecoveryContext) -> dict[str, Kind]:
+    return {MOVE: Move(context)}

@@ -74,11 +74,11 @@ def safe_at(incident: Incident, watchdog_s: float) -> datetime:
 
 
 def foreseen(
-    desk: RecoveryContext, incident: Incident, member: SegmentHost | None, now: datetime
+    context: RecoveryContext, incident: Incident, member: SegmentHost | None, now: datetime
 ) -> str:
     """By what it is, or will be, known that the host is off; empty: by nothing."""
-    settings = desk.settings
-    how = desk.fence.how(incident.host)
+    settings = context.settings
+    how = context.fence.how(incident.host)
     known = given(incident, member, settings.watchdog_s, now, can_fence=how is not None)
     if known is not None:
         return known["sentence"]
@@ -95,11 +95,11 @@ class Fencing:
 
     def __init__(
         self,
-        desk: RecoveryContext,
+        context: RecoveryContext,
         work: IncidentWork,
         before_cut: Callable[[Run], None] = lambda _run: None,
     ) -> None:
-        self._desk = desk
+        self._context = context
         self._work = work
         self._before_cut = before_cut
 
@@ -111,10 +111,10 @@ class Fencing:
             return str(told["sentence"])
         if in_place.resume(self._work, run):
             return f"{incident.host} is back: it is not fenced"
-        desk, now = self._desk, self._desk.incidents.now()
-        member = desk.incidents.member(incident.host)
-        can_fence = desk.fence.how(incident.host) is not None
-        known = given(incident, member, desk.settings.watchdog_s, now, can_fence=can_fence)
+        context, now = self._context, self._context.incidents.now()
+        member = context.incidents.member(incident.host)
+        can_fence = context.fence.how(incident.host) is not None
+        known = given(incident, member, context.settings.watchdog_s, now, can_fence=can_fence)
         if known is not None and known["kind"] == SAID and self._is_contradicted(run, incident):
             known = None
         evidence = known or self._fenced(run)
@@ -126,7 +126,7 @@ class Fencing:
         """Whether the fence reads on though an operator says that the host is off: the API may
         have been unable to read it. An operator who knows that does not say it for nothing."""
         host, word = incident.host, incident.details["confirmed_off"]
-        if word.get("despite_power_on") or self._desk.fence.how(host) is None:
+        if word.get("despite_power_on") or self._context.fence.how(host) is None:
             return False
         try:
             if self._power(run, host) != ON:
@@ -138,10 +138,10 @@ class Fencing:
 
     def _fenced(self, run: Run) -> Mapping[str, str]:
         """NotYet until the device reads off."""
-        incident, desk = self._work.incident(run), self._desk
+        incident, context = self._work.incident(run), self._context
         host = incident.host
         try:
-            if desk.fence.accepts_risk(host):
+            if context.fence.accepts_risk(host):
                 said = f"nobody fences {host}, and that was accepted: it may run twice"
                 LOG.warning("incident %s: %s", incident.id, said)
                 return {"kind": ACCEPTED, "sentence": said}
@@ -152,7 +152,7 @@ class Fencing:
                         f"{host} was asked to switch off and is not off yet", self._pause(run)
                     )
         except NotFound as none:
-            if desk.settings.watchdog_s and not incident.details.get("retried_at"):
+            if context.settings.watchdog_s and not incident.details.get("retried_at"):
                 raise NotYet(f"waiting for the watchdog of {host}", 1.0) from none
             raise NotYet(f"nothing can fence {host}: {none.message}", 5.0) from none
         except DriverError as error:
@@ -162,7 +162,7 @@ class Fencing:
 
     def _ask(self, run: Run, incident: Incident, host: str, power: str) -> None:
         """Switch it off; again only if it is still not read as off after a while."""
-        now = self._desk.incidents.now()
+        now = self._context.incidents.now()
         last = incident.details.get("fence_asked_at")
         asked = int(incident.details.get("fence_asked", 0))
         if last and now < datetime.fromisoformat(last) + timedelta(seconds=ASK_AGAIN_S):
@@ -175,9 +175,9 @@ class Fencing:
         self._work.note(
             run, None, fence_asked_at=at, fence_asked=asked + 1, fence_requests=requests
         )
-        run.hold(self._desk.fence.call_timeout_s + MARGIN_S)
+        run.hold(self._context.fence.call_timeout_s + MARGIN_S)
         try:
-            self._desk.fence.off(host)
+            self._context.fence.off(host)
         except DriverError as error:
             self._work.note(run, None, fence_requests=fence_refused(requests, error.message))
             raise
@@ -188,14 +188,14 @@ class Fencing:
         return LOOK_S if asked <= 1 else RARELY_S
 
     def _power(self, run: Run, host: str) -> str:
-        run.hold(self._desk.fence.call_timeout_s + MARGIN_S)
-        return self._desk.fence.power(host)
+        run.hold(self._context.fence.call_timeout_s + MARGIN_S)
+        return self._context.fence.power(host)
 
     def _failed(self, run: Run, incident: Incident, why: str) -> None:
-        now, known = self._desk.incidents.now(), self._work.incident(run).details
+        now, known = self._context.incidents.now(), self._work.incident(run).details
         requests = fence_failed(known.get("fence_requests"), now, why)
         failures = int(incident.details.get("fence_failures", 0)) + 1
-        most = self._desk.settings.fence_escalate_after
+        most = self._context.settings.fence_escalate_after
         said = f"fencing {incident.host} failed {failures} times: {why}"
         if failures >= most:
             said += "; people are needed: switch it off by hand, then"
@@ -204,7 +204,7 @@ class Fencing:
         if failures != most:
             self._work.note(run, said, fence_failures=failures, fence_requests=requests)
             return
-        told = self._desk.announce("incident.escalated", replace(incident, sentence=said), now)
+        told = self._context.announce("incident.escalated", replace(incident, sentence=said), now)
         known_now = {"fence_failures": failures, "fence_requests": requests}
         self._work.note(run, said, told, **known_now, escalated_at=now.isoformat())
 
@@ -230,8 +230,8 @@ class StillOff:
     """Whether a host whose power was read as off is off still. It is read before each server leaves
     the host: one that was switched on again may run its servers."""
 
-    def __init__(self, desk: RecoveryContext, fresh_s: float = 2.0) -> None:
-        self._desk = desk
+    def __init__(self, context: RecoveryContext, fresh_s: float = 2.0) -> None:
+        self._context = context
         self._fresh = timedelta(seconds=fresh_s)
         self._read: dict[str, datetime] = {}
 
@@ -239,11 +239,11 @@ class StillOff:
         """NotYet if it reads on: it is cut again, or its servers start in place."""
         if (incident.details.get("evidence") or {}).get("kind") not in READ_OFF:
             return
-        host, now = incident.host, self._desk.incidents.now()
+        host, now = incident.host, self._context.incidents.now()
         read = self._read.get(host)
         if read is not None and now - read < self._fresh:
             return
-        fence = self._desk.fence
+        fence = self._context.fence
         run.hold(fence.call_timeout_s + MARGIN_S)
         try:
             power = fence.power(host)
@@ -254,4 +254,4 @@ class StillOff:
             self._read[host] = now
             return
         self._read.pop(host, None)
-        in_place.decide(self._desk, run, incident)
+        in_place.decide(self._context, run, incident)

@@ -42,11 +42,13 @@ class GuestRecovery(Recovery):
         )
 
     def view(self, run: Run, incident: Incident) -> View:
-        self.look_back_s = 2 * self.desk.settings.guest_window_s  # the budget refills for so long
+        self.look_back_s = (
+            2 * self.context.settings.guest_window_s
+        )  # the budget refills for so long
         server = self._server(run)
         if server is not None:
             incident = self.note(run, None, server_name=server.name)
-        cloud, key = self.desk.hands(run), self.desk.settings.ha_key
+        cloud, key = self.context.guarded_cloud(run), self.context.settings.ha_key
         return replace(
             super().view(run, incident),
             server=server,
@@ -62,7 +64,7 @@ class GuestRecovery(Recovery):
         """One that dies again and again where it is gets a chance elsewhere."""
         said = super().begin(run, incident, view, verdicts)
         self.note(run, None, down_at=None)  # of an earlier try
-        settings = self.desk.settings
+        settings = self.context.settings
         since = view.now - timedelta(seconds=settings.guest_window_s)
         times = sum(when > since for when in view.situation.before)
         if not settings.guest_restarts_here or times < settings.guest_restarts_here:
@@ -85,13 +87,13 @@ class GuestRecovery(Recovery):
             return self.close(run, Change(IGNORED, f"{moved}: {LEAVE_IT}"))
         if server.status == "SHUTOFF" and not server.task_state:
             return "it is stopped"
-        if self._late(run, "stop_by", self.desk.settings.stop_timeout_s):
+        if self._late(run, "stop_by", self.context.settings.stop_timeout_s):
             return self._gave_up(run, f"it could not be stopped: {_state(server)}")
         if server.status == evacuation_plan.RESIZED and not server.task_state:
             # Only what counts as running can be stopped; its user's choice of size stays.
-            self.desk.hands(run).servers.reset(server.id, active=True)
+            self.context.guarded_cloud(run).servers.reset(server.id, active=True)
         elif not server.task_state:
-            self._try(lambda: self.desk.hands(run).servers.stop(server.id))
+            self._try(lambda: self.context.guarded_cloud(run).servers.stop(server.id))
         raise NotYet(f"{server.name} is being stopped: {_state(server)}", LOOK_S)
 
     def start(self, run: Run) -> str:
@@ -105,11 +107,11 @@ class GuestRecovery(Recovery):
         if server.status == "ACTIVE":
             self.note(run, None, verified_at=self._runs_since(run), ran_again_at=self._ran(run))
             return "it was started"
-        if self._late(run, "start_by", self.desk.settings.start_timeout_s):
+        if self._late(run, "start_by", self.context.settings.start_timeout_s):
             return self._gave_up(run, f"it could not be started: {_state(server)}")
         if not server.task_state:
-            self.note(run, None, down_at=self.desk.incidents.now().isoformat())
-            self._try(lambda: self.desk.hands(run).servers.start(server.id))
+            self.note(run, None, down_at=self.context.incidents.now().isoformat())
+            self._try(lambda: self.context.guarded_cloud(run).servers.start(server.id))
         raise NotYet(f"{server.name} is being started: {_state(server)}", LOOK_S)
 
     def confirm(self, run: Run) -> str:
@@ -137,8 +139,8 @@ class GuestRecovery(Recovery):
         server = self._server(run)
         if server is None:
             return "it was deleted meanwhile"
-        cloud = self.desk.hands(run)
-        if self._late(run, "elsewhere_by", self.desk.settings.move_timeout_s):
+        cloud = self.context.guarded_cloud(run)
+        if self._late(run, "elsewhere_by", self.context.settings.move_timeout_s):
             said = f"{why}; elsewhere neither: {_state(server)}"
             self.note(run, said, elsewhere="failed")
             return said
@@ -160,7 +162,7 @@ class GuestRecovery(Recovery):
         for host in (*self._others(cloud, incident, server), None):
             if host in tried:
                 continue
-            down_at = self.desk.incidents.now().isoformat()
+            down_at = self.context.incidents.now().isoformat()
             self.note(run, None, tried_hosts=[*tried, host], down_at=down_at)
             self._try(functools.partial(cloud.servers.unshelve, server.id, host))
             return
@@ -169,12 +171,12 @@ class GuestRecovery(Recovery):
     def _others(self, cloud: Cloud, incident: Incident, server: Server) -> list[str]:
         owners = evacuation_plan.owning(cloud.pools.list(), incident.host)
         if (reservation := owners.get(server.project_id)) is not None:
-            hosts = self.desk.incidents.hosts_of(reservation)
+            hosts = self.context.incidents.hosts_of(reservation)
             return [host for host in hosts if not same(host, incident.host)]
         up = [one.host for one in cloud.services.list() if one.state == "up" and one.enabled]
         return [
             one.name
-            for one in self.desk.incidents.members(incident.segment)
+            for one in self.context.incidents.members(incident.segment)
             if not one.reserved
             and not one.on_maintenance
             and not same(one.name, incident.host)
@@ -210,19 +212,21 @@ class GuestRecovery(Recovery):
         if server is not None and _lives(server) and _died(incident):
             return f"the cloud sees it run on {server.host}"
         where = (server.host if server is not None else "") or ""
-        return self.desk.incidents.risen(incident.subject, where, incident_id=incident.id)
+        return self.context.incidents.guest_recovered_since(
+            incident.subject, where, incident_id=incident.id
+        )
 
     def _runs_since(self, run: Run) -> str:
         """Some moment after the last one at which it is known not to have run: that one."""
         details = self.incident(run).details
         known = [details[name] for name in ("started_at", "down_at") if details.get(name)]
-        before = max(map(datetime.fromisoformat, known), default=self.desk.incidents.now())
+        before = max(map(datetime.fromisoformat, known), default=self.context.incidents.now())
         return str(details.get("verified_at") or before.isoformat())
 
     def _ran(self, run: Run) -> str:
         """When it was first seen to run again, for people; see `verified_at` for what counts."""
         known = self.incident(run).details.get("ran_again_at")
-        return str(known or self.desk.incidents.now().isoformat())
+        return str(known or self.context.incidents.now().isoformat())
 
     def _gave_up(self, run: Run, why: str) -> str:
         self.note(run, why, in_place=why)
@@ -230,17 +234,17 @@ class GuestRecovery(Recovery):
 
     def _server(self, run: Run) -> Server | None:
         try:
-            return self.desk.hands(run).servers.show(self.incident(run).server_id)
+            return self.context.guarded_cloud(run).servers.show(self.incident(run).server_id)
         except NotFound:
             return None
 
     def _late(self, run: Run, name: str, seconds: float) -> bool:
         """Whether the time of that part is over; it begins with the first look."""
-        now, by = self.desk.incidents.now(), self.incident(run).details.get(name)
+        now, by = self.context.incidents.now(), self.incident(run).details.get(name)
         if by is None:
             begun = Change(details={name: (now + timedelta(seconds=seconds)).isoformat()})
             incident = self.incident(run)
-            run.memo["incident"] = self.desk.incidents.change(incident.id, begun, run.claim)
+            run.memo["incident"] = self.context.incidents.change(incident.id, begun, run.claim)
             return False
         return now >= datetime.fromisoformat(by)
 
@@ -276,5 +280,5 @@ def _state(server: Server) -> str:
     return f"{server.status} {server.task_state}" if server.task_state else server.status
 
 
-def kinds(desk: RecoveryContext) -> dict[str, Kind]:
-    return {RECOVER_GUEST: GuestRecovery(desk)}
+def kinds(context: RecoveryContext) -> dict[str, Kind]:
+    return {RECOVER_GUEST: GuestRecovery(context)}

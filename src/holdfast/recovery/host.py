@@ -158,16 +158,16 @@ POWER_S = 5.0
 class HostRecovery(Recovery):
     name = RECOVER_HOST
 
-    def __init__(self, desk: RecoveryContext) -> None:
-        super().__init__(desk)
-        self._fencing = Fencing(desk, self, self._before_cut)
-        self._still_off = StillOff(desk, POWER_S)
+    def __init__(self, context: RecoveryContext) -> None:
+        super().__init__(context)
+        self._fencing = Fencing(context, self, self._before_cut)
+        self._still_off = StillOff(context, POWER_S)
 
     def own(self) -> Sequence[Step]:
         return (
             Step("guards", self.guards),
             Step("fence", self._fencing),
-            Step("tell", self.tell),
+            Step("tell", self.force_down),
             Step("repair", self.repair),
             Step("prepare", self.prepare),
             Step("move", self.move),
@@ -178,30 +178,30 @@ class HostRecovery(Recovery):
     # may it be
 
     def view(self, run: Run, incident: Incident) -> View:
-        desk, settings = self.desk, self.desk.settings
+        context, settings = self.context, self.context.settings
         self.look_back_s = max(settings.host_window_s, settings.slower_start_s * 2)
         self._note_what_ran(run, incident)
         seen = super().view(run, incident)
-        services = desk.hands(run).services.list()
+        services = context.guarded_cloud(run).services.list()
         member = seen.situation.member
         spares: list[str] = []
         if member is not None and member.segment.recovery_method != AUTO:
-            members = desk.incidents.members(incident.segment)
+            members = context.incidents.members(incident.segment)
             spares = [one.name for one in members if one.reserved]
         return replace(
             seen,
             services=len(services),
             services_up=sum(one.state == "up" for one in services),
             targets=_targets(services, incident.host, spares),
-            evidence=foreseen(desk, incident, member, seen.now),
+            evidence=foreseen(context, incident, member, seen.now),
             liveness=self.judged(run, services),
         )
 
     def judged(self, run: Run, services: Sequence[Service]) -> Judgement:
         """Whether the host failed, by all that is known now; kept on the incident."""
-        desk, incident = self.desk, self.incident(run)
+        context, incident = self.context, self.incident(run)
         service = host_liveness.service_of(services, incident.host)
-        now = desk.incidents.now()
+        now = context.incidents.now()
         known = host_liveness.NovaReads.of(incident.details.get("nova"))
         retried = incident.details.get("retried_at")
         if known is not None and retried and known.first_at < datetime.fromisoformat(retried):
@@ -209,7 +209,7 @@ class HostRecovery(Recovery):
         reads = host_liveness.read_nova(known, service, now)
         if reads is not None and reads != known:
             incident = self.note(run, None, nova=reads.plain())
-        found = host_liveness.judge(run, desk, incident, service)
+        found = host_liveness.judge(run, context, incident, service)
         sources = [one.plain() for one in found.counted]
         if _ways(sources) != _ways(incident.details.get("sources", ())):
             self.note(run, None, sources=sources)
@@ -218,7 +218,7 @@ class HostRecovery(Recovery):
     def _before_cut(self, run: Run) -> None:
         """The guards may have been asked some time ago: NotYet if the host shows signs of life by
         now. If every report was withdrawn the incident ends."""
-        found = self.judged(run, self.desk.hands(run).services.list())
+        found = self.judged(run, self.context.guarded_cloud(run).services.list())
         if found.state == liveness.STANDS:
             return
         host = self.incident(run).host
@@ -238,9 +238,9 @@ class HostRecovery(Recovery):
             return super().guards(run)
         incident = self.incident(run)
         if incident.status != RUNNING:
-            at = self.desk.incidents.now().isoformat()
+            at = self.context.incidents.now().isoformat()
             change = Change(RUNNING, None, {"started_at": at})
-            run.memo["incident"] = self.desk.incidents.change(incident.id, change, run.claim)
+            run.memo["incident"] = self.context.incidents.change(incident.id, change, run.claim)
         return f"{incident.host} is back: its servers start in place"
 
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
@@ -251,7 +251,7 @@ class HostRecovery(Recovery):
         details = {"started_at": view.now.isoformat(), "domain": view.situation.domain}
         change = Change(RUNNING, said, details, verdicts)
         starts = view.situation.starts
-        begun = self.desk.incidents.start(incident.id, change, starts, run.claim)
+        begun = self.context.incidents.start(incident.id, change, starts, run.claim)
         if begun is None:
             raise NotYet("another host of its failure domain began first", 0.05)
         run.memo["incident"] = begun
@@ -263,12 +263,12 @@ class HostRecovery(Recovery):
         if incident.details.get("ran") is not None:
             return
         try:
-            servers = self.desk.hands(run).servers.list(host=incident.host)
+            servers = self.context.guarded_cloud(run).servers.list(host=incident.host)
         except NotFound:
             servers = []
-        died, settings = self.desk.incidents.dead_guests(incident.id), self.desk.settings
+        died, settings = self.context.incidents.dead_guests(incident.id), self.context.settings
         reported = [one for one in servers if one.id in died]
-        said = guards.read(self.desk.hands(run), reported, settings.ha_key)
+        said = guards.read(self.context.guarded_cloud(run), reported, settings.ha_key)
         self.note(run, None, ran=evacuation_plan.ran(servers, died, settings, said))
 
     def would(self, run: Run) -> str:
@@ -283,28 +283,28 @@ class HostRecovery(Recovery):
 
     # do it
 
-    def tell(self, run: Run) -> str:
+    def force_down(self, run: Run) -> str:
         """Nova, and all who go by how the host stands; from here on it is on maintenance."""
         if (said := self._skipped(run)) is not None:
             return said
-        incident, desk = self.incident(run), self.desk
-        cloud, host = desk.hands(run), incident.host
+        incident, context = self.incident(run), self.context
+        cloud, host = context.guarded_cloud(run), incident.host
         try:
             cloud.services.force_down(host)
-            cloud.services.disable(host, f"{desk.settings.disable_reason} ({incident.id})")
+            cloud.services.disable(host, f"{context.settings.disable_reason} ({incident.id})")
         except NotFound as gone:
             return f"Nova does not know it: {gone.message}"
-        member = desk.incidents.member(host)
+        member = context.incidents.member(host)
         if member is not None:
-            desk.incidents.set_member(
+            context.incidents.set_member(
                 member.uuid,
                 run.claim,
                 on_maintenance=True,
                 reserved=False if member.reserved else None,
             )
-        now = desk.incidents.now()
+        now = context.incidents.now()
         said = f"incident {incident.id}: {incident.cause}"
-        desk.see(
+        context.see(
             [
                 StatusReport(
                     host=host, source=SOURCE, verdict=DOWN, at=now, reason=said, decisive=True
@@ -312,7 +312,7 @@ class HostRecovery(Recovery):
             ]
         )
         self.note(run, f"{host} is forced down and takes no servers", told_at=now.isoformat())
-        desk.ring()
+        context.wake()
         return f"{host} is forced down and disabled"
 
     def repair(self, run: Run) -> str:
@@ -320,15 +320,15 @@ class HostRecovery(Recovery):
         server waits by itself if there is none."""
         if (said := self._skipped(run)) is not None:
             return said
-        incident, desk = self.incident(run), self.desk
-        if not desk.repairs():
+        incident, context = self.incident(run), self.context
+        if not context.repairs():
             return "reservations are not repaired here"
-        if not desk.incidents.still_hurt(incident.host):
+        if not context.incidents.still_hurt(incident.host):
             return "no reservation waits for another host"
         told = datetime.fromisoformat(
             incident.details.get("told_at") or incident.opened_at.isoformat()
         )
-        if desk.incidents.now() < told + timedelta(seconds=desk.settings.repair_wait_s):
+        if context.incidents.now() < told + timedelta(seconds=context.settings.repair_wait_s):
             raise NotYet("its reservations are being given other hosts", REPAIR_LOOK_S)
         return "reservations wait for another host still; their servers wait with them"
 
@@ -340,42 +340,42 @@ class HostRecovery(Recovery):
     def prepare(self, run: Run) -> str:
         if self.is_over(run):
             return "over"
-        incident, desk = self.incident(run), self.desk
+        incident, context = self.incident(run), self.context
         if (incident.details.get("power_returned") or {}).get("in_use"):
             return "only the servers that are left are started; others on the host are well"
         if "last_migration" not in incident.details:
-            made = desk.hands(run).moves.migrations(source_host=incident.host)
+            made = context.guarded_cloud(run).moves.migrations(source_host=incident.host)
             latest = max((int(one.id) for one in made if one.id.isdigit()), default=0)
-            now = desk.incidents.now().isoformat()
+            now = context.incidents.now().isoformat()
             incident = self.note(run, None, last_migration=latest, moving_at=now)
         planned = self._planned(run, incident)
-        desk.moves.plan(incident.id, planned, run.claim)
+        context.moves.plan(incident.id, planned, run.claim)
         stay = sum(one.status != PENDING for one in planned)
         return f"{len(planned) - stay} servers are to be moved, {stay} stay"
 
     def _planned(self, run: Run, incident: Incident) -> list[ServerMove]:
-        cloud = self.desk.hands(run)
+        cloud = self.context.guarded_cloud(run)
         try:
             servers = cloud.servers.list(host=incident.host)
         except NotFound:
             return []
         known = evacuation_plan.Known(incident.host, frozenset(incident.details.get("ran", ())))
-        settings, pools = self.desk.settings, cloud.pools.list()
+        settings, pools = self.context.settings, cloud.pools.list()
         said = guards.read(cloud, servers, settings.ha_key, pools)
         return evacuation_plan.moves(servers, pools, known, settings, said)
 
     def move(self, run: Run) -> str:
         if self.is_over(run):
             return "over"
-        desk = self.desk
+        context = self.context
         if in_place.is_in_place(self.incident(run)) and (why := in_place.bring_up(self, run)):
             said = f"{self.incident(run).host}: its servers could not start in place: {why}"
-            again = host_return.work_of(self.incident(run), desk.incidents.now())
+            again = host_return.work_of(self.incident(run), context.incidents.now())
             return self.close(run, Change(FAILED, said), again)
         incident = self.incident(run)
-        if desk.moves.begin(desk.limits(), work_of):
-            desk.ring()
-        all_ = desk.moves.of(incident.id)
+        if context.moves.begin(context.limits(), work_of):
+            context.wake()
+        all_ = context.moves.of(incident.id)
         said = _counted(all_)
         if any(one.status in (PENDING, ONGOING) for one in all_):
             here = in_place.is_in_place(incident)
@@ -395,7 +395,7 @@ class HostRecovery(Recovery):
     def _with_reason(self, run: Run, all_: Sequence[ServerMove], counted: str) -> str:
         """How many servers moved, and why the others wait and until when. The cloud is asked once
         per try, when nothing is on its way; while they are tried again the last reason stands."""
-        incident, desk = self.incident(run), self.desk
+        incident, context = self.incident(run), self.context
         waiting = [one for one in all_ if one.status == PENDING]
         known = incident.details.get("no_room") or {}
         if any(one.status == ONGOING for one in all_):
@@ -404,10 +404,10 @@ class HostRecovery(Recovery):
             return counted
         tried = tries_of(waiting)
         if known.get("tried") != tried:
-            member = desk.incidents.member(incident.host)
+            member = context.incidents.member(incident.host)
             any_host = member is None or member.segment.recovery_method != RESERVED_HOST
-            cloud = desk.hands(run)
-            why = why_waiting(cloud, waiting, desk.freepool, any_host=any_host)
+            cloud = context.guarded_cloud(run)
+            why = why_waiting(cloud, waiting, context.freepool, any_host=any_host)
             ended = "" if len(waiting) == len(all_) else f"{counted}; "
             said = f"{ended}{why}; {next_try(waiting)}"
             known = {"tried": tried, "counted": counted, "sentence": said}
@@ -418,14 +418,14 @@ class HostRecovery(Recovery):
         """Look at the cloud once more: nobody is left behind, and each arrival is proven."""
         if self.is_over(run):
             return "over"
-        incident, desk = self.incident(run), self.desk
-        at = desk.incidents.now()
-        cloud = desk.hands(run)
+        incident, context = self.incident(run), self.context
+        at = context.incidents.now()
+        cloud = context.guarded_cloud(run)
         if not in_place.is_in_place(incident):
             planned = self._planned(run, incident)
-            desk.moves.plan(incident.id, planned, run.claim)  # who came between is found now
+            context.moves.plan(incident.id, planned, run.claim)  # who came between is found now
         self.move(run)
-        known = {one.server_id: one for one in desk.moves.of(incident.id)}
+        known = {one.server_id: one for one in context.moves.of(incident.id)}
         done = {
             one.server_id
             for one in cloud.moves.migrations(source_host=incident.host)
@@ -438,10 +438,10 @@ class HostRecovery(Recovery):
         return f"{len(moved)} moves are proven by their migrations"
 
     def report(self, run: Run) -> str:
-        incident, desk = self.incident(run), self.desk
+        incident, context = self.incident(run), self.context
         if self.is_over(run):
             return incident.sentence
-        all_ = desk.moves.of(incident.id)
+        all_ = context.moves.of(incident.id)
         left = [one for one in all_ if one.status == MOVE_FAILED]
         said = f"{incident.host}: {_counted(all_)}"
         if in_place.is_in_place(incident) and not left:
@@ -451,7 +451,7 @@ class HostRecovery(Recovery):
             what = "not started" if in_place.is_in_place(incident) else "not moved"
             said += f"; {what}: {names}; holdfast incident retry {incident.id}"
         status = FAILED if left else RECOVERED
-        then = host_return.work_of(incident, desk.incidents.now())
+        then = host_return.work_of(incident, context.incidents.now())
         return self.close(run, Change(status, said), then)
 
 
@@ -502,22 +502,22 @@ class ProcessRecovery(Recovery):
 
     def _withdrawn(self, incident: Incident) -> Judgement | None:
         """That everybody who reported it says that it runs again."""
-        told = self.desk.incidents.failure_reports(incident)
-        return judge(told, (), self.desk.incidents.now()) if told else None
+        told = self.context.incidents.failure_reports(incident)
+        return judge(told, (), self.context.incidents.now()) if told else None
 
     def would(self, run: Run) -> str:
         return f"{self.incident(run).host} would be disabled"
 
     def disable(self, run: Run) -> str:
-        incident, desk = self.incident(run), self.desk
+        incident, context = self.incident(run), self.context
         if self.is_over(run):
             return "over"
-        member = desk.incidents.member(incident.host)
+        member = context.incidents.member(incident.host)
         if member is not None:
-            desk.incidents.set_member(member.uuid, run.claim, on_maintenance=True)
-        reason = f"{desk.settings.disable_reason} ({incident.id})"
+            context.incidents.set_member(member.uuid, run.claim, on_maintenance=True)
+        reason = f"{context.settings.disable_reason} ({incident.id})"
         try:
-            desk.hands(run).services.disable(incident.host, reason)
+            context.guarded_cloud(run).services.disable(incident.host, reason)
         except NotFound as gone:
             return f"Nova does not know it: {gone.message}"
         return f"{incident.host} is disabled"
@@ -526,20 +526,20 @@ class ProcessRecovery(Recovery):
         incident = self.incident(run)
         if self.is_over(run):
             return "over"
-        for one in self.desk.hands(run).services.list():
+        for one in self.context.guarded_cloud(run).services.list():
             if same(one.host, incident.host) and one.enabled:
                 raise NotYet(f"{incident.host} is not disabled yet", 1.0)
-        self.note(run, None, verified_at=self.desk.incidents.now().isoformat())
+        self.note(run, None, verified_at=self.context.incidents.now().isoformat())
         return f"{incident.host} takes no new servers"
 
     def report(self, run: Run) -> str:
-        incident, desk = self.incident(run), self.desk
+        incident, context = self.incident(run), self.context
         if self.is_over(run):
             return incident.sentence
         said = f"{incident.cause}: the host takes no new servers until it is back"
-        then = host_return.work_of(incident, desk.incidents.now())
+        then = host_return.work_of(incident, context.incidents.now())
         return self.close(run, Change(RECOVERED, said), then)
 
 
-def kinds(desk: RecoveryContext) -> dict[str, Kind]:
-    return {RECOVER_HOST: HostRecovery(desk), RECOVER_PROCESS: ProcessRecovery(desk)}
+def kinds(context: RecoveryContext) -> dict[str, Kind]:
+    return {RECOVER_HOST: HostRecovery(context), RECOVER_PROCESS: ProcessRecovery(context)}

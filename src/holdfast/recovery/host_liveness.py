@@ -74,12 +74,12 @@ def service_of(services: Sequence[Service], host: str) -> Service | None:
 
 
 def signs(
-    desk: RecoveryContext, host: str, service: Service | None, reads: NovaReads | None
+    context: RecoveryContext, host: str, service: Service | None, reads: NovaReads | None
 ) -> list[LifeSign]:
     """The signs of life that a host gives, its agent's first."""
-    settings, found = desk.settings, []
+    settings, found = context.settings, []
     network = settings.heartbeat_network
-    if (beat := desk.incidents.agent(host)) is not None:
+    if (beat := context.incidents.agent(host)) is not None:
         said = LifeSign("its agent", beat.seen_at, beat.interval_s, network)
         found.append(replace(said, tells_reboot=beat.has_boot_id, rebooted_at=beat.rebooted_at))
     # That Nova calls a service up proves nothing, it lags; that it calls it down spares the wait.
@@ -107,15 +107,15 @@ def _scope(told: Sequence[str] | None, ballot: Ballot, votes: Count) -> frozense
 
 
 def reports(
-    desk: RecoveryContext, incident: Incident, ballot: Ballot, votes: Count
+    context: RecoveryContext, incident: Incident, ballot: Ballot, votes: Count
 ) -> list[FailureReport]:
     """Everybody who says that the host of an incident failed."""
-    member = desk.incidents.member(incident.host)
+    member = context.incidents.member(incident.host)
     trusts = member is not None and member.segment.trust_host_status
     trusted = member is not None and member.segment.trust_notifications
     found = [
         replace(one, waits=not trusts, trusted=trusted)
-        for one in desk.incidents.failure_reports(incident)
+        for one in context.incidents.failure_reports(incident)
     ]
     opened = {"received_at": incident.opened_at.isoformat()}
     if seen := incident.details.get("monitors") or (incident.details.get("seen") and opened):
@@ -135,30 +135,30 @@ def reports(
 
 
 def judge(
-    run: Run, desk: RecoveryContext, incident: Incident, service: Service | None
+    run: Run, context: RecoveryContext, incident: Incident, service: Service | None
 ) -> Judgement:
     """What all sources say of the host of an incident together. Its power is read in doubt only."""
-    now = desk.incidents.now()
-    ballot = desk.votes.ballot(incident.host)
-    votes = count(ballot, desk.settings.host_votes)
-    told = reports(desk, incident, ballot, votes)
+    now = context.incidents.now()
+    ballot = context.votes.ballot(incident.host)
+    votes = count(ballot, context.settings.host_votes)
+    told = reports(context, incident, ballot, votes)
     reads = NovaReads.of(incident.details.get("nova"))
-    seen = signs(desk, incident.host, service, reads)
+    seen = signs(context, incident.host, service, reads)
     well = votes.sentence() if votes.is_over else ""
     found = liveness.judge(told, seen, now, seen_well=well)
     doubted = found.state in (liveness.WAITS, liveness.CONTRADICTED)
-    if doubted and is_off(run, desk, incident.host):
+    if doubted and is_off(run, context, incident.host):
         return liveness.judge(told, seen, now, is_off=True)
     return found
 
 
-def is_off(run: Run, desk: RecoveryContext, host: str) -> bool:
+def is_off(run: Run, context: RecoveryContext, host: str) -> bool:
     """Whether its power reads off. On, unreadable or without a fence proves nothing."""
-    if desk.fence.how(host) is None or desk.fence.accepts_risk(host):
+    if context.fence.how(host) is None or context.fence.accepts_risk(host):
         return False
-    run.hold(desk.fence.call_timeout_s + MARGIN_S)
+    run.hold(context.fence.call_timeout_s + MARGIN_S)
     try:
-        return desk.fence.power(host) == OFF
+        return context.fence.power(host) == OFF
     except (DriverError, NotFound) as error:
         LOG.info("the power of %s cannot be read: %s", host, error.message)
         return False

@@ -52,25 +52,25 @@ class HostBack(IncidentWork):
 
     def own(self) -> Sequence[Step]:
         return (
-            Step("alive", self.alive, kept=False),
-            Step("well", self.well, kept=False),
-            Step("in_place", self.in_place, kept=False),
+            Step("alive", self.alive, recorded=False),
+            Step("well", self.well, recorded=False),
+            Step("in_place", self.in_place, recorded=False),
             Step("enable", self.enable),
             Step("servers", self.servers),
         )
 
     def alive(self, run: Run) -> str:
-        incident, cloud = self.incident(run), self.desk.hands(run)
+        incident, cloud = self.incident(run), self.context.guarded_cloud(run)
         self._nothing_new(incident)
         service = self._service(cloud, incident)
         if service.enabled and not service.forced_down:
             return f"{service.host} was enabled by somebody"
         in_place.power_on(self, run)
-        if not self.desk.settings.bring_back:
+        if not self.context.settings.bring_back:
             raise NotYet(f"{service.host}: somebody enables it when it is well", RARELY_S)
         if incident.details.get("cut_off") and not incident.details.get("fenced_back"):
             self._switch_off_and_on(run, incident)
-        now = self.desk.incidents.now()
+        now = self.context.incidents.now()
         if not self._has_spoken(run, incident, service, now):
             raise NotYet(f"{service.host} is not back", self._pause(run, now))
         if not service.forced_down:
@@ -91,7 +91,7 @@ class HostBack(IncidentWork):
 
     def _switch_off_and_on(self, run: Run, incident: Incident) -> None:
         """All of it, whoever began: one that is off and waits to be switched on says nothing."""
-        host, fence = incident.host, self.desk.fence
+        host, fence = incident.host, self.context.fence
         try:
             run.hold(fence.call_timeout_s + MARGIN_S)
             fence.off(host)
@@ -107,11 +107,11 @@ class HostBack(IncidentWork):
         raise NotYet(f"{host} was only cut off: it was switched off and on again", 5.0)
 
     def well(self, run: Run) -> str:
-        incident, cloud = self.incident(run), self.desk.hands(run)
+        incident, cloud = self.incident(run), self.context.guarded_cloud(run)
         if incident.details.get("well_since") and self._seen_down(incident):
             self.note(run, None, well_since=None)
         self._nothing_new(incident)
-        service, now = self._service(cloud, incident), self.desk.incidents.now()
+        service, now = self._service(cloud, incident), self.context.incidents.now()
         if service.state != "up":
             self.note(run, None, well_since=None)
             raise NotYet(f"{service.host} looks down again", LOOK_S)
@@ -120,7 +120,7 @@ class HostBack(IncidentWork):
             self.note(run, None, well_since=now.isoformat())
             since = now.isoformat()
         ready = datetime.fromisoformat(since) + timedelta(
-            seconds=self.desk.settings.bring_back_after_s
+            seconds=self.context.settings.bring_back_after_s
         )
         if now < ready and not service.enabled:
             left = (ready - now).total_seconds()
@@ -135,38 +135,40 @@ class HostBack(IncidentWork):
         if incident.kind != HOST or incident.status != FAILED or before:
             return "no server waits here"
         said = f"{incident.host} is back: the servers that found no room elsewhere start in place"
-        if self.desk.incidents.reopen_in_place(incident.id, said, run.claim) is None:
+        if self.context.incidents.reopen_in_place(incident.id, said, run.claim) is None:
             return "no server waits here"
-        self.desk.ring()
+        self.context.wake()
         return said
 
     def enable(self, run: Run) -> str:
-        incident, desk = self.incident(run), self.desk
+        incident, context = self.incident(run), self.context
         self._nothing_new(incident)
-        services = desk.hands(run).services
+        services = context.guarded_cloud(run).services
         services.enable(incident.host)
-        reason = f"{desk.settings.disable_reason}, again"
+        reason = f"{context.settings.disable_reason}, again"
         self._nothing_new(incident, lambda: services.disable(incident.host, reason))
-        member = desk.incidents.member(incident.host)
+        member = context.incidents.member(incident.host)
         if member is not None:
-            desk.incidents.set_member(member.uuid, run.claim, on_maintenance=False)
+            context.incidents.set_member(member.uuid, run.claim, on_maintenance=False)
         said = f"incident {incident.id} is over"
-        at = desk.incidents.now()
-        desk.see([StatusReport(host=incident.host, source=SOURCE, verdict=UP, at=at, reason=said)])
+        at = context.incidents.now()
+        context.see(
+            [StatusReport(host=incident.host, source=SOURCE, verdict=UP, at=at, reason=said)]
+        )
         self.note(run, None, back_at=at.isoformat())
         return f"{incident.host} is enabled again"
 
     def servers(self, run: Run) -> str:
         """By live migration, those that run and belong to no reservation."""
-        if not self.desk.settings.move_back:
+        if not self.context.settings.move_back:
             return "its servers stay where they are"
-        incident, cloud = self.incident(run), self.desk.hands(run)
+        incident, cloud = self.incident(run), self.context.guarded_cloud(run)
         since = datetime.fromisoformat(incident.details["back_at"])
-        late = self.desk.incidents.now() > since + timedelta(
-            seconds=self.desk.settings.move_give_up_s
+        late = self.context.incidents.now() > since + timedelta(
+            seconds=self.context.settings.move_give_up_s
         )
         back = under_way = 0
-        for one in self.desk.moves.of(incident.id):
+        for one in self.context.moves.of(incident.id):
             if one.status != SUCCEEDED or one.reservation:
                 continue
             try:
@@ -177,7 +179,9 @@ class HostBack(IncidentWork):
                 back += 1
             elif server.task_state:
                 under_way += 1
-            elif server.status == "ACTIVE" and under_way < self.desk.settings.parallel_per_target:
+            elif (
+                server.status == "ACTIVE" and under_way < self.context.settings.parallel_per_target
+            ):
                 try:
                     cloud.moves.live_migrate(server.id, incident.host)
                     under_way += 1
@@ -191,7 +195,7 @@ class HostBack(IncidentWork):
         """A host that failed again is dealt with by that incident, and one that monitors see down
         is not back; what was just done for the old one is undone."""
         why, pause = "", RARELY_S
-        if self.desk.incidents.open_about(f"host:{normalise(incident.host)}"):
+        if self.context.incidents.open_about(f"host:{normalise(incident.host)}"):
             why = f"{incident.host} has failed again"
         elif down := self._seen_down(incident):
             why, pause = down, SEEN_DOWN_S
@@ -202,7 +206,7 @@ class HostBack(IncidentWork):
 
     def _seen_down(self, incident: Incident) -> str:
         """Who says that it has failed, while not most monitors see it well."""
-        votes = count(self.desk.votes.ballot(incident.host), self.desk.settings.host_votes)
+        votes = count(self.context.votes.ballot(incident.host), self.context.settings.host_votes)
         return votes.sentence() if votes.is_down else ""
 
     def _service(self, cloud: Cloud, incident: Incident) -> Service:
@@ -233,5 +237,5 @@ class HostBack(IncidentWork):
         LOG.error("%s: %s", run.operation.key, why)
 
 
-def kinds(desk: RecoveryContext) -> dict[str, Kind]:
-    return {BACK: HostBack(desk)}
+def kinds(context: RecoveryContext) -> dict[str, Kind]:
+    return {BACK: HostBack(context)}

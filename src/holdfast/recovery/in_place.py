@@ -91,10 +91,10 @@ def next_action(server: Server, move: ServerMove, *, guest_runs: bool = False) -
 # the host
 
 
-def decide(desk: RecoveryContext, run: Run, incident: Incident) -> None:
+def decide(context: RecoveryContext, run: Run, incident: Incident) -> None:
     """The power of a fenced host reads on: keep its servers there, or cut it. Always NotYet."""
-    host, fence, cloud = incident.host, desk.fence, desk.hands(run)
-    moves = desk.moves.leaving(host)
+    host, fence, cloud = incident.host, context.fence, context.guarded_cloud(run)
+    moves = context.moves.leaving(host)
     migrations = cloud.moves.migrations(source_host=host)
     why = why_cut(moves, migrations)
     if incident.details.get("silent_after_return"):
@@ -105,8 +105,8 @@ def decide(desk: RecoveryContext, run: Run, incident: Incident) -> None:
         said = f"{host} was switched on again before its servers had left ({why}): fenced anew"
         raise NotYet(said, 1.0)
     said = f"{host} has power again and its servers found no room elsewhere: they start in place"
-    details = {"power_returned": returned(desk, cloud, host)}
-    if desk.incidents.keep_in_place(incident.id, Change(None, said, details), moves, run.claim):
+    details = {"power_returned": returned(context, cloud, host)}
+    if context.incidents.keep_in_place(incident.id, Change(None, said, details), moves, run.claim):
         LOG.warning("incident %s: %s", incident.id, said)
     raise NotYet(said, POLL_S)
 
@@ -116,14 +116,14 @@ def begin_after_reboot(
 ) -> str:
     """Keep the servers of a host that rebooted where they are. NotYet if an evacuation from it may
     be under way."""
-    desk, incident = work.desk, work.incident(run)
+    context, incident = work.context, work.incident(run)
     said = f"{why}: its servers start in place"
-    at = desk.incidents.now().isoformat()
-    power = {**returned(desk, desk.hands(run), incident.host), "rebooted": True}
+    at = context.incidents.now().isoformat()
+    power = {**returned(context, context.guarded_cloud(run), incident.host), "rebooted": True}
     details = {"started_at": incident.details.get("started_at") or at, "power_returned": power}
-    moves = desk.moves.leaving(incident.host)
+    moves = context.moves.leaving(incident.host)
     change = Change(RUNNING, said, details, verdicts)
-    begun = desk.incidents.keep_in_place(incident.id, change, moves, run.claim)
+    begun = context.incidents.keep_in_place(incident.id, change, moves, run.claim)
     if begun is None:
         raise NotYet(f"{why}, but an evacuation from {incident.host} may be under way", POLL_S)
     run.memo["incident"] = begun
@@ -133,42 +133,42 @@ def begin_after_reboot(
 def resume(work: IncidentWork, run: Run) -> bool:
     """Whether the servers start in place: decided before, or now, after a retry, where a host that
     this incident knew to be off has power again and its nova-compute reports."""
-    desk, incident = work.desk, work.incident(run)
+    context, incident = work.context, work.incident(run)
     if is_in_place(incident):
         return True
     if not incident.is_open or not incident.details.get("was_off"):
         return False
-    cloud, host = desk.hands(run), incident.host
-    service, now = _service(cloud, host), desk.incidents.now()
-    if service is None or service.updated_at is None or _power(desk, run, host) != ON:
+    cloud, host = context.guarded_cloud(run), incident.host
+    service, now = _service(cloud, host), context.incidents.now()
+    if service is None or service.updated_at is None or _power(context, run, host) != ON:
         return False
     word = service.updated_at.isoformat()
     first = incident.details.get("report_at_retry") or {"report": word, "at": now.isoformat()}
     if first["report"] == word:
         work.note(run, None, report_at_retry=first)
-        wait = timedelta(seconds=desk.settings.nova_report_interval_s + REPORT_S)
+        wait = timedelta(seconds=context.settings.nova_report_interval_s + REPORT_S)
         if now < datetime.fromisoformat(first["at"]) + wait:
             raise NotYet(f"{host} has power: waiting for a report of its nova-compute", POLL_S)
         return False
-    moves = desk.moves.leaving(host)
+    moves = context.moves.leaving(host)
     migrations = cloud.moves.migrations(source_host=host)
     if any(one.status in UNDER_WAY for one in migrations):
         return False
     if any(one.started_at is not None and one.after_migration >= 0 for one in moves):
         return False  # its last evacuation was not answered
     said = f"{host} has power and reports to Nova again: its servers start in place"
-    change = Change(None, said, {"power_returned": returned(desk, cloud, host)})
-    if desk.incidents.keep_in_place(incident.id, change, moves, run.claim) is None:
+    change = Change(None, said, {"power_returned": returned(context, cloud, host)})
+    if context.incidents.keep_in_place(incident.id, change, moves, run.claim) is None:
         return False
     run.memo.pop("incident", None)
     return True
 
 
-def returned(desk: RecoveryContext, cloud: Cloud, host: str) -> dict[str, Any]:
+def returned(context: RecoveryContext, cloud: Cloud, host: str) -> dict[str, Any]:
     """The incident's `power_returned`: when, and the last report of nova-compute before it."""
     service = _service(cloud, host)
     word = service.updated_at if service is not None else None
-    at = desk.incidents.now().isoformat()
+    at = context.incidents.now().isoformat()
     return {"at": at, "last_report": word.isoformat() if word else None}
 
 
@@ -176,9 +176,9 @@ def bring_up(work: IncidentWork, run: Run) -> str:
     """Let Nova use the host as soon as its nova-compute reports, so that its servers can start.
     Evacuation goes on if the power is off again, or nova-compute stays silent for BOOT_S. Returns
     why the servers cannot start there at all; empty: they can, or not yet."""
-    desk, incident = work.desk, work.incident(run)
-    cloud, power = desk.hands(run), incident.details["power_returned"]
-    service, now = _service(cloud, incident.host), desk.incidents.now()
+    context, incident = work.context, work.incident(run)
+    cloud, power = context.guarded_cloud(run), incident.details["power_returned"]
+    service, now = _service(cloud, incident.host), context.incidents.now()
     if service is None:
         return f"Nova knows no {incident.host} any more"
     if power.get("rebooted"):
@@ -201,7 +201,7 @@ def bring_up(work: IncidentWork, run: Run) -> str:
             return f"nova-compute of {service.host} stopped reporting"
         return ""
     why, details = "", dict[str, Any]()
-    if _power(desk, run, incident.host) == OFF:
+    if _power(context, run, incident.host) == OFF:
         why = f"{incident.host} lost its power again: its servers are evacuated"
     elif now > datetime.fromisoformat(power["at"]) + timedelta(seconds=BOOT_S):
         why = f"nova-compute of {incident.host} did not report within {BOOT_S:g} s after its power"
@@ -209,18 +209,18 @@ def bring_up(work: IncidentWork, run: Run) -> str:
         details = {"silent_after_return": True}
     if why:
         cloud.services.force_down(incident.host)
-        run.memo["incident"] = desk.incidents.leave_again(incident.id, why, details, run.claim)
+        run.memo["incident"] = context.incidents.leave_again(incident.id, why, details, run.claim)
     return ""
 
 
 def _after_reboot(work: IncidentWork, run: Run, service: Service, power: Mapping[str, Any]) -> str:
     """The same of a host that rebooted. NotYet if it fell silent: its guards are asked again."""
-    desk, incident, host = work.desk, work.incident(run), service.host
-    now, beat = desk.incidents.now(), desk.incidents.agent(incident.host)
+    context, incident, host = work.context, work.incident(run), service.host
+    now, beat = context.incidents.now(), context.incidents.agent(incident.host)
     patience = timedelta(seconds=liveness.COUNTS_FOR * beat.interval_s) if beat else timedelta(0)
     if beat is None or now > beat.seen_at + patience:
         said = f"{host} fell silent after its reboot: its guards are asked again"
-        run.memo["incident"] = desk.incidents.start_over(incident.id, said, run.claim)
+        run.memo["incident"] = context.incidents.start_over(incident.id, said, run.claim)
         raise NotYet(said, 0.0)
     if service.state == "up" and not service.forced_down and _reports(service, power):
         if not power.get("reported_at"):
@@ -231,16 +231,18 @@ def _after_reboot(work: IncidentWork, run: Run, service: Service, power: Mapping
     return ""
 
 
-def guest_runs(desk: RecoveryContext, host: str, server_id: str, power: Mapping[str, Any]) -> bool:
+def guest_runs(
+    context: RecoveryContext, host: str, server_id: str, power: Mapping[str, Any]
+) -> bool:
     """Whether a guest of a host that rebooted runs already, as Nova may have it: its agent says so
     after nova-compute has started. NotYet until it does; after BOOT_S the cloud is believed."""
-    beat, reported = desk.incidents.agent(host), power.get("reported_at")
+    beat, reported = context.incidents.agent(host), power.get("reported_at")
     running = beat.running if beat is not None else None
     if beat is not None and running is not None and reported:
         since = datetime.fromisoformat(reported)
         if beat.seen_at > since:
             return server_id in running
-    if desk.incidents.now() > datetime.fromisoformat(power["at"]) + timedelta(seconds=BOOT_S):
+    if context.incidents.now() > datetime.fromisoformat(power["at"]) + timedelta(seconds=BOOT_S):
         return True
     raise NotYet(f"the agent of {host} has not said yet which guests run there", POLL_S)
 
@@ -252,10 +254,10 @@ def _reports(service: Service, power: Mapping[str, Any]) -> bool:
     return service.updated_at.isoformat() != power.get("last_report")
 
 
-def _power(desk: RecoveryContext, run: Run, host: str) -> str:
-    run.hold(desk.fence.call_timeout_s + MARGIN_S)
+def _power(context: RecoveryContext, run: Run, host: str) -> str:
+    run.hold(context.fence.call_timeout_s + MARGIN_S)
     try:
-        return desk.fence.power(host)
+        return context.fence.power(host)
     except (DriverError, NotFound):
         return UNKNOWN
 
@@ -278,23 +280,23 @@ def power_on_at(rule: str, off_since: datetime) -> datetime | None:
 def power_on(work: IncidentWork, run: Run) -> None:
     """Switch a host on again that Holdfast fenced, once, if its segment wants it and no evacuation
     from it may take effect. A device that fails is asked again at the next look."""
-    desk, incident = work.desk, work.incident(run)
-    proof, rule = incident.details.get("evidence") or {}, _rule(desk, incident)
+    context, incident = work.context, work.incident(run)
+    proof, rule = incident.details.get("evidence") or {}, _rule(context, incident)
     if proof.get("kind") != "fenced" or incident.details.get("powered_on_at"):
         return
-    cloud, now, host = desk.hands(run), desk.incidents.now(), incident.host
+    cloud, now, host = context.guarded_cloud(run), context.incidents.now(), incident.host
     due = power_on_at(rule, datetime.fromisoformat(proof["at"]))
     if due is None or now < due:
         return
     if rule == "empty" and cloud.servers.list(host=host):
         return
-    if why_cut(desk.moves.leaving(host), cloud.moves.migrations(source_host=host)):
+    if why_cut(context.moves.leaving(host), cloud.moves.migrations(source_host=host)):
         return
     try:
-        power = _power(desk, run, host)
+        power = _power(context, run, host)
         if power == OFF:
-            run.hold(desk.fence.call_timeout_s + MARGIN_S)
-            desk.fence.on(host)
+            run.hold(context.fence.call_timeout_s + MARGIN_S)
+            context.fence.on(host)
         elif power != ON:
             return
     except (DriverError, NotFound) as error:
@@ -305,12 +307,12 @@ def power_on(work: IncidentWork, run: Run) -> None:
     work.note(run, said if incident.is_open else None, powered_on_at=now.isoformat())
 
 
-def _rule(desk: RecoveryContext, incident: Incident) -> str:
+def _rule(context: RecoveryContext, incident: Incident) -> str:
     """`power_on_after` of the host's segment, by name or id."""
-    rules = desk.settings.power_on_after
+    rules = context.settings.power_on_after
     if not rules:
         return "never"
-    member = desk.incidents.member(incident.host)
+    member = context.incidents.member(incident.host)
     names = (member.segment.name, member.segment.uuid) if member is not None else ()
     return next((rules[one] for one in names if one in rules), rules.get("*", "never"))
 
@@ -319,32 +321,36 @@ def _rule(desk: RecoveryContext, incident: Incident) -> str:
 
 
 def start(
-    desk: RecoveryContext, run: Run, server: Server, move: ServerMove, incident: Incident
+    context: RecoveryContext, run: Run, server: Server, move: ServerMove, incident: Incident
 ) -> str:
     """Bring the server back to how it was, on the host where it is; NotYet in between. The caller
     holds the row of the server's move, and has seen that no migration of it took effect."""
-    cloud, host, power = desk.hands(run), move.source_host, incident.details["power_returned"]
+    cloud, host, power = (
+        context.guarded_cloud(run),
+        move.source_host,
+        incident.details["power_returned"],
+    )
     if server.task_state in MIGRATING:
         raise NotYet(f"a migration of {move.server_name} may still take effect", POLL_S)
     service = _service(cloud, host)
     if service is None or service.state != "up" or service.forced_down:
         raise NotYet(f"{move.server_name} waits for nova-compute of {host}", POLL_S)
-    runs = bool(power.get("rebooted")) and guest_runs(desk, host, server.id, power)
+    runs = bool(power.get("rebooted")) and guest_runs(context, host, server.id, power)
     if not server.locked:
         run.memo.pop("server", None)
         cloud.servers.lock(server.id, f"{LOCK} {incident.id}")
     action = next_action(server, move, guest_runs=runs)
     if action == "done":
-        desk.moves.note(move.uuid, run.claim, after_migration=STARTED)
+        context.moves.note(move.uuid, run.claim, after_migration=STARTED)
         state = "runs" if move.was in evacuation_plan.RAN else f"is {server.status}"
         return f"{state} in place on {host}"
     if action == "reset":
-        desk.moves.note(move.uuid, run.claim, after_migration=ANSWERED)
+        context.moves.note(move.uuid, run.claim, after_migration=ANSWERED)
         cloud.servers.reset(server.id, active=True)
     elif action == "stop":
         cloud.servers.stop(server.id)
     elif action == "start":
-        desk.moves.note(move.uuid, run.claim, after_migration=STARTED)
+        context.moves.note(move.uuid, run.claim, after_migration=STARTED)
         cloud.servers.start(server.id)
     elif not server.task_state:
         raise Conflict(f"it is {server.status} on {host} and cannot be started there")

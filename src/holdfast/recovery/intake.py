@@ -49,10 +49,10 @@ CLOCK_ERROR: Final = timedelta(seconds=1)
 LOOK_S, BUSY_S = 2.0, 2.0
 
 
-def server_of(desk: RecoveryContext, run: Run, server_id: str) -> Server | None:
+def server_of(context: RecoveryContext, run: Run, server_id: str) -> Server | None:
     """None: the cloud knows no such server."""
     try:
-        return desk.hands(run).servers.show(server_id)
+        return context.guarded_cloud(run).servers.show(server_id)
     except NotFound:
         return None
 
@@ -78,7 +78,7 @@ def why_elsewhere(server: Server, host: str) -> str:
 
 
 def crashed_at(
-    desk: RecoveryContext, run: Run, subject: str, dated: datetime, received_at: datetime
+    context: RecoveryContext, run: Run, subject: str, dated: datetime, received_at: datetime
 ) -> datetime:
     """When the crash happened that a report tells of. A date in the future is cut to the time of
     receipt.
@@ -90,11 +90,11 @@ def crashed_at(
     """
     if dated <= received_at + CLOCK_ERROR:
         return min(dated, received_at)
-    incidents, settings = desk.incidents, desk.settings
+    incidents, settings = context.incidents, context.settings
     window = max(dated - received_at, timedelta(seconds=settings.duplicate_interval_s))
     if incidents.recovered_since(subject, received_at - window) is None:
         return received_at
-    server = server_of(desk, run, subject.removeprefix("server:"))
+    server = server_of(context, run, subject.removeprefix("server:"))
     if server is None or server.status != "ACTIVE" or (server.live and not server.powered):
         return received_at
     if not server.live and incidents.now() < received_at + timedelta(seconds=NOVA_LAG_S):
@@ -109,26 +109,26 @@ SOON_S = 0.5
 LASTING = timedelta(seconds=60)
 
 
-def wait_for_the_last(desk: RecoveryContext, account: Account) -> None:
+def wait_for_the_last(context: RecoveryContext, account: Account) -> None:
     """One that died anew, after it was ordered to run again, is not the business of the incident
     that is just being closed: NotYet until it is. What begins then is a recovery of its own, which
     the budget counts. If it is not closed but orders once more, that is about this death too."""
-    known = desk.incidents.open_about(account.meaning.subject)
+    known = context.incidents.open_about(account.meaning.subject)
     ordered = known and (known.details.get("verified_at") or known.details.get("down_at"))
     if known is not None and ordered and datetime.fromisoformat(ordered) < account.at:
         raise NotYet(f"incident {known.id} is about to end", SOON_S)
 
 
-def ingest(desk: RecoveryContext, account: Account, claim: Claim, now: datetime) -> IntakeResult:
+def ingest(context: RecoveryContext, account: Account, claim: Claim, now: datetime) -> IntakeResult:
     """The one road by which failures become incidents."""
     told = account.meaning
-    work = recovery_of(desk.new_id(), told.kind, told.subject, now)
+    work = recovery_of(context.new_id(), told.kind, told.subject, now)
 
     def news(new: Incident) -> Sequence[Operation]:
-        return desk.announce("incident.opened", new, now)
+        return context.announce("incident.opened", new, now)
 
-    taken = desk.incidents.take_in(account, work, claim, news)
-    desk.ring()
+    taken = context.incidents.ingest(account, work, claim, news)
+    context.wake()
     return taken
 
 
@@ -136,16 +136,16 @@ class Intake:
     """Tried until it succeeds; a report that nobody could take in for a day has failed."""
 
     name = INTAKE
-    stubborn = True
+    retry_forever = True
 
-    def __init__(self, desk: RecoveryContext) -> None:
-        self._desk = desk
+    def __init__(self, context: RecoveryContext) -> None:
+        self._context = context
 
     def steps(self) -> Sequence[Step]:
-        return (Step("sort", self.sort, kept=False),)
+        return (Step("sort", self.sort, recorded=False),)
 
     def sort(self, run: Run) -> str:
-        incidents = self._desk.incidents
+        incidents = self._context.incidents
         report = incidents.report(run.operation.subject.removeprefix("notification:"))
         if report.status != "new":
             return f"it is {report.status} already"
@@ -169,21 +169,24 @@ class Intake:
             details["nova"] = reads  # the incident does not wait for Nova again
         at = min(report.generated_at, report.received_at)
         account = Account(told, report.member, at, details, notification=report.uuid)
-        wait_for_the_last(self._desk, account)
+        wait_for_the_last(self._context, account)
         if told.kind == GUEST:
             dates = report.generated_at, report.received_at
-            account = replace(account, at=crashed_at(self._desk, run, told.subject, *dates))
-        return ingest(self._desk, account, run.claim, now).sentence
+            account = replace(account, at=crashed_at(self._context, run, told.subject, *dates))
+        return ingest(self._context, account, run.claim, now).sentence
 
     def _elsewhere(self, run: Run, report: Report, told: Classification) -> str:
         """Why a report about a guest leads to nothing: the cloud has the server on another host,
         or its people want it off. A dead host explains all its guests, so then nobody asks."""
         assert report.member is not None
         host = report.member
-        if told.kind != GUEST or self._desk.incidents.open_about(f"{HOST}:{host.key}") is not None:
+        if (
+            told.kind != GUEST
+            or self._context.incidents.open_about(f"{HOST}:{host.key}") is not None
+        ):
             return ""
         server_id = told.subject.removeprefix("server:")
-        server = server_of(self._desk, run, server_id)
+        server = server_of(self._context, run, server_id)
         return why_not_there(server_id, server, host.name)
 
     def _doubted(self, run: Run, report: Report, told: Classification) -> str:
@@ -192,22 +195,22 @@ class Intake:
         last signs of life of a dead host may come in after the report, so it is dropped only if
         they go on. A report dated before a STARTED of its own source counts as old."""
         age_s = (report.received_at - report.generated_at).total_seconds()
-        is_old = report.is_superseded or age_s > self._desk.settings.report_max_age_s
+        is_old = report.is_superseded or age_s > self._context.settings.report_max_age_s
         if told.kind != HOST or not is_old:
             return ""
         assert report.member is not None
-        desk, host, now = self._desk, report.member.name, self._desk.incidents.now()
-        service = host_liveness.service_of(desk.hands(run).services.list(), host)
+        context, host, now = self._context, report.member.name, self._context.incidents.now()
+        service = host_liveness.service_of(context.guarded_cloud(run).services.list(), host)
         reads = self._read_nova(run, service, now)
-        votes = count(desk.votes.ballot(host), desk.settings.host_votes)
-        seen = host_liveness.signs(desk, host, service, reads)
+        votes = count(context.votes.ballot(host), context.settings.host_votes)
+        seen = host_liveness.signs(context, host, service, reads)
         well = votes.sentence() if votes.is_over else ""
         mine = [FailureReport(report.reporter or "a notification", report.received_at)]
         found = liveness.judge(mine, seen, now, seen_well=well)
         old = f"the report is {age_s:.0f} s old"
         if found.state == liveness.REBOOTED:
             return ""
-        if found.state != liveness.STANDS and host_liveness.is_off(run, desk, host):
+        if found.state != liveness.STANDS and host_liveness.is_off(run, context, host):
             return ""
         if found.state == liveness.WAITS:
             raise NotYet(f"{old}: {found.sentence}", min(found.again_s, ASK_AGAIN_S))
@@ -227,16 +230,16 @@ class Intake:
         known = NovaReads.of(run.operation.payload.get("nova"))
         reads = host_liveness.read_nova(known, service, now)
         if reads is not None and reads != known:
-            self._desk.incidents.remember({"nova": reads.plain()}, run.claim)
+            self._context.incidents.remember({"nova": reads.plain()}, run.claim)
         run.memo["nova"] = reads and reads.plain()
         return reads
 
     def give_up_at(self, operation: Operation) -> datetime | None:
-        return operation.due_at + timedelta(seconds=self._desk.settings.give_up_s)
+        return operation.due_at + timedelta(seconds=self._context.settings.give_up_s)
 
     def failed(self, run: Run, why: str) -> None:
         uuid = run.operation.subject.removeprefix("notification:")
-        self._desk.incidents.answer(uuid, "failed", why, run.claim)
+        self._context.incidents.answer(uuid, "failed", why, run.claim)
 
 
 # What an agent saw on its host, a guest that died or a service that does not run, becomes an
@@ -255,18 +258,18 @@ class Sort:
     """Tried until it succeeds, a day at most."""
 
     name = OBSERVATION
-    stubborn = True
+    retry_forever = True
 
-    def __init__(self, desk: RecoveryContext) -> None:
-        self._desk = desk
+    def __init__(self, context: RecoveryContext) -> None:
+        self._context = context
 
     def steps(self) -> Sequence[Step]:
-        return (Step("sort", self.sort, kept=False),)
+        return (Step("sort", self.sort, recorded=False),)
 
     def sort(self, run: Run) -> str:
-        desk = self._desk
+        context = self._context
         try:
-            seen = desk.incidents.observed(run.operation.payload["observation"])
+            seen = context.incidents.observed(run.operation.payload["observation"])
         except NotFound:
             return "the report was tidied away"
         if seen.kind == ALARM:
@@ -277,7 +280,7 @@ class Sort:
         if meaning is None:
             return f"nothing is done about {seen.subject}"
         try:
-            member = desk.incidents.member(seen.host)
+            member = context.incidents.member(seen.host)
         except Conflict as several:
             return several.message
         if member is None:
@@ -293,21 +296,21 @@ class Sort:
             observations=[seen.id],
             told_before=min(seen.told_before or at, at) if seen.told_before else None,
         )
-        wait_for_the_last(desk, account)
+        wait_for_the_last(context, account)
         if meaning.kind == GUEST:
-            crashed = crashed_at(desk, run, meaning.subject, seen.since, received_at)
+            crashed = crashed_at(context, run, meaning.subject, seen.since, received_at)
             account = replace(account, at=crashed)
-        taken = ingest(desk, account, run.claim, desk.incidents.now())
+        taken = ingest(context, account, run.claim, context.incidents.now())
         LOG.info("%s: %s", seen.subject, taken.sentence)
         return taken.sentence
 
     def _alarm(self, run: Run, seen: Observed) -> str:
         """An agent's token speaks for its host only: an alarm about a server that the cloud has
         elsewhere leads to nothing."""
-        server = server_of(self._desk, run, seen.name)
+        server = server_of(self._context, run, seen.name)
         why = _why_not_its(seen, server)
-        if self._desk.incidents.ingest_alarm(seen.id, run.claim, is_there=not why):
-            self._desk.ring()
+        if self._context.incidents.ingest_alarm(seen.id, run.claim, is_there=not why):
+            self._context.wake()
             return "the alarm is taken in"
         if server is not None and server.task_state:
             raise NotYet(f"{why}, and it is {server.task_state}", BUSY_S)
@@ -319,13 +322,13 @@ class Sort:
         for a manager, is old."""
         if seen.over_since:
             return f"it runs again since {seen.over_since}, says {seen.observer}: {LEAVE_IT}"
-        incidents = self._desk.incidents
-        said = incidents.risen(seen.subject, seen.host, observer=seen.observer)
+        incidents = self._context.incidents
+        said = incidents.guest_recovered_since(seen.subject, seen.host, observer=seen.observer)
         return f"{said}: {LEAVE_IT}" if said else ""
 
     def _not_there(self, run: Run, seen: Observed) -> str:
         """Why the cloud does not think that it is that host's guest; empty if it does."""
-        server = server_of(self._desk, run, seen.name)
+        server = server_of(self._context, run, seen.name)
         why = why_not_there(seen.name, server, seen.host)
         if server is None or why:
             return why
@@ -334,7 +337,7 @@ class Sort:
         return ""
 
     def give_up_at(self, operation: Operation) -> datetime | None:
-        return operation.due_at + timedelta(seconds=self._desk.settings.give_up_s)
+        return operation.due_at + timedelta(seconds=self._context.settings.give_up_s)
 
     def failed(self, run: Run, why: str) -> None:
         LOG.error("%s leads to nothing: %s", run.operation.subject, why)
@@ -363,5 +366,5 @@ def _meaning(seen: Observed) -> Classification | None:
     return None
 
 
-def kinds(desk: RecoveryContext) -> dict[str, Kind]:
-    return {INTAKE: Intake(desk), OBSERVATION: Sort(desk)}
+def kinds(context: RecoveryContext) -> dict[str, Kind]:
+    return {INTAKE: Intake(context), OBSERVATION: Sort(context)}

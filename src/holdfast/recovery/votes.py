@@ -64,19 +64,19 @@ class Episode:
 
 class HostVotes:
     name = HOST_VOTES
-    stubborn = True
+    retry_forever = True
 
-    def __init__(self, desk: RecoveryContext) -> None:
-        self._desk = desk
+    def __init__(self, context: RecoveryContext) -> None:
+        self._context = context
 
     def steps(self) -> Sequence[Step]:
-        return (Step("count", self.count, kept=False),)
+        return (Step("count", self.count, recorded=False),)
 
     def count(self, run: Run) -> str:
         """Look, count, do what is new; NotYet until it is over."""
-        desk, episode = self._desk, Episode(**run.operation.payload)
-        ballot = desk.votes.ballot(episode.host)
-        votes = count(ballot, desk.settings.host_votes)
+        context, episode = self._context, Episode(**run.operation.payload)
+        ballot = context.votes.ballot(episode.host)
+        votes = count(ballot, context.settings.host_votes)
         if votes.is_enough:
             episode = self._stands_down(run, votes, episode, ballot.now)
             raise self._recover(run, ballot, votes, episode)
@@ -105,7 +105,7 @@ class HostVotes:
         said = votes.sentence()
         self._see(episode.host, status.DOWN, said, now)
         begun = replace(episode, down_at=now.isoformat(), quiet_since=None)
-        self._desk.votes.remember(run.claim, begun.plain(), f"failed: {said}")
+        self._context.votes.remember(run.claim, begun.plain(), f"failed: {said}")
         LOG.warning("%s has failed: %s", episode.host, said)
         return begun
 
@@ -117,7 +117,7 @@ class HostVotes:
         if not ballot.is_concern:
             return said
         if episode != Episode(episode.host):
-            self._desk.votes.remember(run.claim, Episode(episode.host).plain(), "")
+            self._context.votes.remember(run.claim, Episode(episode.host).plain(), "")
         raise NotYet(said, RARELY_S)
 
     def _see(self, host: str, verdict: str, said: str, now: datetime) -> None:
@@ -129,7 +129,7 @@ class HostVotes:
             reason=said,
             decisive=verdict == status.DOWN,
         )
-        self._desk.see([sighting])
+        self._context.see([sighting])
 
     # the incident
 
@@ -143,16 +143,16 @@ class HostVotes:
             said = f"{host} is still down; incident {before.id} is {before.status}"
             return NotYet(said, RARELY_S)
         try:
-            member = self._desk.incidents.member(host)
+            member = self._context.incidents.member(host)
         except Conflict as several:
             return NotYet(several.message, RARELY_S)
         if member is None:
             said = f"{host} is in no segment: its servers are not moved"
-            return NotYet(said, LOOK_S if self._desk.votes.is_known(host) else RARELY_S)
+            return NotYet(said, LOOK_S if self._context.votes.is_known(host) else RARELY_S)
         account = self._account(ballot, votes, episode, member)
         if no := self._forbidden(account, votes, before):
             return NotYet(f"{host} is down; {no}", LOOK_S if before is None else RARELY_S)
-        taken = ingest(self._desk, account, run.claim, ballot.now)
+        taken = ingest(self._context, account, run.claim, ballot.now)
         LOG.warning("%s: %s", host, taken.sentence)
         return NotYet(f"{host}: {taken.sentence}", LOOK_S)
 
@@ -161,7 +161,7 @@ class HostVotes:
         if episode.incident is None:
             return None
         try:
-            return self._desk.incidents.incident(episode.incident)
+            return self._context.incidents.incident(episode.incident)
         except NotFound:  # tidied away: so much later it is not begun anew
             return Incident(episode.incident, "", HOST, "", "gone", datetime.min)
 
@@ -188,12 +188,12 @@ class HostVotes:
         for that is begun anew when it is so no more."""
         if before is None and not account.member.on_maintenance:
             return None
-        desk, member = self._desk, account.member
+        context, member = self._context, account.member
         about = {"host": member.name, "segment": member.segment.uuid}
         meaning = account.meaning
         draft = Incident("", meaning.subject, HOST, meaning.cause, OPEN, account.at, details=about)
-        situation = desk.incidents.situation(draft, desk.incidents.now())
-        view = guards.View(situation, desk.settings, mass_failure.Rule(*desk.mass_failure()))
+        situation = context.incidents.situation(draft, context.incidents.now())
+        view = guards.View(situation, context.settings, mass_failure.Rule(*context.mass_failure()))
         asked = LIFTED if before is not None else (guards.maintenance,)
         no = guards.first_denial([guard(draft, view) for guard in asked])
         return None if no is None else no.sentence
@@ -203,23 +203,23 @@ class HostVotes:
         late = [one.word for one in votes.votes if one.vote == FOR and one.word is not None]
         ids = [one.id for one in late if one.incident_id is None]
         if ids:
-            self._desk.incidents.witness(incident.id, votes.plain(), ids, run.claim)
+            self._context.incidents.witness(incident.id, votes.plain(), ids, run.claim)
 
     # people
 
     def _alert(self, run: Run, votes: Count, episode: Episode, now: datetime) -> Episode:
         """Told once; nothing is touched."""
-        desk, host = self._desk, episode.host
+        context, host = self._context, episode.host
         said = f"{host}: {_concern(votes)}"
         subject, about = f"{HOST}:{host}", {"host": host}
         alert = Incident(
-            desk.new_id(), subject, HOST, said, "alert", now, sentence=said, details=about
+            context.new_id(), subject, HOST, said, "alert", now, sentence=said, details=about
         )
         alerted = replace(episode, alerted_at=now.isoformat())
-        then = desk.announce(ALERT, alert, now)
-        desk.votes.remember(run.claim, alerted.plain(), f"alert: {said}", then)
+        then = context.announce(ALERT, alert, now)
+        context.votes.remember(run.claim, alerted.plain(), f"alert: {said}", then)
         LOG.warning("alert: %s", said)
-        desk.ring()
+        context.wake()
         return alerted
 
     def _quiet(self, run: Run, episode: Episode, since: datetime | None) -> datetime:
@@ -228,7 +228,7 @@ class HostVotes:
             return datetime.fromisoformat(episode.quiet_since)
         if since is not None or episode.quiet_since is not None:
             now = replace(episode, quiet_since=since.isoformat() if since else None)
-            self._desk.votes.remember(run.claim, now.plain(), "")
+            self._context.votes.remember(run.claim, now.plain(), "")
         return since or datetime.min
 
     def give_up_at(self, operation: Operation) -> datetime | None:
@@ -254,5 +254,5 @@ def _concern(votes: Count) -> str:
     return f"{listed([word.observer for word in words])} alert{f' ({rules[0]})' if rules else ''}"
 
 
-def kinds(desk: RecoveryContext) -> dict[str, Kind]:
-    return {HOST_VOTES: HostVotes(desk)}
+def kinds(context: RecoveryContext) -> dict[str, Kind]:
+    return {HOST_VOTES: HostVotes(context)}

@@ -38,7 +38,7 @@ class Worker:
         if self._thread.is_alive():
             self._thread.join(timeout=15)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """There is something to do."""
         self._bell.set()
 

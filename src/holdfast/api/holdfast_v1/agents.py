@@ -102,13 +102,13 @@ HELD = shape(
 _UNSAID = {"program": "", "deaf": "", "guests": None, "firing": 0, "waiting": 0, "parked": 0}
 
 
-def beat(ask: Request) -> Response:
-    host, body = own_host(ask), dict(ask.body)
+def beat(request: Request) -> Response:
+    host, body = own_host(request), dict(request.body)
     rules = body["rules"]
     details = {
         **{name: body.get(name, unsaid) for name, unsaid in _UNSAID.items()},
         "groups": body.get("groups", []),
-        "rule_groups": groups_of(ask, host),
+        "rule_groups": groups_of(request, host),
         "error": rules.get("error", ""),
     }
     if "running" in body:
@@ -122,7 +122,7 @@ def beat(ask: Request) -> Response:
     }
     if "boot_id" in body:
         values["boot_id"] = body["boot_id"]
-    store = ask.services.store
+    store = request.services.store
     try:
         store.agents.beat(host, values)
     except StaleWrite as error:
@@ -134,38 +134,38 @@ def beat(ask: Request) -> Response:
     return Response({"agent": said})
 
 
-def index(ask: Request) -> Response:
-    store = ask.services.store
+def index(request: Request) -> Response:
+    store = request.services.store
     now, rows = store.agents.all()
     documents = store.alarm_rules.documents()
     found = []
     for row in rows:
-        groups = groups_of(ask, row["host"])
+        groups = groups_of(request, row["host"])
         wanted = scopes.held(documents, row["host"], groups)
         found.append(_view(row, now, scopes.version_of(wanted), groups))
     return Response({"agents": found})
 
 
-def rules(ask: Request) -> Response:
+def rules(request: Request) -> Response:
     """What holds for that host; an agent asks for its own."""
-    host, store = own_host(ask), ask.services.store
-    found: Merged = scopes.merged(store.alarm_rules.documents(), host, groups_of(ask, host))
+    host, store = own_host(request), request.services.store
+    found: Merged = scopes.merged(store.alarm_rules.documents(), host, groups_of(request, host))
     shown = {"version": found.version, "text": found.text, "origins": dict(found.origins)}
     return Response({"alarm_rules": {"host": host, **shown}})
 
 
-def groups_of(ask: Request, host: str) -> list[str]:
+def groups_of(request: Request, host: str) -> list[str]:
     """The groups whose rules that host gets."""
-    return tokens.groups_of(host, ask.services.conf.auth.agent_groups or ())
+    return tokens.groups_of(host, request.services.conf.auth.agent_groups or ())
 
 
-def own_host(ask: Request) -> str:
+def own_host(request: Request) -> str:
     """Of the path; an agent speaks for its own only."""
-    host = normalise(ask.path["host"])
+    host = normalise(request.path["host"])
     if not 0 < len(host) <= 255:
         raise InvalidInput("host: its name has 1 to 255 characters")
-    tokens.check_host(ask.caller, host)
-    return tokens.own_host(ask.caller) or host
+    tokens.check_host(request.caller, host)
+    return tokens.own_host(request.caller) or host
 
 
 def is_fresh(row: Mapping[str, Any], now: datetime) -> bool:
@@ -217,12 +217,12 @@ EXPECTED_VIEW = shape(
 )
 
 
-def show_expected(ask: Request) -> Response:
-    host = ask.path["host"]
-    tokens.check_host(ask.caller, host)
+def show_expected(request: Request) -> Response:
+    host = request.path["host"]
+    tokens.check_host(request.caller, host)
     # of another one that is called so for short it learns nothing
-    host = max(host, tokens.own_host(ask.caller) or "", key=len)
-    said = ask.services.manager.expected(ask.caller, host, _ids(ask))
+    host = max(host, tokens.own_host(request.caller) or "", key=len)
+    said = request.services.manager.expected(request.caller, host, _ids(request))
     servers = [
         {"id": one.uuid, "name": one.name, "state": one.state, "why": one.why}
         for one in said.servers
@@ -231,8 +231,8 @@ def show_expected(ask: Request) -> Response:
     return Response({"expected": shown})
 
 
-def _ids(ask: Request) -> list[str]:
-    words = [word for said in ask.every.get("also", ()) for word in said.split(",") if word]
+def _ids(request: Request) -> list[str]:
+    words = [word for said in request.every.get("also", ()) for word in said.split(",") if word]
     if len(words) > MOST_ALSO:
         raise InvalidInput(f"also: {len(words)} ids; ask about {MOST_ALSO} at a time")
     try:
@@ -290,8 +290,8 @@ SAMPLES_VIEW = shape(
 )
 
 
-def show_samples(ask: Request) -> Response:
-    found = ask.services.store.samples.look(_host(ask))
+def show_samples(request: Request) -> Response:
+    found = request.services.store.samples.samples_of(_host(request))
     hour = {"left_out": 0, "simulated": False, **history.plain(found.hour)}
     said = {
         "host": found.host,
@@ -302,27 +302,27 @@ def show_samples(ask: Request) -> Response:
     return Response({"samples": {**said, **hour}})
 
 
-def want_samples(ask: Request) -> Response:
-    host = _host(ask)
+def want_samples(request: Request) -> Response:
+    host = _host(request)
     try:
-        until = ask.services.store.samples.want(host)
+        until = request.services.store.samples.want(host)
     except StaleWrite as error:
         raise Unavailable("it could not be written just now, ask again") from error
     return Response({"samples": {"host": host, "wanted_until": plain(until)}}, 202)
 
 
-def put_samples(ask: Request) -> Response:
+def put_samples(request: Request) -> Response:
     """By the agent of the host. What nobody wants any more is no mistake of its."""
-    host, hour = own_host(ask), history.read(ask.body)
+    host, hour = own_host(request), history.read(request.body)
     try:
-        ask.services.store.samples.put(host, hour)
+        request.services.store.samples.put(host, hour)
     except StaleWrite as error:
         raise Unavailable("it could not be written just now, send it again") from error
     return Response(status=204)
 
 
-def _host(ask: Request) -> str:
-    host = normalise(ask.path["host"])
+def _host(request: Request) -> str:
+    host = normalise(request.path["host"])
     if not 0 < len(host) <= 255:
         raise InvalidInput("host: its name has 1 to 255 characters")
     return host

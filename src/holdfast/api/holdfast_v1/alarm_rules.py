@@ -64,45 +64,47 @@ WHOLE = shape({**_SHOWN, "text": _TEXT})
 PAST = shape({**_SHOWN, "text": _TEXT, "removed": {"type": "boolean"}})
 
 
-def index(ask: Request) -> Response:
-    return Response({"alarm_rules": [_listed(row) for row in ask.services.store.alarm_rules.all()]})
+def index(request: Request) -> Response:
+    return Response(
+        {"alarm_rules": [_listed(row) for row in request.services.store.alarm_rules.all()]}
+    )
 
 
-def show(ask: Request) -> Response:
-    row = ask.services.store.alarm_rules.show(_name(ask), ask.query.get("version"))
+def show(request: Request) -> Response:
+    row = request.services.store.alarm_rules.show(_name(request), request.query.get("version"))
     return Response({"alarm_rules": _view(row, "text")})
 
 
-def put(ask: Request) -> Response:
-    store, name, body = ask.services.store.alarm_rules, _name(ask), ask.body
+def put(request: Request) -> Response:
+    store, name, body = request.services.store.alarm_rules, _name(request), request.body
     was = next((row["scope"] for row in store.all() if row["name"] == name), scopes.ALL)
     document = Document(name, scopes.scope(body.get("scope", was)), 0, body["text"])
     scopes.check(document)
     try:
-        row = store.put(document, ask.caller.user_id, body.get("replaces"))
+        row = store.put(document, request.caller.user_id, body.get("replaces"))
     except StaleWrite as error:
         raise Unavailable("it could not be written just now, send it again") from error
     return Response({"alarm_rules": _view(row, "text")})
 
 
-def delete(ask: Request) -> Response:
-    ask.services.store.alarm_rules.remove(_name(ask), ask.caller.user_id)
+def delete(request: Request) -> Response:
+    request.services.store.alarm_rules.remove(_name(request), request.caller.user_id)
     return Response(status=204)
 
 
-def history(ask: Request) -> Response:
-    rows = ask.services.store.alarm_rules.history(_name(ask))
+def history(request: Request) -> Response:
+    rows = request.services.store.alarm_rules.history(_name(request))
     return Response({"versions": [_view(row, "text", "removed") for row in rows]})
 
 
-def roll_back(ask: Request) -> Response:
-    store = ask.services.store.alarm_rules
-    row = store.roll_back(_name(ask), ask.body.get("version"), ask.caller.user_id)
+def roll_back(request: Request) -> Response:
+    store = request.services.store.alarm_rules
+    row = store.roll_back(_name(request), request.body.get("version"), request.caller.user_id)
     return Response({"alarm_rules": _view(row, "text")})
 
 
-def _name(ask: Request) -> str:
-    return scopes.name(ask.path["rules_name"])
+def _name(request: Request) -> str:
+    return scopes.name(request.path["rules_name"])
 
 
 def _view(row: Mapping[str, Any], *more: str) -> dict[str, Any]:
@@ -170,13 +172,13 @@ PREVIEW_VIEW = shape(
 )
 
 
-def show_preview(ask: Request) -> Response:
+def show_preview(request: Request) -> Response:
     """400 with every line that is wrong, as if they were to be set."""
-    store = ask.services.store
-    hosts = dict.fromkeys(map(normalise, ask.body["hosts"]))
-    looked = {host: store.samples.look(host).hour for host in hosts}
+    store = request.services.store
+    hosts = dict.fromkeys(map(normalise, request.body["hosts"]))
+    looked = {host: store.samples.samples_of(host).hour for host in hosts}
     hours = {host: hour for host, hour in looked.items() if hour.points}
-    seen = preview(ask.body["text"], hours, {host: store.agents.groups(host) for host in hours})
+    seen = preview(request.body["text"], hours, {host: store.agents.groups(host) for host in hours})
     said = {
         "hosts": list(hours),
         "stories": [_story(one) for one in seen.stories[:MOST_STORIES]],

@@ -69,8 +69,8 @@ VIEW = shape({**_SHOWN, "name": _TEXT, "threshold": {"type": ["number", "null"]}
 WHOLE = shape({**VIEW["properties"], "details": {"type": "object"}})
 
 
-def index(ask: Request) -> Response:
-    query, caller = ask.query, ask.caller
+def index(request: Request) -> Response:
+    query, caller = request.query, request.caller
     host = query.get("host")
     wanted = Wanted(
         project=query.get("project") if caller.is_admin else caller.project_id,
@@ -80,35 +80,39 @@ def index(ask: Request) -> Response:
         standing=query.get("all") != "true",
         limit=query.get("limit", LIMIT["default"]),
     )
-    return Response({"alarms": [_view(row) for row in ask.services.store.alarms.list_all(wanted)]})
+    return Response(
+        {"alarms": [_view(row) for row in request.services.store.alarms.list_all(wanted)]}
+    )
 
 
-def show(ask: Request) -> Response:
-    return Response({"alarm": _whole(_mine(ask))})
+def show(request: Request) -> Response:
+    return Response({"alarm": _whole(_mine(request))})
 
 
-def acknowledge(ask: Request) -> Response:
-    alarm_id = _mine(ask)["id"]
-    row = ask.services.store.alarms.acknowledge(alarm_id, ask.caller.user_id)
+def acknowledge(request: Request) -> Response:
+    alarm_id = _mine(request)["id"]
+    row = request.services.store.alarms.acknowledge(alarm_id, request.caller.user_id)
     return Response({"alarm": _whole(row)})
 
 
-def silence(ask: Request) -> Response:
-    alarm_id, lasts = _mine(ask)["id"], timedelta(seconds=ask.body["duration_s"])
-    row = ask.services.store.alarms.silence(alarm_id, ask.caller.user_id, lasts)
+def silence(request: Request) -> Response:
+    alarm_id, lasts = _mine(request)["id"], timedelta(seconds=request.body["duration_s"])
+    row = request.services.store.alarms.silence(alarm_id, request.caller.user_id, lasts)
     return Response({"alarm": _whole(row)})
 
 
-def end(ask: Request) -> Response:
-    alarm_id = _mine(ask)["id"]
-    return Response({"alarm": _whole(ask.services.store.alarms.end(alarm_id, ask.caller.user_id))})
+def end(request: Request) -> Response:
+    alarm_id = _mine(request)["id"]
+    return Response(
+        {"alarm": _whole(request.services.store.alarms.end(alarm_id, request.caller.user_id))}
+    )
 
 
-def _mine(ask: Request) -> Mapping[str, Any]:
+def _mine(request: Request) -> Mapping[str, Any]:
     """Another project's looks like one that is not there."""
-    alarm_id = ask.path["alarm_id"]
-    row = ask.services.store.alarms.show(alarm_id)
-    if not ask.caller.may_see(row["project_id"]):
+    alarm_id = request.path["alarm_id"]
+    row = request.services.store.alarms.show(alarm_id)
+    if not request.caller.may_see(row["project_id"]):
         raise NotFound(f"no alarm {alarm_id[:80]}")
     return row
 

@@ -41,19 +41,19 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
-def index(ask: Request) -> Response:
-    found = ask.services.store.audit.list_all(wanted(ask))
+def index(request: Request) -> Response:
+    found = request.services.store.audit.list_all(wanted(request))
     return Response({"audit": [view(row) for row in found]})
 
 
-def wanted(ask: Request) -> Wanted:
+def wanted(request: Request) -> Wanted:
     """What is asked for, as far as it is the caller's to see."""
-    query = ask.query
+    query = request.query
     since, until = query.get("since"), query.get("until")
     return Wanted(
         subject=query.get("subject"),
         actor=query.get("actor"),
-        project=query.get("project_id") if ask.caller.is_admin else ask.caller.project_id,
+        project=query.get("project_id") if request.caller.is_admin else request.caller.project_id,
         text=query.get("text"),
         since=when(since, "since") if since else None,
         until=when(until, "until") if until else None,

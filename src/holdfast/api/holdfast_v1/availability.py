@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.api import request
+from holdfast.api import request as http_request
 from holdfast.api.holdfast_v1.observations import plain
 from holdfast.api.request import Request, Response
 from holdfast.api.reservation_v1 import parse
@@ -68,9 +68,9 @@ VIEW: dict[str, Any] = {
 }
 
 
-def show(ask: Request) -> Response:
-    query = _query(ask.query, ask.services.clock.now())
-    found = ask.services.manager.availability(ask.caller, query)
+def show(request: Request) -> Response:
+    query = _query(request.query, request.services.clock.now())
+    found = request.services.manager.availability(request.caller, query)
     return Response({"availability": view(found)})
 
 
@@ -132,7 +132,7 @@ def _date(asked: Mapping[str, Any], name: str) -> datetime | None:
 
 
 def _reservation(asked: Mapping[str, Any]) -> NewReservation:
-    said = request.parse(asked["reservation"], "reservation")
+    said = http_request.parse(asked["reservation"], "reservation")
     if not isinstance(said, dict) or not isinstance(said.get("resource_type"), str):
         raise InvalidInput('reservation: a JSON object is wanted, with its "resource_type"')
     spec = {key: value for key, value in said.items() if key != "resource_type"}

@@ -14,10 +14,10 @@ VIEW: dict[str, Any] = {
 }
 
 
-def show(ask: Request) -> Response:
-    cls = by_code().get(ask.path["code"])
+def show(request: Request) -> Response:
+    cls = by_code().get(request.path["code"])
     if cls is None:
-        raise NotFound(f"no error code {ask.path['code']}")
+        raise NotFound(f"no error code {request.path['code']}")
     meaning = (cls.__doc__ or cls.title).strip()
     body = {"code": cls.code, "status": cls.status, "title": cls.title, "meaning": meaning}
     return Response({"error": body})

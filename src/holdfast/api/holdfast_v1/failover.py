@@ -40,14 +40,14 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
-def index(ask: Request) -> Response:
-    return Response({"failover": [view(one) for one in ask.services.store.failover.report()]})
+def index(request: Request) -> Response:
+    return Response({"failover": [view(one) for one in request.services.store.failover.report()]})
 
 
-def keep(ask: Request) -> Response:
+def keep(request: Request) -> Response:
     """What is booked already stays; the report says what is short."""
-    store = ask.services.store.failover
-    segment_id = store.keep(ask.path["segment_id"], ask.body["kept"])
+    store = request.services.store.failover
+    segment_id = store.keep(request.path["segment_id"], request.body["kept"])
     (found,) = [one for one in store.report() if one.segment_id == segment_id]
     return Response({"failover": view(found)})
 

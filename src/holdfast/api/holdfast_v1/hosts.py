@@ -68,8 +68,8 @@ WHOLE_HEALTH = shape(
 )
 
 
-def index(ask: Request) -> Response:
-    found = ask.services.store.standings.shown(state=ask.query.get("state"))
+def index(request: Request) -> Response:
+    found = request.services.store.standings.shown(state=request.query.get("state"))
     return Response({"hosts": [view(one) for one in found]})
 
 
@@ -93,9 +93,9 @@ def view(seen: Seen) -> dict[str, Any]:
 # what the monitors see
 
 
-def health(ask: Request) -> Response:
+def health(request: Request) -> Response:
     """Of all hosts that monitors know, which were heard of lately."""
-    store = ask.services.store
+    store = request.services.store
     now, views = store.monitors.views()
     fresh = [one for one in views if one.is_fresh(now)]
     strategy, _others = votes.in_force(fresh)
@@ -114,7 +114,7 @@ def health(ask: Request) -> Response:
             "monitors": sum(one.picture.name(host) is not None for one in fresh),
         }
         for host, states in everybody.items()
-        if host in bad or "health" not in ask.query
+        if host in bad or "health" not in request.query
     ]
     return Response({"hosts": shown})
 
@@ -125,9 +125,9 @@ def _since(words: Iterable[MonitorReport]) -> str | None:
     return since.isoformat() if since else None
 
 
-def show_health(ask: Request) -> Response:
+def show_health(request: Request) -> Response:
     """Of one; NotFound if no monitor knows it."""
-    store, host = ask.services.store, ask.path["host"]
+    store, host = request.services.store, request.path["host"]
     ballot = store.votes.ballot(host)
     called = next((name for v in ballot.views if (name := v.picture.name(ballot.host))), None)
     if called is None:
@@ -138,7 +138,7 @@ def show_health(ask: Request) -> Response:
     strategy, _others = votes.in_force(ballot.fresh or ballot.views)
     if strategy is None:
         raise AssertionError("who knows a host has a strategy")
-    count = votes.count(ballot, ask.services.conf.recovery.host_votes)
+    count = votes.count(ballot, request.services.conf.recovery.host_votes)
     said = {name: count.observers(name) for name in (FOR, AGAINST, ABSTAIN)}
     states = votes.combined(ballot.fresh, ballot.host, strategy.networks)
     answer = strategy.answer(states, votes.blind(ballot.fresh, strategy.networks))

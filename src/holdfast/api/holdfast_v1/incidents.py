@@ -153,8 +153,8 @@ CASE = _object(
 )
 
 
-def index(ask: Request) -> Response:
-    query, cases = ask.query, ask.services.store.cases
+def index(request: Request) -> Response:
+    query, cases = request.query, request.services.store.cases
     segment, since, is_open = (query.get(name) for name in ("segment", "since", "open"))
     wanted = Wanted(
         status=query.get("status"),
@@ -169,34 +169,40 @@ def index(ask: Request) -> Response:
     return Response({"incidents": [listed(one) for one in cases.list_all(wanted)]})
 
 
-def show(ask: Request) -> Response:
-    return Response({"incident": view(_case(ask))})
+def show(request: Request) -> Response:
+    return Response({"incident": view(_case(request))})
 
 
-def explain(ask: Request) -> Response:
-    store = ask.services.store
-    told = explanation.story(_case(ask), store.database.now())
+def explain(request: Request) -> Response:
+    store = request.services.store
+    told = explanation.story(_case(request), store.database.now())
     return Response({"explanation": explanation.view(told)})
 
 
-def retry(ask: Request) -> Response:
-    ask.services.store.orders.retry(_id(ask), ask.caller.user_id, reason(ask, needed=False))
-    return _told(ask)
+def retry(request: Request) -> Response:
+    request.services.store.orders.retry(
+        _id(request), request.caller.user_id, reason(request, needed=False)
+    )
+    return _told(request)
 
 
-def abort(ask: Request) -> Response:
-    ask.services.store.orders.abort(_id(ask), ask.caller.user_id, reason(ask))
-    return _told(ask)
+def abort(request: Request) -> Response:
+    request.services.store.orders.abort(_id(request), request.caller.user_id, reason(request))
+    return _told(request)
 
 
-def confirm_off(ask: Request) -> Response:
+def confirm_off(request: Request) -> Response:
     """409 if the host's fence reads on, unless the operator says so all the same. A fence that
     cannot be read proves nothing: the operator's word counts."""
-    why, store, despite = reason(ask), ask.services.store, ask.body.get("despite_power_on", False)
-    incident = store.incidents.incident(_id(ask))
+    why, store, despite = (
+        reason(request),
+        request.services.store,
+        request.body.get("despite_power_on", False),
+    )
+    incident = store.incidents.incident(_id(request))
     reads_on = False
     if incident.kind == HOST and incident.is_open:
-        reads_on = ask.services.read_power(incident.host) == ON
+        reads_on = request.services.read_power(incident.host) == ON
     if reads_on and not despite:
         raise Conflict(
             f"the fence of {incident.host} reads on: look at the machine, or cut its power with"
@@ -204,27 +210,27 @@ def confirm_off(ask: Request) -> Response:
             f" incident confirm-off {incident.id} --despite-power-on --reason …"
         )
     store.orders.confirm_off(
-        incident.id, ask.caller.user_id, why, reads_on=reads_on, despite_power_on=despite
+        incident.id, request.caller.user_id, why, reads_on=reads_on, despite_power_on=despite
     )
-    return _told(ask)
+    return _told(request)
 
 
-def _id(ask: Request) -> str:
-    return ask.path["incident_id"]
+def _id(request: Request) -> str:
+    return request.path["incident_id"]
 
 
-def _case(ask: Request) -> Case:
-    return ask.services.store.cases.case(_id(ask))
+def _case(request: Request) -> Case:
+    return request.services.store.cases.case(_id(request))
 
 
-def _told(ask: Request) -> Response:
+def _told(request: Request) -> Response:
     """202: a manager goes by it from now on."""
-    return Response({"incident": listed(_case(ask))}, status=202)
+    return Response({"incident": listed(_case(request))}, status=202)
 
 
-def reason(ask: Request, *, needed: bool = True) -> str:
+def reason(request: Request, *, needed: bool = True) -> str:
     """Why somebody orders something: not only blanks."""
-    said: str = ask.body.get("reason", "").strip()
+    said: str = request.body.get("reason", "").strip()
     if needed and not said:
         raise InvalidInput("reason: say why; it is kept for those who ask later")
     return said

@@ -124,20 +124,20 @@ MATRIX = shape(
 )
 
 
-def put(ask: Request) -> Response:
+def put(request: Request) -> Response:
     """204, also where what came is older than what is kept."""
-    observer, body = ask.path["observer"], dict(ask.body)
+    observer, body = request.path["observer"], dict(request.body)
     if len(observer) > 128:
         raise InvalidInput("observer: longer than 128 characters")
-    tokens.check_observer(ask, observer)
+    tokens.check_observer(request, observer)
     _check_hosts(body["rows"])
     at = when(body.pop("at"), "at")
     when(body["started_at"], "started_at")
     try:
-        ask.services.store.monitors.put(observer, at, body)
+        request.services.store.monitors.put(observer, at, body)
     except StaleWrite as error:
         raise Unavailable("it could not be written just now, send it again") from error
-    ask.services.ring()
+    request.services.wake()
     return Response(status=204)
 
 
@@ -158,24 +158,24 @@ def _check_hosts(rows: Sequence[Mapping[str, Any]]) -> None:
         raise InvalidInput("rows: a host is there twice; each is in exactly one row")
 
 
-def register(ask: Request) -> Response:
+def register(request: Request) -> Response:
     """201 with the token; registering it again answers the same one."""
-    observer, services = ask.body["observer"], ask.services
+    observer, services = request.body["observer"], request.services
     token = tokens.new_token(observer, services.conf.auth.agent_secret_file)
-    made = services.store.monitors.register(observer, ask.caller.user_id)
+    made = services.store.monitors.register(observer, request.caller.user_id)
     said = {"observer": observer, "token": token, "registered_by": made.by}
     return Response({"monitor": {**said, "registered_at": plain(made.at)}}, status=201)
 
 
-def unregister(ask: Request) -> Response:
+def unregister(request: Request) -> Response:
     """204; NotFound if no monitor of that name is registered."""
-    ask.services.store.monitors.unregister(ask.path["observer"])
+    request.services.store.monitors.unregister(request.path["observer"])
     return Response(status=204)
 
 
-def index(ask: Request) -> Response:
+def index(request: Request) -> Response:
     """All that are registered, and whoever else says what it sees."""
-    now, listed = ask.services.store.monitors.listed()
+    now, listed = request.services.store.monitors.listed()
     return Response({"monitors": [_listed(one, now) for one in listed]})
 
 
@@ -231,8 +231,8 @@ def _sight(sight: Sight) -> dict[str, Any]:
     return {name: value for name, value in vars(sight).items() if value or name in _SIGHT}
 
 
-def show_matrix(ask: Request) -> Response:
-    now, views = ask.services.store.monitors.views()
+def show_matrix(request: Request) -> Response:
+    now, views = request.services.store.monitors.views()
     return Response({"matrix": shown([one for one in views if one.is_fresh(now)])})
 
 

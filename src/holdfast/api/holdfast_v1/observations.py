@@ -59,9 +59,9 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
-def create(ask: Request) -> Response:
+def create(request: Request) -> Response:
     """202; the same report again is answered 202 and written once."""
-    body = _of_its_own(ask)
+    body = _of_its_own(request)
     values: dict[str, Any] = {
         "observer": body["observer"],
         "subject": _subject(body),
@@ -70,61 +70,61 @@ def create(ask: Request) -> Response:
         "evidence": body.get("evidence", {}),
         "key": body.get("key") or _key(body),
     }
-    ahead = _ahead(ask)
+    ahead = _ahead(request)
     for name in ("since", "observed_at"):
         if name in body:
             values[name] = when(body[name], name) - ahead
     try:
-        row, _new = ask.services.store.observations.add(
-            ask.services.new_id(), values, ask_cloud=tokens.own_host(ask.caller) is not None
+        row, _new = request.services.store.observations.add(
+            request.services.new_id(), values, ask_cloud=tokens.own_host(request.caller) is not None
         )
     except StaleWrite as error:  # 409 would tell the monitor that we have it
         raise Unavailable("the report could not be written just now, send it again") from error
-    ask.services.ring()
+    request.services.wake()
     return Response({"observation": view(row)}, status=202)
 
 
-def index(ask: Request) -> Response:
-    since = ask.query.get("since")
-    rows = ask.services.store.observations.list_all(
-        **{name: ask.query.get(name) for name in ("subject", "host", "kind", "state")},
+def index(request: Request) -> Response:
+    since = request.query.get("since")
+    rows = request.services.store.observations.list_all(
+        **{name: request.query.get(name) for name in ("subject", "host", "kind", "state")},
         since=when(since, "since") if since else None,
-        limit=ask.query.get("limit", LIMIT["default"]),
+        limit=request.query.get("limit", LIMIT["default"]),
     )
     return Response({"observations": [view(row) for row in rows]})
 
 
-def _of_its_own(ask: Request) -> Mapping[str, Any]:
+def _of_its_own(request: Request) -> Mapping[str, Any]:
     """What is said; an agent's host is called as its token calls it. Forbidden if it speaks of
     another's."""
-    body: Mapping[str, Any] = ask.body
-    own = tokens.own_host(ask.caller)
+    body: Mapping[str, Any] = request.body
+    own = tokens.own_host(request.caller)
     if own is None:
-        _check_monitor(ask)
+        _check_monitor(request)
         return body
     if body["kind"] not in observation.STATES:
         raise Forbidden(f"agents report {', '.join(observation.STATES)}, nothing else")
-    tokens.check_own(ask.caller, body["observer"], _host(body))
+    tokens.check_own(request.caller, body["observer"], _host(body))
     evidence = {**body["evidence"], "host": own}
     if body["kind"] == observation.ALARM and body["subject"].startswith(HOST):
         evidence["project"] = ""  # a host is of no project
     return {**body, "evidence": evidence}
 
 
-def _check_monitor(ask: Request) -> None:
+def _check_monitor(request: Request) -> None:
     """Forbidden if a monitor's token reports anything but hosts, or under another name; and if
     anybody else reports under the name of a registered monitor."""
-    if tokens.own_name(ask.caller) is not None and ask.body["kind"] != HOST_HEALTH:
+    if tokens.own_name(request.caller) is not None and request.body["kind"] != HOST_HEALTH:
         raise Forbidden(f"monitors report {HOST_HEALTH}, nothing else")
-    tokens.check_observer(ask, ask.body["observer"])
+    tokens.check_observer(request, request.body["observer"])
 
 
-def _ahead(ask: Request) -> timedelta:
+def _ahead(request: Request) -> timedelta:
     """Of ours, the sender's clock: when something died is compared with when it was started. What
     may be the way here is no difference."""
-    if "sent_at" not in ask.body:
+    if "sent_at" not in request.body:
         return timedelta()
-    ahead = when(ask.body["sent_at"], "sent_at") - ask.services.store.database.now()
+    ahead = when(request.body["sent_at"], "sent_at") - request.services.store.database.now()
     return ahead if abs(ahead) > WAY else timedelta()
 
 

@@ -34,11 +34,11 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
-def index(ask: Request) -> Response:
-    found = ask.services.store.operations.list_all(
-        subject=ask.query.get("subject"),
-        status=ask.query.get("status"),
-        limit=ask.query.get("limit", LIMIT["default"]),
+def index(request: Request) -> Response:
+    found = request.services.store.operations.list_all(
+        subject=request.query.get("subject"),
+        status=request.query.get("status"),
+        limit=request.query.get("limit", LIMIT["default"]),
     )
     return Response({"operations": [view(operation) for operation in found]})
 

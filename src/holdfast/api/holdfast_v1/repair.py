@@ -79,27 +79,27 @@ _SHOWN: dict[str, Any] = {
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
-def acknowledge(ask: Request) -> Response:
+def acknowledge(request: Request) -> Response:
     """Twice is once; another project's lease is not found."""
-    ask.services.manager.acknowledge(ask.caller, ask.path["lease_id"])
+    request.services.manager.acknowledge(request.caller, request.path["lease_id"])
     return Response(status=204)
 
 
-def plan(ask: Request) -> Response:
+def plan(request: Request) -> Response:
     """Without hosts and racks: what a repair would do now. Nothing is written."""
-    hosts, racks = (tuple(ask.body.get(name, ())) for name in ("hosts", "racks"))
-    return _told(ask.services.manager.plan_repair(ask.caller, hosts, racks))
+    hosts, racks = (tuple(request.body.get(name, ())) for name in ("hosts", "racks"))
+    return _told(request.services.manager.plan_repair(request.caller, hosts, racks))
 
 
-def run(ask: Request) -> Response:
+def run(request: Request) -> Response:
     """202 and the plan: a manager begins with it at once."""
-    approve, reason = ask.body.get("approve", False), ask.body.get("reason", "").strip()
+    approve, reason = request.body.get("approve", False), request.body.get("reason", "").strip()
     if approve and not reason:
         raise InvalidInput("reason: say why the hold is lifted; it is kept with the approval")
-    domain = ask.body.get("domain", "").strip()
+    domain = request.body.get("domain", "").strip()
     if domain and not approve:
         raise InvalidInput("domain: goes with approve; a repair itself looks at all hosts")
-    report = ask.services.manager.run_repair(ask.caller, approve, reason, domain)
+    report = request.services.manager.run_repair(request.caller, approve, reason, domain)
     return _told(report, status=202)
 
 
@@ -157,10 +157,10 @@ REPLACE: dict[str, Any] = {
 }
 
 
-def replace_host(ask: Request) -> Response:
+def replace_host(request: Request) -> Response:
     """Before its start: something else instead of that host, or a refusal and no change."""
-    host = ask.services.store.ledger.host(ask.body["host"])
-    ask.services.manager.replace_host(
-        ask.caller, ask.path["lease_id"], ask.path["reservation_id"], host.id
+    host = request.services.store.ledger.host(request.body["host"])
+    request.services.manager.replace_host(
+        request.caller, request.path["lease_id"], request.path["reservation_id"], host.id
     )
     return Response(status=204)

@@ -49,51 +49,51 @@ SAID: dict[str, Any] = {
 }
 
 
-def show(ask: Request) -> Response:
-    return Response({"sim": _sim(ask).world()})
+def show(request: Request) -> Response:
+    return Response({"sim": _sim(request).world()})
 
 
-def change(ask: Request) -> Response:
-    return Response({"settings": dataclasses.asdict(_sim(ask).change(**ask.body))})
+def change(request: Request) -> Response:
+    return Response({"settings": dataclasses.asdict(_sim(request).change(**request.body))})
 
 
-def fail_host(ask: Request) -> Response:
-    _sim(ask).fail_host(ask.path["name"])
-    return _said(f"host {ask.path['name']} lost power; its servers are dead")
+def fail_host(request: Request) -> Response:
+    _sim(request).fail_host(request.path["name"])
+    return _said(f"host {request.path['name']} lost power; its servers are dead")
 
 
-def recover_host(ask: Request) -> Response:
-    _sim(ask).recover_host(ask.path["name"])
-    return _said(f"host {ask.path['name']} is powered on again")
+def recover_host(request: Request) -> Response:
+    _sim(request).recover_host(request.path["name"])
+    return _said(f"host {request.path['name']} is powered on again")
 
 
-def cut_host(ask: Request) -> Response:
-    name, network = ask.path["name"], _network(ask)
+def cut_host(request: Request) -> Response:
+    name, network = request.path["name"], _network(request)
     if network is None:
-        _sim(ask).cut_host(name)
+        _sim(request).cut_host(name)
         return _said(f"host {name} is cut off from everybody; its servers run on")
-    _sim(ask).cut_network(name, network)
+    _sim(request).cut_network(name, network)
     return _said(f"host {name} is cut off on the network {network}")
 
 
-def repair_host(ask: Request) -> Response:
-    name, network = ask.path["name"], _network(ask)
+def repair_host(request: Request) -> Response:
+    name, network = request.path["name"], _network(request)
     if network is None:
-        _sim(ask).mend_host(name)
+        _sim(request).mend_host(name)
         return _said(f"host {name} is heard again")
-    _sim(ask).mend_network(name, network)
+    _sim(request).mend_network(name, network)
     return _said(f"host {name} is heard again on the network {network}")
 
 
-def crash_server(ask: Request) -> Response:
-    _sim(ask).crash_server(ask.path["ref"])
-    return _said(f"server {ask.path['ref']} crashed")
+def crash_server(request: Request) -> Response:
+    _sim(request).crash_server(request.path["ref"])
+    return _said(f"server {request.path['ref']} crashed")
 
 
-def _network(ask: Request) -> str | None:
+def _network(request: Request) -> str | None:
     """The one that is meant, which must be one that hosts are watched on; None: all of them."""
-    network: str | None = (ask.body or {}).get("network")
-    known = ask.services.conf.hostmonitor.networks
+    network: str | None = (request.body or {}).get("network")
+    known = request.services.conf.hostmonitor.networks
     if network is not None and network not in known:
         raise InvalidInput(
             f"there is no network {network}; [hostmonitor] networks has {', '.join(known)}",
@@ -106,7 +106,7 @@ def _said(sentence: str) -> Response:
     return Response({"said": sentence}, status=202)
 
 
-def _sim(ask: Request) -> Any:
-    if ask.services.sim is None:
+def _sim(request: Request) -> Any:
+    if request.services.sim is None:
         raise NotFound("the cloud of this deployment is not simulated ([cloud] driver)")
-    return ask.services.sim()
+    return request.services.sim()

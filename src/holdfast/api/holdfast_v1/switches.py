@@ -80,37 +80,37 @@ _APPROVAL: dict[str, Any] = {
 APPROVAL = {"type": "object", "required": list(_APPROVAL), "properties": _APPROVAL}
 
 
-def list_pauses(ask: Request) -> Response:
+def list_pauses(request: Request) -> Response:
     """Those in force."""
-    store = ask.services.store
+    store = request.services.store
     names = store.cases.segment_names()
     return Response({"pauses": [pause_view(row, names) for row in store.switches.all_pauses()]})
 
 
-def pause(ask: Request) -> Response:
+def pause(request: Request) -> Response:
     """201; one of the same place is replaced."""
-    store, why = ask.services.store, reason(ask)
-    ref, lasts = ask.body.get("segment"), ask.body.get("duration_s", DEFAULT_S)
+    store, why = request.services.store, reason(request)
+    ref, lasts = request.body.get("segment"), request.body.get("duration_s", DEFAULT_S)
     segment = store.cases.segment_uuid(ref) if ref else ""
     until = None if lasts is None else store.database.now() + timedelta(seconds=lasts)
-    row = store.switches.pause(segment, ask.caller.user_id, why, until)
+    row = store.switches.pause(segment, request.caller.user_id, why, until)
     return Response({"pause": pause_view(row, store.cases.segment_names())}, status=201)
 
 
-def resume(ask: Request) -> Response:
-    store, ref = ask.services.store, ask.query.get("segment")
+def resume(request: Request) -> Response:
+    store, ref = request.services.store, request.query.get("segment")
     segment = store.cases.segment_uuid(ref) if ref else ""
-    if not store.switches.resume(segment, ask.caller.user_id):
+    if not store.switches.resume(segment, request.caller.user_id):
         where = f"in segment {ref}" if ref else "everywhere"
         raise NotFound(f"recovery is not paused {where}: holdfast incident list shows what is")
     store.orders.hasten_held(segment)
     return Response(status=204)
 
 
-def approve(ask: Request) -> Response:
+def approve(request: Request) -> Response:
     """202: so much did fail; what was held for that goes on."""
-    why, domain = reason(ask), ask.body.get("domain", "").strip()
-    made = ask.services.store.orders.approve(ask.caller.user_id, why, domain)
+    why, domain = reason(request), request.body.get("domain", "").strip()
+    made = request.services.store.orders.approve(request.caller.user_id, why, domain)
     shown = {name: plain(getattr(made, name)) for name in _APPROVAL}
     return Response({"approval": {**shown, "domain": made.domain or None}}, status=202)
 
@@ -173,22 +173,22 @@ SILENCE_VIEW = {
 }
 
 
-def list_silences(ask: Request) -> Response:
+def list_silences(request: Request) -> Response:
     """Those in force, and those to come."""
-    store = ask.services.store
+    store = request.services.store
     names = store.cases.segment_names()
     return Response(
         {"silences": [silence_view(row, names) for row in store.switches.all_silences()]}
     )
 
 
-def create_silence(ask: Request) -> Response:
-    store = ask.services.store
-    why, matcher = reason(ask), _matcher(ask)
-    starts, expires = _window(ask.body, store.database.now())
+def create_silence(request: Request) -> Response:
+    store = request.services.store
+    why, matcher = reason(request), _matcher(request)
+    starts, expires = _window(request.body, store.database.now())
     values = {
         "matcher": matcher,
-        "author": ask.caller.user_id,
+        "author": request.caller.user_id,
         "reason": why,
         "starts_at": starts,
         "expires_at": expires,
@@ -197,8 +197,8 @@ def create_silence(ask: Request) -> Response:
     return Response({"silence": silence_view(row, store.cases.segment_names())}, status=201)
 
 
-def delete_silence(ask: Request) -> Response:
-    ask.services.store.switches.unsilence(ask.path["silence_id"])
+def delete_silence(request: Request) -> Response:
+    request.services.store.switches.unsilence(request.path["silence_id"])
     return Response(status=204)
 
 
@@ -207,9 +207,9 @@ def silence_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, 
     return {name: plain(known[name]) for name in _SILENCE_SHOWN}
 
 
-def _matcher(ask: Request) -> dict[str, str]:
+def _matcher(request: Request) -> dict[str, str]:
     """A silence that can never match is a maintenance without protection: it is refused."""
-    store, asked = ask.services.store, dict(ask.body["matcher"])
+    store, asked = request.services.store, dict(request.body["matcher"])
     if "segment" in asked:
         asked["segment"] = store.cases.segment_uuid(asked["segment"])
     if "host" in asked:

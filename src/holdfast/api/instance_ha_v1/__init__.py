@@ -48,15 +48,17 @@ def spaced(value: datetime | None) -> str | None:
 _ALWAYS = ("created_at", "id")
 
 
-def page(ask: Request) -> Page:
+def page(request: Request) -> Page:
     """Unknown parameters are left aside, as the contract has it."""
-    return Page(_limit(ask.query.get("limit")), ask.query.get("marker"), _sort(ask))
+    return Page(_limit(request.query.get("limit")), request.query.get("marker"), _sort(request))
 
 
-def filters(ask: Request, texts: Sequence[str], flags: Sequence[str] = ()) -> dict[str, Any]:
+def filters(request: Request, texts: Sequence[str], flags: Sequence[str] = ()) -> dict[str, Any]:
     """What the query asks for by name; words of flags must mean true or false."""
-    found: dict[str, Any] = {name: ask.query[name] for name in texts if name in ask.query}
-    return found | {name: truth(ask.query[name], name) for name in flags if name in ask.query}
+    found: dict[str, Any] = {name: request.query[name] for name in texts if name in request.query}
+    return found | {
+        name: truth(request.query[name], name) for name in flags if name in request.query
+    }
 
 
 def _limit(text: str | None) -> int:
@@ -71,9 +73,9 @@ def _limit(text: str | None) -> int:
     return min(wanted, MOST)
 
 
-def _sort(ask: Request) -> tuple[tuple[str, bool], ...]:
+def _sort(request: Request) -> tuple[tuple[str, bool], ...]:
     """Newest first. Keys without a direction go as the first direction says."""
-    keys, words = list(ask.every.get("sort_key", [])), list(ask.every.get("sort_dir", []))
+    keys, words = list(request.every.get("sort_key", [])), list(request.every.get("sort_dir", []))
     for word in words:
         if word not in ("asc", "desc"):
             raise InvalidInput(f"sort_dir: {word[:40]!r} is neither asc nor desc")

@@ -23,10 +23,10 @@ def index(_ask: Request) -> Response:
     return Response({"extensions": [_view(alias) for alias in _PARTS]})
 
 
-def show(ask: Request) -> Response:
-    if ask.path["alias"] not in _PARTS:
-        raise NotFound(f"No extension {ask.path['alias'][:80]}; there are {', '.join(_PARTS)}")
-    return Response({"extension": _view(ask.path["alias"])})
+def show(request: Request) -> Response:
+    if request.path["alias"] not in _PARTS:
+        raise NotFound(f"No extension {request.path['alias'][:80]}; there are {', '.join(_PARTS)}")
+    return Response({"extension": _view(request.path["alias"])})
 
 
 def _view(alias: str) -> dict[str, Any]:

@@ -99,54 +99,56 @@ CREATE = wrapped(
 )
 
 
-def index(ask: Request) -> Response:
-    where = filters(ask, ("status", "type"))
-    if "source_host_uuid" in ask.query:
-        where["segment_host_uuid"] = ask.query["source_host_uuid"]
-    since = ask.query.get("generated-since")
-    found = ask.services.store.notifications.list_all(
-        where, page(ask), since=parse(since, "generated-since") if since else None
+def index(request: Request) -> Response:
+    where = filters(request, ("status", "type"))
+    if "source_host_uuid" in request.query:
+        where["segment_host_uuid"] = request.query["source_host_uuid"]
+    since = request.query.get("generated-since")
+    found = request.services.store.notifications.list_all(
+        where, page(request), since=parse(since, "generated-since") if since else None
     )
-    names = _hostnames(ask, found)
-    return Response({"notifications": [view(one, ask.microversion, names) for one in found]})
+    names = _hostnames(request, found)
+    return Response({"notifications": [view(one, request.microversion, names) for one in found]})
 
 
-def show(ask: Request) -> Response:
-    store = ask.services.store.notifications
-    found = store.notification(ask.path["notification_id"])
-    shown = view(found, ask.microversion, _hostnames(ask, [found]))
-    if ask.microversion >= _DETAILS:
+def show(request: Request) -> Response:
+    store = request.services.store.notifications
+    found = store.notification(request.path["notification_id"])
+    shown = view(found, request.microversion, _hostnames(request, [found]))
+    if request.microversion >= _DETAILS:
         ended_well = found.status in ("finished", "ignored")
         progress = store.progress(found)
         shown["recovery_workflow_details"] = details(progress, ended_well=ended_well)
     return Response({"notification": shown})
 
 
-def create(ask: Request) -> Response:
+def create(request: Request) -> Response:
     """202: it is kept, and a manager will see to it."""
-    body = ask.body["notification"]
+    body = request.body["notification"]
     new = NewNotification(
         body["type"],
         check_hostname(body["hostname"]),
         parse(body["generated_time"], "notification.generated_time"),
         check(body["type"], body["payload"]),
-        reporter=ask.caller.user_id,
+        reporter=request.caller.user_id,
     )
-    interval = timedelta(seconds=ask.services.conf.recovery.duplicate_interval_s)
+    interval = timedelta(seconds=request.services.conf.recovery.duplicate_interval_s)
     try:
-        made = ask.services.store.notifications.admit(ask.services.new_id(), new, interval=interval)
+        made = request.services.store.notifications.admit(
+            request.services.new_id(), new, interval=interval
+        )
     except StaleWrite as error:  # 409 would tell the monitor that we have it
         raise Unavailable("the report could not be written just now, send it again") from error
-    ask.services.ring()
-    shown = view(made, ask.microversion, _hostnames(ask, [made]))
+    request.services.wake()
+    shown = view(made, request.microversion, _hostnames(request, [made]))
     return Response({"notification": shown}, status=202)
 
 
-def _hostnames(ask: Request, found: Sequence[Notification]) -> Mapping[str, str]:
+def _hostnames(request: Request, found: Sequence[Notification]) -> Mapping[str, str]:
     """By segment host, as far as the version asked for shows them."""
-    if ask.microversion < OURS or not found:
+    if request.microversion < OURS or not found:
         return {}
-    return ask.services.store.notifications.hostnames([one.segment_host_uuid for one in found])
+    return request.services.store.notifications.hostnames([one.segment_host_uuid for one in found])
 
 
 def view(
@@ -173,26 +175,26 @@ def view(
 # /instance-ha/v1/notifications/NOTIFICATION/vmoves: servers on their way off a dead host.
 
 
-def list_vmoves(ask: Request) -> Response:
-    parent = _parent(ask)
+def list_vmoves(request: Request) -> Response:
+    parent = _parent(request)
     if parent.type != COMPUTE_HOST:
         raise InvalidInput(
             f"Notification {parent.uuid} is of type {parent.type}: servers are moved for"
             f" {COMPUTE_HOST} only"
         )
-    where = filters(ask, ("status", "type"))
-    found = ask.services.store.notifications.vmoves(parent, where, page(ask))
-    return Response({"vmoves": [vmove_view(row, parent, ask.microversion) for row in found]})
+    where = filters(request, ("status", "type"))
+    found = request.services.store.notifications.vmoves(parent, where, page(request))
+    return Response({"vmoves": [vmove_view(row, parent, request.microversion) for row in found]})
 
 
-def show_vmove(ask: Request) -> Response:
-    parent = _parent(ask)
-    row = ask.services.store.notifications.vmove(parent, ask.path["vmove_id"])
-    return Response({"vmove": vmove_view(row, parent, ask.microversion)})
+def show_vmove(request: Request) -> Response:
+    parent = _parent(request)
+    row = request.services.store.notifications.vmove(parent, request.path["vmove_id"])
+    return Response({"vmove": vmove_view(row, parent, request.microversion)})
 
 
-def _parent(ask: Request) -> Notification:
-    return ask.services.store.notifications.notification(ask.path["notification_id"])
+def _parent(request: Request) -> Notification:
+    return request.services.store.notifications.notification(request.path["notification_id"])
 
 
 def vmove_view(

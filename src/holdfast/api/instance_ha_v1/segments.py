@@ -49,35 +49,35 @@ CREATE = wrapped("segment", _FIELDS, "name", "recovery_method", "service_type")
 UPDATE = wrapped("segment", _FIELDS)
 
 
-def index(ask: Request) -> Response:
-    where = filters(ask, ("name", "recovery_method", "service_type"), ("enabled",))
-    found = ask.services.store.segments.list_all(where, page(ask))
-    return Response({"segments": [view(one, ask.microversion) for one in found]})
+def index(request: Request) -> Response:
+    where = filters(request, ("name", "recovery_method", "service_type"), ("enabled",))
+    found = request.services.store.segments.list_all(where, page(request))
+    return Response({"segments": [view(one, request.microversion) for one in found]})
 
 
-def show(ask: Request) -> Response:
-    found = ask.services.store.segments.segment(ask.path["segment_id"])
-    return Response({"segment": view(found, ask.microversion)})
+def show(request: Request) -> Response:
+    found = request.services.store.segments.segment(request.path["segment_id"])
+    return Response({"segment": view(found, request.microversion)})
 
 
-def create(ask: Request) -> Response:
-    made = ask.services.store.segments.create(ask.services.new_id(), _values(ask))
-    return Response({"segment": view(made, ask.microversion)}, status=201)
+def create(request: Request) -> Response:
+    made = request.services.store.segments.create(request.services.new_id(), _values(request))
+    return Response({"segment": view(made, request.microversion)}, status=201)
 
 
-def update(ask: Request) -> Response:
-    changed = ask.services.store.segments.change(ask.path["segment_id"], _values(ask))
-    return Response({"segment": view(changed, ask.microversion)})
+def update(request: Request) -> Response:
+    changed = request.services.store.segments.change(request.path["segment_id"], _values(request))
+    return Response({"segment": view(changed, request.microversion)})
 
 
-def delete(ask: Request) -> Response:
-    ask.services.store.segments.delete(ask.path["segment_id"])
+def delete(request: Request) -> Response:
+    request.services.store.segments.delete(request.path["segment_id"])
     return Response(status=204)
 
 
-def _values(ask: Request) -> dict[str, Any]:
-    given: dict[str, Any] = dict(ask.body["segment"])
-    if "enabled" in given and ask.microversion < _ENABLED:
+def _values(request: Request) -> dict[str, Any]:
+    given: dict[str, Any] = dict(request.body["segment"])
+    if "enabled" in given and request.microversion < _ENABLED:
         raise InvalidInput(
             "segment.enabled: additional properties are not allowed before version 1.2; ask for"
             " it: OpenStack-API-Version: instance-ha 1.2"
@@ -134,46 +134,46 @@ HOST_CREATE = wrapped("host", _hosts_FIELDS, "name", "type", "control_attributes
 HOST_UPDATE = wrapped("host", _hosts_FIELDS)
 
 
-def list_hosts(ask: Request) -> Response:
-    where = filters(ask, ("name", "type", "control_attributes"), _FLAGS)
-    found = ask.services.store.segments.hosts(ask.path["segment_id"], where, page(ask))
-    return Response({"hosts": [host_view(one, ask.microversion) for one in found]})
+def list_hosts(request: Request) -> Response:
+    where = filters(request, ("name", "type", "control_attributes"), _FLAGS)
+    found = request.services.store.segments.hosts(request.path["segment_id"], where, page(request))
+    return Response({"hosts": [host_view(one, request.microversion) for one in found]})
 
 
-def show_host(ask: Request) -> Response:
-    return Response({"host": host_view(_host(ask), ask.microversion)})
+def show_host(request: Request) -> Response:
+    return Response({"host": host_view(_host(request), request.microversion)})
 
 
-def create_host(ask: Request) -> Response:
-    services, ref = ask.services, ask.path["segment_id"]
+def create_host(request: Request) -> Response:
+    services, ref = request.services, request.path["segment_id"]
     services.store.segments.segment(ref)  # before the cloud is asked
-    values = _hosts_values(ask)
-    host_id = services.manager.know_host(ask.caller, values.pop("name"))
+    values = _hosts_values(request)
+    host_id = services.manager.know_host(request.caller, values.pop("name"))
     made = services.store.segments.add_host(services.new_id(), ref, host_id, values)
-    return Response({"host": host_view(made, ask.microversion)}, status=201)
+    return Response({"host": host_view(made, request.microversion)}, status=201)
 
 
-def update_host(ask: Request) -> Response:
-    host, values = _host(ask), _hosts_values(ask)
+def update_host(request: Request) -> Response:
+    host, values = _host(request), _hosts_values(request)
     name = values.pop("name", host.name)
     if not same(name, host.name):
-        values["host_id"] = ask.services.manager.know_host(ask.caller, name)
-    ref = ask.path["segment_id"]
-    changed = ask.services.store.segments.change_host(ref, host.uuid, values)
-    return Response({"host": host_view(changed, ask.microversion)})
+        values["host_id"] = request.services.manager.know_host(request.caller, name)
+    ref = request.path["segment_id"]
+    changed = request.services.store.segments.change_host(ref, host.uuid, values)
+    return Response({"host": host_view(changed, request.microversion)})
 
 
-def delete_host(ask: Request) -> Response:
-    ask.services.store.segments.delete_host(ask.path["segment_id"], ask.path["host_id"])
+def delete_host(request: Request) -> Response:
+    request.services.store.segments.delete_host(request.path["segment_id"], request.path["host_id"])
     return Response(status=204)
 
 
-def _host(ask: Request) -> SegmentHost:
-    return ask.services.store.segments.host(ask.path["segment_id"], ask.path["host_id"])
+def _host(request: Request) -> SegmentHost:
+    return request.services.store.segments.host(request.path["segment_id"], request.path["host_id"])
 
 
-def _hosts_values(ask: Request) -> dict[str, Any]:
-    given: dict[str, Any] = dict(ask.body["host"])
+def _hosts_values(request: Request) -> dict[str, Any]:
+    given: dict[str, Any] = dict(request.body["host"])
     if "name" in given:
         text(given["name"], "host.name")
     if "type" in given and not _TYPE.fullmatch(given["type"]):

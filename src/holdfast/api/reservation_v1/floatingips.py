@@ -18,29 +18,31 @@ ENROL = {
 }
 
 
-def index(ask: Request) -> Response:
-    found = ask.services.store.ledger.floatingips()
+def index(request: Request) -> Response:
+    found = request.services.store.ledger.floatingips()
     return Response({"floatingips": [view(one) for one in found]})
 
 
-def show(ask: Request) -> Response:
-    return Response({"floatingip": view(_floatingip(ask))})
+def show(request: Request) -> Response:
+    return Response({"floatingip": view(_floatingip(request))})
 
 
-def create(ask: Request) -> Response:
-    made = ask.services.manager.enrol_floatingip(
-        ask.caller, ask.body["floating_network_id"], ask.body["floating_ip_address"]
+def create(request: Request) -> Response:
+    made = request.services.manager.enrol_floatingip(
+        request.caller, request.body["floating_network_id"], request.body["floating_ip_address"]
     )
-    return Response({"floatingip": view(ask.services.store.ledger.floatingip(made))}, status=201)
+    return Response(
+        {"floatingip": view(request.services.store.ledger.floatingip(made))}, status=201
+    )
 
 
-def delete(ask: Request) -> Response:
-    ask.services.manager.withdraw_floatingip(ask.caller, _floatingip(ask).id)
+def delete(request: Request) -> Response:
+    request.services.manager.withdraw_floatingip(request.caller, _floatingip(request).id)
     return Response(status=204)
 
 
-def _floatingip(ask: Request) -> FloatingIp:
-    return ask.services.store.ledger.floatingip(ask.path["floatingip_id"])
+def _floatingip(request: Request) -> FloatingIp:
+    return request.services.store.ledger.floatingip(request.path["floatingip_id"])
 
 
 def view(one: FloatingIp) -> dict[str, Any]:

@@ -25,57 +25,57 @@ PROPERTY = {
 }
 
 
-def index(ask: Request) -> Response:
-    return Response({"hosts": [view(host) for host in ask.services.store.ledger.enrolled()]})
+def index(request: Request) -> Response:
+    return Response({"hosts": [view(host) for host in request.services.store.ledger.enrolled()]})
 
 
-def show(ask: Request) -> Response:
-    return Response({"host": view(_host(ask))})
+def show(request: Request) -> Response:
+    return Response({"host": view(_host(request))})
 
 
-def create(ask: Request) -> Response:
-    name = str(ask.body.get("name") or ask.body.get("id") or "")
+def create(request: Request) -> Response:
+    name = str(request.body.get("name") or request.body.get("id") or "")
     if not name:
         raise InvalidInput("Missing parameter name: which host of the cloud is meant")
-    extras = {k: v for k, v in ask.body.items() if k not in ("name", "id")}
+    extras = {k: v for k, v in request.body.items() if k not in ("name", "id")}
     capabilities = {key: _capability(key, value) for key, value in extras.items()}
-    host_id = ask.services.manager.enrol_host(ask.caller, name, capabilities)
-    return Response({"host": view(ask.services.store.ledger.host(str(host_id)))}, status=201)
+    host_id = request.services.manager.enrol_host(request.caller, name, capabilities)
+    return Response({"host": view(request.services.store.ledger.host(str(host_id)))}, status=201)
 
 
-def update(ask: Request) -> Response:
-    host = _host(ask)
-    extras = {k: v for k, v in ask.body.items() if k not in ("id", "name")}
+def update(request: Request) -> Response:
+    host = _host(request)
+    extras = {k: v for k, v in request.body.items() if k not in ("id", "name")}
     if not extras:
         raise InvalidInput("No data to update")
     capabilities = {k: None if v is None else _capability(k, v) for k, v in extras.items()}
-    ask.services.manager.describe_host(ask.caller, host.id, capabilities)
-    return Response({"host": view(_host(ask))})
+    request.services.manager.describe_host(request.caller, host.id, capabilities)
+    return Response({"host": view(_host(request))})
 
 
-def delete(ask: Request) -> Response:
-    ask.services.manager.withdraw_host(ask.caller, _host(ask).id)
+def delete(request: Request) -> Response:
+    request.services.manager.withdraw_host(request.caller, _host(request).id)
     return Response(status=204)
 
 
-def allocations(ask: Request) -> Response:
-    return Response({"allocations": list(_allocations(ask))})
+def allocations(request: Request) -> Response:
+    return Response({"allocations": list(_allocations(request))})
 
 
-def allocation(ask: Request) -> Response:
-    host = _host(ask)
-    for entry in _allocations(ask, host.id):
+def allocation(request: Request) -> Response:
+    host = _host(request)
+    for entry in _allocations(request, host.id):
         return Response({"allocation": entry})
     raise NotFound(f"Object with {{'host_id': {str(host.id)!r}}} not found")
 
 
-def properties(ask: Request) -> Response:
+def properties(request: Request) -> Response:
     """Any value of `detail` and `all` counts as yes, the contract says; `all` is for admins."""
-    detail, everything = bool(ask.query.get("detail")), bool(ask.query.get("all"))
-    if everything and not ask.caller.is_admin:
+    detail, everything = bool(request.query.get("detail")), bool(request.query.get("all"))
+    if everything and not request.caller.is_admin:
         raise Forbidden("all: private properties are shown to admins only")
     found: dict[str, dict[str, Any]] = {}
-    for row in ask.services.store.ledger.properties():
+    for row in request.services.store.ledger.properties():
         if row["private"] and not everything:
             continue
         entry = found.setdefault(
@@ -89,10 +89,10 @@ def properties(ask: Request) -> Response:
     return Response({"resource_properties": list(entries)})
 
 
-def set_property(ask: Request) -> Response:
-    name = ask.path["name"]
-    ask.services.manager.set_property(ask.caller, name, ask.body["private"])
-    row = ask.services.store.ledger.property(name)
+def set_property(request: Request) -> Response:
+    name = request.path["name"]
+    request.services.manager.set_property(request.caller, name, request.body["private"])
+    row = request.services.store.ledger.property(name)
     body = {
         "id": str(row["id"]),
         "resource_type": row["resource_type"],
@@ -104,8 +104,8 @@ def set_property(ask: Request) -> Response:
     return Response({"resource_property": body})
 
 
-def _host(ask: Request) -> Host:
-    return ask.services.store.ledger.host(ask.path["host_id"])
+def _host(request: Request) -> Host:
+    return request.services.store.ledger.host(request.path["host_id"])
 
 
 def _capability(key: str, value: Any) -> str:
@@ -114,13 +114,13 @@ def _capability(key: str, value: Any) -> str:
     raise InvalidInput(f"{key}: the value of an extra capability is text or a number")
 
 
-def _allocations(ask: Request, host_id: int | None = None) -> Iterable[dict[str, Any]]:
+def _allocations(request: Request, host_id: int | None = None) -> Iterable[dict[str, Any]]:
     """Every enrolled host, also those that nobody holds; the filters thin the reservations out."""
     found: dict[int, list[Mapping[str, Any]]] = {}
-    rows = ask.services.store.ledger.allocations(
+    rows = request.services.store.ledger.allocations(
         host_id=host_id,
-        lease_id=ask.query.get("lease_id"),
-        reservation_id=ask.query.get("reservation_id"),
+        lease_id=request.query.get("lease_id"),
+        reservation_id=request.query.get("reservation_id"),
     )
     for row in rows:
         held = found.setdefault(row["host_id"], [])

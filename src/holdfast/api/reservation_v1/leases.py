@@ -253,28 +253,28 @@ QUERY: dict[str, Any] = {
 _QUERY = bodies.Schema(bodies.query_schema(QUERY))
 
 
-def index(ask: Request) -> Response:
+def index(request: Request) -> Response:
     """The contract knows no filters and takes any; those of 1.1 are meant, so all are checked."""
-    if ask.microversion < _LATER:
-        return Response(b'{"leases": [%s]}' % b", ".join(_texts(ask)))
-    query = _QUERY.query(ask.query)
-    texts, following = _page(ask, _asked_project(ask, query), _listing(ask, query))
+    if request.microversion < _LATER:
+        return Response(b'{"leases": [%s]}' % b", ".join(_texts(request)))
+    query = _QUERY.query(request.query)
+    texts, following = _page(request, _asked_project(request, query), _listing(request, query))
     leases = b'"leases": [%s]' % b", ".join(texts)
     if following is None:
         return Response(b"{%s}" % leases)
-    more = urlencode({**ask.query, "marker": following})
-    link = {"rel": "next", "href": f"{ask.base_url}/reservation/v1/leases?{more}"}
+    more = urlencode({**request.query, "marker": following})
+    link = {"rel": "next", "href": f"{request.base_url}/reservation/v1/leases?{more}"}
     return Response(b'{%s, "leases_links": %s}' % (leases, json.dumps([link]).encode()))
 
 
-def show(ask: Request) -> Response:
-    return _shown(ask, ask.path["lease_id"])
+def show(request: Request) -> Response:
+    return _shown(request, request.path["lease_id"])
 
 
-def create(ask: Request) -> Response:
-    body = ask.body
+def create(request: Request) -> Response:
+    body = request.body
     wanted = NewLease(
-        id=ask.services.new_id(),
+        id=request.services.new_id(),
         name=body["name"],
         start=parse(body["start_date"], "start_date"),
         end=parse(body["end_date"], "end_date"),
@@ -283,18 +283,18 @@ def create(ask: Request) -> Response:
         dry_run=body.get("dry_run", False),
     )
     if wanted.dry_run:
-        return _previewed(ask, ask.services.manager.create_lease(ask.caller, wanted))
+        return _previewed(request, request.services.manager.create_lease(request.caller, wanted))
     try:
-        ask.services.manager.create_lease(ask.caller, wanted)
+        request.services.manager.create_lease(request.caller, wanted)
     except Unavailable:  # the answer may have got lost, not the lease: its id is ours, so look
-        if not ask.services.store.ledger.with_events(lease_id=wanted.id):
+        if not request.services.store.ledger.with_events(lease_id=wanted.id):
             raise
-    return _shown(ask, wanted.id, status=201)
+    return _shown(request, wanted.id, status=201)
 
 
-def update(ask: Request) -> Response:
-    body, lease_id = ask.body, ask.path["lease_id"]
-    _visible(ask, lease_id)
+def update(request: Request) -> Response:
+    body, lease_id = request.body, request.path["lease_id"]
+    _visible(request, lease_id)
     changes = body.get("reservations", [])
     if len({r["id"] for r in changes}) < len(changes):
         raise InvalidInput("reservations: one is named twice; put its changes into one entry")
@@ -308,16 +308,16 @@ def update(ask: Request) -> Response:
         reservations={r["id"]: {k: v for k, v in r.items() if k != "id"} for r in changes},
         dry_run=body.get("dry_run", False),
     )
-    preview = ask.services.manager.update_lease(ask.caller, lease_id, change)
+    preview = request.services.manager.update_lease(request.caller, lease_id, change)
     if change.dry_run:
-        return _previewed(ask, preview)
-    return _shown(ask, lease_id)
+        return _previewed(request, preview)
+    return _shown(request, lease_id)
 
 
-def delete(ask: Request) -> Response:
-    lease_id = ask.path["lease_id"]
-    _visible(ask, lease_id)
-    ask.services.manager.delete_lease(ask.caller, lease_id)
+def delete(request: Request) -> Response:
+    lease_id = request.path["lease_id"]
+    _visible(request, lease_id)
+    request.services.manager.delete_lease(request.caller, lease_id)
     return Response(status=204)
 
 
@@ -338,22 +338,22 @@ def _optional(body: Mapping[str, Any], field: str) -> datetime | None:
     return when
 
 
-def _visible(ask: Request, lease_id: str) -> None:
+def _visible(request: Request, lease_id: str) -> None:
     """NotFound unless the lease is there and the caller's: that it is another's looks the same."""
-    found, _ = ask.services.store.ledger.stamped(
-        lambda _: (), lease_id=lease_id, project_id=_project(ask)
+    found, _ = request.services.store.ledger.stamped(
+        lambda _: (), lease_id=lease_id, project_id=_project(request)
     )
     if not found:
         raise _not_found(lease_id)
 
 
-def _project(ask: Request) -> str | None:
+def _project(request: Request) -> str | None:
     """Whose leases the caller may know of; None: everybody's."""
-    return None if ask.caller.is_admin else ask.caller.project_id
+    return None if request.caller.is_admin else request.caller.project_id
 
 
-def _shown(ask: Request, lease_id: str, status: int = 200) -> Response:
-    for text in _texts(ask, lease_id):
+def _shown(request: Request, lease_id: str, status: int = 200) -> Response:
+    for text in _texts(request, lease_id):
         return Response(b'{"lease": %s}' % text, status=status)
     raise _not_found(lease_id)
 
@@ -362,29 +362,32 @@ def _not_found(lease_id: str) -> NotFound:
     return NotFound(f"Object with {{'lease_id': {lease_id!r}}} not found")
 
 
-def _texts(ask: Request, lease_id: str | None = None) -> list[bytes]:
+def _texts(request: Request, lease_id: str | None = None) -> list[bytes]:
     """JSON of the leases that the caller may know of, or of one of them."""
-    services, whole = ask.services, ask.microversion >= _LATER
+    services, whole = request.services, request.microversion >= _LATER
     look = partial(
-        services.store.ledger.stamped, lease_id=lease_id, project_id=_project(ask), holding=whole
+        services.store.ledger.stamped,
+        lease_id=lease_id,
+        project_id=_project(request),
+        holding=whole,
     )
-    texts = _whole_texts(ask) if whole else services.lease_texts
-    return texts.texts(look, _Writer(ask).write, _lasting)
+    texts = _whole_texts(request) if whole else services.lease_texts
+    return texts.texts(look, _Writer(request).write, _lasting)
 
 
-def _whole_texts(ask: Request) -> JsonCache:
+def _whole_texts(request: Request) -> JsonCache:
     """Admins see more: what was written for them is kept apart."""
-    services = ask.services
-    return services.admin_lease_texts if ask.caller.is_admin else services.whole_lease_texts
+    services = request.services
+    return services.admin_lease_texts if request.caller.is_admin else services.whole_lease_texts
 
 
 class _Writer:
     """Writes leases as the version asked for wants them, for who asks."""
 
-    def __init__(self, ask: Request) -> None:
-        self._services = ask.services
-        self._whole = ask.microversion >= _LATER
-        self._for_admin = ask.caller.is_admin
+    def __init__(self, request: Request) -> None:
+        self._services = request.services
+        self._whole = request.microversion >= _LATER
+        self._for_admin = request.caller.is_admin
 
     def write(self, seen: Seen) -> bytes:
         return json.dumps(self.view(seen, self._whole)).encode()
@@ -403,14 +406,16 @@ class _Writer:
         return {one.id: one.address for one in self._services.store.ledger.floatingips()}
 
 
-def _page(ask: Request, project_id: str | None, listing: Listing) -> tuple[list[bytes], str | None]:
+def _page(
+    request: Request, project_id: str | None, listing: Listing
+) -> tuple[list[bytes], str | None]:
     """JSON of a page of leases, and the marker of the next page if there is one."""
     limit = listing.limit or MOST_LISTED
     one_more = replace(listing, limit=limit + 1)
     following: list[str] = []
 
     def look(missing: Missing) -> tuple[Sequence[Stamp], Mapping[str, Seen]]:
-        stamps, read = ask.services.store.ledger.stamped(
+        stamps, read = request.services.store.ledger.stamped(
             lambda found: missing(found[:limit]),
             project_id=project_id,
             listing=one_more,
@@ -419,14 +424,14 @@ def _page(ask: Request, project_id: str | None, listing: Listing) -> tuple[list[
         following[:] = [stamps[limit - 1][0]] if len(stamps) > limit else []
         return stamps[:limit], read
 
-    texts = _whole_texts(ask).texts(look, _Writer(ask).write, _lasting)
+    texts = _whole_texts(request).texts(look, _Writer(request).write, _lasting)
     return texts, following[0] if following else None
 
 
-def _listing(ask: Request, query: Mapping[str, Any]) -> Listing:
+def _listing(request: Request, query: Mapping[str, Any]) -> Listing:
     where = {name: query[name] for name in ("status", "name", "resource_type") if name in query}
     where |= {
-        name: parse(query[name], name) or ask.services.clock.now()
+        name: parse(query[name], name) or request.services.clock.now()
         for name in _DATES
         if name in query
     }
@@ -434,8 +439,8 @@ def _listing(ask: Request, query: Mapping[str, Any]) -> Listing:
     return Listing(where, sort, direction == "desc", query.get("marker"), query.get("limit"))
 
 
-def _asked_project(ask: Request, query: Mapping[str, Any]) -> str | None:
-    own, asked = _project(ask), query.get("project_id")
+def _asked_project(request: Request, query: Mapping[str, Any]) -> str | None:
+    own, asked = _project(request), query.get("project_id")
     if asked is not None and own not in (None, asked):
         raise Forbidden("project_id: only an administrator lists the leases of other projects")
     return own or asked
@@ -447,12 +452,12 @@ def _lasting(seen: Seen) -> bool:
     return not any(event.status in (RUNNING, RETRYING) for event in events)
 
 
-def _previewed(ask: Request, preview: Preview | None) -> Response:
+def _previewed(request: Request, preview: Preview | None) -> Response:
     """A lease as it would be, with the hosts it would get, whatever the version: who asks for a
     dry run knows of them."""
     if preview is None:
         raise Unavailable(
             "dry_run: the manager that answered knows none, being older: look what it did"
         )
-    shown = _Writer(ask).view((preview.lease, ()), whole=True)
+    shown = _Writer(request).view((preview.lease, ()), whole=True)
     return Response({"lease": shown, "dry_run": True})

@@ -47,7 +47,7 @@ class Dispatcher:
         self._most = most
         self._waiting: deque[Telling] = deque()
         self._reading: Telling | None = None  # that waits
-        self._ring = threading.Condition()
+        self._wake = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._forever, name="guests", daemon=True)
 
@@ -56,29 +56,29 @@ class Dispatcher:
 
     def put(self, telling: Telling, *, always: bool = False) -> None:
         """`always` for what is few and must not be missed."""
-        with self._ring:
+        with self._wake:
             room = always or len(self._waiting) < self._most
             if room:
                 self._waiting.append(telling)
-                self._ring.notify()
+                self._wake.notify()
         if not room:
             self._full()
 
     def put_reading(self, telling: Telling) -> None:
         """What was read of all guests: it must not be missed, and says more than one before it."""
-        with self._ring:
+        with self._wake:
             if self._reading is not None:
                 self._waiting.remove(self._reading)
             self._reading = telling
             self._waiting.append(telling)
-            self._ring.notify()
+            self._wake.notify()
 
     def close(self) -> None:
-        with self._ring:
+        with self._wake:
             self._closed = True
             self._waiting.clear()
             self._reading = None
-            self._ring.notify()
+            self._wake.notify()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
@@ -90,9 +90,9 @@ class Dispatcher:
                 LOG.exception("something that was heard of a guest was not understood")
 
     def _next(self) -> Telling | None:
-        with self._ring:
+        with self._wake:
             while not self._waiting and not self._closed:
-                self._ring.wait()
+                self._wake.wait()
             if self._closed:
                 return None
             telling = self._waiting.popleft()

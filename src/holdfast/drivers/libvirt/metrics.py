@@ -427,13 +427,13 @@ class LibvirtMeasures:
     def said(self) -> Said:
         return self._said
 
-    def look(self, roster: Roster) -> HostCounters:
+    def read(self, roster: Roster) -> HostCounters:
         at = self._clock.monotonic()
-        processes = self._qemus.look(roster.guests)
+        processes = self._qemus.read(roster.guests)
         wanted = {nic.ifname for one in roster.guests.values() for nic in one.facts.nics}
         links_at = self._clock.monotonic()
-        links = self._links.look(wanted)
-        return HostCounters(at, self._host.look(), processes, links, links_at)
+        links = self._links.read(wanted)
+        return HostCounters(at, self._host.read(), processes, links, links_at)
 
     # the thread
 

@@ -223,7 +223,7 @@ class GuestRegistry:
 
     # what hosts say
 
-    def take(self, host: str, seen: Sequence[Seen], began: float, *, of: str = "") -> None:
+    def record(self, host: str, seen: Sequence[Seen], began: float, *, of: str = "") -> None:
         """Write down all guests of a host, or only the one `of` that uuid, as it told of them."""
         with self.file.transaction() as db:
             marks = db.execute("SELECT * FROM hosts WHERE name = ?", (host,)).fetchone()
@@ -499,7 +499,7 @@ class HostPoller:
             seen = self.ask(known.host, "domain", lambda conn: lookup(conn, server_id))
         except DriverError:
             return False
-        self.book.take(known.host, [seen] if seen else [], began, of=server_id)
+        self.book.record(known.host, [seen] if seen else [], began, of=server_id)
         return seen is not None
 
     def running(self, server_id: str) -> Mapping[str, bool]:
@@ -520,7 +520,7 @@ class HostPoller:
                     "UPDATE hosts SET seen_at = ?, size = ? WHERE name = ?",
                     (self.book.now(), json.dumps(size), name),
                 )
-            self.book.take(name, seen, began)
+            self.book.record(name, seen, began)
         return answers.keys()
 
     def _begin(

@@ -142,7 +142,7 @@ class NoPools:
     def set_metadata(self, pool_id: str, metadata: Mapping[str, str]) -> None:
         _nothing_to_reserve()
 
-    def tell(self, pool_id: str) -> None:
+    def resync(self, pool_id: str) -> None:
         _nothing_to_reserve()
 
     def add_host(self, pool_id: str, host: str) -> None:

@@ -46,7 +46,7 @@ class Fanout:
         self._lock = threading.Lock()
         self._rounds: dict[str, _Round] = {}
 
-    def tell(self, subject: str, telling: Callable[[], None], patience_s: float) -> bool:
+    def resync(self, subject: str, telling: Callable[[], None], patience_s: float) -> bool:
         """Run `telling`, or let somebody else's run do; False if there was no time for either."""
         with self._round(subject) as shared:
             with shared.turn:
@@ -123,7 +123,7 @@ class NovaPools:
             _act(cloud, pool_id, "set_metadata", metadata={**gone, **metadata})
             self._tell(cloud, pool_id)
 
-    def tell(self, pool_id: str) -> None:
+    def resync(self, pool_id: str) -> None:
         with self._edge.call("pools.tell", pool_id) as cloud:
             self._tell(cloud, pool_id)
 
@@ -179,7 +179,7 @@ class NovaPools:
         def again() -> None:
             _act(cloud, pool_id, "set_metadata", metadata={})
 
-        if not self._fanout.tell(pool_id, again, self._edge.time_left()):
+        if not self._fanout.resync(pool_id, again, self._edge.time_left()):
             raise failed(f"pool {pool_id}: changed, but not told in time", retryable=True)
 
 

@@ -235,7 +235,7 @@ class Broker:
             return None
         return Depth(messages=found.message_count, readers=found.consumer_count)
 
-    def look(self, connection: amqp.Connection) -> None:
+    def check_exchange(self, connection: amqp.Connection) -> None:
         """A DriverError where Nova has not been yet."""
         try:
             connection.channel().exchange_declare(self.exchange, "topic", passive=True)
@@ -249,7 +249,7 @@ class Broker:
             ) from error
 
     def _bind(self, connection: amqp.Connection, queue: str) -> None:
-        self.look(connection)
+        self.check_exchange(connection)
         channel = connection.channel()
         for topic in self._topics:
             channel.queue_bind(queue, self.exchange, f"{topic}.*")

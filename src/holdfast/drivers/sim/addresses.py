@@ -16,7 +16,7 @@ class SimAddresses:
         self._wire = wire
 
     def list(self) -> Sequence[Address]:
-        with self._wire.look("addresses.list") as world:
+        with self._wire.read("addresses.list") as world:
             return [_address(row) for row in world.all("SELECT * FROM addresses ORDER BY rowid")]
 
     def create(
@@ -45,7 +45,7 @@ class SimAddresses:
             world.run("DELETE FROM addresses WHERE id = ?", address_id)
 
     def subnets(self, network_id: str) -> Sequence[Subnet]:
-        with self._wire.look("addresses.subnets") as world:
+        with self._wire.read("addresses.subnets") as world:
             if world.one("SELECT id FROM networks WHERE id = ?", network_id) is None:
                 raise NotFound(f"simulated cloud: no network {network_id}")
             rows = world.all(
@@ -96,7 +96,7 @@ class SimVolumes:
         self._wire = wire
 
     def list(self, *, server_id: str | None = None) -> Sequence[Volume]:
-        with self._wire.look("volumes.list") as world:
+        with self._wire.read("volumes.list") as world:
             rows = world.all(
                 "SELECT * FROM volumes v WHERE ?1 IS NULL OR EXISTS"
                 " (SELECT 1 FROM attachments a"

@@ -25,12 +25,12 @@ class SimHosts:
         self._wire = wire
 
     def list(self) -> Sequence[CloudHost]:
-        with self._wire.look("hosts.list") as world:
+        with self._wire.read("hosts.list") as world:
             rows = world.all("SELECT * FROM hosts ORDER BY name")
             return [_host(world, row) for row in rows]
 
     def find(self, name: str) -> CloudHost:
-        with self._wire.look("hosts.find") as world:
+        with self._wire.read("hosts.find") as world:
             return _whole(world, world.host(name))
 
 
@@ -118,7 +118,7 @@ class SimServices:
         self._wire = wire
 
     def list(self) -> Sequence[Service]:
-        with self._wire.look("services.list") as world:
+        with self._wire.read("services.list") as world:
             rows = world.all("SELECT * FROM hosts ORDER BY name")
             return [_service(world, row) for row in rows]
 

@@ -32,7 +32,7 @@ class SimMembership:
         self._last: dict[str, str] = {}
         self._version = 0
 
-    def look(self, after: int | None, wait_s: float) -> Members:
+    def poll(self, after: int | None, wait_s: float) -> Members:
         until = self._clock.monotonic() + wait_s
         while True:
             members = self._now()

@@ -21,7 +21,7 @@ class SimPools:
         self._wire = wire
 
     def list(self) -> Sequence[Pool]:
-        with self._wire.look("pools.list") as world:
+        with self._wire.read("pools.list") as world:
             members: dict[int, list[str]] = {}
             for row in world.all(
                 "SELECT p.pool_id, h.name FROM pool_hosts p JOIN hosts h ON h.id = p.host_id"
@@ -32,7 +32,7 @@ class SimPools:
             return [_pool(row, members.get(row["id"], ())) for row in rows]
 
     def find(self, name: str) -> Pool | None:
-        with self._wire.look("pools.find") as world:
+        with self._wire.read("pools.find") as world:
             row = world.one("SELECT * FROM pools WHERE name = ?", name)
             return pool_of(world, row) if row else None
 
@@ -48,9 +48,9 @@ class SimPools:
             if body != row["metadata"]:
                 world.run("UPDATE pools SET metadata = ? WHERE id = ?", body, row["id"])
 
-    def tell(self, pool_id: str) -> None:
+    def resync(self, pool_id: str) -> None:
         """Nobody here ever misses the news."""
-        with self._wire.look("pools.tell") as world:
+        with self._wire.read("pools.tell") as world:
             _known(world, pool_id)
 
     def add_host(self, pool_id: str, host: str) -> None:
@@ -145,12 +145,12 @@ class SimFlavors:
         self._wire = wire
 
     def list(self) -> Sequence[Flavor]:
-        with self._wire.look("flavors.list") as world:
+        with self._wire.read("flavors.list") as world:
             rows = world.all("SELECT * FROM flavors ORDER BY name")
             return [replace(_flavor(world, row), projects=()) for row in rows]
 
     def show(self, flavor_id: str) -> Flavor:
-        with self._wire.look("flavors.show") as world:
+        with self._wire.read("flavors.show") as world:
             return _flavor(world, _flavors_known(world, flavor_id))
 
     def create(self, flavor: Flavor) -> None:
@@ -248,7 +248,7 @@ class SimSlots:
         self._wire = wire
 
     def inventory(self, host: str, resource_class: str) -> Inventory:
-        with self._wire.look("slots.inventory") as world:
+        with self._wire.read("slots.inventory") as world:
             return _inventory(world, world.host(host), resource_class)
 
     def set_inventory(
@@ -295,7 +295,7 @@ class SimSlots:
             return group
 
     def groups(self) -> Sequence[ServerGroup]:
-        with self._wire.look("slots.groups") as world:
+        with self._wire.read("slots.groups") as world:
             rows = world.all("SELECT * FROM server_groups ORDER BY name")
             return [ServerGroup(*row) for row in rows]
 

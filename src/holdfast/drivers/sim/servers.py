@@ -47,7 +47,7 @@ class SimServers:
         self._wire = wire
 
     def list(self, *, host: str | None = None, project_id: str | None = None) -> Sequence[Server]:
-        with self._wire.look("servers.list") as world:
+        with self._wire.read("servers.list") as world:
             host_id = world.host(host)["id"] if host is not None else None
             rows = world.all(
                 f"{SERVERS} WHERE (?1 IS NULL OR COALESCE(s.host_id, s.dest_host_id) = ?1)"
@@ -57,7 +57,7 @@ class SimServers:
             return [server_of(row) for row in rows]
 
     def show(self, server_id: str) -> Server:
-        with self._wire.look("servers.show") as world:
+        with self._wire.read("servers.show") as world:
             return server_of(world.server(server_id))
 
     def delete(self, server_id: str) -> None:
@@ -111,7 +111,7 @@ class SimServers:
 
     def images(self, server_id: str, name: str) -> Sequence[str]:
         """Images outlive their server, so a server that is gone is no error."""
-        with self._wire.look("servers.images") as world:
+        with self._wire.read("servers.images") as world:
             rows = world.all(
                 "SELECT id FROM images WHERE server_id = ? AND name = ? ORDER BY rowid",
                 *(server_id, name),
@@ -120,7 +120,7 @@ class SimServers:
 
     def image_properties(self, image_ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Of the images that servers were made from: `Simulator.set_image`."""
-        with self._wire.look("servers.image_properties") as world:
+        with self._wire.read("servers.image_properties") as world:
             names = ", ".join("?" for _ in image_ids)
             rows = world.all(f"SELECT * FROM meta WHERE name IN ({names})", *image_ids)
             return {row["name"]: json.loads(row["value"]) for row in rows}
@@ -250,7 +250,7 @@ class SimMoves:
             _record(world, server, "live-migration", dest)
 
     def migrations(self, *, source_host: str, kind: str = "evacuation") -> Sequence[Migration]:
-        with self._wire.look("moves.migrations") as world:
+        with self._wire.read("moves.migrations") as world:
             rows = world.all(
                 "SELECT m.*, s.name AS source, d.name AS dest FROM migrations m"
                 " JOIN hosts s ON s.id = m.source_id"

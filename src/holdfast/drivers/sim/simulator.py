@@ -379,7 +379,7 @@ class Simulator:
         with self._open("hang_host", name) as world:
             outage.hang(world, name)
 
-    def mend_host(self, name: str) -> None:
+    def repair_host(self, name: str) -> None:
         """The host that was cut off is heard again, as if nothing had been. Conflict if it has lost
         its power since."""
         with self._open("mend_host", name) as world:
@@ -390,7 +390,7 @@ class Simulator:
         with self._open("cut_network", name) as world:
             outage.unplug(world, name, network)
 
-    def mend_network(self, name: str, network: str) -> None:
+    def repair_network(self, name: str, network: str) -> None:
         with self._open("mend_network", name) as world:
             outage.plug(world, name, network)
 

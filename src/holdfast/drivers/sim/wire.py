@@ -78,7 +78,7 @@ class Wire:
         """
         return self._call(name, subject)
 
-    def look(self, name: str) -> AbstractContextManager[World]:
+    def read(self, name: str) -> AbstractContextManager[World]:
         """The same for a call that changes nothing: it waits for no other."""
         return self._call(name, looking=True)
 

@@ -198,11 +198,11 @@ class GuestNews:
     """`ring`: there is something to do."""
 
     def __init__(
-        self, observations: Observations, new_id: Callable[[], str], ring: Callable[[], None]
+        self, observations: Observations, new_id: Callable[[], str], wake: Callable[[], None]
     ) -> None:
         self._observations = observations
         self._new_id = new_id
-        self._ring = ring
+        self._wake = wake
 
     def write(self, words: Sequence[GuestReport]) -> None:
         """What it raises, the listener understands: it comes again."""
@@ -212,4 +212,4 @@ class GuestNews:
                 level = logging.WARNING if word.state == FAILED else logging.INFO
                 LOG.log(level, "server %s on %s: %s", word.server_id, word.host, word.sentence)
         if any(word.state == FAILED for word in words):
-            self._ring()
+            self._wake()

@@ -131,7 +131,7 @@ class Resource(Protocol):
         """The normalised spec of a reservation, or InvalidInput naming the field."""
         ...
 
-    def look(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
+    def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
         """The spec with what only the cloud knows (a flavor's size, a server's host)."""
         ...
 
@@ -191,7 +191,7 @@ class Quiet:
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         return dict(spec)
 
-    def look(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
+    def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
         return dict(spec)
 
     def change(self, reservation: Reservation, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -637,7 +637,7 @@ class FlavorResource(SlotsResource):
             **where(spec),
         }
 
-    def look(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
+    def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
         flavor = _visible(cloud, spec["flavor_id"], caller)
         _check(flavor)
         kept = {key: one for key, one in flavor.extra_specs.items() if key.startswith(KEPT)}

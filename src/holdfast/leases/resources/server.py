@@ -262,7 +262,7 @@ class ServerResource(Quiet):
         on_end = words(spec.get("on_end"))
         return {"server_id": server_id, "on_end": ",".join(on_end), "before_end": before_end}
 
-    def look(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
+    def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
         try:
             server = cloud.servers.show(spec["server_id"])
         except NotFound:

@@ -165,7 +165,7 @@ class Budget:
         self._at, self._burst = now, burst
         self._left = min(burst, self._left + max(0.0, passed_s) * per_s)
 
-    def take(self, size: int) -> bool:
+    def spend(self, size: int) -> bool:
         if size > self._left and self._left < self._burst:
             return False
         self._left -= size
@@ -211,7 +211,7 @@ class SinkWorker(Worker):
                     self._waiting.popleft()
                     self.tally.dropped += 1
             if self._waiting or self._alarms:
-                self.ring()
+                self.wake()
 
     def close(self) -> None:
         """Ends it within a moment, or leaves it to its own slowness."""
@@ -304,7 +304,7 @@ class SinkWorker(Worker):
         left = 0
         for sample in samples:
             line = b"" if left else self._outlet.encode(sample)
-            if left or not budget.take(len(line) + 1):  # and what stands between two of them
+            if left or not budget.spend(len(line) + 1):  # and what stands between two of them
                 left += 1
             else:
                 found.append((sample, line))
