@@ -376,7 +376,7 @@ def test_pools_are_told_again_after_a_change_and_one_that_is_over_goes_last(
     told: list[tuple[float, str]] = []
     pools = house.m.cloud.pools
     names = {}
-    whole = pools.tell
+    whole = pools.resync
     changed = house.clock.now()
 
     def tell(pool_id: str) -> None:
@@ -416,7 +416,7 @@ def test_tellings_that_are_late_keep_their_distance(
     told: list[float] = []
     pools = house.m.cloud.pools
     (mine,) = [pool.id for pool in pools.list() if pool.name == reservation.id]
-    whole = pools.tell
+    whole = pools.resync
 
     def tell(pool_id: str) -> None:
         if pool_id == mine:
@@ -440,7 +440,7 @@ def test_pools_that_always_fail_keep_nobody_else_waiting(
     house.tell()
     house.run(minutes=3)
     pools = house.m.cloud.pools
-    whole, broken, told = pools.tell, set(sorted(ids)[:9]), dict[str, int]()
+    whole, broken, told = pools.resync, set(sorted(ids)[:9]), dict[str, int]()
 
     def tell(pool_id: str) -> None:
         (name,) = [pool.name for pool in pools.list() if pool.id == pool_id]
