@@ -40,7 +40,7 @@ class Cluster:
         self.version += 1
         self.news.put(Members(states, self.version, "leader"))
 
-    def look(self, after: int | None, wait_s: float) -> Members:
+    def poll(self, after: int | None, wait_s: float) -> Members:
         self._believe()
         if after is None or not wait_s or after != self.version:
             return Members(self.states, self.version, "leader")

@@ -90,7 +90,7 @@ class World:
         self.ran_ns += int(seconds * busy * 2e9)
         self.sent += sent
 
-    def look(self, roster: Roster) -> HostCounters:
+    def read(self, roster: Roster) -> HostCounters:
         ran, half = self.ran_ns, self.ran_ns // 2
         vcpus = (Vcpu(0, half, 0), Vcpu(1, half, 0))
         process = Process(self.at, 1, ran, ran, 0, 4000, vcpus)

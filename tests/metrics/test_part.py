@@ -68,7 +68,7 @@ class Sink:
 
 
 class BrokenAlarms:
-    def take(self, snapshot: Snapshot) -> Outcome:
+    def consume(self, snapshot: Snapshot) -> Outcome:
         raise RuntimeError("of the alarms")
 
 
