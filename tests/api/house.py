@@ -132,8 +132,7 @@ class House:
 
 
 def _by_itself(line: str) -> bool:
-    chore = 'INTO "operations"' in line and any(f"'{kind}'" in line for kind in CHORES)
-    return chore or 'INTO "duties"' in line
+    return 'INTO "operations"' in line and any(f"'{kind}'" in line for kind in CHORES)
 
 
 def template(folder: Path) -> Path:

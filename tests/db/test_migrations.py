@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import alembic.command
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
@@ -42,54 +41,6 @@ def test_sync_is_repeatable_and_versions_are_told(database_url: str) -> None:
         assert "already" in migrations.sync(database)
     finally:
         database.close()
-
-
-def test_what_a_database_of_the_first_version_held_is_still_there(database_url: str) -> None:
-    store = Store(database_url, SystemClock())
-    try:
-        alembic.command.upgrade(migrations._config(store.database), "0001")
-        _fill(store)
-        migrations.sync(store.database)
-        lease = store.ledger.lease("l")
-        (held,) = lease.allocations()
-        assert (held.host, held.slots, held.thing) == ("h", None, None)
-        assert lease.reservations[0].spec == {"min": 1}
-        host = store.ledger.stock().hosts[1]
-        assert host.capacity() == {"VCPU": 8, "MEMORY_MB": 64, "DISK_GB": 10}
-        assert (host.capabilities, host.traits) == ({"gpu": "yes"}, {"T"})
-        start, end = held.held.start.timestamp(), held.held.end.timestamp()
-        assert not store.ledger.stock().line(1).is_free(start, end)
-        with pytest.raises(sa.exc.IntegrityError), store.database.write() as conn:
-            conn.execute(sa.text("DELETE FROM hosts"))  # foreign keys are what they were
-    finally:
-        store.close()
-
-
-def _fill(store: Store) -> None:
-    """One row of each kind, in the columns that the first version had."""
-    with store.database.write() as conn:
-        now = store.database.now(conn).replace(tzinfo=None)
-        about = {"now": now, "end": now + timedelta(days=1), "yes": True, "no": False}
-        for sql in _FIRST_VERSION:
-            conn.execute(sa.text(sql), about)
-
-
-_FIRST_VERSION = (
-    "INSERT INTO hosts (id, uuid, name, hypervisor_hostname, service_host, hypervisor_type,"
-    " hypervisor_version, cpu_info, region, zone, rack, vcpus, memory_mb, local_gb, vcpus_ratio,"
-    " memory_ratio, disk_ratio, vcpus_reserved, memory_mb_reserved, local_gb_reserved, state,"
-    " enrolled, reservable, generation, created_at) VALUES (1, 'u', 'h', 'h', 'h', '', 0, '{}',"
-    " '', '', '', 8, 64, 10, 1, 1, 1, 0, 0, 0, 'up', :yes, :yes, 0, :now)",
-    "INSERT INTO host_capabilities (host_id, name, text) VALUES (1, 'gpu', 'yes')",
-    "INSERT INTO host_traits (host_id, trait) VALUES (1, 'T')",
-    "INSERT INTO leases (id, name, user_id, project_id, start_date, end_date, status, degraded,"
-    " version, created_at) VALUES ('l', 'l', 'u', 'p', :now, :end, 'PENDING', :no, 0, :now)",
-    "INSERT INTO reservations (id, lease_id, position, resource_type, status, missing_resources,"
-    " resources_changed, spec, created_at) VALUES ('r', 'l', 0, 'physical:host', 'pending', :no,"
-    " :no, '{\"min\": 1}', :now)",
-    "INSERT INTO allocations (reservation_id, host_id, held_from, held_until)"
-    " VALUES ('r', 1, :now, :end)",
-)
 
 
 def test_names_that_differ_in_case_differ(store: Store) -> None:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door through which anything becomes somebody's: within the transaction of a booking.
+"""Booking of hosts, slots and lockable resources, within the transaction of a lease write.
 
-Hosts and things are rows at which bookings queue. Whoever has the rows looks who else holds them,
-and goes on only if all holds together can be; whoever was slower gets StaleWrite and looks again.
+Concurrent bookings queue at row locks of hosts and lockable resources. The transaction that has
+the locks reads all other holds and continues only if all holds together fit. A slower booking
+gets StaleWrite and plans again. The module also keeps spare hosts of segments free and counts
+quotas of projects.
 """
 
 import math
@@ -25,9 +27,9 @@ from holdfast.db.tables import (
     leases,
     projects,
     reservations,
+    resource_locks,
     segment_hosts,
     segments,
-    things,
 )
 from holdfast.model import floatingip
 from holdfast.model.capacity import Hold, hold_of, too_much
@@ -36,9 +38,9 @@ from holdfast.model.lease import Allocation, Lease, Window
 from holdfast.model.segment import Capacity, Span, Spare, first_short, free_over, least
 from holdfast.ports.ledger import Limits
 
-# Segments that keep hosts free in case others fail: who belongs to them, whether a booking leaves
-# enough within its transaction, and what they have for the days ahead. The rule is
-# model/segment's.
+# Spare hosts: segments keep hosts free in case others fail. This part reads which hosts belong
+# to such segments, checks within the transaction whether a booking leaves enough, and reports
+# the capacity of the days ahead. `model/segment.py` holds the rule.
 
 
 a, h, s, sh = allocations.c, hosts.c, segments.c, segment_hosts.c
@@ -46,7 +48,7 @@ a, h, s, sh = allocations.c, hosts.c, segments.c, segment_hosts.c
 AHEAD = timedelta(days=30)
 _CAN_BE_RESERVED = sa.and_(h.enrolled.is_(True), h.reservable.is_(True), USABLE)
 
-#: Hosts, each with the segment of which some must be kept free, where there is one.
+#: Hosts, each joined with its segment if that segment keeps hosts free.
 HOSTS = hosts.outerjoin(segment_hosts, sh.host_id == h.id).outerjoin(
     segments, sa.and_(s.id == sh.segment_id, s.spare_hosts > 0)
 )
@@ -99,12 +101,12 @@ _SEGMENTS = (
 
 
 def key(segment_id: str) -> str:
-    """The row at which bookings in that segment queue."""
+    """Return the key of the row lock at which bookings in the segment queue."""
     return f"segment:{segment_id}"
 
 
 def spares(conn: Connection) -> tuple[Spare, ...]:
-    """All segments that keep something, for the stock."""
+    """Return all segments that keep hosts free, for the capacity snapshot."""
     return tuple(_spares(conn.execute(_SPARES)))
 
 
@@ -119,7 +121,7 @@ def _spares(rows: Iterable[Any]) -> Iterable[Spare]:
 
 @dataclass(frozen=True)
 class Booking:
-    """What some leases held, and what they would hold; their reservations' ids."""
+    """Holds of some leases before and after a booking, and the ids of their reservations."""
 
     before: Sequence[Allocation]
     after: Sequence[Allocation]
@@ -127,8 +129,10 @@ class Booking:
 
 
 def eaten(conn: Connection, ids: Collection[str], booking: Booking, now: datetime) -> set[str]:
-    """In words, those of the segments of which the booking would not leave enough; whoever asks has
-    their rows."""
+    """Return, in words, the segments in which the booking leaves too few free hosts.
+
+    The caller holds the row locks of these segments.
+    """
     found: set[str] = set()
     for spare in _spares(conn.execute(_OF_SOME, {"ids": sorted(ids)})):
         mine = [one.held for one in booking.after if one.host_id in spare.hosts]
@@ -148,7 +152,7 @@ def _leaves_too_few(
     busy = set(conn.execute(_BUSY, bound).scalars())
     busy |= {one.host_id for one in booking.after if one.host_id is not None}
     if len(spare.hosts - busy) >= spare.kept:
-        return False  # so many are free all the time
+        return False  # enough hosts are free all the time
     others: dict[int, list[Span]] = {}
     for host_id, since, until in conn.execute(_HELD, bound):
         if host_id in spare.hosts:
@@ -173,13 +177,13 @@ def _with(
 
 
 class FailoverStore:
-    """What the report shows, and how many a segment keeps."""
+    """The failover report, and the number of hosts that a segment keeps free."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def report(self) -> Sequence[Capacity]:
-        """Every segment, in the order in which they were made."""
+        """Return the capacity of every segment, in the order of creation."""
         with self._db.read() as conn:
             now = self._db.now(conn)
             rows: dict[str, list[Any]] = {}
@@ -188,8 +192,10 @@ class FailoverStore:
             return [_capacity(conn, some, now) for some in rows.values()]
 
     def keep(self, ref: str, kept: int) -> str:
-        """So many hosts of that segment, by uuid or id, are to be kept free from now on; its uuid.
-        NotFound."""
+        """Set how many hosts the segment (uuid or id) keeps free; return its uuid.
+
+        Raises NotFound.
+        """
         is_number = ref.isascii() and ref.isdigit() and len(ref) < 10
         named = s.id == int(ref) if is_number else s.uuid == ref
 
@@ -234,7 +240,7 @@ def _capacity(conn: Connection, rows: Sequence[Any], now: datetime) -> Capacity:
 
 T = TypeVar("T")
 h, a = hosts.c, allocations.c
-#: As many at a time as every database takes in one statement.
+#: As many ids as every database accepts in one statement.
 PORTION = 500
 
 
@@ -255,8 +261,10 @@ def hold(
     patient: bool = True,
     spared: bool = False,
 ) -> None:
-    """Take what the new leases hold, less what the old ones held already; StaleWrite when that
-    cannot be. `spared`: also of what segments keep free for this case."""
+    """Hold the resources of the new leases, minus those the old leases held; or StaleWrite.
+
+    With `spared` the booking may use hosts that segments keep free for this case.
+    """
     wanted = [more for old, new in steps for more in _more(old, new)]
     changed = {host_id for old, new in steps for host_id in _changed(old, new)}
     lock_hosts(conn, changed, now, patient=patient)
@@ -277,15 +285,19 @@ def hold(
 def lock_hosts(
     conn: Connection, ids: Collection[int], now: datetime, *, patient: bool = True
 ) -> None:
-    """Own the rows of these hosts until the commit: the queue in which bookings stand. Who is not
-    patient does not stand in it: StaleWrite at once, there may be other hosts."""
+    """Lock the rows of these hosts until the commit: the queue of bookings.
+
+    Without `patient` the call does not wait: StaleWrite at once, because there may be other
+    hosts.
+    """
     for some in portions(sorted(ids)):
-        if conn.dialect.name != "sqlite":  # in one order for all, or two of us wait for each other
+        if conn.dialect.name != "sqlite":  # the same order for all, against deadlocks
             conn.execute(_QUEUE if patient else _QUEUE_OR_GO, {"ids": some})
         conn.execute(_TOUCH, {"its_ids": some, "now": now})
 
 
-# Every booking goes through these: they are built once, building costs more than running.
+# Every booking uses these statements. They are built once, because building costs more than
+# running.
 _QUEUE = (
     sa.select(h.id)
     .where(h.id.in_(sa.bindparam("ids", expanding=True)))
@@ -317,7 +329,7 @@ _ROOM = (
 
 
 def _changed(old: Lease | None, new: Lease) -> set[int]:
-    """Hosts of which somebody holds more or less than before: all who plan must hear of it."""
+    """Return hosts whose holds change; all planners have to learn of the change."""
 
     def facts(lease: Lease | None) -> set[Any]:
         if lease is None:
@@ -331,7 +343,7 @@ def _changed(old: Lease | None, new: Lease) -> set[int]:
 
 
 def _more(old: Lease | None, new: Lease) -> list[Allocation]:
-    """What must be looked at: holds that are new, longer or larger than before."""
+    """Return the holds to check: those that are new, longer or larger than before."""
     before: dict[tuple[str, Any], list[Allocation]] = {}
     for reservation in old.reservations if old else ():
         for allocation in reservation.allocations:
@@ -369,7 +381,7 @@ def _lost_hosts(
     own: Sequence[str],
     now: datetime,
 ) -> tuple[set[str], set[str]]:
-    """Hosts that cannot be had; segments of which some must be kept free."""
+    """Return hosts that cannot be booked, and segments that must keep hosts free."""
     ids = _hosts(wanted)
     if not ids:
         return set(), set()
@@ -390,8 +402,11 @@ def _lost_hosts(
 
 
 def _ahead(holds: Iterable[Hold], now: datetime) -> list[Hold]:
-    """What is over is nobody's any more: who grows now, or on a host that has become smaller, is
-    not judged by what was there before."""
+    """Drop ended holds and cut the past off the others.
+
+    A reservation that grows now, or on a host that became smaller, must not be judged by past
+    holds.
+    """
     since = now.timestamp()
     return [one._replace(start=max(one.start, since)) for one in holds if one.end > since]
 
@@ -415,7 +430,7 @@ def _others(
 
 
 def _room(conn: Connection, ids: Collection[int]) -> tuple[dict[int, Mapping[str, int]], set[str]]:
-    """Capacity by host, of those that can be reserved at all; their segments that keep some."""
+    """Return the capacity of reservable hosts by id, and their segments with spare hosts."""
     found: dict[int, Mapping[str, int]] = {}
     guarded: set[str] = set()
     for some in portions(ids):
@@ -443,7 +458,7 @@ def _lost_things(conn: Connection, wanted: Sequence[Allocation], own: Sequence[s
 
 
 def _withdrawn(conn: Connection, keys: Collection[str]) -> set[str]:
-    """Those of the keys that mean a floating IP which is not enrolled any more."""
+    """Return the keys of floating IPs that are not enrolled any more."""
     ids = {floatingip.id_of(key): key for key in keys if floatingip.is_key(key)}
     found: set[str] = set()
     for some in portions(ids):
@@ -453,32 +468,34 @@ def _withdrawn(conn: Connection, keys: Collection[str]) -> set[str]:
 
 
 def lock_resource(conn: Connection, key: str) -> None:
-    """Own the row of that thing until the commit."""
-    mine = sa.update(things).where(things.c.key == key)
-    if conn.execute(mine.values(generation=things.c.generation + 1)).rowcount == 0:
-        conn.execute(sa.insert(things).values(key=key, generation=1))
+    """Lock the row of this key until the commit."""
+    mine = sa.update(resource_locks).where(resource_locks.c.key == key)
+    if conn.execute(mine.values(generation=resource_locks.c.generation + 1)).rowcount == 0:
+        conn.execute(sa.insert(resource_locks).values(key=key, generation=1))
 
 
 # Quotas of projects, counted within the transaction of a booking.
 #
-# Bookings of one project queue at its row, so each counts what all before it have written, and
-# two
-# that fit only one by one are never both let in. There is no sum that could go wrong: what a
-# project
-# has is counted from its leases, so that whatever ends or is deleted is free again at once.
+# Bookings of a project queue at the project's row. Each therefore counts everything written
+# before, and two bookings of which only one fits are never both accepted. No stored sum can go
+# wrong: the usage is counted from the leases, so that ended or deleted leases free their quota
+# at once.
 
 
-#: Of these nothing is ahead any more.
+#: States of leases without future usage.
 OVER = ("TERMINATED", "DELETING")
 HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a project, or one lease, has: now and ahead. Slots and things count as leases only."""
+    """Present and future usage of a project or a lease.
+
+    Slots and lockable resources count as leases only.
+    """
 
     leases: int = 0
-    hosts: int = 0  # whole ones, of all leases together
+    hosts: int = 0  # whole hosts of all leases together
     host_hours: float = 0.0  # of whole hosts, from now on
 
 
@@ -491,11 +508,11 @@ def check(
     old: Lease | None = None,
     new: Lease | None = None,
 ) -> None:
-    """QuotaExceeded if the project has more than it may; to be called when all is written.
+    """Raise QuotaExceeded if the project is above a limit; call this after all writes.
 
-    Given the step from `old` to `new`, only what becomes more is judged: a project that is over a
-    limit which came later can always give something back. Takes the project's row: after those of
-    the lease, the hosts and the things, before those of the work.
+    Given the step from `old` to `new`, only growing figures are judged: a project above a limit
+    that was set later can always give resources back. The call locks the project's row: after
+    the rows of the lease, the hosts and the lockable resources, before the rows of the work.
     """
     _count(conn, project_id)
     has = figures(conn, project_id, now, hosts=_counts_hosts(limits))
@@ -506,7 +523,7 @@ def check(
 def foresee(
     conn: Connection, limits: Limits, now: datetime, *, old: Lease | None, new: Lease
 ) -> None:
-    """The same before anything is written: what a dry run can know."""
+    """Raise QuotaExceeded before anything is written, as far as a dry run can know."""
     has = figures(conn, new.project_id, now, hosts=_counts_hosts(limits))
     before, after = of_lease(old, now) if old else Figures(), of_lease(new, now)
     would = Figures(
@@ -539,7 +556,7 @@ def _judge(
 
 
 def figures(conn: Connection, project_id: str, now: datetime, *, hosts: bool = True) -> Figures:
-    """What the project has at this moment, by this transaction; without `hosts` leases only."""
+    """Return the project's usage as this transaction sees it; without `hosts` leases only."""
     bound = {"project": project_id, "now": now}
     count = conn.execute(_LEASES, bound).scalar_one()
     rows = conn.execute(_HOSTS, bound).all() if hosts else ()
@@ -553,7 +570,7 @@ def figures(conn: Connection, project_id: str, now: datetime, *, hosts: bool = T
 
 
 def of_lease(lease: Lease, now: datetime) -> Figures:
-    """What one lease adds to its project's figures."""
+    """Return the usage that a lease adds to the project."""
     if lease.status in OVER or lease.end <= now:
         return Figures()
     held = [
@@ -568,21 +585,21 @@ def of_lease(lease: Lease, now: datetime) -> Figures:
 
 
 def _hours(start: datetime, until: datetime, end: datetime, now: datetime) -> float:
-    """From now on, and without the time in which a host is cleaned after the lease."""
+    """Return the hours from now on, without the time to clean the host after the lease."""
     return max(timedelta(0), min(until, end) - max(start, now)) / HOUR
 
 
 def _count(conn: Connection, project_id: str) -> None:
-    """Own the project's row until the commit: the queue in which its bookings stand."""
+    """Lock the project's row until the commit: the queue of the project's bookings."""
     mine = sa.update(projects).where(projects.c.id == project_id)
     mine = mine.values(generation=projects.c.generation + 1)
     if conn.execute(mine).rowcount == 0:
         conn.execute(_new(conn.dialect.name), {"id": project_id, "generation": 0})
-        conn.execute(mine)  # somebody else's row, perhaps: then we wait for them here
+        conn.execute(mine)  # if another booking inserted the row, this waits for that booking
 
 
 def _new(dialect: str) -> Any:
-    """A row, unless there is one; a second one at the same moment waits for the first."""
+    """Return an insert that ignores an existing row; a concurrent insert waits for the first."""
     if dialect == "postgresql":
         return postgresql.insert(projects).on_conflict_do_nothing()
     if dialect == "sqlite":
@@ -622,5 +639,5 @@ _HOSTS = (
 
 
 def _said(count: float) -> str:
-    """Rounded up: what is too much must look like too much."""
+    """Format a number rounded up: a value above the limit must look above the limit."""
     return f"{math.ceil(count * 10) / 10:g}"

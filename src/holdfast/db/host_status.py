@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standings on the rows of hosts, and messages set aside: `ports.standings.Standings` in SQL."""
+"""Host status and parked messages: `ports.recovery.HostStatuses` in SQL."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from holdfast.db.booking import portions
 from holdfast.db.engine import Database
 from holdfast.db.host_rows import by_name
 from holdfast.db.operations import reschedule_now
-from holdfast.db.tables import hosts, operations, segment_hosts, segments, set_aside
+from holdfast.db.tables import hosts, operations, parked_messages, segment_hosts, segments
 from holdfast.hoststatus.status import HostStatus, from_plain, to_plain
 from holdfast.model.host import normalise
 from holdfast.model.operation import RUNNING
@@ -33,7 +33,7 @@ _SHOWN = (
     )
     .order_by(h.id)
 )
-#: So many messages are kept, and so much of each.
+#: Most parked messages, and the longest message and reason.
 MOST_SET_ASIDE = 1000
 LONGEST_MESSAGE = 20_000
 LONGEST_WHY = 2000
@@ -41,7 +41,7 @@ LONGEST_WHY = 2000
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A host as people look at it: whether it can be used, why, and what it is for."""
+    """A host for people: its status, the reason, and its use."""
 
     id: int
     uuid: str
@@ -77,20 +77,20 @@ class HostStatusStore:
             for one in fresh:
                 _write(conn, one, found[one.host_id].uuid, now)
             moved = any(one.old.usable != one.new.usable for one in fresh)
-            if moved and repair is not None:  # hosts before work, as everywhere
+            if moved and repair is not None:  # lock order: hosts before work
                 reschedule_now(conn, repair(now), now)
             return {one.host_id for one in changes} - {one.host_id for one in fresh}
 
         return self._db.retry(action)
 
     def shown(self, *, state: str | None = None) -> Sequence[Seen]:
-        """All hosts, or those of one state, as people look at them."""
+        """Return all hosts, or hosts in a state, for people."""
         query = _SHOWN if state is None else _SHOWN.where(h.state == state)
         with self._db.read() as conn:
             return [_seen(row) for row in conn.execute(query)]
 
     def of(self, name: str) -> Seen | None:
-        """How the host of that name stands; None if we know none, or several could be meant."""
+        """Return the host with this name; None if no host or several hosts match."""
         with self._db.read() as conn:
             found = [_seen(row) for row in conn.execute(_SHOWN.where(by_name(name)))]
         exact = [one for one in found if normalise(one.name) == normalise(name)]
@@ -117,23 +117,27 @@ class HostStatusStore:
 
     def set_aside(self, message: SetAside) -> None:
         def action(conn: Connection) -> None:
-            conn.execute(sa.insert(set_aside).values(**_row(message)))
-            old = sa.select(set_aside.c.id).order_by(set_aside.c.id.desc()).offset(MOST_SET_ASIDE)
+            conn.execute(sa.insert(parked_messages).values(**_row(message)))
+            old = (
+                sa.select(parked_messages.c.id)
+                .order_by(parked_messages.c.id.desc())
+                .offset(MOST_SET_ASIDE)
+            )
             last = conn.execute(old.limit(1)).scalar()
             if last is not None:
-                conn.execute(sa.delete(set_aside).where(set_aside.c.id <= last))
+                conn.execute(sa.delete(parked_messages).where(parked_messages.c.id <= last))
 
         self._db.retry(action)
 
     def all_set_aside(self, most: int) -> Sequence[SetAside]:
-        query = sa.select(set_aside).order_by(set_aside.c.id.desc()).limit(most)
+        query = sa.select(parked_messages).order_by(parked_messages.c.id.desc()).limit(most)
         with self._db.read() as conn:
             rows = conn.execute(query).mappings().all()
         return [SetAside(**{k: v for k, v in row.items() if k != "id"}) for row in rows]
 
 
 def _taken(conn: Connection, ids: Sequence[int]) -> dict[int, Any]:
-    """The rows of these hosts, ours until the commit, in one order for all."""
+    """Return the rows of these hosts, locked until the commit, in the same order for all."""
     found: dict[int, Any] = {}
     for some in portions(sorted(ids)):
         query = sa.select(*_STANDING).where(h.id.in_(some)).order_by(h.id)
@@ -160,7 +164,7 @@ def _write(conn: Connection, change: StatusChange, uuid: str, now: datetime) -> 
     new = change.new
     values: dict[str, Any] = {"state": new.state, "state_since": new.since}
     values["standing"] = to_plain(new)
-    if change.old.usable != new.usable:  # everybody's stock must hear of it
+    if change.old.usable != new.usable:  # every capacity snapshot must see the change
         values |= {"updated_at": now, "touched_at": now, "generation": h.generation + 1}
     conn.execute(sa.update(hosts).where(h.id == change.host_id).values(**values))
     if change.say:
@@ -168,7 +172,7 @@ def _write(conn: Connection, change: StatusChange, uuid: str, now: datetime) -> 
 
 
 def _row(message: SetAside) -> dict[str, object]:
-    """Fit for its columns, whatever a broken message holds."""
+    """Build a row that fits its columns, whatever a malformed message holds."""
     said = json.dumps(message.message, default=str)
     whole = len(said) <= LONGEST_MESSAGE
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts in the database: rows, capabilities, properties, and who holds them when."""
+"""Hosts in the database: rows, capabilities, properties and holds."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ from holdfast.db.tables import (
     operations,
     properties,
     reservations,
-    things,
+    resource_locks,
 )
 from holdfast.model.capacity import CapacitySnapshot
 from holdfast.model.errors import Conflict, HostInUse, NotFound
@@ -36,14 +36,14 @@ h = hosts.c
 
 
 class HostStore:
-    """The host half of the ledger, and what the API reads about hosts."""
+    """The host part of the ledger, and the API's reads of hosts."""
 
     _keeper: CapacityCache
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    # look
+    # reads
 
     def host(self, ref: str) -> Host:
         with self._db.read() as conn:
@@ -60,7 +60,7 @@ class HostStore:
             return load(conn, h.enrolled.is_(True), h.id > after, most=most)
 
     def sizes(self) -> Mapping[int, Size]:
-        """Of all hosts that are known, enrolled or not, by id."""
+        """Return the sizes of all known hosts, enrolled or not, by id."""
         query = sa.select(h.id, h.vcpus, h.memory_mb, h.local_gb)
         with self._db.read() as conn:
             return {own: Size(*amounts) for own, *amounts in conn.execute(query)}
@@ -85,7 +85,7 @@ class HostStore:
         known: set[str] = set()
         with self._db.read() as conn:
             for some in portions(keys):
-                query = sa.select(things.c.key).where(things.c.key.in_(list(some)))
+                query = sa.select(resource_locks.c.key).where(resource_locks.c.key.in_(list(some)))
                 known.update(conn.execute(query).scalars())
         return known
 
@@ -138,7 +138,7 @@ class HostStore:
         lease_id: str | None = None,
         reservation_id: str | None = None,
     ) -> Sequence[RowMapping]:
-        """Every enrolled host (or that one) with its reservations in time, one row each."""
+        """Return enrolled hosts, or a single host, with a row per reservation."""
         mine = [allocations.c.host_id == h.id]
         if lease_id is not None:
             of_lease = sa.select(reservations.c.id).where(reservations.c.lease_id == lease_id)
@@ -167,7 +167,7 @@ class HostStore:
             return conn.execute(query).mappings().all()
 
     def properties(self) -> Sequence[RowMapping]:
-        """Property names with their values on enrolled hosts, one row per value."""
+        """Return property names with their values on enrolled hosts, a row per value."""
         query = (
             sa.select(properties.c.name, properties.c.private, host_capabilities.c.text)
             .select_from(
@@ -196,7 +196,7 @@ class HostStore:
             raise NotFound(f"Object with {{'property': {name!r}}} not found")
         return row
 
-    # act
+    # writes
 
     def enrol(self, host: CloudHost, region: str, extras: Mapping[str, str], work: Work) -> Host:
         def action(conn: Connection) -> Host:
@@ -240,7 +240,7 @@ class HostStore:
         return self._db.retry(action)
 
     def refresh(self, host_id: int, host: CloudHost) -> bool:
-        """Write what the cloud says of a host now; whether anything of it is new."""
+        """Write the cloud's present data of a host; tell whether anything changed."""
 
         def action(conn: Connection) -> bool:
             now = self._db.now(conn)
@@ -283,7 +283,7 @@ class HostStore:
     def set_reservable(self, host_id: int, reservable: bool, *, claim: Claim) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
-            _change(conn, host_id, now, reservable=reservable)  # hosts before work, as everywhere
+            _change(conn, host_id, now, reservable=reservable)  # lock order: hosts before work
             update_claimed(conn, claim, updated_at=now)
             can = "can" if reservable else "cannot"
             audit.write(conn, now, audit.HOSTS, None, f"host {host_id} {can} be reserved")
@@ -295,7 +295,7 @@ class HostStore:
             now = self._db.now(conn)
             lock_hosts(conn, [host_id], now)
             (host,) = load(conn, h.id == host_id)
-            held = (  # beyond its time as well, until the host was given back
+            held = (  # also after the end of the hold, until the host is returned
                 sa.select(sa.func.min(allocations.c.held_until))
                 .join(reservations, reservations.c.id == allocations.c.reservation_id)
                 .where(allocations.c.host_id == host_id)
@@ -327,7 +327,7 @@ class HostStore:
         self._db.retry(action)
 
 
-# What every start asks is built once: building costs more than running.
+# Statements of every lease start are built once, because building costs more than running.
 #: A host that failed and is healthy again may have servers of a reservation that has moved.
 _COMING_BACK = sa.select(sa.literal("host ") + h.name).where(
     h.id.in_(sa.bindparam("ids", expanding=True)), h.reservable.is_(False), USABLE
@@ -346,7 +346,7 @@ _OVERDUE = (
 _NOT_GIVEN_BACK = _OVERDUE.union_all(_COMING_BACK)
 _NOT_GIVEN_BACK_WHOLE = _OVERDUE.where(allocations.c.slots.is_(None)).union_all(_COMING_BACK)
 
-#: Work that is due is looked at again this soon, at the latest; by that an index finds it.
+#: Due work is tried again within this time; this condition lets the query use an index.
 _LOOKED_AT_WITHIN = timedelta(hours=1)
 _LATE = (
     sa.select(allocations.c.host_id)
@@ -372,7 +372,7 @@ _BUSY_THINGS = (
     )
 )
 
-#: The reservations that go first, before anything is joined: many hosts are held by thousands.
+#: The reservations that end first, before any join: many hosts have thousands of holds.
 _FIRST_TO_GO = (
     sa.select(
         allocations.c.reservation_id,
@@ -405,7 +405,7 @@ _OBSTACLES = (
 
 
 def _change(conn: Connection, host_id: int, now: datetime, **values: Any) -> None:
-    """Write to an enrolled host so that everybody's stock hears of it."""
+    """Write to an enrolled host and mark the row changed for every capacity snapshot."""
     conn.execute(
         sa.update(hosts)
         .where(h.id == host_id, h.enrolled.is_(True))

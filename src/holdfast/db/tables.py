@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database schema: one table per noun. Rules live in `model`, queries in this package."""
+"""The database schema. Package `model` holds the rules, this package holds the queries."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -21,11 +21,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
-# What all tables share: the metadata, times, flags, keys.
+# Shared by all tables: metadata, times, flags, keys.
 
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
-    """Aware UTC in Python; naive UTC with microseconds in the database."""
+    """A column type: aware UTC in Python, naive UTC with microseconds in the database."""
 
     impl = sa.DateTime
     cache_ok = True
@@ -67,7 +67,7 @@ def flag(name: str, default: bool = False) -> Column[Any]:
     return Column(name, Boolean, nullable=False, default=default)
 
 
-# Hosts: the one list of compute hosts, and what is known of each.
+# Hosts: the list of all compute hosts, and the data about each host.
 
 
 hosts = Table(
@@ -90,10 +90,10 @@ hosts = Table(
     Column("inventories", JSON, nullable=False, default=dict),  # by resource class
     Column("state", String(16), nullable=False, default="up"),
     Column("state_since", UtcDateTime),
-    Column("standing", JSON),  # what the state rests on: hoststatus/status.py
+    Column("standing", JSON),  # the evidence of the state: hoststatus/status.py
     flag("enrolled"),
     flag("reservable"),
-    # Grows with every change of the row or of who holds the host; `touched_at` says when.
+    # Grows with every change of the row or of the host's holds; `touched_at` is the time.
     Column("generation", BigInteger, nullable=False, default=0),
     Column("touched_at", UtcDateTime, nullable=False),
     *times(),
@@ -130,7 +130,7 @@ host_traits = Table(
 )
 
 
-# Leases, their reservations, and what those hold when.
+# Leases, their reservations, and allocations (holds in time).
 
 
 leases = Table(
@@ -187,16 +187,16 @@ allocations = Table(
     Column("held_from", UtcDateTime, nullable=False),
     Column("held_until", UtcDateTime, nullable=False),
     Column("slots", Integer),  # None: the whole host
-    Column("takes", JSON(none_as_null=True)),  # of slots: how much of each resource class
-    Column("thing", String(64)),  # what is held instead of a host: an address, a server
+    Column("takes", JSON(none_as_null=True)),  # for slots: the amount of each resource class
+    Column("thing", String(64)),  # a lockable resource instead of a host: an address, a server
     Index("ix_allocations_host_time", "host_id", "held_until", "held_from"),
     Index("ix_allocations_time", "held_until", "held_from", "host_id"),
     Index("ix_allocations_thing", "thing", "held_until"),
 )
 
-# Bookings of one thing, and of one project where quotas are set, queue at their row here.
-things = Table(
-    "things",
+# Row locks: bookings of a lockable resource, and of a project with quotas, queue at their row.
+resource_locks = Table(
+    "resource_locks",
     metadata,
     Column("key", String(64), primary_key=True),
     Column("generation", BigInteger, nullable=False, default=0),
@@ -222,7 +222,7 @@ floatingips = Table(
 )
 
 
-# The nouns of the instance HA contract: segments, their hosts, notifications, moves.
+# The instance HA contract: segments, their hosts, notifications, moves.
 
 
 segments = Table(
@@ -301,7 +301,7 @@ vmoves = Table(
 )
 
 
-# Durable work, the duties one manager at a time does, and the audit of all decisions.
+# Durable work, and the audit log of all decisions.
 
 
 operations = Table(
@@ -343,16 +343,6 @@ steps = Table(
     Column("details", JSON),
 )
 
-duties = Table(
-    "duties",
-    metadata,
-    Column("name", String(64), primary_key=True),
-    Column("owner", String(128)),
-    Column("epoch", Integer, nullable=False, default=0),
-    Column("claim_until", UtcDateTime),
-    Column("last_done_at", UtcDateTime),
-    Column("sentence", Text),
-)
 
 audit = Table(
     "audit",
@@ -368,7 +358,7 @@ audit = Table(
 )
 
 
-# What was seen, what it amounts to, and the operator's switches.
+# Observations, monitors, incidents, and the operator's switches.
 
 
 observations = Table(
@@ -397,7 +387,7 @@ monitors = Table(
     Column("at", UtcDateTime, nullable=False),
     Column("seen_at", UtcDateTime, nullable=False),
     Column("heartbeat_s", Float, nullable=False),
-    Column("digest", String(64), nullable=False),  # of the body: most often it is the same again
+    Column("digest", String(64), nullable=False),  # of the body, which mostly stays the same
     Column("body", JSON, nullable=False),
     *times(),
 )
@@ -410,8 +400,8 @@ registered_monitors = Table(
     *times(),
 )
 
-set_aside = Table(
-    "set_aside",
+parked_messages = Table(
+    "parked_messages",
     metadata,
     Column("id", Serial, primary_key=True),
     Column("at", UtcDateTime, nullable=False),
@@ -480,7 +470,7 @@ silences = Table(
 )
 
 
-# Agents on the hosts, the rules they follow, the alarms they raise.
+# Agents on the hosts, their alarm rules and their alarms.
 
 
 agents = Table(
@@ -490,15 +480,15 @@ agents = Table(
     Column("started_at", UtcDateTime, nullable=False),
     Column("seen_at", UtcDateTime, nullable=False),
     Column("heartbeat_s", Float, nullable=False),
-    Column("rules_version", String(64), nullable=False),  # what is in force there
-    Column("central_version", String(64), nullable=False),  # of our rules that it holds
-    Column("rebooted_at", UtcDateTime),  # when another boot id was first reported, by our clock
+    Column("rules_version", String(64), nullable=False),  # version in force on the agent
+    Column("central_version", String(64), nullable=False),  # central rules that the agent has
+    Column("rebooted_at", UtcDateTime),  # when a changed boot id was first reported, by our clock
     Column("boot_id", String(64)),
     Column("details", JSON, nullable=False),
     *times(),
 )
 
-#: Every version of every document; one that was taken away has a last one that says so.
+#: Every version of every document; a deleted document has a last version that says this.
 alarm_rules = Table(
     "alarm_rules",
     metadata,
@@ -529,7 +519,7 @@ alarms = Table(
     Column("state", String(16), nullable=False, index=True),
     Column("value", Float),
     Column("fired_at", UtcDateTime, nullable=False),
-    Column("told_at", UtcDateTime, nullable=False),  # what was said last was so then
+    Column("told_at", UtcDateTime, nullable=False),  # time of the last reported state
     Column("resolved_at", UtcDateTime, index=True),
     Column("acked_at", UtcDateTime),
     Column("acked_by", String(128)),
@@ -542,8 +532,7 @@ alarms = Table(
 )
 
 
-# What the console alone needs: who is logged in, and the last hour of hosts that somebody looks
-# at.
+# Used by the console alone: login sessions, and live metrics of watched hosts.
 
 
 sessions = Table(
@@ -556,13 +545,13 @@ sessions = Table(
     Column("expires_at", UtcDateTime, nullable=False, index=True),
 )
 
-#: One row per host that was looked at lately; agents send nothing while nobody does.
+#: A row per host watched lately; agents send no samples for other hosts.
 samples = Table(
     "samples",
     metadata,
     Column("host", String(255), primary_key=True),
     Column("wanted_until", UtcDateTime, nullable=False, index=True),
-    Column("at", UtcDateTime),  # when numbers came last; None: none came yet
-    Column("last_slot", BigInteger),  # of those, the last point
+    Column("at", UtcDateTime),  # when the last samples came; None: none yet
+    Column("last_slot", BigInteger),  # slot of the last sample
     Column("body", JSON, nullable=False),
 )

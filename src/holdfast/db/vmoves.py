@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers on their way off a host: `ports.recovery.ServerMoves` in SQL.
+"""Moves of servers off a host: `ports.recovery.ServerMoves` in SQL.
 
-Who may begin is decided by one transaction at a time, for all incidents together: it holds the row
-`moves` of the table `things`.
+One transaction at a time decides, for all incidents together, which moves start: it locks the
+row `moves` (LOCK) of table `resource_locks`.
 """
 
 import uuid
@@ -18,7 +18,7 @@ from holdfast.db import audit, switches
 from holdfast.db.booking import portions
 from holdfast.db.engine import Database
 from holdfast.db.operations import apply_work, update_claimed
-from holdfast.db.tables import incidents, operations, things, vmoves
+from holdfast.db.tables import incidents, operations, resource_locks, vmoves
 from holdfast.model import incident as model
 from holdfast.model.errors import NotFound
 from holdfast.model.host import same
@@ -56,10 +56,10 @@ _FIELDS = (
     "not_before",
     "after_migration",
 )
-#: Whoever lets moves begin, or takes that back, holds it: see `take`.
+#: Lock key of transactions that start moves or revert that; see `claim_move`.
 LOCK = "moves"
 
-# Those of every look are built once: building costs more than running them.
+# Statements of every pass are built once, because building costs more than running.
 _ANY_PENDING = sa.select(v.id).where(v.status == PENDING).limit(1)
 _ONGOING = sa.select(sa.func.count()).where(v.status == ONGOING)
 _IN_ORDER = sa.select(vmoves).order_by(v.incident_id, v.position, v.id)
@@ -113,7 +113,7 @@ class VMoveStore:
 
     def begin(self, limits: Limits, work: MoveWork) -> int:
         if not self._might_begin(limits):
-            return 0  # found out without keeping others from looking
+            return 0  # found out without the lock
 
         def action(conn: Connection) -> int:
             claim_move(conn, LOCK)
@@ -219,21 +219,21 @@ def moves_of(conn: Connection, incident_id: str) -> list[ServerMove]:
 
 
 def leaving(conn: Connection, host: str) -> list[ServerMove]:
-    """Those from that host that have not ended, of all incidents."""
+    """Return the unfinished moves off the host, of all incidents."""
     query = _IN_ORDER.where(v.status.in_([PENDING, ONGOING]))
     found = (_move(row) for row in conn.execute(query).mappings())
     return [one for one in found if same(one.source_host, host)]
 
 
 def keep(conn: Connection, incident_id: str, now: datetime) -> None:
-    """No evacuation of the incident's servers is unanswered, and they are tried at once."""
+    """Mark the evacuations of the incident's servers as answered, and make the moves due now."""
     mine = v.incident_id == incident_id, v.status.in_([PENDING, ONGOING])
     values = {"after_migration": ANSWERED, "not_before": now, "updated_at": now}
     conn.execute(sa.update(vmoves).where(*mine).values(**values))
 
 
 def unkeep(conn: Connection, incident_id: str, now: datetime) -> None:
-    """Servers that were started in place wait for their evacuation."""
+    """Reset servers that were started in place to wait for evacuation."""
     mine = v.incident_id == incident_id, v.after_migration == STARTED
     ended = *mine, v.status == IGNORED
     again = {"status": PENDING, "not_before": None, "ended_at": None, "attempts": 0}
@@ -242,15 +242,18 @@ def unkeep(conn: Connection, incident_id: str, now: datetime) -> None:
 
 
 def failed_again(conn: Connection, incident_id: str, now: datetime) -> int:
-    """Those that failed wait for their turn again, and no other; how many those are."""
+    """Reset the failed moves of the incident to pending; return their number."""
     mine = v.incident_id == incident_id, v.status == FAILED
     values = {"status": PENDING, "not_before": None, "ended_at": None, "updated_at": now}
     return conn.execute(sa.update(vmoves).where(*mine).values(**values, attempts=0)).rowcount
 
 
 def _evacuates(conn: Connection, uuid: str) -> bool:
-    """Whether the incident of that move is open, proves that its host is off, and does not keep its
-    servers in place. Its row is locked, so that these decisions exclude each other."""
+    """Tell whether the move's incident may evacuate.
+
+    The incident must be open, must prove that its host is off, and must not keep its servers in
+    place. The incident's row is locked, so that these decisions exclude each other.
+    """
     own = sa.select(v.incident_id).where(v.uuid == uuid).scalar_subquery()
     row = conn.execute(sa.select(i.status, i.details).where(i.id == own).with_for_update()).first()
     if row is None or row.status not in model.LIVING:
@@ -259,15 +262,18 @@ def _evacuates(conn: Connection, uuid: str) -> bool:
 
 
 def give_up(conn: Connection, incident_id: str, message: str, now: datetime) -> None:
-    """Those of an incident that have not begun, and will not."""
+    """End the moves of an incident that have not started."""
     mine = v.incident_id == incident_id, v.status == PENDING
     values = {"status": IGNORED, "message": message, "ended_at": now, "updated_at": now}
     conn.execute(sa.update(vmoves).where(*mine).values(**values))
 
 
 def try_again(conn: Connection, incident_id: str, now: datetime) -> None:
-    """Those that failed or were left wait for their turn again. Of those that never began it is
-    decided anew whether they go: who plans finds them on the host."""
+    """Reset failed and ignored moves of the incident to pending.
+
+    Moves that never started are deleted: the planner finds their servers on the host and
+    decides again.
+    """
     mine = v.incident_id == incident_id
     unbegun = mine, v.status == IGNORED, v.started_at.is_(None)
     conn.execute(sa.delete(vmoves).where(*unbegun))
@@ -277,16 +283,20 @@ def try_again(conn: Connection, incident_id: str, now: datetime) -> None:
 
 
 def claim_move(conn: Connection, key: str) -> None:
-    """One at a time from here to the commit."""
-    t = things.c
-    mine = sa.update(things).where(t.key == key).values(generation=t.generation + 1)
+    """Lock the row of this key until the commit; other callers wait."""
+    t = resource_locks.c
+    mine = sa.update(resource_locks).where(t.key == key).values(generation=t.generation + 1)
     if not conn.execute(mine).rowcount:
-        conn.execute(sa.insert(things).values(key=key, generation=1))
+        conn.execute(sa.insert(resource_locks).values(key=key, generation=1))
 
 
 def _carried_on(conn: Connection, moves: Sequence[ServerMove]) -> list[ServerMove]:
-    """A server may be under way already, off another host, or have got no further than here when
-    this host died: what it was before that is what it was."""
+    """Keep the original server state for servers whose earlier move has not succeeded.
+
+    A server may be on its way off another host already, or may have reached this host in an
+    unfinished move when this host died. Its state before the first move is the state to
+    restore.
+    """
     latest: dict[str, ServerMove] = {}
     for ids in portions([one.server_id for one in moves]):
         query = sa.select(vmoves).where(v.server_id.in_(ids)).order_by(v.id)
@@ -305,8 +315,10 @@ def _carried_on(conn: Connection, moves: Sequence[ServerMove]) -> list[ServerMov
 
 
 def _next(conn: Connection, now: datetime) -> list[ServerMove]:
-    """Whose turn it is: older incidents first, each in its own order; a server has one at a time,
-    and none while it is being restarted."""
+    """Return the moves to start: older incidents first, each in its own order.
+
+    A server has at most one move under way, and none while it is being restarted.
+    """
     ready = sa.or_(v.not_before.is_(None), v.not_before <= now)
     query = (
         sa.select(vmoves, i.details)
