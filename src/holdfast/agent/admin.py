@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running agent can be asked on its own machine: commands by name, each a function.
+"""The agent's admin interface: commands about guests, and the Unix socket that serves them.
 
     admin = Admin()
     admin.add({"status": lambda args: {"host": "cmp-7"}})
     list(admin.answer(b'{"command": "status"}'))     # [b'{"answer": {"host": "cmp-7"}}\\n']
 
-One line of JSON is asked, `{"command": "guests.list", "args": {…}}`; one is answered, `answer` or
-`error` with `code` and `message`. A command that goes on for a while returns an iterator: an `item`
-per line, then `end`. How lines come and go is `agent/admin.py`.
+A request is one line of JSON: `{"command": "guests.list", "args": {…}}`. The response is one line
+too: `answer`, or `error` with `code` and `message`. A streaming command returns an iterator; the
+agent sends one `item` per line, then `end`. `Admin` dispatches commands, `GuestCommands` implements
+the commands about guests, `AdminSocket` reads requests from the socket and writes responses.
 """
 
 import contextlib
@@ -47,13 +48,13 @@ from holdfast.runtime.clock import Clock
 
 LOG = logging.getLogger(__name__)
 
-#: None: nothing just now.
+#: An iterator of items; None means that there is no item at this moment.
 Items = Generator[Mapping[str, Any] | None, None, None]
 Handler = Callable[[Mapping[str, Any]], Mapping[str, Any] | Items]
 
 
 class Admin:
-    """`ports.admin.Answers`; threads may share it."""
+    """Command registry and dispatcher (`ports.reports.Answers`); thread-safe."""
 
     def __init__(self) -> None:
         self._commands: dict[str, Handler] = {"commands": lambda _: {"commands": self.names}}
@@ -84,7 +85,7 @@ class Admin:
             yield _line({"end": {}})
         except HoldfastError as error:
             yield self.refusal(error)
-        except Exception:  # the top of a question: the next one is answered again
+        except Exception:  # one failed request must not end the service for the next one
             LOG.exception("asked by a socket: unforeseen")
             yield self.refusal(HoldfastError("something unforeseen: the agent's log says what"))
 
@@ -110,7 +111,7 @@ def _asked(line: bytes) -> tuple[str, Mapping[str, Any]]:
 
 
 def only(args: Mapping[str, Any], *known: str) -> None:
-    """InvalidInput if there are others."""
+    """Raise InvalidInput if `args` has a key besides `known`."""
     for name in args:
         if name not in known:
             there = ", ".join(known) or "none"
@@ -118,14 +119,14 @@ def only(args: Mapping[str, Any], *known: str) -> None:
 
 
 def text(args: Mapping[str, Any], name: str) -> str:
-    """Empty if there is none."""
+    """Return a text argument, or "" if the request has none."""
     value = args.get(name) or ""
     if not isinstance(value, str):
         raise InvalidInput(f"`{name}` is a text")
     return value
 
 
-# What an agent knows of its guests and what it goes through, as plain values for those who ask.
+# Guest tracks, readings and agent events as JSON values, for the commands below.
 
 
 _STATES = {
@@ -137,7 +138,7 @@ _STATES = {
 
 
 def row(track: Track, now: float) -> dict[str, Any]:
-    """One row of the list."""
+    """Return a guest as a row of `guests.list`."""
     about = track.metadata
     return {
         "name": track.name,
@@ -174,8 +175,10 @@ def _trouble(trouble: Fault, now: float) -> dict[str, Any]:
 
 
 def reading(tracks: Iterable[Track], at: datetime) -> Reading:
-    """What is remembered, as if it had been read: a recording that begins so can be replayed. Why a
-    guest is off is left out once that is over, or it would be told as if it were new."""
+    """Return the known guests as a hypervisor reading, because a replayable recording begins so.
+
+    A guest that is off without a fault gets no reason: the replay would report it as a new fault.
+    """
     return Reading(tuple(_guest(one) for one in tracks if one.life in _STATES), at)
 
 
@@ -200,7 +203,7 @@ def evidence(sent: Sent) -> Mapping[str, Any]:
 
 @singledispatch
 def shown(news: Any) -> dict[str, Any]:
-    """One line for those who watch."""
+    """Return an agent event as a line of `guests.watch`."""
     raise TypeError(type(news))
 
 
@@ -256,16 +259,18 @@ def _of_sent(news: Sent) -> dict[str, Any]:
     }
 
 
-# What an agent answers about its guests when it is asked (`agent/admin.py`): who they are, what
-# happens to them now, what would be told if something happened.
+# Commands about guests: list them, watch their events live, and simulate events.
 
 
-#: Those who watch are looked after so often, even if nothing happens.
+#: `watch` yields at least this often, so that the socket notices a client that has left. The
+#: socket's thread checks this often whether to stop.
 TICK_S = 0.25
 MOST_RECORDS = 1_000
 
 
 class GuestCommands:
+    """The commands `status`, `guests.list`, `guests.watch` and `guests.simulate`."""
+
     def __init__(
         self,
         agent: HostAgent,
@@ -275,8 +280,11 @@ class GuestCommands:
         about: Mapping[str, Any],
         metrics: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """`about`: what else is said of the program, its pid and the like. `metrics`: what does not
-        work of those (`troubles`), and what was lost (`alarms_lost`)."""
+        """Take the values that `status` returns besides the agent's own.
+
+        `about` holds facts about the process, such as its pid. `metrics` returns problems of the
+        metrics (`troubles`) and the number of lost alarms (`alarms_lost`).
+        """
         self._agent = agent
         self._spool = spool
         self._tap = tap
@@ -293,7 +301,10 @@ class GuestCommands:
         }
 
     def status(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Without a look at the disk, which may be what is slow: the spool knows its backlog."""
+        """Return the agent's status without disk access, because the disk may be slow.
+
+        The outbox keeps its backlog in memory.
+        """
         only(args)
         view = self._agent.view()
         return {
@@ -325,10 +336,10 @@ class GuestCommands:
             oldest_s = max(0.0, (self._clock.now() - since).total_seconds())
         return {"waits": backlog.waits, "oldest_s": oldest_s, "put_aside": backlog.put_aside}
 
-    # live
+    # live events
 
     def watch(self, args: Mapping[str, Any]) -> Items:
-        """First how it stands, then everything that happens."""
+        """Yield the current state of the guests first, then every event."""
         only(args, "guest")
         ref = text(args, "guest")
         with self._tap.watching() as watcher:
@@ -346,10 +357,13 @@ class GuestCommands:
                 if missed:
                     yield {"what": "missed", "count": missed}
 
-    # what if
+    # simulation
 
     def simulate(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Without `for_real` nothing changes and nobody is told."""
+        """Judge records with a copy of the guest state; with `for_real` report the result.
+
+        Without `for_real` nothing changes and the agent sends no report.
+        """
         only(args, "records", "guest", "for_real")
         for_real = args.get("for_real", False)
         if not isinstance(for_real, bool):
@@ -378,7 +392,7 @@ class GuestCommands:
         return list(guest_store.read(map(json.dumps, whole), "record"))
 
     def _filled(self, said: Any, ref: str, tracks: Mapping[str, Track]) -> Any:
-        """With what the agent knows better than who asks."""
+        """Complete a record with the date, and with uuid, name and metadata of a known guest."""
         if not isinstance(said, dict):
             return said
         said = {"at": self._clock.now().isoformat(), **said}
@@ -397,8 +411,11 @@ class GuestCommands:
 def _simulated(
     copy: GuestWatch, records: Sequence[Event | Reading], now: float
 ) -> tuple[list[dict[str, Any]], list[tuple[float, GuestEvent]]]:
-    """What each event means, and what would be told after how many seconds. Whatever else goes on
-    with guests that are not spoken of is left out."""
+    """Return the verdict on each event, and the reports with their delay in seconds.
+
+    Reports about guests that the records do not name are left out, unless a record is a reading
+    of all guests.
+    """
     first = records[0].at
     judgements = []
     events = {one.uuid for one in records if isinstance(one, Event)}
@@ -419,7 +436,7 @@ def _simulated(
 
 
 def judgement(event: Event, watch: GuestWatch, now: float) -> dict[str, Any]:
-    """What an event would mean, and what the filters say to that."""
+    """Return the symptom of an event and the verdict of the filters on it."""
     track = watch.tracks.get(event.uuid) or Track(event.uuid, event.name)
     sign = meaning.of_event(event, track.life, track.closing).sign
     said = {"uuid": event.uuid, "guest": event.name, "life": track.life, "told": track.told}
@@ -437,7 +454,7 @@ def judgement(event: Event, watch: GuestWatch, now: float) -> dict[str, Any]:
 
 
 def find(tracks: Iterable[Track], ref: str) -> Track:
-    """By its uuid or its name."""
+    """Return the guest with this uuid or name; NotFound if there is none, Conflict if several."""
     found = [track for track in tracks if _is(track, ref)]
     if not found:
         raise NotFound(f"the agent knows no guest {ref!r}: `holdfast guests list` shows them")
@@ -452,7 +469,7 @@ def _is(track: Track, ref: str) -> bool:
 
 
 def _about(news: News, ref: str) -> News | None:
-    """What of it concerns that guest; all of it if none is named."""
+    """Return the part of an agent event about guest `ref`; the whole event if `ref` is empty."""
     if not ref:
         return news
     if isinstance(news, Reading):
@@ -464,33 +481,31 @@ def _about(news: News, ref: str) -> News | None:
     return news if ref in (news.uuid, news.name) else None
 
 
-# what is asked
-
-
-# A Unix socket on which people on this machine ask a running program: one line, one answer.
+# The Unix socket for operators on this machine: one request line, one response per connection.
 #
 #     AdminSocket("/run/holdfast/agent.sock", answers, clock).start()
 #
-# It is only a way to ask: a program that cannot have its socket does its work all the same, says
-# so
-# once and tries again. Who owns the socket owns a lock beside it, which the kernel takes from the
-# dead: what a killed program left behind is replaced, what a living one uses is not.
+# The agent works without the socket too: if it cannot open the socket it logs the error once and
+# tries again every AGAIN_S seconds. The owner of the socket holds a lock file beside it. The kernel
+# releases the lock when the process dies, so an agent replaces the socket of a killed process but
+# never the socket of a running one.
 
 
 PORT = "admin socket"
 AGAIN_S = 5.0
-#: How often a thread that waits for people looks whether it shall end.
 
 
 @dataclass(frozen=True)
 class Limits:
     connections: int = 32
     request_bytes: int = 256 * 1024
-    request_s: float = 3.0  # until the question is there
-    send_s: float = 10.0  # for one line, to one who does not read
+    request_s: float = 3.0  # until the whole request has arrived
+    send_s: float = 10.0  # to send one line to a client that does not read
 
 
 class AdminSocket:
+    """The thread that accepts connections on the admin socket; each connection gets a thread."""
+
     def __init__(
         self, path: str, answers: Answers, clock: Clock, limits: Limits | None = None
     ) -> None:
@@ -505,7 +520,7 @@ class AdminSocket:
         self._thread = threading.Thread(target=self._forever, name="admin", daemon=True)
 
     def start(self) -> None:
-        """It is there when this returns, or the log says why not."""
+        """Open the socket and start the thread; if opening fails, log why and go on."""
         self._open()
         self._thread.start()
 
@@ -518,7 +533,7 @@ class AdminSocket:
         if self._place is not None:
             self._place.leave()
 
-    # the door
+    # accepting connections
 
     def _forever(self) -> None:
         while not self._stop.is_set():
@@ -527,7 +542,7 @@ class AdminSocket:
                     self._clock.wait(self._stop, AGAIN_S)
                 else:
                     self._let_in()
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # the top of the thread: the loop must go on
                 LOG.exception("%s %s: unforeseen", PORT, self._path)
                 self._clock.wait(self._stop, TICK_S)
 
@@ -550,7 +565,7 @@ class AdminSocket:
             caller, _ = self._place.listener.accept()
         except TimeoutError:
             return
-        except OSError as error:  # no descriptor left, or the like
+        except OSError as error:  # for example no file descriptor left
             LOG.warning("%s %s: %s", PORT, self._path, error)
             self._clock.wait(self._stop, TICK_S)
             return
@@ -565,7 +580,7 @@ class AdminSocket:
         self._talking.add(talk)
         talk.start()
 
-    # one conversation
+    # one connection
 
     def _talk(self, caller: socket.socket) -> None:
         with caller:
@@ -575,7 +590,7 @@ class AdminSocket:
                 LOG.warning(
                     "%s: one who read nothing for %g s is cut off", PORT, self._limits.send_s
                 )
-            except OSError as error:  # it went away
+            except OSError as error:  # the client went away
                 LOG.debug("%s: %s", PORT, error)
             except Exception:  # the top of the thread
                 LOG.exception("%s: unforeseen", PORT)
@@ -598,7 +613,7 @@ class AdminSocket:
                     return
 
     def _question(self, caller: socket.socket) -> bytes:
-        """Its first line; the end of what is said is the end of a line too."""
+        """Return the first line that the client sends; end of file ends the line too."""
         limits, said = self._limits, bytearray()
         until = self._clock.monotonic() + limits.request_s
         late = InvalidInput(
@@ -626,14 +641,14 @@ class AdminSocket:
 
 
 def _gone(caller: socket.socket) -> bool:
-    """One that only has nothing more to say is still there."""
+    """Whether the client hung up; a client that only shut down its sending side has not."""
     poll = select.poll()
-    poll.register(caller, 0)  # hang-ups and errors are told anyway
+    poll.register(caller, 0)  # poll reports hang-ups and errors in any case
     return bool(poll.poll(0))
 
 
 class _Place:
-    """The socket in the file system, while it is ours."""
+    """The socket file and its lock file, while this agent owns them."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -645,7 +660,7 @@ class _Place:
                 self._claim()
                 self.listener = undo.enter_context(socket.socket(socket.AF_UNIX))
                 self.listener.bind(path)
-                os.chmod(path, 0o600)  # before anybody can reach it
+                os.chmod(path, 0o600)  # before `listen`, so that no client can connect earlier
                 self.listener.listen(128)
                 self.listener.settimeout(TICK_S)
             except OSError as error:
@@ -664,7 +679,7 @@ class _Place:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(os.lstat(self._path).st_mode):
                 raise Conflict(f"{self._path} is no socket: name another file by [agent] socket")
-            os.unlink(self._path)  # of one that died
+            os.unlink(self._path)  # left by a process that died
 
     def leave(self) -> None:
         self.listener.close()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of one host: what its guests and its own services go through, told through the spool.
+"""The agent of one compute host: judges guest and service events, and writes reports to the outbox.
 
-The driver's thread only hands over what it hears. One thread of ours takes all that has come, asks
-`GuestWatch` what it means, and writes what is to be told to disk together with what has to be
-remembered: killed at any moment, the next one goes on from there.
+The hypervisor driver's thread only queues events. The agent's thread takes the queued events, asks
+`GuestWatch` to judge them, and writes the reports and the guest state to the outbox in one
+transaction. An agent that is killed at any moment therefore continues where it stopped.
+`Tap` publishes the same events to operators who watch the agent live.
 """
 
 import contextlib
@@ -28,18 +29,18 @@ from holdfast.ports.reports import Reports
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.threads import PeriodicTask
 
-# What an agent goes through, for those who watch it live. Nobody is waited for: who is too slow
-# misses some of it, and is told how much.
+# Live events for operators. The agent never waits for a watcher: a watcher that is too slow misses
+# events and learns how many.
 
 
-#: Of each who watches.
+#: Queue length of each watcher.
 MOST_WATCHED = 5_000
 MOST_WATCHERS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the filters say about a guest's trouble from now on."""
+    """A new verdict of the filters on a guest's symptom."""
 
     uuid: str
     name: str
@@ -49,7 +50,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One try to deliver a report; `why` it did not succeed."""
+    """An attempt to deliver a report; `why` holds the error if the attempt failed."""
 
     body: Mapping[str, Any]
     outcome: str  # delivered, refused, waits
@@ -60,6 +61,8 @@ News = Event | Reading | Judged | GuestEvent | Sent
 
 
 class Watcher:
+    """The event queue of a client that watches the agent."""
+
     def __init__(self, most: int) -> None:
         self._waiting: queue.Queue[News] = queue.Queue(most)
         self._lock = threading.Lock()
@@ -75,7 +78,7 @@ class Watcher:
                 return
 
     def next_event(self, timeout_s: float) -> tuple[list[News], int]:
-        """What has come, and how many after it were missed; nothing when the time is over."""
+        """Return the queued events and the number of missed ones; wait up to `timeout_s`."""
         found: list[News] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._waiting.get(timeout=timeout_s))
@@ -87,7 +90,7 @@ class Watcher:
 
 
 class Tap:
-    """Threads may share it."""
+    """Publishes agent events to up to MOST_WATCHERS watchers; thread-safe."""
 
     def __init__(self, most: int = MOST_WATCHED) -> None:
         self._most = most
@@ -117,7 +120,7 @@ class Tap:
 
 
 class TappedReports:
-    """Reports on their way to Holdfast, and what became of each try."""
+    """A `Reports` client that publishes the outcome of each delivery to the tap."""
 
     def __init__(self, reports: Reports, tap: Tap) -> None:
         self._reports = reports
@@ -139,7 +142,7 @@ class TappedReports:
 def judged(
     uuids: Iterable[str], before: Mapping[str, Track], after: Mapping[str, Track]
 ) -> Iterator[Judged]:
-    """Troubles that are new, or of which the filters say something else."""
+    """Yield the faults that are new or have another verdict or symptom than before."""
     for uuid in uuids:
         old, track = before.get(uuid), after.get(uuid)
         if track is None or old is track:
@@ -152,14 +155,14 @@ def judged(
 
 LOG = logging.getLogger(__name__)
 
-#: Kinds of our reports, and the notes under which we remember.
+#: Kinds of reports (guest, process), and names of the outbox notes that hold the agent's state.
 GUEST, PROCESS, MEMORY, SERVICES = "guest", "process", "guests", "services"
-#: What waits to be looked at; whoever hears more has to wait, and so does libvirt.
+#: Length of the event queue. When the queue is full, the driver's thread and libvirt block.
 MOST_WAITING = 20_000
-#: So many at a time are judged and written.
+#: The agent judges and writes at most this many events in one transaction.
 BATCH = 500
 TICK_S = 1.0
-#: It comes round every second; this long without is said.
+#: The agent's loop runs every second; after this long without a pass `view` reports it as stuck.
 ASLEEP_S = 15.0
 
 
@@ -168,40 +171,42 @@ Record = Event | Reading | Comparison
 
 @dataclass(frozen=True, slots=True)
 class QueuedEvent:
-    """A record, and when it was heard or begun to be read, by the clock that does not jump: of two
-    about one guest that says which is the newer one."""
+    """A record, with the monotonic time `when` the event arrived or the reading began.
+
+    `when` says which of two records about a guest is newer.
+    """
 
     record: Record
     when: float
 
 
 def observer(host: str) -> str:
-    """In whose name its agent reports."""
+    """Return the observer name under which the agent of `host` sends reports."""
     return f"agent@{host}"
 
 
 class Settings(Protocol):
-    """[agent]."""
+    """The options of [agent] that this module reads."""
 
     services_every_s: float
 
 
 @dataclass(frozen=True)
 class View:
-    """What the agent knows, as it was last written down."""
+    """A snapshot of the agent's state, as last written to the outbox."""
 
     host: str
     tracks: Mapping[str, Track]
     filters: Filter
-    deaf: str  # why nothing is heard
-    stuck: str  # why what is heard is not judged
-    waiting: int  # to be judged
-    problem: str  # with the filter file, which is therefore not in force
-    was_read: bool = True  # whether all guests were read since the agent was started
+    deaf: str  # why no events arrive from the hypervisor
+    stuck: str  # why the agent does not judge events
+    waiting: int  # number of queued events
+    problem: str  # why the current filter file is not in force
+    was_read: bool = True  # whether the agent has read all guests since its start
 
 
 class HostAgent:
-    """`ports.guests.Listener`, and the thread behind it."""
+    """Receives guest events from the driver and judges them on a thread (`guests.Listener`)."""
 
     def __init__(
         self,
@@ -230,15 +235,15 @@ class HostAgent:
         self._watch = self._remembered()
         self._again = Again(self._watch)
         self._seen: Mapping[str, Track] = dict(self._watch.tracks)
-        self._counted: Mapping[str, Tally] = {}  # of guests that were gone then
+        self._counted: Mapping[str, Tally] = {}  # of guests that are gone
         self._turned = clock.monotonic()
         self._stuck = ""
         self._was_read = False
-        #: Called when a guest was removed: its cloud may not know.
+        #: Called when a guest was undefined: the cloud may not know of the removal.
         self.removed: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._forever, name="agent", daemon=True)
         self._rounds = PeriodicTask("services", settings.services_every_s, self.maintain, clock)
-        self._services_said: Mapping[str, Any] = {}  # what is remembered of them on disk
+        self._services_said: Mapping[str, Any] = {}  # service state as last written to the outbox
 
     @property
     def observer(self) -> str:
@@ -256,7 +261,7 @@ class HostAgent:
         if self._thread.is_alive():
             self._thread.join(timeout=10)
 
-    # what the driver calls
+    # called by the driver
 
     def heard(self, event: Event) -> None:
         self._waiting.put(QueuedEvent(event, self._when(event.at)))
@@ -265,18 +270,18 @@ class HostAgent:
         self._waiting.put(QueuedEvent(Reading(tuple(guests), at), self._when(at)))
 
     def polled(self, comparison: Comparison) -> None:
-        """What should run here was asked, and what does was read."""
+        """Queue a comparison of expected and actual guests, with the reading it is based on."""
         look = comparison.look
         if look is not None:
             self._waiting.put(QueuedEvent(Reading(look.guests, look.read_at), look.began))
         self._waiting.put(QueuedEvent(comparison, self._clock.monotonic()))
 
     def _when(self, at: datetime) -> float:
-        """A date of just now, by our own time, before anybody can set the clock."""
+        """Convert a recent date to monotonic time at once, before the wall clock can be set."""
         ago_s = (self._clock.now() - at).total_seconds()
         return self._clock.monotonic() - max(0.0, ago_s)
 
-    # the thread
+    # the agent's thread
 
     def _forever(self) -> None:
         kept: list[QueuedEvent] = []
@@ -284,15 +289,15 @@ class HostAgent:
             kept = self._come_round(kept or self._next())
 
     def _come_round(self, taken: list[QueuedEvent]) -> list[QueuedEvent]:
-        """Judge these; what is to be judged next, if it did not go well."""
+        """Judge the events; return the events to judge next if this failed."""
         try:
             self._turn(taken)
-        except HoldfastError as error:  # the disk: nothing is forgotten, it is tried again
+        except HoldfastError as error:  # the disk failed: keep the events and try again
             self._stuck = f"what is heard cannot be written down: {error.message}"
             LOG.error("%s; it is tried again", error.message)
             self._begin_again()
             return taken
-        except Exception:  # the top of the thread: it must come round again
+        except Exception:  # the top of the thread: the loop must go on
             LOG.exception("agent: unforeseen; what was heard is left aside, and all read anew")
             self._begin_again()
             return self._read()
@@ -300,8 +305,11 @@ class HostAgent:
         return []
 
     def _read(self) -> list[QueuedEvent]:
-        """All guests, in place of what could not be judged; nothing if they cannot be read, for
-        then they will be once the hypervisor is found again."""
+        """Read all guests, in place of the events that the agent failed to judge.
+
+        Return nothing if the hypervisor does not answer: the driver reads all guests once the
+        hypervisor is back.
+        """
         began = self._clock.monotonic()
         try:
             guests, at = self._guests.read()
@@ -311,8 +319,10 @@ class HostAgent:
         return [QueuedEvent(Reading(tuple(guests), at), began)]
 
     def _begin_again(self) -> None:
-        """From what was written down last, as soon as that can be read: what was judged since is
-        not told, and not to be taken for told."""
+        """Reload the guest state from the outbox, and retry until the outbox can be read.
+
+        Judgements made since then have not been reported and must not count as reported.
+        """
         while not self._clock.wait(self._stop, TICK_S):
             try:
                 self._watch = self._remembered(self._seen, self._counted)
@@ -322,7 +332,7 @@ class HostAgent:
                 LOG.error("%s; it is tried again", error.message)
 
     def _next(self) -> list[QueuedEvent]:
-        """What has come, or nothing when it is time to look at the clock."""
+        """Return up to BATCH queued events, or none when a timer is due."""
         found: list[QueuedEvent] = []
         try:
             found.append(self._waiting.get(timeout=self._pause()))
@@ -337,17 +347,17 @@ class HostAgent:
         return TICK_S if due is None else max(0.0, min(TICK_S, due - self._clock.monotonic()))
 
     def turn(self, records: Sequence[Record]) -> None:
-        """These have come just now."""
+        """Judge records that arrive at this moment."""
         now = self._clock.monotonic()
         self._turn([QueuedEvent(record, now) for record in records])
 
     def _turn(self, taken: Sequence[QueuedEvent]) -> None:
-        """Judge these, and what time alone has made true; write it down."""
+        """Judge the events and the expired timers, and write reports and state to the outbox."""
         now = self._clock.monotonic()
         if self._filters.follow():
             self._watch.use(self._filters.filters, now)
         told: list[GuestEvent] = []
-        news: list[News] = []  # for those who watch
+        news: list[News] = []  # for watchers
         for one in taken:
             happened, seen = self._judge(one, now)
             told += happened
@@ -369,7 +379,7 @@ class HostAgent:
             self.removed()
 
     def _judge(self, taken: QueuedEvent, now: float) -> tuple[list[GuestEvent], list[News]]:
-        """What is to be told, and what those see who watch."""
+        """Return the guest events to report, and the events for watchers."""
         record, when = taken.record, taken.when
         if isinstance(record, Comparison):
             events = record.events(self._watch, now)
@@ -389,7 +399,7 @@ class HostAgent:
             return told, []
         return told, [record, *judged(about, before, tracks), *told]
 
-    # what people ask, from any thread
+    # called by the admin socket, from any thread
 
     def view(self) -> View:
         asleep_s = self._clock.monotonic() - self._turned
@@ -406,8 +416,10 @@ class HostAgent:
         )
 
     def report_simulated(self, told: Sequence[GuestEvent]) -> None:
-        """To Holdfast as if it had happened, and said to be simulated. What is remembered of the
-        guests stays as it is, so that what really happens next is told too."""
+        """Report simulated guest events to Holdfast, marked `simulated`.
+
+        The guest state does not change, so the agent still reports the next real event.
+        """
         marked = [
             replace(one, key=f"{one.key}/simulated", evidence={**one.evidence, "simulated": True})
             for one in told
@@ -491,7 +503,9 @@ def _is_removal(record: Record) -> bool:
 
 
 def _over(told: Sequence[GuestEvent]) -> dict[str, str]:
-    """Who failed and is well again, since when; of one that failed again since, that does not
-    count."""
+    """Return the subjects whose last event is a recovery, with the date of recovery.
+
+    A guest that failed again after its recovery is left out.
+    """
     last = {f"server:{one.uuid}": one for one in told if one.state in (FAILED, WELL)}
     return {who: one.since.isoformat() for who, one in last.items() if one.state == WELL}

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What should run on this host compared with what does, both ways: an opinion that needs no events.
+"""Compares the guests that the cloud expects on this host with the guests that run here.
 
-    missing      it should run, and the hypervisor knows nothing of it
-    stopped      it should run, and is off, which neither it nor anybody's order explains
-    unexpected   it runs, though the cloud has it off, elsewhere, or not at all
+    missing      the cloud expects the guest to run, and the hypervisor does not know it
+    stopped      the cloud expects the guest to run, and it is off without a shutdown or an order
+    unexpected   the guest runs, and the cloud has it off, on another host, or not at all
 
-The cloud's word is always a little old: a guest that powers itself off is ACTIVE for a while, one
-that is deleted, moved or built is between two words. So a difference counts only if it is seen in
-several looks, one after the other, and if what is known of the guest does not explain it. What is
-found becomes an event, which goes through filters like any other and joins what was heard.
+The comparison needs no hypervisor events. The cloud's answer is always a little old: a guest that
+powers itself off stays ACTIVE for a while, and a guest that is deleted, moved or built is between
+two states. A difference therefore counts only if several polls in a row show it and the known guest
+state does not explain it. The agent turns such a difference into a guest event, which passes
+through the filters like any other event.
 
-That somebody removed a guest explains nothing if the cloud, asked after that, expects it to run and
-has no task under way. After each removal the cloud is asked every REMOVED_EVERY_S for a while, so
-that a removal behind the cloud's back is told within half a minute.
+A removed (undefined) guest counts as missing if the cloud, asked after the removal, expects it to
+run and has no task under way. After each removal the agent asks the cloud every REMOVED_EVERY_S
+seconds for REMOVED_FOR_S seconds, so that it reports a removal that the cloud did not order within
+half a minute.
 """
 
 import itertools
@@ -35,24 +37,28 @@ from holdfast.ports.guests import EXPECTATION, Event, Guest, Guests
 from holdfast.ports.reports import MOST_ALSO, ExpectedGuests
 from holdfast.runtime.clock import Clock
 
-#: A guest in one of these has a QEMU, and that may write to its disks.
+#: A guest in one of these states has a QEMU process, which may write to its disks.
 ALIVE: Final = frozenset({"running", "blocked", "paused", "pmsuspended"})
-#: Reasons to be paused of one that is just coming or going.
+#: Pause reasons of a guest that is starting or migrating.
 _ON_ITS_WAY: Final = frozenset({"migration", "starting_up", "postcopy"})
-#: Ends after which a guest is not missed, also if it was removed afterwards: its own will, what
-#: filters have judged, and what can be continued.
+#: Ends after which a guest does not count as missing, even if it was removed afterwards: it shut
+#: itself down, the filters have judged its end, or it can be resumed.
 _NOT_MISSED: Final = frozenset({"shutdown", "judged", "saved", "from_snapshot"})
-#: After a removal: how often the cloud is asked, which is how long the guest must be missed, and
-#: for how long.
+#: After a removal the agent asks the cloud every REMOVED_EVERY_S seconds for REMOVED_FOR_S seconds.
+#: REMOVED_EVERY_S is also how long a removed guest must be missing before the agent reports it.
 REMOVED_EVERY_S: Final = 6.0
 REMOVED_FOR_S: Final = 30.0
-#: Where no guest at all is found, that many must be missed before the address is doubted.
+#: If at least this many guests are expected and none is found, the reason is "all": the agent is
+#: probably connected to the wrong hypervisor.
 SEVERAL: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`detail` and `reason` are those of the event; `why`: what the cloud says."""
+    """A difference between cloud and host.
+
+    `detail` and `reason` become those of the event; `why` is the cloud's explanation.
+    """
 
     uuid: str
     name: str
@@ -64,8 +70,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class HostComparison:
-    """Both sides: what the cloud said, and the guests as they were read after that, from `read_at`
-    on. When it was `asked`, and reading `began`, by the clock that does not jump."""
+    """The cloud's expected guests, and the hypervisor's guests as read afterwards.
+
+    `read_at` is the date of the reading. `asked` and `began` are the monotonic times at which the
+    agent asked the cloud and began to read the hypervisor.
+    """
 
     expected: tuple[Expected, ...]
     guests: tuple[Guest, ...]
@@ -75,8 +84,10 @@ class HostComparison:
 
 
 def compare(host: str, cloud: ExpectedGuests, guests: Guests, clock: Clock) -> HostComparison:
-    """Ask first, read then: what is read is the newest. Whoever runs and was not spoken of is asked
-    about by name. HoldfastError if either side cannot be asked: then there is nothing to compare.
+    """Ask the cloud first and read the hypervisor then, so that the reading is the newer answer.
+
+    The agent asks again, by uuid, for running guests that the cloud did not mention. Raises
+    HoldfastError if cloud or hypervisor does not answer: then there is nothing to compare.
     """
     asked = clock.monotonic()
     said = list(cloud.expected(host).servers)
@@ -88,7 +99,7 @@ def compare(host: str, cloud: ExpectedGuests, guests: Guests, clock: Clock) -> H
 
 
 def strangers(expected: Iterable[Expected], guests: Iterable[Guest]) -> list[str]:
-    """Those that run, and of which the cloud has said nothing."""
+    """Return the uuids of running guests that the cloud did not mention."""
     known = {one.uuid for one in expected}
     return [one.uuid for one in guests if _is_alive(one) and one.uuid not in known]
 
@@ -99,7 +110,7 @@ def _batches(uuids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def differences(expected: Sequence[Expected], guests: Sequence[Guest]) -> list[Difference]:
-    """What one look shows and its own words do not explain."""
+    """Return the differences of a poll, without those explained by the reason of a state."""
     found = {one.uuid: one for one in guests}
     wanted = [one for one in expected if one.state == RUNS]
     none_there = len(wanted) >= SEVERAL and not any(one.uuid in found for one in wanted)
@@ -132,7 +143,7 @@ def _is_alive(guest: Guest) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A difference that is waited with."""
+    """A difference seen in `times` consecutive polls, not necessarily confirmed yet."""
 
     detail: str
     at: datetime
@@ -143,7 +154,7 @@ class _Seen:
 
 
 class Settings(Protocol):
-    """[agent]."""
+    """The options of [agent] that this module reads."""
 
     expectation_every_s: float
     expectation_looks: int
@@ -151,18 +162,21 @@ class Settings(Protocol):
 
 
 class Expectations:
-    """What several looks amount to; one thread at a time."""
+    """Confirms differences over several polls; one thread at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._seen: Mapping[str, _Seen] = {}
 
     def forget(self) -> None:
-        """There was no look: what comes next does not follow upon what was before."""
+        """Drop all differences seen before, because a poll failed and the series is broken."""
         self._seen = {}
 
     def compare(self, one: HostComparison, watch: GuestWatch, now: float) -> list[Event]:
-        """What is to be heard of it, by a watch that has read the same guests."""
+        """Return events for confirmed and for resolved differences.
+
+        `watch` must have judged the same reading before.
+        """
         found = {
             difference.uuid: difference
             for difference in differences(one.expected, one.guests)
@@ -185,7 +199,7 @@ class Expectations:
         old = self._seen.get(difference.uuid)
         if old is None or old.detail != difference.detail:
             return _Seen(difference.detail, one.read_at, now, one.read_at)
-        if old.last == one.read_at:  # the same look once more
+        if old.last == one.read_at:  # the same poll again
             return old
         return replace(old, last=one.read_at, times=old.times + 1)
 
@@ -198,7 +212,7 @@ class Expectations:
 
 
 def _explained(difference: Difference, one: HostComparison, watch: GuestWatch) -> bool:
-    """By what was heard of the guest, or remembered."""
+    """Whether events or the known guest state explain the difference."""
     track = watch.tracks.get(difference.uuid)
     if difference.detail == MISSING and difference.uuid in watch.dismissed:
         new = watch.removed_at.get(difference.uuid, one.asked) > one.asked
@@ -206,7 +220,7 @@ def _explained(difference: Difference, one: HostComparison, watch: GuestWatch) -
     if track is None:
         return False
     if track.heard is not None and track.heard > one.asked:
-        return True  # which the cloud may not have known
+        return True  # the event is newer than the cloud's answer
     if difference.detail == UNEXPECTED:
         return track.life == ARRIVING
     return bool(track.explained)
@@ -232,8 +246,11 @@ def _event(difference: Difference, at: datetime) -> Event:
 def _over(
     one: HostComparison, found: Mapping[str, Difference], watch: GuestWatch
 ) -> Iterator[Event]:
-    """What was told and is not so any more. That something is under way does not end it: it may
-    have been the attempt to mend it, and fail."""
+    """Yield an event for each reported difference that is resolved.
+
+    A task under way in the cloud does not resolve a difference: the task may be an attempt to
+    repair the guest, and may fail.
+    """
     said = {server.uuid: server.state for server in one.expected}
     alive = {guest.uuid for guest in one.guests if _is_alive(guest)}
     for track in watch.tracks.values():
@@ -248,7 +265,7 @@ def _over(
 
 
 def _tidy(one: HostComparison, watch: GuestWatch) -> None:
-    """Of those that were removed nobody has to know any more whom the cloud does not miss."""
+    """Forget removed guests that the cloud does not expect any more."""
     missed = {server.uuid for server in one.expected if server.state in (RUNS, BUSY)}
     for uuid in [uuid for uuid in watch.dismissed if uuid not in missed]:
         del watch.dismissed[uuid]
@@ -257,7 +274,7 @@ def _tidy(one: HostComparison, watch: GuestWatch) -> None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One look, to be thought about together with what is known of the guests; none: it failed."""
+    """The result of a poll, queued for the agent's thread; `look` is None if the poll failed."""
 
     by: Expectations
     look: HostComparison | None
@@ -270,7 +287,7 @@ class Comparison:
 
 
 class SecondOpinion:
-    """Looks, and hands over what it saw; `round` is for `watch.errand.Rounds`."""
+    """Polls cloud and hypervisor; a `PeriodicTask` calls `round`, the agent gets the result."""
 
     def __init__(
         self,
@@ -291,19 +308,22 @@ class SecondOpinion:
         self._hurries_until = float("-inf")
 
     def hurry(self) -> bool:
-        """A guest was removed: ask soon, and again; whether that is new, so that somebody waits."""
+        """Poll faster for REMOVED_FOR_S seconds after a removal; True if polling was slow before.
+
+        The caller then wakes the periodic task.
+        """
         now, known = self._clock.monotonic(), self._hurries_until
         self._hurries_until = now + REMOVED_FOR_S
         return known <= now
 
     def pause_s(self) -> float:
-        """Until the next look."""
+        """Return the seconds until the next poll."""
         every_s = self._settings.expectation_every_s
         hurries = self._clock.monotonic() < self._hurries_until
         return min(every_s, REMOVED_EVERY_S) if hurries else every_s
 
     def round(self) -> None:
-        """Whoever is deaf, or cannot ask, concludes nothing."""
+        """Poll once; pass on no result if the driver gets no events or a call fails."""
         found: HostComparison | None = None
         try:
             if not self._guests.why_deaf():

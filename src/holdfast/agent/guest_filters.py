@@ -41,7 +41,7 @@ REPORT: Final = "report"
 IGNORE: Final = "ignore"
 ACTIONS: Final = (RECOVER, REPORT, IGNORE)
 
-#: What a sign can be, and its details.
+#: Events of symptoms, with their details.
 EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "stopped": (
         "failed",
@@ -66,7 +66,8 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "block_job": ("failed", "completed", "canceled", "ready"),
     "expectation": ("missing", "stopped", "unexpected"),
 }
-#: What goes on until somebody does something, or ends by itself: a grace time can be given to it.
+#: Symptoms that last until an operator acts or they end by themselves: only these can have a grace
+#: time (`after`).
 LASTING: Final = frozenset(
     {
         ("stopped", "failed"),
@@ -90,15 +91,15 @@ LASTING: Final = frozenset(
         ("expectation", "unexpected"),
     }
 )
-#: Names of what a rule may say about the guest itself.
+#: Rule keys that match properties of the guest.
 ABOUT: Final = ("name", "project", "flavor", "ha", "on_crash")
-#: A project is known by its id and by its name.
+#: A rule matches a project by its id and by its name.
 _ALSO: Final = {"project": ("project", "project_name")}
 
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """What happened to a guest."""
+    """A symptom of a guest: an event with detail, reason and disk."""
 
     event: str
     detail: str = ""
@@ -117,7 +118,7 @@ class Symptom:
 
 @dataclass(frozen=True)
 class Rule:
-    """One line. An empty condition is none; `disks` and what is said about the guest may have *."""
+    """A filter rule. An empty condition matches everything; `disks` and `about` may contain *."""
 
     do: str
     event: str = ""
@@ -132,7 +133,7 @@ class Rule:
     source: str = ""
 
     def fits(self, sign: Symptom, metadata: Mapping[str, str]) -> bool:
-        """Whatever its rate."""
+        """Whether the rule's conditions match, regardless of its rate."""
         return (
             self.event in ("", sign.event)
             and (not self.details or sign.detail in self.details)
@@ -142,7 +143,7 @@ class Rule:
         )
 
     def covers(self, other: "Rule") -> bool:
-        """Whether all that the other fits, this one fits: then the other never has its turn."""
+        """Whether this rule matches everything the other matches, which makes the other useless."""
         mine, theirs = dict(self.about), dict(other.about)
         return (
             self.times <= 1
@@ -155,7 +156,7 @@ class Rule:
 
     @property
     def sentence(self) -> str:
-        """filters.yaml line 4: io_error pause, recover after 30 s"""
+        """Describe the rule: `filters.yaml line 4: io_error pause, recover after 30 s`."""
         words = [self.event or "anything", *self.details, *self.reasons, *self.disks]
         words += [f"{name} {'|'.join(wanted)}" for name, wanted in self.about]
         if self.times > 1:
@@ -164,12 +165,14 @@ class Rule:
         return f"{self.source} line {self.line}: {' '.join(words)}, {then}"
 
 
-#: When a rule with a rate fitted lately, by rule.
+#: Recent match times of each rule with a rate.
 Tally = Mapping[Rule, tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """The action on a symptom, its grace time, and the rule that decided."""
+
     do: str
     after_s: float = 0.0
     rule: str = "no rule"
@@ -177,6 +180,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Filter:
+    """Ordered rules, and the action for symptoms without a matching rule."""
+
     rules: tuple[Rule, ...]
     source: str
     otherwise: str = IGNORE
@@ -190,7 +195,7 @@ class Filter:
         *,
         again: bool = False,
     ) -> tuple[Verdict, Tally]:
-        """What is done about it, and the tally after it. `again`: it was counted before."""
+        """Return the verdict on a symptom and the new tally; `again`: do not count the match."""
         for rule in self.rules:
             if not rule.fits(sign, metadata):
                 continue
@@ -206,7 +211,7 @@ class Filter:
 
 
 class BadFilter(InvalidDocument):
-    """A filter file that cannot be used; `problems` are all that is wrong with it, by line."""
+    """A filter file is invalid; `problems` lists every problem with its line."""
 
     code = "holdfast.guestfilter.invalid"
     title = "The guest filters cannot be used"
@@ -281,14 +286,14 @@ otherwise: ignore
 
 
 def parse(data: str | bytes, source: str) -> Filter:
-    """A filter, or BadFilter with all that is wrong."""
+    """Parse a filter file; raise BadFilter with all problems."""
     reading = _Reading(source)
     return reading.whole(data, reading.filter, functools.partial(BadFilter.because, source))
 
 
 @functools.cache
 def default() -> Filter:
-    """What is done where nobody wrote anything."""
+    """Return the default filters, DEFAULT_TEXT."""
     return parse(DEFAULT_TEXT, DEFAULTS)
 
 
@@ -316,7 +321,7 @@ class _Reading(Reading):
         return Filter(tuple(rules), self._source, otherwise)
 
     def _rules(self, node: Node) -> list[Rule]:
-        """One for each event that it names; one without an event is about all of them."""
+        """Return a rule per event that the node names; a node without events matches all."""
         before = len(self.problems)
         fields = self.fields(node, RULE, needed=("do",))
         do = self.choice(fields.get("do"), ACTIONS, "action")
@@ -364,7 +369,7 @@ class _Reading(Reading):
     def _check_details(
         self, fields: dict[str, Node], events: Sequence[str], details: Sequence[str]
     ) -> None:
-        """Each is of one of the events at least, and each event has one of them."""
+        """Check each detail belongs to an event of the rule, and each event has a detail."""
         if not details or not all(event in EVENTS for event in events):
             return
         line = fields["detail"].line
@@ -394,7 +399,10 @@ class _Reading(Reading):
                 self._check_lasting(node, event, named or list(EVENTS[event]) or [""])
 
     def _check_lasting(self, node: Node, event: str, named: Sequence[str]) -> None:
-        """All of them: what is over at once would be told when it is long past."""
+        """Refuse a grace time unless all details last.
+
+        A symptom that is over at once would be reported long after its end.
+        """
         over = [one for one in named if (event, one) not in LASTING]
         lasting = [one for one in EVENTS[event] if (event, one) in LASTING]
         if over and lasting:
@@ -425,24 +433,23 @@ class _Reading(Reading):
 
 
 def _of(whole: Rule, event: str) -> Rule:
-    """The part of a rule that is about one event, with the details that are of it."""
+    """Return the rule for a single event, with the details of this event."""
     details = tuple(one for one in whole.details if one in EVENTS.get(event, ()))
     return replace(whole, event=event, details=details)
 
 
 def _listed(lasting: Sequence[str]) -> str:
-    """pause and poweroff last"""
+    """Join the details to a sentence: `pause and poweroff last`."""
     if len(lasting) == 1:
         return f"{lasting[0]} lasts"
     return f"{', '.join(lasting[:-1])} and {lasting[-1]} last"
 
 
-# The filters in force: the operator's file for guests, followed as it changes. One that cannot be
-# leaves the old one in force and says so.
-
-
 class FilterFile(Followed[Filter]):
-    """Without a file, the default set."""
+    """The filters in force: the operator's file, reloaded when it changes, or the defaults.
+
+    If a changed file is invalid, the old filters stay in force and the agent logs the problems.
+    """
 
     def __init__(self, path: str | None) -> None:
         super().__init__(path, "filters", default, parse)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what was heard and read of the guests of one host to what is told of them, by the filters.
+"""Guest state machine of one host: hypervisor events and readings in, guest events to report out.
 
-    watch = GuestWatch(guest_filter_file.default())
-    watch.hear(event, now)           # -> [Happening(state="failed", …)]
-    watch.reconcile(guests, now)     # after each time the hypervisor was found again
-    watch.look(now)                  # grace times that are over; watch.due() says when
+    watch = GuestWatch(guest_filters.default())
+    watch.hear(event, now)             # -> [GuestEvent(state="failed", …)]
+    watch.reconcile(guests, at, now)   # after each reconnect to the hypervisor
+    watch.check_timers(now)            # expired grace times; watch.due() says when
 
-One happening per failure, however many traces it leaves: they come together in a `Trouble` until
-the guest runs again. Only what is worse than what was told is told on top: a failure after a note,
-the guest's death after a failure that it lived with; and, of a guest of which a failure was told,
-that it runs again, whoever saw to that. `now` is monotonic, and so is what says which
-of two things is the newer one; dates, which jump with the clock, are only told. No input, no
-output; one thread at a time.
+The watch reports one guest event per failure, however many hypervisor events the failure causes:
+they are collected in one `Fault` until the guest runs again. After that it reports only something
+worse (a failure after a note, the guest's death after a failure that the guest survived), and that
+a failed guest runs again, no matter which actor recovered it. `now` is monotonic, and so is the
+time that says which of two records is newer. Dates jump with the wall clock and only appear in
+reports. No I/O; one thread at a time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,14 +32,14 @@ from holdfast.ports.guests import (
     Guest,
 )
 
-# What one event, or one state that was read, says about a guest: how it lives now, what is over,
-# and a sign if something happened that a rule can speak of. No sequence is relied on.
+# Classification of one libvirt event or state: the guest's life, the faults that are over, and a
+# symptom if there is one that a filter rule can match. No order of events is relied on.
 #
-#     (6,2) shutdown/host, then (5,0) stopped/shutdown    somebody's SIGTERM: stopped terminated
+#     (6,2) shutdown/host, then (5,0) stopped/shutdown    SIGTERM from outside: stopped terminated
 #     (6,2) shutdown/host, then (5,1) stopped/destroyed   an order: stopped destroyed
-#     (6,1) shutdown/guest, then (5,5) stopped/failed     its own will, whatever became of QEMU
-#     (3,2) suspended/ioerror without an I/O error event  io_error pause all the same
-#     (2,1) started/migrated, then (5,5) stopped/failed   a migration to here failed: nothing died
+#     (6,1) shutdown/guest, then (5,5) stopped/failed     the guest shut down, however QEMU ended
+#     (3,2) suspended/ioerror without an I/O error event  io_error pause, as with the event
+#     (2,1) started/migrated, then (5,5) stopped/failed   incoming migration failed: no guest died
 
 
 RUNNING: Final = "running"
@@ -47,16 +47,16 @@ PAUSED: Final = "paused"
 CRASHED: Final = "crashed"
 OFF: Final = "off"
 UNKNOWN: Final = "unknown"
-#: It is being migrated to here: it lives elsewhere.
+#: The guest is being migrated to this host and still runs on another one.
 ARRIVING: Final = "arriving"
 
-#: What is over once a guest runs again. That QEMU hangs shows in no state.
+#: Faults that are over once a guest runs again. A stuck QEMU monitor is not: no state shows it.
 ENDED_BY_RUNNING: Final = frozenset({"stopped", "panic", "io_error pause", "watchdog", "suspended"})
-#: And once it is stopped: what does not run does not hang.
+#: Faults that are over once a guest is paused: a guest that does not run cannot hang.
 ENDED_BY_PAUSE: Final = frozenset({"hang hung", "hang stalled"})
-#: Details of what was expected.
+#: Details of expectation events.
 MISSING, STOPPED, UNEXPECTED, MET = "missing", "stopped", "unexpected", "met"
-#: Ways to be off that are somebody's will: the guest's, or whoever gave the order.
+#: Reasons to be off that the guest itself or an order caused.
 ORDERLY: Final = frozenset({"shutdown", "destroyed", "migrated", "saved", "from_snapshot"})
 EVERYTHING: Final = frozenset({"*"})
 NOTHING: Final[frozenset[str]] = frozenset()
@@ -64,26 +64,29 @@ NOTHING: Final[frozenset[str]] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """`ends`: causes of trouble that are over. `closing`: who began to end it, guest or host.
-    `ended`: how it came to be off, if it was by its own will or an order."""
+    """The meaning of an event or a state.
+
+    `ends` names the causes of faults that are over. `closing` is the side that began a shutdown,
+    guest or host. `ended` says how the guest came to be off, if by itself or by an order.
+    """
 
     life: str
     sign: Symptom | None = None
     ends: frozenset[str] = NOTHING
     closing: str = ""
-    gone: bool = False  # nothing has to be remembered of it
+    gone: bool = False  # the watch can forget the guest
     ended: str = ""
 
 
 def cause(sign: Symptom) -> str:
-    """Under which several traces of one failure come together."""
+    """Return the name of the fault to which a symptom belongs."""
     if sign.event == port.EXPECTATION and sign.detail != UNEXPECTED:
-        return "stopped"  # of which nobody heard
+        return "stopped"  # a stop without an event
     return f"{sign.event} {sign.detail}" if sign.event in _BY_DETAIL else sign.event
 
 
 def of_event(event: Event, life: str, closing: str) -> Classification:
-    """What was heard, of a guest that lived so until now."""
+    """Classify an event of a guest, given its life until now."""
     if event.kind == port.LIFECYCLE:
         meant = _LIFECYCLE.get(event.detail)
         return meant(event, life, closing) if meant else Classification(life, closing=closing)
@@ -92,13 +95,14 @@ def of_event(event: Event, life: str, closing: str) -> Classification:
     if (event.kind, event.detail) in _OVER:
         over = _OVER[event.kind, event.detail]
         return Classification(life, ends=frozenset({over}), closing=closing)
-    if event.kind == port.HANG and life in (PAUSED, CRASHED, OFF):  # seen before that was heard
+    # a hang check that ran before the pause or stop arrived says nothing
+    if event.kind == port.HANG and life in (PAUSED, CRASHED, OFF):
         return Classification(life, closing=closing)
     ends = frozenset({port.AGENT}) if event.kind == port.AGENT else NOTHING
     return Classification(life, _sign(event), ends, closing)
 
 
-#: Of these each detail is a trouble of its own.
+#: For these events each detail is a fault of its own.
 _BY_DETAIL: Final = (port.IO_ERROR, port.MONITOR, port.HANG)
 _OVER: Final = {
     (port.MONITOR, "answering"): "monitor stuck",
@@ -109,7 +113,7 @@ _OVER: Final = {
 
 
 def _expectation(event: Event, life: str, closing: str) -> Classification:
-    """One that is missing is off, wherever it went."""
+    """Classify an expectation event; a missing guest counts as off."""
     if event.detail == MET:
         over = cause(Symptom(event.kind, event.reason))
         gone = event.reason == MISSING and life == OFF
@@ -126,15 +130,15 @@ def _sign(event: Event) -> Symptom:
 
 
 def _watchdog(detail: str, metadata: Mapping[str, str]) -> str:
-    """libvirt calls it a pause when a guest is dumped, and resumes it by itself."""
+    """Return "dump" for a dump, which libvirt reports as a pause and resumes by itself."""
     return "dump" if detail == "pause" and metadata.get("watchdog") == "dump" else detail
 
 
-# lifecycle
+# classification of lifecycle events
 
 
 def _defined(event: Event, life: str, closing: str) -> Classification:
-    """Kept from now on. One that was not known until then does not run yet."""
+    """The domain is persistent from now on; a domain not known until now does not run yet."""
     new = life == UNKNOWN and event.reason == "added"
     return Classification(OFF if new else life, closing=closing)
 
@@ -167,7 +171,7 @@ def _shutdown(event: Event, life: str, closing: str) -> Classification:
 
 
 def _stopped(event: Event, life: str, closing: str) -> Classification:
-    if life == OFF and not closing:  # it was found so before, or could not be started
+    if life == OFF and not closing:  # the stop is known already, or the guest could not be started
         return Classification(OFF)
     if event.reason == "crashed":
         return Classification(OFF, Symptom("panic", "panicked"))
@@ -194,7 +198,7 @@ def _slept(event: Event, life: str, closing: str) -> Classification:
 
 
 def _undefined(event: Event, life: str, closing: str) -> Classification:
-    """One that still runs is only not kept any more."""
+    """The domain is removed; a domain that still runs only stops being persistent."""
     return Classification(life, closing=closing, gone=life in (OFF, UNKNOWN))
 
 
@@ -211,12 +215,14 @@ _LIFECYCLE: Final[Mapping[str, Callable[[Event, str, str], Classification]]] = {
 }
 
 
-# states
+# classification of states read from the hypervisor
 
 
 def of_state(guest: Guest, life: str, closing: str, unheard: bool = False) -> Classification:
-    """What was read, of a guest that was known to live so. `unheard`: it was off, and if it died
-    since, after somebody started it, nobody heard of either."""
+    """Classify a state read from the hypervisor, given the guest's life until now.
+
+    `unheard`: the guest was off. If it was started and died since, no event of that arrived.
+    """
     if guest.state == "running":
         return Classification(RUNNING, ends=ENDED_BY_RUNNING, closing=closing)
     if guest.state == "paused":
@@ -238,8 +244,8 @@ def _of_off(guest: Guest, life: str, closing: str, unheard: bool) -> Classificat
     if life == ARRIVING:
         return Classification(OFF, ends=EVERYTHING, ended="migrated")
     lived = life in (RUNNING, PAUSED, CRASHED)
-    # crashed: QEMU died, or its guest panicked. daemon: it died while a new libvirtd looked for its
-    # guests. failed: it could not be started, which is somebody else's business unless it ran
+    # crashed: QEMU died, or the guest panicked. daemon: QEMU died while a new libvirtd looked for
+    # its domains. failed: the guest could not be started, which is a failure only if it ran before
     gone = guest.reason in ("crashed", "daemon")
     died = (gone and (life != OFF or unheard)) or (guest.reason == "failed" and lived)
     if not died:
@@ -254,15 +260,17 @@ def _of_off(guest: Guest, life: str, closing: str, unheard: bool) -> Classificat
 
 
 def of_absence(life: str, persistent: bool) -> Classification:
-    """It is not there any more. What was kept on disk only goes if somebody removes it."""
+    """Classify a guest that the hypervisor does not list any more.
+
+    A persistent domain only disappears if it is undefined; a transient one also if QEMU dies.
+    """
     lived = life in (RUNNING, PAUSED, CRASHED)
     if lived and not persistent:
         return Classification(OFF, Symptom("stopped", "vanished"))
     return Classification(OFF, ends=EVERYTHING, gone=True)
 
 
-# One trouble of a guest: the sign it began with, what the filters say of it, and all the traces
-# that it leaves until it is over.
+# Faults: a fault holds its symptom, the verdict of the filters, and its traces until it is over.
 
 
 FAILED: Final = "failed"
@@ -270,14 +278,16 @@ NOTED: Final = "noted"
 WELL: Final = "well"
 TOLD: Final = {RECOVER: FAILED, REPORT: NOTED, IGNORE: ""}
 RANK: Final = {"": 0, NOTED: 1, FAILED: 2}
-#: Of how many traces of a trouble each is kept, the first ones.
+#: A fault keeps its first 16 traces.
 MOST_TRACES: Final = 16
-#: What no state of a guest shows.
+#: Events that no domain state shows.
 UNSEEN: Final = (HANG, MONITOR)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
+    """A fault of a guest: its symptom, the verdict on it, and the report made of it."""
+
     sign: Symptom
     since: datetime
     began: float
@@ -290,13 +300,16 @@ class Fault:
 
     @property
     def is_unsure(self) -> bool:
-        """It may have ended while nobody listened."""
+        """Whether the fault may have ended while no agent ran."""
         return self.sign.event in UNSEEN and not self.lasts
 
     @property
     def due(self) -> float | None:
-        """When it is told, if nothing changes. What is only remembered of it, and shows in no
-        state, is told when it is heard again."""
+        """Return when the watch reports the fault if nothing changes; None if never.
+
+        A fault that was loaded from disk and that no domain state shows is only reported once it
+        is detected again.
+        """
         if self.is_unsure:
             return None
         if RANK[TOLD[self.verdict.do]] <= RANK[self.told]:
@@ -306,14 +319,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """When something was heard or read, what it was, and when it is judged."""
+    """The event or reading being judged, with its times."""
 
     at: datetime
-    now: float  # as it is judged
-    stamp: float  # as it was heard, or reading began: what is newer has a higher one
+    now: float  # time of judgement
+    stamp: float  # time of arrival, or when the reading began: a newer record has a higher stamp
     said: str
-    reason: str = ""  # why the guest lives as it does
-    removed: str = ""  # how somebody was heard to remove it
+    reason: str = ""  # the hypervisor's reason for the guest's state
+    removed: str = ""  # the reason of an "undefined" event
 
     @property
     def trace(self) -> str:
@@ -321,8 +334,11 @@ class Now:
 
 
 def without(troubles: Mapping[str, Fault], ends: frozenset[str]) -> Mapping[str, Fault]:
-    """What was only noted is remembered for a while, so that a guest that falls and rises all the
-    time is not noted all the time."""
+    """Return the faults without those that are over.
+
+    A fault that was only noted stays for a while, so that a guest that fails and recovers over and
+    over is not noted each time.
+    """
     if ends == EVERYTHING:
         return {}
     kept = dict(troubles)
@@ -334,9 +350,11 @@ def without(troubles: Mapping[str, Fault], ends: frozenset[str]) -> Mapping[str,
 
 
 def explains(trouble: Fault, same: bool, died: bool) -> bool:
-    """Whether what comes now is one trace more of it. That a guest hung before an agent was there
-    explains nothing until it is heard again. A death is explained by what kills, not by whatever
-    the guest lived with until then."""
+    """Whether a new symptom is only a further trace of a reported fault.
+
+    A hang loaded from disk explains nothing until it is detected again. A death is explained only
+    by a fault that kills (watchdog poweroff), not by a fault that the guest survived until then.
+    """
     if trouble.told != FAILED or same:
         return trouble.told == FAILED
     if died:
@@ -355,7 +373,7 @@ def traced(trouble: Fault, when: Now, *, again: bool = True) -> Fault:
 
 
 def richer(old: Symptom, new: Symptom) -> Symptom:
-    """Two traces of one thing: what one of them lacks, the other has."""
+    """Return the new symptom, with missing fields taken from the old one of the same detail."""
     same = old.detail == new.detail
     return replace(
         new,
@@ -365,23 +383,26 @@ def richer(old: Symptom, new: Symptom) -> Symptom:
     )
 
 
-#: One reset makes two or three events.
+#: One reset causes two or three events; the watch takes them as one within this time.
 REBOOT_S: Final = 2.0
-#: What is over at once and comes again within that time is the same trouble.
+#: A symptom that is over at once and comes again within this time belongs to the same fault.
 QUIET_S: Final = 60.0
-#: How many removed guests are remembered.
+#: The watch remembers this many removed guests.
 MOST_DISMISSED: Final = 1000
-#: Troubles with which a guest ends.
+#: Faults with which a guest ends.
 _ENDS: Final = ("stopped", "panic", "watchdog")
-#: Of a lifecycle, what says nothing about how the guest lives.
+#: Details of lifecycle events that do not change the guest's life.
 _NOT_LIFE: Final = ("defined", "undefined", "shutdown")
 _DEAD: Final = (OFF, CRASHED)
 
 
 @dataclass(frozen=True, slots=True)
 class GuestEvent:
-    """To be told: failed (it shall be recovered), noted (people may want to know), or well (it
-    failed, and runs again)."""
+    """A guest event to report.
+
+    `state` is failed (Holdfast recovers the guest), noted (for operators only), or well (the guest
+    failed and runs again).
+    """
 
     uuid: str
     name: str
@@ -392,7 +413,7 @@ class GuestEvent:
 
 
 def report(one: GuestEvent, host: str, observed_at: datetime) -> dict[str, Any]:
-    """What is sent of it to /holdfast/v1/observations; sent twice it is the same."""
+    """Return the body for POST /holdfast/v1/observations; sending it twice has no effect."""
     return {
         "observer": f"agent@{host}",
         "subject": f"server:{one.uuid}",
@@ -407,17 +428,17 @@ def report(one: GuestEvent, host: str, observed_at: datetime) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What is remembered of one guest."""
+    """The known state of a guest."""
 
     uuid: str
     name: str
     life: str = UNKNOWN
-    reason: str = ""  # why it lives so, in the hypervisor's words
+    reason: str = ""  # the hypervisor's reason for this state
     since: datetime | None = None
     closing: str = ""
-    persistent: bool = False  # until it is read, or heard that it is kept
-    ended: str = ""  # how it came to be off, if in an orderly way
-    heard: float | None = None  # when the last was heard of its life
+    persistent: bool = False  # False until a reading or a "defined" event says otherwise
+    ended: str = ""  # how the guest came to be off, if in an orderly way
+    heard: float | None = None  # when the last lifecycle event arrived
     rebooted: float = float("-inf")
     metadata: Mapping[str, str] = field(default_factory=dict)
     troubles: Mapping[str, Fault] = field(default_factory=dict)
@@ -425,14 +446,16 @@ class Track:
 
     @property
     def differences(self) -> set[str]:
-        """What of it was not as the cloud says, and is not over."""
+        """Return the details of current expectation faults."""
         signs = (trouble.sign for trouble in self.troubles.values() if trouble.lasts)
         return {sign.detail for sign in signs if sign.event == EXPECTATION}
 
     @property
     def explained(self) -> str:
-        """Why nobody need be told that it is off: how it ended in an orderly way, or that filters
-        have judged its end."""
+        """Return why a guest that is off needs no further report, or "".
+
+        It ended in an orderly way, or the filters have judged its end.
+        """
         judged = any(
             name in self.troubles and self.troubles[name].sign.event != EXPECTATION
             for name in _ENDS
@@ -441,36 +464,41 @@ class Track:
 
     @property
     def may_die_unheard(self) -> bool:
-        """Of one that is off: whether a state by which it died is news. If it went off in an
-        orderly way, or the hypervisor had forgotten how, it has run since."""
+        """Whether a reading that shows the guest as dead is a new death.
+
+        If the guest was off in an orderly way, or for a reason that the hypervisor had forgotten,
+        it must have run since then.
+        """
         ran = self.reason in (*ORDERLY, UNKNOWN)
         return self.life == OFF and (ran or not self.explained)
 
     @property
     def told(self) -> str:
-        """The worst that was told of what is not over."""
+        """Return the worst state reported for the guest's current faults."""
         told = (trouble.told for trouble in self.troubles.values())
         return max(told, key=RANK.__getitem__, default="")
 
 
 class GuestWatch:
+    """The state of all guests of a host; turns events and readings into guest events."""
+
     def __init__(self, filters: Filter) -> None:
         self.filters = filters
         self.tracks: dict[str, Track] = {}
-        #: Guests that are gone, and why nobody need be told: whoever misses one finds it here.
+        #: Guests that are gone, with the reason why their absence needs no report.
         self.dismissed: dict[str, str] = {}
-        #: When they were removed, of those since this agent was started, by its own time.
+        #: Monotonic time of their removal, for removals since the start of this agent.
         self.removed_at: dict[str, float] = {}
-        #: When they went: a reading that was begun before may still have them.
+        #: When they went: a reading that began earlier may still contain them.
         self._left: dict[str, float] = {}
-        #: What was counted of them: who is started anew may be removed and made again for that.
+        #: Their rate counts: a restart of a guest may undefine and define it again.
         self.counted: dict[str, Tally] = {}
-        #: Of whom a failure was told, and not that they run again; also those that are gone, for
-        #: whoever starts one anew may remove and make it again for that.
+        #: Guests whose failure was reported and whose recovery was not. Includes guests that are
+        #: gone, because a restart of a guest may undefine and define it again.
         self.ill: dict[str, bool] = {}
 
     def use(self, filters: Filter, now: float) -> None:
-        """From now on these count, also for what was not told yet."""
+        """Replace the filters, and judge unreported faults again."""
         self.filters = filters
         for track in [one for one in self.tracks.values() if one.troubles]:
             troubles = {
@@ -480,7 +508,7 @@ class GuestWatch:
             self.tracks[track.uuid] = replace(track, troubles=troubles)
 
     def hear(self, event: Event, now: float, heard: float | None = None) -> list[GuestEvent]:
-        """`heard`: when it was, if not just now."""
+        """Judge an event; `heard` is its time of arrival (default: `now`)."""
         heard = now if heard is None else heard
         track = self._track(event.uuid, event.name)
         if event.metadata:
@@ -499,7 +527,7 @@ class GuestWatch:
         said = " ".join(filter(None, words))
         about_life = event.kind == LIFECYCLE and event.detail not in _NOT_LIFE
         if event.detail == "stopped" and track.life == OFF and not track.closing:
-            about_life = False  # it could not be started: why it is off is for a reading to say
+            about_life = False  # the guest could not be started: only a reading knows why it is off
         why = event.reason if about_life else ""
         removed = event.reason or "removed" if event.detail == "undefined" else ""
         return self._follow(track, meant, Now(event.at, now, heard, said, why, removed))
@@ -507,8 +535,10 @@ class GuestWatch:
     def reconcile(
         self, guests: Sequence[Guest], at: datetime, now: float, began: float | None = None
     ) -> list[GuestEvent]:
-        """All that there are, as they were read from `at` on, by our time `began`, if not just now;
-        who is missing is gone."""
+        """Judge a reading of all guests; a known guest that is not in the reading is gone.
+
+        The reading began at date `at` and monotonic time `began` (default: `now`).
+        """
         began = now if began is None else began
         happened: list[GuestEvent] = []
         for guest in guests:
@@ -518,16 +548,16 @@ class GuestWatch:
         present = {guest.uuid for guest in guests}
         for track in [one for one in self.tracks.values() if one.uuid not in present]:
             if track.heard is not None and track.heard > began:
-                continue  # it came while the others were read
+                continue  # the guest appeared while the hypervisor was read
             if MISSING in track.differences:
-                continue  # which is known
+                continue  # already known as missing
             meant = of_absence(track.life, track.persistent)
             gone = "it was there, and is not any more"
             happened += self._follow(track, meant, Now(at, now, began, gone))
         return happened + self.check_timers(now)
 
     def check_timers(self, now: float) -> list[GuestEvent]:
-        """What time alone has made true."""
+        """Report faults whose grace time is over, and forget faults that ended long ago."""
         happened: list[GuestEvent] = []
         for track in [one for one in self.tracks.values() if one.troubles]:
             kept = {
@@ -541,7 +571,7 @@ class GuestWatch:
         return happened
 
     def due(self) -> float | None:
-        """When `look` has something to say, if nothing is heard until then."""
+        """Return when `check_timers` has something to report if no event arrives until then."""
         dues = (
             trouble.due
             for track in self.tracks.values()
@@ -551,18 +581,18 @@ class GuestWatch:
         return min(dues, default=None)
 
     def _track(self, uuid: str, name: str) -> Track:
-        """What is known of it; of one that was gone, how often it failed."""
+        """Return the track of a guest; a guest that comes back keeps its rate counts."""
         return self.tracks.get(uuid) or Track(uuid, name, tally=self.counted.pop(uuid, {}))
 
     def _read(self, guest: Guest, at: datetime, now: float, began: float) -> list[GuestEvent]:
         track = self._track(guest.uuid, guest.name)
         track = replace(track, name=guest.name, metadata=guest.metadata or track.metadata)
-        if guest.state == UNKNOWN:  # it did not answer: no more than that it is there
+        if guest.state == UNKNOWN:  # the domain did not answer: only its presence is known
             self.tracks[track.uuid] = track
             return []
         track = replace(track, persistent=guest.persistent)
         if track.heard is not None and track.heard > began:
-            self.tracks[track.uuid] = track  # what was heard since is newer
+            self.tracks[track.uuid] = track  # an event since then is newer
             return []
         meant = of_state(guest, track.life, track.closing, track.may_die_unheard)
         said = f"found {guest.state} {guest.reason}"
@@ -592,8 +622,11 @@ class GuestWatch:
         return recovered + told
 
     def _recovered(self, before: Track, after: Track, when: Now) -> list[GuestEvent]:
-        """That it runs again, if its failure was told. It has to begin to run, or the failure to
-        end: one that ran all the time, such as with a disk that fails, is not well for that."""
+        """Return a "well" event if a guest with a reported failure runs again.
+
+        The guest must start to run, or its failure must end: a guest that keeps running with a
+        failing disk is not reported healthy.
+        """
         ended = before.told == FAILED or before.life != RUNNING
         runs = after.life == RUNNING and after.told != FAILED
         if not (runs and ended and self.ill.pop(after.uuid, False)):
@@ -617,7 +650,7 @@ class GuestWatch:
 
 
 def _trim(kept: dict[str, Any]) -> None:
-    """The oldest are forgotten."""
+    """Remove the oldest entries above MOST_DISMISSED."""
     while len(kept) > MOST_DISMISSED:
         del kept[next(iter(kept))]
 
@@ -629,10 +662,10 @@ def _judged_anew(trouble: Fault, track: Track, filters: Filter, now: float) -> F
 
 
 def _take(track: Track, sign: Symptom, filters: Filter, when: Now, died: bool) -> Track:
-    """The track with one sign more; `died`: the guest lived until then."""
+    """Return the track with a new symptom; `died`: the guest lived until then."""
     name = cause(sign)
     lost = next((one for one, t in track.troubles.items() if explains(t, one == name, died)), None)
-    if lost is not None:  # that is known: this is one trace more
+    if lost is not None:  # a known fault explains the symptom: add a trace
         old = track.troubles[lost]
         same = lost == name and sign.lasts
         old = replace(old, lasts=old.lasts or same or track.life == OFF)
@@ -644,9 +677,9 @@ def _take(track: Track, sign: Symptom, filters: Filter, when: Now, died: bool) -
         sign = richer(known.sign, sign)
     about = {**track.metadata, "name": track.name}
     verdict, tally = filters.judge(sign, about, track.tally, when.stamp, again=goes_on)
-    if tally:  # of rules that are still in force
+    if tally:  # keep only rules that are still in force
         track = replace(track, tally={rule: tally[rule] for rule in filters.rules if rule in tally})
-    # what it was in before has come to its end
+    # the guest is off, or died of this: its earlier faults end here
     over = track.life == OFF or (died and verdict.do == RECOVER)
     if known is not None:
         begun = known if goes_on or not sign.lasts else replace(known, **begins(when))
@@ -666,14 +699,14 @@ def _take(track: Track, sign: Symptom, filters: Filter, when: Now, died: bool) -
 
 
 def _sure(track: Track, name: str, sign: Symptom) -> Mapping[str, Fault]:
-    """The troubles, of which one that was only remembered is heard again."""
+    """Return the faults; a fault loaded from disk and now detected again counts as lasting."""
     if sign.event not in UNSEEN or name not in track.troubles:
         return track.troubles
     return {**track.troubles, name: replace(track.troubles[name], lasts=sign.lasts)}
 
 
 def _tell(track: Track, now: float) -> tuple[Track, list[GuestEvent]]:
-    """What is due, the worst of it; the rest of the guest's troubles is then explained by it."""
+    """Report the worst fault that is due; a reported failure explains the guest's other faults."""
     due = [
         (RANK[TOLD[trouble.verdict.do]], name)
         for name, trouble in track.troubles.items()

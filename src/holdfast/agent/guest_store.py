@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered of guests, as plain values: written down beside what was told, it lets a watch
-go on where the one before it ended, which told everything once and overlooked nothing.
+"""Guest state as JSON: save and load a `GuestWatch`, replay recordings, repeat reports.
 
-A grace time that had begun begins again; what was counted for rates is counted anew. What cannot
-be read from a guest's state, that it hangs, counts for a moment only, unless it is heard again: it
-may have ended while nobody listened. Who listened all the time, and only could not write, has the
-tracks of before (`before`) and goes on with what they have and the disk has not: what hangs, what
-was counted (also of guests that are gone, `counted`), and what is newer than a reading.
+The agent writes the guest state in the same transaction as its reports, so that a restarted agent
+reports every failure once and misses none. After a restart a grace time starts anew, and rates are
+counted anew. A hang, which no domain state shows, counts only if the agent detects it again: it may
+have ended while no agent ran. An agent that kept running and only failed to write passes its tracks
+as `before`. It keeps from them what the disk lacks: hangs, rate counts (`counted` for guests that
+are gone), and events newer than a reading.
 """
 
 import json
@@ -34,7 +34,7 @@ _KEPT = ("uuid", "name", "life", "closing", "persistent")
 
 
 def to_plain(watch: GuestWatch) -> dict[str, Any]:
-    """For JSON."""
+    """Return the guest state as JSON values."""
     return {
         "format": FORMAT,
         "guests": [_track(track) for track in watch.tracks.values()],
@@ -50,7 +50,7 @@ def from_plain(
     before: Mapping[str, Track] | None = None,
     counted: Mapping[str, Tally] | None = None,
 ) -> GuestWatch:
-    """InvalidInput if that was written by something else."""
+    """Return the guest state from JSON values; InvalidInput if the format is unknown or broken."""
     watch = GuestWatch(filters)
     watch.counted.update(counted or {})
     try:
@@ -61,7 +61,7 @@ def from_plain(
             watch.tracks[track.uuid] = track
         watch.dismissed.update(said.get("dismissed", {}))
         failed = [one.uuid for one in watch.tracks.values() if one.told == FAILED]
-        watch.ill.update(dict.fromkeys(said.get("ill", failed), True))  # older ones wrote none
+        watch.ill.update(dict.fromkeys(said.get("ill", failed), True))  # older agents wrote none
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"what was remembered of guests cannot be read: {error}") from error
     return watch
@@ -100,7 +100,7 @@ def _remembered(
         verdict, _ = filters.judge(sign, about, old.tally, now, again=True)
         sure = before is not None or sign.event not in UNSEEN
         troubles[name] = _again(one, sign, verdict, now, sure)
-    since = said.get("since")  # older ones did not write it
+    since = said.get("since")  # older agents did not write it
     return Track(
         **kept,
         reason=str(said.get("reason", "")),
@@ -130,14 +130,14 @@ def _again(
     )
 
 
-# What was heard and read of guests as lines of JSON, and what filters would have made of it.
+# Recordings: guest events and readings as lines of JSON, and their replay through filters.
 #
 #     {"at": "2026-11-16T12:00:00+00:00", "uuid": "…", "name": "web-1", "kind": "lifecycle",
 #      "detail": "stopped", "reason": "failed", "metadata": {"project": "p-1"}}
 #     {"at": "2026-11-16T12:00:05+00:00", "guests": [{"uuid": "…", "name": "web-1",
 #      "state": "shutoff", "reason": "crashed"}]}
 #
-# The second kind is all guests that there were, read at that time.
+# The first line is an event. The second line is a reading: all guests of the host at that time.
 
 
 _EVENT = tuple(one.name for one in fields(Event))
@@ -147,6 +147,8 @@ _TYPES: Mapping[str, type] = {"metadata": dict, "persistent": bool, "autostart":
 
 @dataclass(frozen=True)
 class Reading:
+    """All guests of a host, as read from the hypervisor at one time."""
+
     guests: tuple[Guest, ...]
     at: datetime
 
@@ -156,7 +158,7 @@ def line(record: Event | Reading) -> str:
 
 
 def plain(record: Event | Reading) -> dict[str, Any]:
-    """Without what is empty."""
+    """Return a record as JSON values; an event without its empty fields."""
     said = asdict(record) | {"at": record.at.isoformat()}
     if isinstance(record, Event):
         return {name: value for name, value in said.items() if value}
@@ -164,7 +166,7 @@ def plain(record: Event | Reading) -> dict[str, Any]:
 
 
 def read(lines: Iterable[str], source: str) -> Iterator[Event | Reading]:
-    """InvalidInput names the line that is wrong; empty ones are passed over."""
+    """Yield the records of JSON lines, skipping empty lines; InvalidInput names a wrong line."""
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
@@ -177,7 +179,7 @@ def read(lines: Iterable[str], source: str) -> Iterator[Event | Reading]:
 def replay(
     records: Iterable[Event | Reading], filters: Filter
 ) -> Iterator[tuple[datetime, GuestEvent]]:
-    """What would have been told, and when; grace times that end later included."""
+    """Yield the guest events of a recording with their dates, including late grace times."""
     for now, one in go_on(GuestWatch(filters), records, datetime.timestamp):
         yield datetime.fromtimestamp(now, UTC), one
 
@@ -187,7 +189,7 @@ def go_on(
     records: Iterable[Event | Reading],
     time_of: Callable[[datetime], float],
 ) -> Iterator[tuple[float, GuestEvent]]:
-    """The same from what a watch knows already, by its own time."""
+    """Replay records into an existing watch, with the watch's own time."""
     for record in records:
         now = time_of(record.at)
         yield from _until(watch, now)
@@ -220,7 +222,7 @@ def _record(said: Any) -> Event | Reading:
 
 
 def _fields(said: Any, names: Sequence[str], needed: Sequence[str]) -> dict[str, Any]:
-    """What a guest or an event is made of: words, but for its metadata and what is yes or no."""
+    """Check and return the fields of a guest or an event: texts, metadata and booleans."""
     if not isinstance(said, dict):
         raise ValueError("a guest is written {…}")
     for name in said:
@@ -247,31 +249,31 @@ def _date(text: Any) -> datetime:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-# What an agent told before it was killed, said again when it is back and the guest is still down.
+# Repeated reports: a restarted agent reports again a failure that its predecessor reported, if the
+# guest is still down.
 #
-# A guest that was told of, was brought back and died once more while no agent was there is found
-# as
-# it was left: nobody here can tell the two deaths apart. So it is said again, with when it was
-# told
-# first (`told_before`), and Holdfast, which knows whether it brought the guest back in between,
-# takes
-# it as a new failure or as the old one.
+# A guest may fail, be recovered and fail again while no agent runs. The restarted agent finds it
+# as it was and cannot tell the two failures apart. It therefore repeats the report with the date
+# of the first one (`told_before`). Holdfast knows whether it recovered the guest in between, and
+# takes the report as a new failure or as the old one.
 #
-# Not at once: who was ordered to run again may just not be up yet, and would be brought back
-# twice.
-# So it is said if a reading some seconds later still finds it down and nothing was heard of its
-# start
-# between, and with the date of the first reading: an order that was given after that is about it.
+# The agent does not repeat at once: a guest that was just ordered to start may not be up yet, and
+# Holdfast would recover it twice. The agent waits until a reading SURE_S seconds later still finds
+# the guest down and no start event arrived between. The report carries the date of the first
+# reading: an order given after that date is a reaction to this failure.
 
 
 TOLD_BEFORE: Final = "told_before"
-#: So long after the first reading one that is still down is not just about to be up.
+#: Seconds after the first reading. A guest that is still down then is not just about to start.
 SURE_S: Final = 10.0
 
 
 class Again:
-    """Made of what was remembered, asked after each reading was judged, until something is said of
-    it; and once more if what came of that could not be written down."""
+    """Repeats failure reports after a restart of the agent.
+
+    The agent builds it from the loaded guest state and calls `after` once per judged reading,
+    until the repeated reports are made. If they cannot be written, the agent calls `begin_again`.
+    """
 
     def __init__(self, watch: GuestWatch) -> None:
         self._told = {
@@ -282,14 +284,14 @@ class Again:
         self._said = False
 
     def begin_again(self) -> None:
-        """What was said since the last that was written down is not said."""
+        """Undo the repeats since the last write to the outbox."""
         self._left, self._said = self._told, False
 
     def written(self) -> None:
         self._told = {} if self._said else self._left
 
     def after(self, reading: Reading, watch: GuestWatch, when: float) -> list[GuestEvent]:
-        """`when` reading began, by the clock that does not jump."""
+        """Return the repeated reports after a reading; `when` (monotonic) the reading began."""
         if self._said or not self._told:
             return []
         down = [one for guest in reading.guests if (one := self._still(guest, watch)) is not None]
@@ -301,8 +303,7 @@ class Again:
         )
 
     def _still(self, guest: Guest, watch: GuestWatch) -> Track | None:
-        """What is known of it, if it is down as it was left; otherwise that is over, or something
-        else by now."""
+        """Return the track of a guest that is still down with the same failure, else None."""
         track = watch.tracks.get(guest.uuid)
         if track is None or guest.uuid not in self._told or _told(track) != self._told[guest.uuid]:
             return None
@@ -315,7 +316,7 @@ def _cause(track: Track) -> str:
 
 
 def _told(track: Track) -> datetime | None:
-    """Since when it is down, if that was told as a failure."""
+    """Return the date of the guest's reported failure, or None."""
     name = _cause(track)
     return track.troubles[name].since if name else None
 

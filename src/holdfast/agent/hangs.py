@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a guest hangs: by the heartbeat of its agent, and by what it does.
+"""Detects hung guests by QEMU guest agent heartbeat and activity, and vCPUs that get no CPU time.
 
-An agent that does not answer proves nothing by itself: it may have been stopped, or starved. So
-before a verdict the guest's activity is looked at. What reads or writes, on disks or networks,
-lives; what computes a little lives too. What stands quite still, or only spins, hangs. One that is
-paused does neither by its own will: it is not judged, and begins anew when it goes on.
+A QEMU guest agent that does not answer proves nothing by itself: it may be stopped or starved. The
+detector therefore also checks the guest's activity. A guest that does disk or network I/O, or uses
+some CPU, is alive. A guest without I/O that is idle or only spins is hung. A paused guest is not
+judged; its track starts anew when it resumes.
 
-    track, said = judge(Track(), pulse, now, Settings())      # said: "", "hung" or "alive"
+    track, said = judge_hang(HangTrack(), pulse, now, HangSettings())  # said: "", "hung" or "alive"
+    track, is_stalled = judge_stall(StallTrack.of(before, 0.0), vcpu, 10.0, StallSettings())
 
-Pure; who asks the agents of many guests at once is a driver. `HangWatch` makes events of it, for
-`agent/guest_state.py` to judge.
+No I/O here: a driver asks the guest agents. `HangWatch` and `StallWatch` return events, which
+`agent/guest_state.py` judges.
 """
 
 import logging
@@ -31,35 +32,36 @@ SPINNING: Final = "spinning"
 class HangSettings:
     misses: int = 3
     quiet_s: float = 30.0
-    #: Of one processor: below the first it stands still, above the second at least one spins.
+    #: CPU use in shares of one CPU: up to the first a guest is idle, from the second it spins.
     idle_share: float = 0.02
     spinning_share: float = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class HangTrack:
-    """What is remembered of one guest. Times are monotonic."""
+    """The heartbeat history of a guest. Times are monotonic."""
 
     missed: int = 0
-    still_since: float = 0.0  # no input or output since then
+    still_since: float = 0.0  # no I/O since then
     io: int | None = None
-    cpu_s: float | None = None  # when it became still
-    answered: bool = False  # ever: who never did may still be booting
-    hung: str = ""  # idle or spinning, once that was said
+    cpu_s: float | None = None  # CPU time used when I/O stopped
+    answered: bool = False  # ever: a guest whose agent never answered may still be booting
+    hung: str = ""  # idle or spinning, once reported
 
 
 def judge_hang(
     track: HangTrack, pulse: Pulse, now: float, settings: HangSettings
 ) -> tuple[HangTrack, str]:
-    """The track after this look, and what is to be said of the guest."""
+    """Return the track after this pulse, and "hung", "alive" or "" as the change to report."""
     if pulse.answered:
         fresh = HangTrack(io=pulse.io, cpu_s=pulse.cpu_s, still_since=now, answered=True)
         return fresh, ALIVE if track.hung else ""
     if not pulse.open or pulse.io is None or pulse.cpu_s is None:
-        # its agent has gone, or nothing can be seen: no reason to think so, none to take it back
+        # the guest agent is not connected, or there are no counters: no ground for a new verdict,
+        # and none to withdraw an old one
         return (track, "") if track.hung else (HangTrack(answered=track.answered), "")
     track = replace(track, missed=track.missed + 1)
-    if track.io is None:  # nothing to compare it with yet
+    if track.io is None:  # the first counters: nothing to compare with yet
         return replace(track, io=pulse.io, cpu_s=pulse.cpu_s, still_since=now), ""
     if pulse.io != track.io or _anew(track, pulse):
         moved = replace(track, io=pulse.io, cpu_s=pulse.cpu_s, still_since=now, hung="")
@@ -77,7 +79,7 @@ def _anew(track: HangTrack, pulse: Pulse) -> bool:
 
 
 def _how(track: HangTrack, cpu_s: float, now: float, settings: HangSettings) -> str:
-    """Idle, spinning, or "": it computes something."""
+    """Return "idle" or "spinning" by CPU use, or "" if the guest does real work."""
     used = (cpu_s - (track.cpu_s or 0.0)) / (now - track.still_since)
     if used <= settings.idle_share:
         return IDLE
@@ -85,23 +87,25 @@ def _how(track: HangTrack, cpu_s: float, now: float, settings: HangSettings) -> 
 
 
 class HangWatch:
-    """All guests that want it."""
+    """Heartbeat tracks of all guests with heartbeat monitoring."""
 
     def __init__(self, settings: HangSettings | None = None) -> None:
         self.settings = settings or HangSettings()
         self.tracks: dict[str, HangTrack] = {}
 
     def recall(self, told: Iterable[str], unsaid: Iterable[str] = ()) -> None:
-        """Of these it was told before our time that they hang, and of these it was only thought:
-        then it is said again if it is still so."""
+        """Restore the verdicts of the previous agent process.
+
+        `told` were reported as hung. `unsaid` had a hang that was not reported yet; the watch
+        reports it again if it persists.
+        """
         self.tracks |= {uuid: HangTrack(answered=True, hung=IDLE) for uuid in told}
         self.tracks |= {uuid: HangTrack(answered=True) for uuid in unsaid}
 
     def check(
         self, pulses: Iterable[Pulse], running: Collection[str], at: datetime, now: float
     ) -> list[Event]:
-        """What is to be heard now of those that are known to run. Of who is not among the pulses
-        nothing is remembered."""
+        """Return the hang events of running guests; forget guests without a pulse."""
         events, tracks = [], {}
         for pulse in pulses:
             old = self.tracks.get(pulse.uuid, HangTrack())
@@ -118,15 +122,11 @@ class HangWatch:
         return events
 
 
-# Whether a guest's processor is stalled: it wants to go on, and does not get to.
+# vCPU stalls: a vCPU thread is runnable and gets no CPU time of the host.
 #
-#     track, is_stalled = judge(Track.of(before, now=0.0), vcpu, 10.0, Settings())
-#
-# A processor that sleeps is left alone: nobody outside can tell a guest with nothing to do from
-# one
-# that waits for ever, but its agent (`agent/hangs.py`). If most guests that want to run are
-# stalled
-# it is the host that is short of processors: that is said once, of the host, and of no guest.
+# A sleeping vCPU is not judged: from outside, a guest with nothing to do looks like a guest that
+# waits for ever; only its guest agent can tell (above). If most guests with runnable vCPUs are
+# stalled, the host is short of CPUs. The agent then logs that once and reports no guest.
 
 
 LOG = logging.getLogger(__name__)
@@ -138,22 +138,24 @@ RUNNING: Final = "running"
 @dataclass(frozen=True, slots=True)
 class StallSettings:
     stalled_s: float = 30.0
-    #: Of one processor: who gets less, gets nothing. The lowest of priorities gets a third of it.
+    #: Share of one CPU: a vCPU thread that gets no more counts as getting nothing. A thread of the
+    #: lowest scheduling priority gets a third of this.
     nothing_share: float = 0.01
-    #: Who waited for so much of the time wanted to run, whatever it does at this moment.
+    #: A vCPU thread that waited for at least this share of the time wanted to run, even if it
+    #: sleeps at this moment.
     waiting_share: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class StallTrack:
-    """What is remembered of one processor. Times are monotonic."""
+    """The scheduling history of a vCPU. Times are monotonic."""
 
     thread: int
     ran_ns: int
     waited_ns: int
-    at: float  # of the last look
-    since: float  # it has got nothing since then, though it wanted to
-    busy: bool = False  # it ran, or wanted to
+    at: float  # of the last check
+    since: float  # the vCPU has wanted CPU time and got none since then
+    busy: bool = False  # the vCPU ran or wanted to run
 
     @classmethod
     def of(cls, vcpu: Vcpu, now: float, *, busy: bool = False) -> "StallTrack":
@@ -163,7 +165,7 @@ class StallTrack:
 def judge_stall(
     track: StallTrack | None, vcpu: Vcpu, now: float, settings: StallSettings
 ) -> tuple[StallTrack, bool]:
-    """The track after this look, and whether it is stalled."""
+    """Return the track after this check, and whether the vCPU is stalled."""
     if track is None or track.thread != vcpu.thread or vcpu.ran_ns < track.ran_ns:
         return StallTrack.of(vcpu, now), False
     passed_ns = max(now - track.at, 1e-3) * 1e9
@@ -177,18 +179,18 @@ def judge_stall(
 
 
 class StallWatch:
-    """All guests of a host."""
+    """Stall tracks of the vCPUs of all guests of a host."""
 
     def __init__(self, settings: StallSettings | None = None) -> None:
         self.settings = settings or StallSettings()
         self.tracks: dict[tuple[str, int], StallTrack] = {}
-        self.told: dict[str, str] = {}  # names of guests of which it was said
+        self.told: dict[str, str] = {}  # names of guests reported as stalled, by uuid
         self.host_is_short = False
 
     def check(
         self, vcpus: Iterable[Vcpu], known: Mapping[str, str], at: datetime, now: float
     ) -> list[Event]:
-        """What is to be heard now of guests that are `known` to run (names by uuid)."""
+        """Return the stall events of running guests (`known`: names by uuid)."""
         stalled: dict[str, list[int]] = defaultdict(list)
         tracks, busy = {}, set()
         for vcpu in vcpus:

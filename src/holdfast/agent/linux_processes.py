@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services of a Linux host: /proc, sockets, systemd, and commands that have a deadline."""
+"""Checks and restarts services of a Linux host: /proc, sockets, systemd, commands with deadline."""
 
 import os
 import re
@@ -17,13 +17,15 @@ from holdfast.agent.processes import Command, Service
 
 SYSTEMD_S: Final = 5.0
 SOCKET_S: Final = 2.0
-#: Of what a command says so much is kept.
+#: Number of bytes kept of a command's output.
 MOST_SAID: Final = 300
-#: Dead and not collected, dead, stopped, stopped by a debugger.
+#: Process states: zombie, dead, stopped, stopped by a debugger.
 _USELESS: Final = {"Z": "dead", "X": "dead", "T": "stopped", "t": "stopped"}
 
 
 class LinuxProcesses:
+    """Checks and restarts services on Linux (`agent.processes.Processes`)."""
+
     def runs(self, service: Service) -> str:
         if service.unit:
             why = _unit(service.unit)
@@ -50,7 +52,7 @@ def _as_root(command: Command, service: Service) -> Command:
     return ("sudo", "-n", *command) if service.as_root and os.geteuid() else command
 
 
-# looking
+# checks
 
 
 def _process(service: Service) -> str:
@@ -110,7 +112,7 @@ class _Process:
     words: tuple[str, ...]
 
     def is_called(self, name: str) -> bool:
-        """Its program, or the script that its program runs; by its path if one is given."""
+        """Whether the process runs this program or script; `name` may be a path."""
         if not self.words:
             return name == self.comm
         script = next((word for word in self.words[1:] if not word.startswith("-")), "")
@@ -125,7 +127,7 @@ def _all() -> Iterator[_Process]:
 
 
 def _read(folder: Path) -> _Process | None:
-    """None if it has just ended."""
+    """Read a process from /proc; None if it has just ended."""
     try:
         line = (folder / "cmdline").read_bytes()
         status = (folder / "stat").read_text(errors="replace")
@@ -141,7 +143,7 @@ def _read(folder: Path) -> _Process | None:
 
 
 def run(command: Command, within_s: float) -> str:
-    """Why a command did not end well, "" if it did. What it started and left goes on."""
+    """Run a command; return why it failed, or "". Daemons that the command left keep running."""
     code, said = _run(command, within_s)
     if code == 0:
         return ""
@@ -149,8 +151,11 @@ def run(command: Command, within_s: float) -> str:
 
 
 def _run(command: Command, within_s: float, *, answer: bool = False) -> tuple[int | str, str]:
-    """What it ended with, or why it did not, and the beginning of what it said: its complaint, or
-    its answer. A daemon that a restart leaves behind may write on without harm."""
+    """Run a command; return its exit code, or why there is none, and the start of its output.
+
+    The output is stdout with `answer`, otherwise stderr. A daemon that a restart leaves behind may
+    keep writing without harm.
+    """
     said_at, other = subprocess.PIPE, subprocess.DEVNULL
     try:
         started = subprocess.Popen(
@@ -173,7 +178,10 @@ def _run(command: Command, within_s: float, *, answer: bool = False) -> tuple[in
 
 
 def _listen(started: subprocess.Popen[bytes], pipe: int, until: float) -> str:
-    """Until it has ended, or has had its time. All is read, so that nobody waits for us to."""
+    """Read the pipe until the command ends or the deadline passes.
+
+    All output is read, so that the command never blocks on a full pipe.
+    """
     os.set_blocking(pipe, False)
     said, is_open = b"", True
     while True:
@@ -192,7 +200,7 @@ def _listen(started: subprocess.Popen[bytes], pipe: int, until: float) -> str:
 
 
 def _end(started: subprocess.Popen[bytes]) -> None:
-    """With all that it started, even in sessions of their own; what belongs to others stays."""
+    """Kill a command and all its descendants, even in other sessions; spare other processes."""
     everybody = list(_all())
     doomed = {started.pid}
     while more := {one.pid for one in everybody if one.parent in doomed} - doomed:
@@ -201,6 +209,6 @@ def _end(started: subprocess.Popen[bytes]) -> None:
     for pid in doomed:
         try:
             os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # it ended by itself; sudo's child is root's
+        except (ProcessLookupError, PermissionError):  # it has ended, or sudo runs it as root
             continue
     started.wait(5)

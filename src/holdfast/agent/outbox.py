@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was decided and not yet delivered, on disk: it outlives kill -9 and a reboot.
+"""The monitor's outbox on disk, and the threads that send reports and heartbeats to Holdfast.
 
-A SQLite file of its own. Reports of one subject leave in the order in which they came; one that
-cannot be taken, or that JSON cannot say (a number that is none), is put aside with the reason, and
-kept for people: it would stand in the way of all that comes after it. What whoever decides has to
-remember is written with what it decided, so that neither is there without the other.
+The outbox is a SQLite file and survives kill -9 and a reboot. Reports about one subject are sent in
+order. A report that Holdfast refuses, or that cannot be written as JSON (NaN), is parked with the
+reason for operators to read: it would block every later report. A monitor writes its state (notes)
+and its reports in one transaction, so that neither exists without the other.
+
+`Sender` delivers reports, `Heartbeat` sends the monitor's view. They are two threads, so that a
+report that cannot be delivered delays neither decisions nor heartbeats.
 """
 
 import contextlib
@@ -24,9 +27,9 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.threads import Worker
 
 LOG = logging.getLogger(__name__)
-#: More than that are not kept: whoever decides has to wait, and decides again.
+#: The outbox holds at most this many reports; then `put` fails, and the monitor retries later.
 MOST = 10_000
-#: Put aside, the latest of them.
+#: The outbox keeps this many parked reports, the latest ones.
 MOST_PARKED = 100
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS reports (
@@ -48,6 +51,8 @@ _IS_OVER = (
 
 @dataclass(frozen=True)
 class Item:
+    """A report in the outbox."""
+
     id: int
     subject: str
     body: Mapping[str, Any]
@@ -55,8 +60,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Backlog:
-    """How many reports wait to be delivered, when the oldest of them was made, and how many were
-    put aside."""
+    """Number of waiting reports, date of the oldest, and number of parked reports."""
 
     waits: int = 0
     oldest_at: str | None = None
@@ -64,8 +68,10 @@ class Backlog:
 
 
 class Outbox:
-    """Threads may share it. `backlog` is kept in memory: whoever asks for it does not wait for the
-    disk."""
+    """A durable queue of reports, with notes; thread-safe.
+
+    `backlog` is kept in memory, so reading it does not wait for the disk.
+    """
 
     def __init__(self, path: str, *, most: int = MOST) -> None:
         self._path = path
@@ -88,9 +94,12 @@ class Outbox:
         notes: Mapping[str, Any] | None = None,
         over: Mapping[str, str] | None = None,
     ) -> None:
-        """(subject, key, body) of each, all or none; a key that is there already is there. `notes`
-        by name replace those before. `over`: subjects that are well again, and since when; failures
-        of them that still wait say so, for who gets them shall not have to wait for the next."""
+        """Write reports (subject, key, body), notes and recoveries in one transaction.
+
+        A report with a known key is ignored. `notes` replace earlier notes of the same name. `over`
+        maps recovered subjects to their recovery date. Waiting failure reports about them get this
+        date, so that the manager learns of the recovery with the failure.
+        """
         rows = [(subject, key, *_said(subject, body)) for subject, key, body in items]
         with self._change() as db:
             (kept,) = db.execute("SELECT count(*) FROM reports WHERE parked IS NULL").fetchone()
@@ -108,13 +117,13 @@ class Outbox:
                 db.execute("REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))
 
     def note(self, name: str) -> Any:
-        """What was noted under that name; None if nothing was."""
+        """Return the note of this name, or None."""
         with self._lock, self._errors():
             row = self._db.execute("SELECT text FROM notes WHERE name = ?", (name,)).fetchone()
         return None if row is None else json.loads(row[0])
 
     def heads(self, most: int = 100) -> list[Item]:
-        """The oldest of each subject, oldest first."""
+        """Return the oldest report of each subject, oldest first."""
         query = (
             "SELECT min(id), subject, body FROM reports WHERE parked IS NULL"
             " GROUP BY subject ORDER BY 1 LIMIT ?"
@@ -128,13 +137,13 @@ class Outbox:
             db.execute("DELETE FROM reports WHERE id = ?", (item.id,))
 
     def park(self, item: Item, why: str) -> None:
-        """Nobody will ever take it: for people to look at."""
+        """Park a report that Holdfast will never accept, for operators to read."""
         with self._change() as db:
             db.execute("UPDATE reports SET parked = ? WHERE id = ?", (why[:1000], item.id))
             _keep_few_parked(db)
 
     def counts(self) -> tuple[int, int]:
-        """How many wait, and how many were put aside."""
+        """Return the number of waiting and of parked reports."""
         with self._lock, self._errors():
             row = self._db.execute(
                 "SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM reports"
@@ -171,7 +180,7 @@ class Outbox:
 
 
 def _said(subject: str, body: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Its text, and why it is put aside at once: nobody could be sent it."""
+    """Return the report as JSON, and why to park it at once if JSON cannot express it."""
     try:
         return json.dumps(body, allow_nan=False), None
     except (TypeError, ValueError) as error:
@@ -181,7 +190,7 @@ def _said(subject: str, body: Mapping[str, Any]) -> tuple[str, str | None]:
 
 
 def _backlog(db: sqlite3.Connection) -> Backlog:
-    """By an index: it is read with every change."""
+    """Read the backlog by index, because every change reads it."""
     (waits,) = db.execute("SELECT count(*) FROM reports WHERE parked IS NULL").fetchone()
     (aside,) = db.execute("SELECT count(*) FROM reports WHERE parked IS NOT NULL").fetchone()
     oldest = "SELECT min(id) FROM reports WHERE parked IS NULL"
@@ -198,22 +207,22 @@ def _keep_few_parked(db: sqlite3.Connection) -> None:
     )
 
 
-# Carries what the spool holds to Holdfast, for as long as it takes, and tells it how we are.
-#
-# Two threads, so that a report that nobody takes holds up neither the decision nor the next sign
-# of
-# life.
+# Delivery: reports are retried until Holdfast accepts or refuses them.
 
 
 PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
-#: What waits is looked for so often even if nobody rings.
+#: The sender checks the outbox this often even without a wake-up.
 IDLE_S = 5.0
 AT_A_TIME = 100
 
 
 class Sender(Worker):
-    """`observer`: in whose name its host reports, if it may report in no other one. What is refused
-    because it names another, of before a host was renamed, is put aside: it would be for ever."""
+    """A thread that sends the reports of the outbox to Holdfast and retries with backoff.
+
+    `observer` is the only name under which this host may report, if there is such a limit. A
+    report that names another observer, from before a rename of the host, is parked when Holdfast
+    forbids it: a retry would never succeed.
+    """
 
     def __init__(
         self, spool: Outbox, reports: Reports, clock: Clock, *, observer: str | None = None
@@ -223,7 +232,7 @@ class Sender(Worker):
         self._reports = reports
         self._observer = observer
         self._complained = ""
-        self._held: dict[str, str] = {}  # subjects that wait for another try, and why
+        self._held: dict[str, str] = {}  # subjects that wait for a retry, and why
 
     def _forever(self) -> None:
         pause_s, retry_at = PAUSE_S, 0.0
@@ -246,17 +255,17 @@ class Sender(Worker):
             return deliver()
         except HoldfastError as error:
             return error.message
-        except Exception:  # the top of the thread: it must come round again
+        except Exception:  # the top of the thread: the loop must go on
             LOG.exception("courier: unforeseen")
             return "something unforeseen, see the log"
 
     def round(self) -> str:
-        """Deliver all that can be; why the rest could not be, or ""."""
+        """Deliver all waiting reports; return why some failed, or ""."""
         self._held.clear()
         return self._go_on()
 
     def _go_on(self) -> str:
-        """The same without those that have just been tried: they hold up nobody else."""
+        """Deliver reports of subjects that have not just failed; these must not delay others."""
         while not self._stop.is_set():
             heads = self._spool.heads(AT_A_TIME + len(self._held))
             fresh = [item for item in heads if item.subject not in self._held]
@@ -294,7 +303,7 @@ class Sender(Worker):
         self._spool.park(item, refused.message)
 
     def _complain(self, why: str) -> None:
-        """Once, not at every try."""
+        """Log a failure once, not at every retry."""
         if why and not self._complained:
             LOG.error("reports cannot be delivered and wait on disk: %s", why)
         elif self._complained and not why:
@@ -303,7 +312,7 @@ class Sender(Worker):
 
 
 class Heartbeat(Worker):
-    """Says how we are and what we see: every few seconds, and soon after a change."""
+    """A thread that sends the monitor's view every `every_s` seconds, and at once after a wake."""
 
     def __init__(
         self,
@@ -330,7 +339,7 @@ class Heartbeat(Worker):
                 if not self._complained:
                     LOG.warning("Holdfast does not hear how we are: %s", error.message)
                 self._complained = True
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # the top of the thread: the loop must go on
                 LOG.exception("heartbeat: unforeseen")
             if self._complained:
                 self._clock.wait(self._stop, min(1.0, self._every_s))

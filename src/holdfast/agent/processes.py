@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services of the host that are not there: started again a few times, then told.
+"""Watches the services of a host: restarts a dead service a few times, then reports it as failed.
 
     state, step = judge(service, state, why="no such process", now)
-    step.restart      # now is the time for it
-    step.told         # "failed" once the last restart did not help, "well" when it is back
+    step.restart      # restart the service now
+    step.told         # "failed" if the last restart did not help, "well" when it runs again
 
-Pure but for `look`, which does what was decided, each restart on a thread of its own: one that
-hangs neither hides what becomes of others, nor is begun a second time. A service that is not there
-when we come is as much amiss as one that dies before our eyes; one that the last permitted restart
-brings back is well; one that dies again and again is not, though it runs in between. What was tried
-is written down before it is tried: whoever dies over a restart does not begin to count anew.
+All functions are pure but `ProcessWatch.check`, which runs each restart on its own thread: a
+restart that hangs does not delay other services and is not started twice. A service that does not
+run when the agent starts is treated like one that dies later. A service that runs after its last
+permitted restart is well. A service that dies again and again is failed, even though it runs in
+between. The agent writes a restart to disk before it starts it, so that an agent that dies during a
+restart does not count from zero again.
+
+The module also parses the services file, in Holdfast's format and in masakari-monitors' format.
 """
 
 import functools
@@ -27,46 +30,45 @@ from holdfast.hostmonitor.matrix import InvalidDocument
 from holdfast.model.errors import HoldfastError
 from holdfast.runtime.documents import Followed, List, Node, Reading, Scalar, quoted, shown
 
-# A service of a host that must run: how it is known, how it is looked at, how it is started.
-
-
+# A command is a list of words; no shell runs it.
 Command = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Service:
-    """Commands are given word by word; no shell reads them.
+    """A service that must run on the host: how to check it, and how to restart it.
 
-    It is known by its process (`process`, `matching`, `pidfile`: at most one), or by systemd
-    (`unit`). What else is said, `socket` and `probe`, must be true on top; if nothing is said at
-    all a process of its own name has to be there. Without a restart it is only watched.
+    The agent finds the service by at most one of `process`, `matching`, `pidfile` and `unit`
+    (systemd). If `socket` or `probe` is set, it must succeed too. If nothing is set, a process with
+    the service's name must exist. Without `restart` the agent only watches the service.
     """
 
     name: str
-    process: str = ""  # name or path of its program, or of the script that its program runs
-    matching: str = ""  # a regular expression, found somewhere in the command line
+    process: str = ""  # name or path of its program, or of the script that the program runs
+    matching: str = ""  # a regular expression, searched in the command line
     pidfile: str = ""
-    unit: str = ""  # of systemd's
-    socket: str = ""  # a path at which somebody listens
+    unit: str = ""  # of systemd
+    socket: str = ""  # path of a Unix socket that must accept connections
     probe: Command = ()
     probe_s: float = 5.0
     restart: Command = ()
-    before: Command = ()  # the restart; unless it ends well there is none
-    after: Command = ()  # a restart that ended well
-    restart_s: float = 60.0  # each of these commands gets so long
+    before: Command = ()  # runs before the restart; if it fails there is no restart
+    after: Command = ()  # runs after a successful restart
+    restart_s: float = 60.0  # time limit of each of these commands
     as_root: bool = False
     tries: int = 3
-    #: After a restart it gets so long to be there.
+    #: Seconds that the service gets to come up after a restart.
     patience_s: float = 10.0
-    #: Running so long, it counts as well again: whatever dies sooner is still the same trouble.
+    #: The service is well again after it has run this long. A service that dies sooner is still in
+    #: the same failure.
     stable_s: float = 60.0
-    #: Where it never ran, nobody misses it.
+    #: Do not report the service as failed if it never ran on this host.
     if_seen: bool = False
-    line: int = field(default=0, compare=False)  # of the file it was read from
+    line: int = field(default=0, compare=False)  # in the services file
 
     @property
     def known_by(self) -> str:
-        """process nova-compute; unit libvirtd.service, socket /run/libvirt/libvirt-sock"""
+        """Describe the check: `unit libvirtd.service, socket /run/libvirt/libvirt-sock`."""
         ways = ("process", "matching", "pidfile", "unit", "socket")
         said = [f"{way} {getattr(self, way)}" for way in ways if getattr(self, way)]
         if self.probe:
@@ -74,7 +76,7 @@ class Service:
         return ", ".join(said) or f"process {self.name}"
 
 
-# Files that name the services of a host, read so that every problem is named with its line.
+# The services file. The parser names every problem with its line.
 #
 #     services:
 #       - {name: nova-compute, restart: [systemctl, restart, nova-compute]}
@@ -82,12 +84,11 @@ class Service:
 #       - {name: vswitch, pidfile: /run/openvswitch/ovs-vswitchd.pid, check: [ovs-vsctl, show],
 #          within: 3s, restart: [systemctl, restart, openvswitch-switch], tries: 2, if_seen: yes}
 #
-# masakari-monitors' process_list.yaml is a list and is taken as it is. Its commands are text, and
-# are
-# split as a shell would split them; no shell runs them.
+# masakari-monitors' process_list.yaml is a list and is accepted unchanged. Its commands are text,
+# which the parser splits as a shell would; no shell runs them.
 
 
-#: How it is known; at most one of them.
+#: Ways to find the service's process; at most one per service.
 WAYS: Final = ("process", "matching", "pidfile", "unit")
 SPANS: Final = {
     "within": "probe_s",
@@ -96,27 +97,27 @@ SPANS: Final = {
     "stable": "stable_s",
 }
 KEYS: Final = ("name", *WAYS, "socket", "check", "restart", "tries", *SPANS, "if_seen")
-#: masakari-monitors'. `id` is of its older files, and says nothing.
+#: Keys of masakari-monitors' file. `id` is from its older versions and has no meaning.
 _COMMANDS: Final = tuple(
     f"{when}{what}_command" for what in ("start", "restart") for when in ("", "pre_", "post_")
 )
 MASAKARI: Final = ("id", "process_name", *_COMMANDS, "run_as_root")
 MOST_TRIES: Final = 20
-#: A name becomes part of what is reported.
+#: A service name becomes part of the subject of a report.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}")
 _YES_NO: Final = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _INTERPRETER: Final = re.compile(r"(python|perl|ruby|sh|bash|dash|env)[0-9.]*")
 
 
 class BadServices(InvalidDocument):
-    """A file of services that cannot be used; `problems` are all that is wrong with it, by line."""
+    """A services file is invalid; `problems` lists every problem with its line."""
 
     code = "holdfast.services.invalid"
     title = "The file of services cannot be used"
 
 
 def parse(data: str | bytes, source: str) -> tuple[Service, ...]:
-    """The services, or BadServices with all that is wrong."""
+    """Parse a services file; raise BadServices with all problems."""
     reading = _Reading()
     return reading.whole(data, reading.services, functools.partial(BadServices.because, source))
 
@@ -147,7 +148,7 @@ class _Reading(Reading):
                 self.say(one.line, f"{text}: give each a name of its own")
             lines.setdefault(one.name, one.line)
 
-    # our own format
+    # Holdfast's format
 
     def _ours(self, node: Node) -> Service | None:
         before = len(self.problems)
@@ -203,7 +204,7 @@ class _Reading(Reading):
         return ""
 
     def _command(self, fields: Mapping[str, Node], name: str) -> Command:
-        """A list: what is not split cannot be split wrongly."""
+        """Return a command, which must be a list: the parser then cannot split words wrongly."""
         node = fields.get(name)
         if node is None:
             return ()
@@ -226,7 +227,7 @@ class _Reading(Reading):
             self.say(node.line, f"`{name}` is {shown(node)}: write yes or no")
         return _YES_NO.get(word, False)
 
-    # masakari-monitors'
+    # masakari-monitors' format
 
     def _masakari(self, node: Node) -> Service | None:
         before = len(self.problems)
@@ -252,7 +253,7 @@ class _Reading(Reading):
             restart=commands[1],
             after=commands[2],
             as_root=as_root,
-            patience_s=5.0,  # as there: an attempt every five seconds
+            patience_s=5.0,  # as in masakari-monitors: an attempt every five seconds
             line=node.line,
         )
 
@@ -274,25 +275,25 @@ def _is_empty(node: Node) -> bool:
 
 
 def _named(process: str) -> str:
-    """nova-compute of /usr/bin/nova-compute, and of /usr/bin/python3 /usr/bin/nova-compute."""
+    """Return nova-compute for /usr/bin/nova-compute and /usr/bin/python3 /usr/bin/nova-compute."""
     words = [os.path.basename(word) for word in process.split() if not word.startswith("-")]
     if len(words) > 1 and _INTERPRETER.fullmatch(words[0]):
         return words[1]
     return words[0] if words else ""
 
 
-# The services of the host itself, as processes: is one there, and can it be started again.
-
-
 class Processes(Protocol):
-    """Threads may share it."""
+    """Checks and restarts services on the host; thread-safe."""
 
     def runs(self, service: Service) -> str:
-        """Why it does not run, "" if it does."""
+        """Return why the service does not run, or "" if it runs."""
         ...
 
     def restart(self, service: Service) -> str:
-        """Why that could not be done, "" if it was; that it runs then is seen by looking."""
+        """Return why the restart command failed, or "".
+
+        Success does not mean that the service runs: call `runs` for that.
+        """
         ...
 
 
@@ -300,36 +301,38 @@ LOG = logging.getLogger(__name__)
 
 FAILED: Final = "failed"
 WELL: Final = "well"
-#: So many are looked at side by side: one that hangs holds up no other.
+#: Number of services checked in parallel: a check that hangs does not delay the others.
 AT_ONCE: Final = 8
-#: What is restarted quickly is over before the next look.
+#: `check` waits this long for the restarts it started: a quick restart then ends within the check.
 QUICK_S: Final = 0.5
-#: What outlives us of a state.
+#: Fields of a state that the agent writes to disk.
 _KEPT: Final = ("tries", "told", "ran")
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is remembered of one service. Times are monotonic."""
+    """The state of a service. Times are monotonic."""
 
-    why: str = ""  # why it does not run
-    since: float = 0.0  # of that, or of running
+    why: str = ""  # why the service does not run
+    since: float = 0.0  # start of the outage, or of running
     tries: int = 0
-    tried_at: float = float("-inf")  # when the last restart had ended
-    told: bool = False
-    seen: bool = False  # looked at before
+    tried_at: float = float("-inf")  # end of the last restart
+    told: bool = False  # reported as failed
+    seen: bool = False  # checked before
     ran: bool = False  # ever
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """The step for a service: a restart, a report, or nothing."""
+
     restart: bool = False
     told: str = ""
     sentence: str = ""
 
 
 def judge(service: Service, state: State, why: str, now: float) -> tuple[State, Step]:
-    """What it is now, and what is to be done."""
+    """Return the new state of a service, and the step to take."""
     if not state.seen or bool(why) != bool(state.why):
         state = replace(state, since=now, seen=True)
     state = replace(state, why=why, ran=state.ran or not why)
@@ -357,7 +360,7 @@ def _away(service: Service, state: State, now: float) -> tuple[State, Step]:
 
 
 class ServicesFile(Followed[tuple[Service, ...]]):
-    """The operator's list, followed as it changes; without a file none."""
+    """The operator's services file, reloaded when it changes; empty without a file."""
 
     def __init__(self, path: str | None) -> None:
         super().__init__(path, "services", tuple, parse)
@@ -371,8 +374,10 @@ Keep = Callable[[Mapping[str, Any]], None]
 
 
 class ProcessWatch:
-    """All services of a host: those that are named, and those of the file, whose word counts.
-    `keep` writes down what `remembered` says, and is called before anything is restarted."""
+    """Checks all services of a host: the named ones, and the file's, which take precedence.
+
+    `keep` writes the result of `remembered` to disk; the watch calls it before any restart.
+    """
 
     def __init__(
         self,
@@ -394,7 +399,7 @@ class ProcessWatch:
         return tuple((self._named | {one.name: one for one in filed}).values())
 
     def check(self, now: float) -> list[tuple[Service, Step]]:
-        """Look at each once, restart what has to be, and return what is to be told."""
+        """Check each service once, start the restarts that are due, and return the reports."""
         if self._file is not None:
             self._file.follow()
         before = self.remembered()
@@ -404,7 +409,7 @@ class ProcessWatch:
         told, due = [], []
         for service, why in zip(services, _each(self._processes.runs, services), strict=True):
             if why and service.name in self._under_way:
-                continue  # that may help yet
+                continue  # the restart under way may still help
             state, step = judge(service, self.states[service.name], why, now)
             self.states[service.name] = state
             if step.restart:
@@ -421,7 +426,7 @@ class ProcessWatch:
         return told
 
     def _end(self, now: float) -> None:
-        """Of restarts that are over: from now on they have their time to help."""
+        """Collect finished restarts; `patience_s` of their services starts now."""
         for name, restart in [one for one in self._under_way.items() if one[1].done()]:
             del self._under_way[name]
             if name in self.states:
@@ -430,13 +435,13 @@ class ProcessWatch:
                 LOG.error("%s could not be restarted: %s", name, why)
 
     def untell(self, told: Iterable[tuple[Service, Step]]) -> None:
-        """It could not be told after all: the next look says it again."""
+        """Undo reports that could not be written; the next check makes them again."""
         for service, step in told:
             state = self.states[service.name]
             self.states[service.name] = replace(state, told=step.told != FAILED)
 
     def remembered(self) -> dict[str, Any]:
-        """As plain values; of a service that was always well nothing but that it ran."""
+        """Return the states as JSON values; a service that was always well only has `ran`."""
         kept = {
             name: {word: getattr(state, word) for word in _KEPT}
             for name, state in self.states.items()
@@ -444,7 +449,7 @@ class ProcessWatch:
         return {name: one for name, one in kept.items() if any(one.values())}
 
     def recall(self, said: Any, now: float) -> None:
-        """What was remembered before us; patience with a restart begins anew."""
+        """Load the states of the previous agent process; `patience_s` starts anew."""
         try:
             self.states = {
                 str(name): State(
@@ -463,18 +468,18 @@ class ProcessWatch:
             return
         try:
             self._keep(self.remembered())
-        except HoldfastError as error:  # a full disk is no reason to leave a service down
+        except HoldfastError as error:  # restart the service even if the disk is full
             LOG.error("that a restart is tried cannot be written down: %s", error.message)
 
 
 def _begun(do: Callable[[Service], str], service: Service) -> Future[str]:
-    """On a thread that nobody has to wait for."""
+    """Run `do` on a daemon thread and return its future."""
     made: Future[str] = Future()
 
     def run() -> None:
         try:
             made.set_result(do(service))
-        except BaseException as error:  # the top of the thread: who looks gets it
+        except BaseException as error:  # the top of the thread: the future carries the error
             made.set_exception(error)
 
     threading.Thread(target=run, name=f"restart-{service.name}", daemon=True).start()

@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarms of what is measured on one host; docs/alarms.md says what they can do, `engine` is the
-door."""
+"""Alarms on the metrics of a host: rules, engine, notifications; see docs/alarms.md."""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An alarm as it is known centrally: what an agent says of it, and what people answered.
+"""Alarms in the manager: an agent's alarm report, the durable work that follows, and saved state.
 
-    said = alarm.read({"rule": "hot", "entity": "4f2c…", "event": "raised", …}, "cmp-7")
-    said.state            # firing
+    report = central.read(evidence, "cmp-7", "server:4f2c…", "raised")
+    report.state          # firing
 
-The agent decides when an alarm begins and ends; here it is kept, shown, told and acted upon.
+The agent decides when an alarm begins and ends. The manager stores and shows the alarm, sends
+notifications, and performs the actions of its rule.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from holdfast.model.errors import InvalidInput
 from holdfast.model.incident import ALARM, OPEN, Incident
 from holdfast.model.operation import Operation
 
-#: What is told of an alarm, and the state in which it is then.
+#: Events of an alarm, and the alarm state after each.
 RAISED, CLEARED, NO_DATA, AGAIN = "raised", "cleared", "no_data", "again"
 FIRING, OK = "firing", "ok"
 STATE_AFTER: Final[Mapping[str, str]] = {
@@ -29,17 +30,18 @@ STATE_AFTER: Final[Mapping[str, str]] = {
     CLEARED: OK,
 }
 STATES: Final = (FIRING, NO_DATA, OK)
-#: The durable work that does what a rule asks for.
+#: Kind of the operation that performs a rule's action.
 ALARM_ACTION: Final = "alarm_action"
-#: And the one that tells, at the end of a silence, what still stands.
+#: Kind of the operation that sends, at the end of a mute, notifications for standing alarms.
 ALARM_SILENCE: Final = "alarm_silence"
-#: Of the actions that a rule can ask for, those that are work.
+#: Actions of a rule that are durable operations.
 DEEDS: Final = ("disable_host", "migrate_away", "repair_ahead")
-#: This one is no work: the incident is written with the alarm, and nothing is done for it.
+#: This action is no operation: the incident is written with the alarm, and nothing else is
+#: done.
 INCIDENT: Final = "incident"
-#: What is done when an alarm ends for which reservations were repaired ahead.
+#: Action at the end of an alarm for which reservations were repaired ahead.
 OVER: Final = "repair_over"
-#: Deeds that must not overtake each other on a host, or be done at the same time there.
+#: Families of actions. Actions of a family run in order and never at the same time on a host.
 _FAMILY: Final = {
     "disable_host": "disable",
     "migrate_away": "migrate",
@@ -52,7 +54,7 @@ _REASON: Final = 200
 
 @dataclass(frozen=True)
 class Said:
-    """What an agent said of an alarm."""
+    """An agent's report of an alarm."""
 
     key: str
     host: str
@@ -71,7 +73,7 @@ class Said:
 
 
 def read(said: Mapping[str, Any], host: str, subject: str, event: str) -> Said:
-    """InvalidInput if that cannot be an alarm."""
+    """Parse the evidence of an alarm report. InvalidInput says which field is wrong."""
     words = {name: _word(said, name) for name in _LONGEST}
     for name in ("rule", "entity", "key"):
         if not words[name]:
@@ -101,7 +103,7 @@ def read(said: Mapping[str, Any], host: str, subject: str, event: str) -> Said:
 
 
 def incident_of(alarm_id: str, said: Said, now: datetime) -> Incident:
-    """The incident that is opened by it, for people to look at."""
+    """Build the incident that an alarm opens, for an operator to look at."""
     return Incident(
         id=alarm_id,
         subject=f"{ALARM}:{alarm_id}",
@@ -115,7 +117,7 @@ def incident_of(alarm_id: str, said: Said, now: datetime) -> Incident:
 
 
 def details(said: Said) -> dict[str, Any]:
-    """What its incident keeps of what was said last."""
+    """Return the details of an alarm's incident, from the last report."""
     return {
         "host": said.host,
         "about": said.subject,
@@ -130,7 +132,7 @@ def details(said: Said) -> dict[str, Any]:
 
 
 def sentence(said: Said) -> str:
-    """How its incident stands."""
+    """Return the status sentence of an alarm's incident."""
     what = f"alarm {said.rule} of {said.subject} on {said.host}"
     if said.state == OK:
         why = str(said.details.get("reason") or "")[:_REASON]
@@ -141,7 +143,7 @@ def sentence(said: Said) -> str:
 
 
 def evidence(said: Said) -> str:
-    """What raised it, for the timeline of its incident."""
+    """Return the text with rule, value and threshold, for the timeline of the incident."""
     value, threshold = (
         "unknown" if one is None else f"{one:g}" for one in (said.value, _threshold(said))
     )
@@ -153,8 +155,12 @@ def evidence(said: Said) -> str:
 
 
 def action_of(alarm_id: str, host: str, action: str, now: datetime) -> Operation:
-    """Its natural key is the alarm and what is asked: however often it is told, it is done once.
-    Its subject is the host and the family of the deed: those are done one after the other."""
+    """Build the operation that performs an action for an alarm.
+
+    The natural key is the alarm and the action, so repeated reports perform the action once.
+    The subject is the host and the action's family, so actions of a family run one after the
+    other.
+    """
     key = f"{ALARM_ACTION}/{alarm_id}/{action}"
     return Operation(
         id=hashlib.sha256(key.encode()).hexdigest()[:32],
@@ -168,7 +174,10 @@ def action_of(alarm_id: str, host: str, action: str, now: datetime) -> Operation
 
 
 def end_of_silence(alarm_id: str, until: datetime) -> Operation:
-    """One row for each alarm: whoever is silent for longer, or less long, moves it."""
+    """Build the operation for the end of an alarm's mute.
+
+    Each alarm has a single row; a longer or shorter mute moves its due time.
+    """
     key = f"{ALARM_SILENCE}/{alarm_id}"
     return Operation(
         id=hashlib.sha256(key.encode()).hexdigest()[:32],
@@ -182,14 +191,14 @@ def end_of_silence(alarm_id: str, until: datetime) -> Operation:
 
 
 def _state(said: Mapping[str, Any], event: str) -> str:
-    """Also that nothing is known is said again, and is not that it fires."""
+    """Return the alarm state after an event; a repeated report of `no_data` stays `no_data`."""
     if event == AGAIN and said.get("state") == NO_DATA:
         return NO_DATA
     return STATE_AFTER[event]
 
 
 def _threshold(said: Said) -> float | None:
-    """Of several conditions the first; it is only shown, so an odd one is left out."""
+    """Return the threshold of the first condition; None if malformed, as it is only shown."""
     try:
         return _number(said.details.get("threshold"))
     except InvalidInput:
@@ -197,11 +206,12 @@ def _threshold(said: Said) -> float | None:
 
 
 def _key(host: str, said: str) -> str:
-    """Of one host: two that say the same do not speak of the same alarm."""
+    """Return the alarm key with the host, because equal keys of two hosts are different alarms."""
     return _short(f"{host}/{said}", 255)
 
 
 def _short(text: str, longest: int) -> str:
+    """Return the text, or its SHA-256 digest if the text is too long."""
     return text if len(text) <= longest else hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -220,7 +230,7 @@ def _number(value: Any) -> float | None:
         if is_number and math.isfinite(found := float(value)):
             return found
     except OverflowError:
-        pass  # a whole number that is too large is none that we can keep
+        pass  # an integer too large for a float
     raise InvalidInput("evidence.value: a number, or null")
 
 
@@ -235,31 +245,38 @@ def _date(said: Mapping[str, Any], name: str) -> datetime:
     return found
 
 
-# What is remembered of an alarm centrally, beside what its agent says of it.
-#
-#     known = recall(row)
-#     known.told            # "": nobody was told yet, it was silent when it was raised
-#     known.asked           # ("repair_ahead",): taken back at its end, whatever the rule says now
-#
-# It is kept in the alarm's own row, for operations are removed after a while and alarms can stand
-# for
-# longer. Agents say all of their part again with each message; this part is carried over.
+# Saved state of an alarm.
 
 
-#: Where it is in the details of an alarm.
+#: Key of this state in the alarm's details.
 CENTRAL: Final = "central"
 _AHEAD: Final = "repair_ahead"
 
 
 @dataclass(frozen=True)
 class Memory:
-    told: str = ""  # the state of which people heard last; empty: of none yet
-    asked: tuple[str, ...] = ()  # deeds that were begun for it
-    moved_at: str = ""  # when its server was asked to leave the host because of it
+    """State that the manager keeps for an alarm, beside the agent's report.
+
+        known = recall(row)
+        known.told            # "": no notification yet, the alarm was muted when raised
+        known.asked           # ("repair_ahead",): undone at the end, whatever the rule says now
+
+    The state is part of the alarm's row, because operations are removed after a while and
+    alarms can stand for longer. Agents repeat their own part in each report; this part is
+    carried over.
+    """
+
+    told: str = ""  # state of the last notification; empty: none sent yet
+    asked: tuple[str, ...] = ()  # actions begun for the alarm
+    moved_at: str = ""  # when migration of its server was requested because of the alarm
 
 
 def recall(row: Mapping[str, Any]) -> Memory:
-    """Of one that was written by an older version: it was told, and asked for what it says."""
+    """Read the state from an alarm's row.
+
+    A row of an older version has none: then a notification was sent and the listed actions were
+    begun.
+    """
     kept = row["details"].get(CENTRAL)
     if not isinstance(kept, Mapping):
         asked = row["details"].get("actions", ())
@@ -269,24 +286,28 @@ def recall(row: Mapping[str, Any]) -> Memory:
 
 
 def plain(memory: Memory) -> dict[str, Any]:
+    """Return the state as JSON."""
     return {"told": memory.told, "asked": list(memory.asked), "moved_at": memory.moved_at}
 
 
 def as_heard(said: Said, known: Memory) -> Said:
-    """What is said again of an alarm that nobody has heard of is news: it counts as raised."""
+    """Treat a repeated report as raised if no notification was sent for the firing alarm."""
     is_news = said.event == AGAIN and said.state == FIRING and known.told != FIRING
     return replace(said, event=RAISED) if is_news else said
 
 
 def actions_of(said: Said, known: Memory) -> tuple[str, ...]:
-    """What is to be done, now that this was said and heard, in one order for all. What was begun
-    is not begun again; it is taken back by what was begun, for the rule may be another one now."""
+    """Return the actions to begin after a report, always in the same order.
+
+    An action that was begun is not begun again. At the end of the alarm, the begun actions
+    decide what is undone, because the rule may have changed meanwhile.
+    """
     if said.event == RAISED:
         return tuple(one for one in DEEDS if one in said.actions and one not in known.asked)
     return (OVER,) if said.event == CLEARED and _AHEAD in known.asked else ()
 
 
 def after(said: Said, known: Memory) -> Memory:
-    """What is remembered when that was heard."""
+    """Return the state after the notification and actions for a report."""
     begun = tuple(one for one in actions_of(said, known) if one != OVER)
     return replace(known, told=said.state, asked=(*known.asked, *begun))

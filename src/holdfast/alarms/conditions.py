@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a condition holds for, of a column of numbers.
+"""Conditions of alarm rules, evaluated on columns of metric values.
 
     judge = Judge(condition)
-    judge.look(look)            # -> {3: True, 17: None}
+    judge.evaluate(view)        # -> {3: True, 17: None}
 
-By place in the column: True if it holds, None if it cannot be known. Who is not named is quiet,
-which nearly all are nearly always: of them nothing is remembered, and nothing more is done.
+The result maps a row of the column to True if the condition holds, or None if the value is
+unknown. Rows that are left out do not hold. Nearly all rows are left out nearly always; no
+state is kept and no work is done for them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +21,7 @@ from holdfast.ports.metrics import NAN, Entity, Table
 Places = list[int]
 Found = dict[int, bool | None]
 
-#: Who is not quiet, or not known: NaN is neither more nor less than anything.
+#: Functions that return the rows that hold or are unknown; every comparison with NaN is false.
 _ODD: Final[Mapping[str, Callable[[Sequence[float], float], Places]]] = {
     ">": lambda column, level: [n for n, value in enumerate(column) if not value <= level],
     ">=": lambda column, level: [n for n, value in enumerate(column) if not value < level],
@@ -43,33 +44,36 @@ _HOLDS: Final[Mapping[str, Callable[[float, float], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnView:
-    """What is looked at in a pass."""
+    """A column of values in a pass, with the rows for which the alarm stands."""
 
     values: Sequence[float]
-    ids: Sequence[str]  # whose they are
+    ids: Sequence[str]  # entity of each row
     places: Mapping[str, int]
-    standing: Collection[int]  # for whom the alarm stands: it ends only beyond `clear`
+    standing: Collection[int]  # rows whose alarm stands, and ends only beyond `clear`
     now: float
     step_s: float  # since the pass before
-    fresh: bool = True  # whether the numbers were read in this pass
+    fresh: bool = True  # whether the values were read in this pass
 
 
 class Judge:
+    """Evaluates a condition and keeps its state per entity (burst, N of M samples)."""
+
     def __init__(self, condition: Condition) -> None:
         self.condition = condition
-        self.hits: dict[str, int] = {}  # of the last samples, a bit for each that held
-        self.spent: dict[str, float] = {}  # of the allowance for a burst
+        self.hits: dict[str, int] = {}  # last samples, a bit for each sample that held
+        self.spent: dict[str, float] = {}  # used part of the burst allowance
         self._read_at: float | None = None
 
     def take_over(self, old: "Judge") -> None:
-        """What one of the same numbers remembers."""
+        """Take the state of a judge on the same series."""
         self.hits, self.spent, self._read_at = old.hits, old.spent, old._read_at
 
     def forget(self) -> None:
-        """As if it had not looked before: what is not looked at is neither spent nor saved."""
+        """Drop all state: outside a rule's hours, bursts neither grow nor recover."""
         self.hits, self.spent, self._read_at = {}, {}, None
 
     def evaluate(self, look: ColumnView) -> Found:
+        """Return the rows for which the condition holds (True) or is unknown (None)."""
         condition, values = self.condition, look.values
         odd = _ODD[condition.compare](values, condition.level)
         found: Found = dict.fromkeys(odd, True)
@@ -88,12 +92,15 @@ class Judge:
         return found
 
     def keep(self, ids: Collection[str]) -> None:
-        """Forget everybody else."""
+        """Keep the state of the given entities and drop all other state."""
         self.hits = {one: bits for one, bits in self.hits.items() if one in ids}
         self.spent = {one: spent for one, spent in self.spent.items() if one in ids}
 
     def _burst(self, look: ColumnView, found: Found) -> Found:
-        """Who is above the level spends; who is below it saves, until all is there again."""
+        """Apply the burst allowance.
+
+        Values above the level use up the allowance; values below the level refill it.
+        """
         level = self.condition.level
         allowance = level * self.condition.burst_s
         judged: Found = {}
@@ -117,7 +124,10 @@ class Judge:
         return judged
 
     def _count(self, look: ColumnView, found: Found) -> Found:
-        """So many of the last samples held; what was not read is no sample."""
+        """Apply N of M: a condition holds if enough of the last samples hold.
+
+        A value that was not read in this pass is no sample.
+        """
         mask = (1 << self.condition.of) - 1
         judged: Found = {}
         for place in found.keys() | _known(look, self.hits):
@@ -138,7 +148,10 @@ class Judge:
 
 
 def together(found: Sequence[Found], every: bool) -> Found:
-    """Of several conditions: what is not known decides only if the others do not."""
+    """Combine conditions by `all` (`every`) or `any`.
+
+    An unknown condition decides only if the others do not.
+    """
     if len(found) == 1:
         return found[0]
     if every:
@@ -154,7 +167,7 @@ def together(found: Sequence[Found], every: bool) -> Found:
 
 
 def which(found: Sequence[Found]) -> dict[int, int]:
-    """Of conditions of which one is enough, the first that holds, by place."""
+    """Return, per row, the first condition that holds; for rules with `any`."""
     held: dict[int, int] = {}
     for number, one in enumerate(found):
         for place, is_so in one.items():
@@ -164,19 +177,19 @@ def which(found: Sequence[Found]) -> dict[int, int]:
 
 
 def _known(look: ColumnView, remembered: Mapping[str, object]) -> set[int]:
+    """Return the rows of entities that have state."""
     return {look.places[one] for one in remembered if one in look.places}
 
 
-# The numbers that conditions look at, made of those of a pass: one column for all entities.
+# Series: the values that conditions compare, a column for all entities of a kind.
 #
-# A rate and a time to full remember columns of the passes before, about thirty over their window
-# whatever the pace of the passes, so that memory is bounded. Plain Python on purpose: columns are
-# made from the dicts that plugins get, which alone takes longer than comparing them, so that
-# NumPy
-# would gain nothing and cost 15 MiB.
+# A rate and a time to full keep about 30 earlier columns per window, whatever the pass
+# interval, so memory is bounded. The code is plain Python on purpose: building columns from the
+# dicts that plugins get takes longer than comparing them, so NumPy would gain nothing and cost
+# 15 MiB.
 
 
-#: How many columns are remembered over a window.
+#: Number of columns kept per window.
 POINTS: Final = 30
 _NEAR: Final = 1e-6
 
@@ -184,17 +197,22 @@ Column = Sequence[float]
 
 
 class Series(Protocol):
+    """Source of the values for a condition: a column for all entities, built in each pass."""
+
     def column(self, table: Table, now: float) -> Column | None:
-        """For the entities of the table, in their order; NaN where it is not known. None: it has
-        just begun, and nothing can be known of anybody."""
+        """Return the values in the order of the table's entities; NaN where unknown.
+
+        None means that the series has just begun and no value can be known yet.
+        """
         ...
 
     def move(self, rows: Sequence[int]) -> None:
-        """Other entities: of each in which row it was before, -1 if it was not there."""
+        """Reorder the history for new entities: `rows` has each entity's old row, or -1 if new."""
         ...
 
 
 def series_of(condition: Condition) -> Series:
+    """Build the series for a condition's measure."""
     made: Series
     if condition.measure == RATE:
         made = _Rates(condition.field, condition.over_s)
@@ -206,17 +224,20 @@ def series_of(condition: Condition) -> Series:
 
 
 def moved(column: Column, rows: Sequence[int]) -> list[float]:
+    """Reorder a column; a new entity gets NaN."""
     return [column[row] if row >= 0 else NAN for row in rows]
 
 
 def _series_known(column: Column | None, read: Column) -> Column | None:
-    """Of numbers made before, those of whom something is known still."""
+    """Return the earlier values, with NaN for entities that are unknown now."""
     if column is None:
         return None
     return [NAN if isnan(one) else made for made, one in zip(column, read, strict=True)]
 
 
 class _Values:
+    """Series of values as read."""
+
     def __init__(self, field: str) -> None:
         self._field = field
 
@@ -228,7 +249,7 @@ class _Values:
 
 
 class _Shares:
-    """Of what is in the contract; who has none has no share."""
+    """Series of values divided by a contract; NaN for an entity without the contract."""
 
     def __init__(self, whole: Series, contract: str) -> None:
         self._whole = whole
@@ -254,7 +275,7 @@ class _Shares:
 class _Point:
     at: float
     column: Column  # as it was read
-    counted: Column | None = None  # of counters, what was added to them since the first look
+    counted: Column | None = None  # growth of counters since the first read
 
 
 def _counted(point: _Point) -> Column:
@@ -262,13 +283,13 @@ def _counted(point: _Point) -> Column:
 
 
 class _History:
-    """Columns of a window, the newest last; those between are thinned out."""
+    """Columns of a window, the newest last, thinned to about `POINTS` columns."""
 
     def __init__(self, over_s: float) -> None:
         self.over_s = over_s
         self._step_s = over_s / POINTS
         self.points: list[_Point] = []
-        self.gaps: list[float] = []  # when each was not known the last time
+        self.gaps: list[float] = []  # last time at which each row was unknown
 
     def add(self, point: _Point) -> None:
         points = self.points
@@ -294,19 +315,19 @@ class _History:
             point.counted = None if point.counted is None else moved(point.counted, rows)
 
     def of(self, row: int) -> list[_Point]:
-        """What is known of one."""
+        """Return the points at which the entity in `row` is known."""
         if self.gaps[row] < self.points[0].at:
             return self.points
         return [point for point in self.points if not isnan(point.column[row])]
 
 
 class _Rates:
-    """How fast counters grow, in units per second; one that steps back began anew at zero."""
+    """Growth of counters in units per second; a counter that stepped back restarted at zero."""
 
     def __init__(self, field: str, over_s: float) -> None:
         self._field = field
         self._history = _History(over_s)
-        self._seen: list[float] = []  # what the counters were last
+        self._seen: list[float] = []  # last counter values
         self._total: list[float] = []
         self._last: Column | None = None
 
@@ -331,13 +352,13 @@ class _Rates:
 
     def _count(self, raw: Column) -> list[float]:
         seen, total = self._seen, self._total
-        if not isnan(sum(seen) + sum(raw)):  # nobody is missing, nobody is new
+        if not isnan(sum(seen) + sum(raw)):  # no row is missing or new
             self._seen = list(raw)
             self._total = [
                 had + (value - before if value >= before else value)
                 for had, before, value in zip(total, seen, raw, strict=True)
             ]
-            return list(self._total)  # which goes on, while what is remembered does not
+            return list(self._total)  # a copy for the history: `_total` changes later
         for row, value in enumerate(raw):
             if not isnan(value):
                 before = seen[row]
@@ -347,7 +368,7 @@ class _Rates:
         return list(total)
 
     def _rates(self, raw: Column) -> list[float]:
-        """Of all who were known all the time at once; the others one by one."""
+        """Compute rates for all entities known throughout at once, for the others individually."""
         first, last = self._history.points[0], self._history.points[-1]
         seen_s, over_s = last.at - first.at, self._history.over_s
         before_s = first.at - (last.at - over_s)
@@ -369,7 +390,11 @@ class _Rates:
         return seen_s + (before_s if before_s < mean_s * 1.1 else mean_s / 2)
 
     def _rate(self, row: int, value: float) -> float:
-        """As Prometheus has it: carried on to the begin of the window, unless that is far."""
+        """Compute the rate of an entity like Prometheus.
+
+        The growth is extrapolated to the start of the window, unless the first point is far
+        from it.
+        """
         if isnan(value):
             return NAN
         points = self._history.of(row)
@@ -380,7 +405,9 @@ class _Rates:
         seen_s, over_s = last.at - first.at, self._history.over_s
         before_s = first.at - (last.at - over_s)
         if more > 0 and first.column[row] * seen_s < before_s * more:
-            before_s = max(0.0, first.column[row] / more * seen_s)  # when it was zero
+            before_s = max(
+                0.0, first.column[row] / more * seen_s
+            )  # time since the counter was zero
         mean_s = seen_s / (len(points) - 1)
         if before_s >= mean_s * 1.1:
             before_s = mean_s / 2
@@ -388,8 +415,10 @@ class _Rates:
 
 
 class _TimesToFull:
-    """Seconds until something is full if it goes on like this: a straight line through the window.
-    For ever if it does not grow."""
+    """Seconds until a value reaches its limit, by a straight line through the window.
+
+    The time is infinite if the value does not grow.
+    """
 
     def __init__(self, field: str, over_s: float, full: str | float) -> None:
         self._field = field
@@ -431,7 +460,7 @@ class _TimesToFull:
 
 
 class _Line:
-    """Through values at these times, by least squares."""
+    """Least-squares line through values at given times."""
 
     def __init__(self, times: Sequence[float], now: float) -> None:
         self.now = now
@@ -441,6 +470,7 @@ class _Line:
         self._weights = [one / square for one in from_mean]
 
     def until(self, full: float, values: Sequence[float]) -> float:
+        """Return the seconds from now until the line reaches `full`."""
         slope = sum(map(mul, self._weights, values))
         here = sum(values) / len(values) + slope * (self.now - self._mean)
         if here >= full:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarms of one host: snapshots in, changes and what is to be told of them out.
+"""Alarm engine of a host: evaluates rules on snapshots; returns changes and due notifications.
 
     engine = Engine(rules, groups={"gpu"})
-    outcome = engine.take(snapshot)        # once for each; outcome.changes, outcome.groups
+    outcome = engine.evaluate(snapshot)    # once per pass; outcome.changes, outcome.groups
     engine.apply(new_rules)                # between two passes; engine.roll_back()
 
-Level in, edges out: every pass looks at how things are, and says what is another way than before.
-No clock, no thread, no input or output; one caller at a time.
+The engine is level-triggered and returns edges: every pass evaluates the current values and
+returns the difference to the previous state. The engine has no clock, no thread, no input or
+output; only one caller at a time may use it.
+
+`head`, `part` and `restore` save the engine's state and restore it after a restart.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,9 +38,9 @@ from holdfast.alarms.tracks import (
 from holdfast.model.errors import Conflict
 from holdfast.ports.metrics import Entity, Snapshot, Table
 
-#: How many sets of rules one can go back.
+#: Number of earlier rule sets kept for a rollback.
 MOST_BEFORE: Final = 10
-#: Kinds of selection for which it is remembered whom they are about.
+#: Largest number of cached scopes.
 MOST_SCOPES: Final = 1000
 NOT_READ: Final = "not read"
 RULE_CHANGED: Final = "rule changed"
@@ -46,7 +49,7 @@ RULE_REMOVED: Final = "rule removed"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one pass; `dropped` if it came too late, or twice."""
+    """Result of a pass; `dropped` if the snapshot came too late or twice."""
 
     changes: tuple[Change, ...] = ()
     groups: tuple[Group, ...] = ()
@@ -55,18 +58,18 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What new rules did to the old ones, by id."""
+    """Effect of new rules on the old rules, by rule id."""
 
     version: str
-    kept: tuple[str, ...] = ()  # the same
-    tuned: tuple[str, ...] = ()  # other levels or times, the same memory
-    begun: tuple[str, ...] = ()  # new, or about other numbers
+    kept: tuple[str, ...] = ()  # unchanged
+    tuned: tuple[str, ...] = ()  # other levels or times; state is kept
+    begun: tuple[str, ...] = ()  # new, or with other series
     ended: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a rule would have made of the last pass, if it had not to last."""
+    """Result of a rule on the last snapshot, ignoring the rule's duration (`for`)."""
 
     rule: str
     selected: int
@@ -76,7 +79,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Prepared:
-    """Rules that only have to be put in force, instead of those on which they are based."""
+    """Rules with their watchers, ready to replace the rules that they are based on."""
 
     rules: RuleSet
     base: dict[str, Watcher]
@@ -87,15 +90,17 @@ class Prepared:
 
 
 class Engine:
+    """Evaluates alarm rules."""
+
     def __init__(self, rules: RuleSet, groups: Iterable[str] = ()) -> None:
-        """`groups`: those that this host is in."""
+        """`groups` are the groups of this host."""
         self.rules = RuleSet()
         self.groups = frozenset(groups)
         self.watchers: dict[str, Watcher] = {}
         self.teller = AlarmNotifier()
         self.before: list[RuleSet] = []
         self.dropped = 0
-        self.retired: list[tuple[Watcher, str]] = []  # whose alarms end with the next pass, and why
+        self.retired: list[tuple[Watcher, str]] = []  # alarms end with the next pass, and why
         self._series: dict[tuple[Any, ...], Series] = {}
         self._scopes: dict[tuple[Any, ...], Scope] = {}
         self._tables: dict[str, Table] = {}
@@ -105,6 +110,7 @@ class Engine:
     # passes
 
     def evaluate(self, snapshot: Snapshot) -> Outcome:
+        """Evaluate all rules on a snapshot."""
         last = self._last
         if last is not None and (
             snapshot.pass_id <= last.pass_id or snapshot.monotonic < last.monotonic
@@ -127,7 +133,7 @@ class Engine:
         return Outcome(tuple(changes), groups)
 
     def alarms(self) -> list[Change]:
-        """All that are not ok, as they are now."""
+        """Return all alarms that are not ok, in their current state."""
         if self._last is None:
             return []
         moment = self._moment(self._last)
@@ -140,7 +146,7 @@ class Engine:
 
     @property
     def firing(self) -> int:
-        """How many alarms are."""
+        """Number of firing alarms."""
         return sum(
             watcher.tracks[one].state == FIRING
             for watcher in self.watchers.values()
@@ -150,7 +156,7 @@ class Engine:
     # rules
 
     def prepare(self, rules: RuleSet) -> Prepared:
-        """All of `apply` that can be done while passes go on, in another thread too."""
+        """Do all of `apply` that is possible while passes run; another thread may call this."""
         made = Prepared(rules, self.watchers)
         done: dict[str, list[str]] = {"kept": [], "tuned": [], "begun": [], "ended": []}
         for rule in rules.rules:
@@ -179,15 +185,17 @@ class Engine:
         return made
 
     def apply(self, rules: RuleSet | Prepared) -> Applied:
-        """From the next pass on these count. What is the same keeps what it remembers. What was
-        prepared before other rules came into force is prepared again."""
+        """Replace the rules from the next pass on; unchanged rules keep their state.
+
+        If other rules came into force after `prepare`, the rules are prepared again.
+        """
         before = self.rules
         applied = self._put_in_force(rules)
         self.before = [*self.before, before][-MOST_BEFORE:]
         return applied
 
     def roll_back(self) -> Applied:
-        """To the rules before these."""
+        """Return to the previous rules."""
         if not self.before:
             raise Conflict(f"there are no rules before {self.rules.version}: set others")
         applied = self._put_in_force(self.before[-1])
@@ -195,7 +203,7 @@ class Engine:
         return applied
 
     def try_out(self, rules: RuleSet) -> list[Trial]:
-        """On the last pass, without touching anything."""
+        """Evaluate rules on the last snapshot without changing any state."""
         if self._last is None:
             return []
         trial = Engine(rules, self.groups)
@@ -222,7 +230,7 @@ class Engine:
         self.watchers, self._series, self.rules = rules.watchers, rules.series, rules.rules
         return rules.applied
 
-    # what a pass needs
+    # input of a pass
 
     def _moment(self, snapshot: Snapshot) -> Moment:
         return Moment(snapshot.monotonic, snapshot.at, snapshot.host, self.rules.version)
@@ -246,7 +254,7 @@ class Engine:
         }
 
     def _read(self, snapshot: Snapshot) -> Mapping[str, Table]:
-        """A kind that was not read has those who were there, and nothing is known of them."""
+        """Add a table of unknown readings for each kind that the snapshot could not read."""
         missing = self._tables.keys() - snapshot.tables.keys()
         if not missing:
             return snapshot.tables
@@ -269,7 +277,10 @@ class Engine:
         return watcher.evaluate(this)
 
     def _scope(self, rule: Rule, table: Table) -> Scope:
-        """Rules that choose the same share it, for as long as the same entities are there."""
+        """Return the scope of a rule.
+
+        Rules with the same selector share a scope until the entities change.
+        """
         selector: Selector = rule.selector
         key = (rule.kind, selector, rule.contracts)
         found = self._scopes.get(key)
@@ -279,46 +290,44 @@ class Engine:
 
 
 def _rows(old: tuple[Entity, ...], new: tuple[Entity, ...]) -> list[int]:
-    """Where each of the new ones was among the old ones, -1 if it was not there."""
+    """Return the old row of each new entity, or -1."""
     places = {one.id: row for row, one in enumerate(old)}
     return [places.get(one.id, -1) for one in new]
 
 
-# What an engine remembers as plain data, for a file, and back after a restart.
+# Saved state of the engine.
 #
-# Monotonic times mean nothing to another process, so ages are kept. What waits for its `for` goes
-# on:
-# the time that nobody looked counts as long as it is a short one, as a restart is. Windows of
-# rates
-# are not kept; until they are filled again, alarms stand as they were. What was told and has no
-# rule
-# any more ends with the first pass, for whoever heard of it waits for its end.
+# Monotonic times mean nothing to another process, so the state stores ages. A pending alarm
+# goes on: the unobserved time counts, up to `UNSEEN_S`, which covers a restart. Rate windows
+# are not saved; until they are filled again, alarms keep their state. An alarm with a
+# notification whose rule is gone ends with the first pass, because its receivers wait for the
+# end.
 #
-# Of thousands of alarms few change in a pass: `part` is what is remembered of one rule, to be
-# written
-# when that changed, and `head` is all the rest.
+# Of thousands of alarms few change in a pass. Therefore `part` is the state of a single rule,
+# written when it changes, and `head` is everything else.
 
 
 FORMAT: Final = 2
 _KNOWN: Final = (1, FORMAT)
-#: Of the time between the last writing and the first pass so much counts as seen.
+#: Largest unobserved time, in seconds, between the last save and the first pass, that counts as
+#: observed.
 UNSEEN_S: Final = 120.0
 _AGES: Final = frozenset({"began", "lapsed", "gap", "cleared", "told_now"})
 _DATES: Final = frozenset({"first_at", "last_at", "told_first_at"})
 _ENTITY: Final = ("kind", "id", "name", "project", "guest")
-#: Most alarms have nothing to say of these.
+#: Attributes that are saved only if they differ from these values.
 _AT_REST: Final = {
     **dict.fromkeys(("lapsed", "gap", "cleared")),
     **{"reason": "", "flaps": 0, "which": 0},
 }
 _TOLD: Final = ("told", "told_first_at", "told_as", "told_now")
 _ALWAYS: Final = ("state", "began", "first_at", "last_at", "samples", "value")
-#: What is said of an alarm and stands in its rule.
+#: Attributes of the rule that an alarm's notifications need.
 _SAID: Final = ("severity", "topic", "summary", "no_data", "for_s")
 
 
 def plain(engine: Engine, at: datetime, now: float) -> dict[str, Any]:
-    """JSON can hold it."""
+    """Return the whole state of the engine as JSON."""
     parts = {
         name: part(watcher, at, now)
         for name, watcher in engine.watchers.items()
@@ -328,7 +337,7 @@ def plain(engine: Engine, at: datetime, now: float) -> dict[str, Any]:
 
 
 def head(engine: Engine, at: datetime, now: float) -> dict[str, Any]:
-    """Without `rules`, the parts by their ids."""
+    """Return the engine's state without the state of its rules."""
     teller = engine.teller
     storm = teller.storm
     return {
@@ -350,7 +359,7 @@ def head(engine: Engine, at: datetime, now: float) -> dict[str, Any]:
 
 
 def part(watcher: Watcher, at: datetime, now: float) -> dict[str, Any]:
-    """What is remembered of one rule."""
+    """Return the saved state of a rule."""
     rule = watcher.rule
     return {
         "id": rule.id,
@@ -369,8 +378,10 @@ def part(watcher: Watcher, at: datetime, now: float) -> dict[str, Any]:
 
 
 def restore(engine: Engine, saved: Mapping[str, Any], at: datetime, now: float) -> bool:
-    """Into an engine that has seen nothing yet; whether there was anything it can use. A rule that
-    is about other numbers now begins anew, and its alarms end."""
+    """Restore saved state into a new engine; return False if the format is unknown.
+
+    A rule with other series than before starts anew, and its alarms end.
+    """
     if saved.get("format") not in _KNOWN:
         return False
     gap_s = _since(saved["saved_at"], at)
@@ -404,6 +415,7 @@ def restore(engine: Engine, saved: Mapping[str, Any], at: datetime, now: float) 
 def _remember(
     engine: Engine, watcher: Watcher, kept: Mapping[str, Any], at: datetime, now: float
 ) -> None:
+    """Restore the tracks of a rule."""
     gap_s = _since(kept["saved_at"], at)
     tracks = {one["entity"]["id"]: _restored(one, gap_s, now) for one in kept["tracks"]}
     for track in tracks.values():
@@ -414,7 +426,7 @@ def _remember(
 
 
 def _without_rule(kept: Mapping[str, Any]) -> Watcher:
-    """Of a rule that is not there any more as much as it takes to say that its alarms are over."""
+    """Build a watcher for a removed rule, only to report the end of its alarms."""
     said = dict(kept.get("said", {}))
     level, actions = said.pop("level", 0.0), tuple(said.pop("actions", ("notify",)))
     levels = kept.get("levels", [level])
@@ -423,10 +435,12 @@ def _without_rule(kept: Mapping[str, Any]) -> Watcher:
 
 
 def _since(saved_at: str, at: datetime) -> float:
+    """Return the seconds since the state was saved."""
     return max(0.0, (at - datetime.fromisoformat(saved_at)).total_seconds())
 
 
 def _track(track: Track, now: float) -> dict[str, Any]:
+    """Return the saved state of a track; monotonic times become ages."""
     found: dict[str, Any] = {name: getattr(track, name) for name in _ALWAYS}
     if track.told != OK:
         found |= {name: getattr(track, name) for name in _TOLD}
@@ -442,6 +456,7 @@ def _track(track: Track, now: float) -> dict[str, Any]:
 
 
 def _restored(saved: Mapping[str, Any], gap_s: float, now: float) -> Track:
+    """Build a track from its saved state."""
     found = {one.name: saved[one.name] for one in fields(Track) if one.name in saved}
     for name in _AGES & found.keys():
         found[name] = None if found[name] is None else now - found[name] - gap_s

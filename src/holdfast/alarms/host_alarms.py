@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The alarms of a host in the agent: what they say goes into the spool, together with what has to
-be remembered, and so reaches Holdfast once whatever happens.
+"""Alarms in the agent: evaluates each pass and writes alarm reports and state to the outbox.
 
-    alarms = HostAlarms("cmp-7", desk, spool, clock, spooled=courier.ring)
-    alarms.take(snapshot)                    # in each pass
-    alarms.tell(groups)                      # what plugins said besides
+    alarms = HostAlarms("cmp-7", rule_manager, outbox, clock, spooled=sender.wake)
+    alarms.consume(snapshot)                 # in each pass
+    alarms.notify(groups)                    # alarms of plugins
+
+Reports and state are written together, so each report reaches the manager exactly once, also
+after a crash.
 """
 
 import json
@@ -27,21 +29,22 @@ from holdfast.runtime.clock import Clock
 
 LOG = logging.getLogger(__name__)
 
-#: Under which name alarms are remembered: each rule's under a name of its own below that, written
-#: when they change, and all of them once in a while. Beside it those of plugins.
+#: Names of outbox notes. The state of each rule has a name of its own below `NOTE` and is
+#: written when it changes; all state is written every `SAVE_EVERY_S` seconds. `PLUGINS` holds
+#: plugin alarms.
 NOTE: Final = "alarms"
 PLUGINS: Final = "plugin-alarms"
 SAVE_EVERY_S: Final = 60.0
-#: What could not be written down waits; of more than that the oldest is lost, and counted.
+#: Reports that could not be written wait; beyond this number the oldest are lost and counted.
 MOST_WAITING: Final = 1_000
-#: Rules have no colon: what has one is of a plugin (`metrics/plugin_events`).
+#: Prefix of plugin alarms (`metrics/plugin_events`); rule ids contain no colon.
 PLUGIN: Final = "plugin:"
 
 Item = tuple[str, str, Mapping[str, Any]]
 
 
 class HostAlarms:
-    """`watch.metrics.part.Alarms`, and `part.Tell` for what plugins say."""
+    """Alarm stage of the agent (`holdfast.metrics.passes.Alarms`); `notify` is its `Tell`."""
 
     def __init__(
         self,
@@ -58,20 +61,20 @@ class HostAlarms:
         self._clock = clock
         self._spooled = spooled
         self._waiting: list[Item] = []
-        self._parts: set[str] = set()  # rules of which something is on disk
+        self._parts: set[str] = set()  # rules with state on disk
         self._plugins = PluginAlarms()
-        self._saved: float | None = None  # when all of it was
+        self._saved: float | None = None  # when all state was saved
         self._complained = ""
         self.lost = 0
         self._recall()
 
     @property
     def turns(self) -> PassScheduler:
-        """For whoever makes the passes: new rules are read between them."""
+        """The pass scheduler for the pass thread: new rules are read between two passes."""
         return self._rule_manager.turns
 
     def consume(self, snapshot: Snapshot) -> Outcome:
-        """A pass. What the disk does not take now is written with the next that it takes."""
+        """Evaluate a pass; reports that the disk refuses are written with a later pass."""
         outcome = self._rule_manager.apply(snapshot)
         told = [change for group in outcome.groups for change in group.changes]
         over = self._plugins.consume(self._plugins.over(snapshot))
@@ -81,21 +84,22 @@ class HostAlarms:
         return replace(outcome, changes=(*outcome.changes, *over)) if over else outcome
 
     def notify(self, groups: Sequence[Group]) -> None:
-        """What plugins said; of alarms it is written already."""
+        """Write reports of plugin alarms; those of rules are written already."""
         told = [change for group in groups for change in group.changes]
         said = [one for one in told if one.rule.startswith(PLUGIN) and _is_sound(self._host, one)]
         if said := self._plugins.consume(said):
             self._write(said, self._clock.monotonic())
 
     def standing(self) -> list[Change]:
-        """Those that are not ok now; any thread may ask."""
+        """Return the alarms that are not ok; any thread may call this."""
         return self._rule_manager.alarms()
 
     def close(self) -> None:
-        """Remember how they are."""
+        """Save the state of all alarms."""
         self._write((), self._clock.monotonic())
 
     def _write(self, told: Iterable[Change], now: float) -> None:
+        """Write reports and changed state to the outbox in a single transaction."""
         self._waiting += [item(self._host, one) for one in told if _is_sound(self._host, one)]
         over = len(self._waiting) - MOST_WAITING
         if over > 0:
@@ -121,7 +125,10 @@ class HostAlarms:
         return self._saved is None or now - self._saved >= SAVE_EVERY_S
 
     def _memory(self, engine: Engine, now: float, whole: bool) -> dict[str, Any]:
-        """Of thousands of alarms those of the rules that have something new to say."""
+        """Return the state to save: that of rules with changes, or of all rules if `whole`.
+
+        Of thousands of alarms few change in a pass.
+        """
         at = self._clock.now()
         there = {name: one for name, one in engine.watchers.items() if one.remembers}
         notes: dict[str, Any] = {_part(name): None for name in self._parts - there.keys()}
@@ -133,7 +140,7 @@ class HostAlarms:
         return {**notes, NOTE: {**alarm_engine.head(engine, at, now), "rules": sorted(there)}}
 
     def _recall(self) -> None:
-        """Into an engine that goes by the rules that were in force."""
+        """Restore the saved state into the engine with the rules in force at that time."""
         said, told = self._spool.note(NOTE), self._spool.note(PLUGINS)
         try:
             self._plugins = PluginAlarms(told)
@@ -147,11 +154,11 @@ class HostAlarms:
             KeyError,
             TypeError,
             ValueError,
-        ) as error:  # of another version of this program
+        ) as error:  # saved by another version of Holdfast
             LOG.warning("what was remembered of alarms cannot be read: %r; they begin anew", error)
 
     def _recalled(self, rules: Any) -> dict[str, Any]:
-        """What is remembered of each rule; it was in one piece once."""
+        """Return the saved state per rule; older versions saved all rules in a single note."""
         if isinstance(rules, dict):
             return rules
         self._parts = set(rules)
@@ -164,7 +171,7 @@ def _part(rule: str) -> str:
 
 
 def _is_sound(host: str, change: Change) -> bool:
-    """Whether it can be written down at all: what cannot must not keep the others from it."""
+    """Tell whether a change can be serialised; a bad change must not block the others."""
     try:
         subject, key, body = _item(host, change)
         json.dumps(body, allow_nan=False)
@@ -176,13 +183,14 @@ def _is_sound(host: str, change: Change) -> bool:
 
 
 def item(host: str, change: Change) -> Item:
-    """A report of one alarm, as it goes into the spool."""
+    """Log an alarm change and build its outbox item."""
     name = change.name or change.entity.partition("/")[0]
     LOG.warning("alarm %s of %s %s: %s", change.rule, change.kind, name, change.event)
     return _item(host, change)
 
 
 def _item(host: str, change: Change) -> Item:
+    """Build the outbox item: subject, key and report."""
     guest = change.entity.partition("/")[0]
     subject = f"host:{host}" if change.kind == HOST else f"server:{guest}"
     key = f"{change.key}/{change.event}/{change.at.isoformat()}"

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the alarms are told, and when: as little as is enough.
+"""Alarm notifier: decides which alarms get a notification, and when.
 
-How alarms are is compared with what was told of them, so nothing depends on having seen them
-change. A raise is never delayed but by its group. Not told is an alarm of a guest while its host
-has one of the same class; the end of an alarm that comes and goes, until it is over for longer each
-time; and of a storm more than the worst few, for which one alarm has the number. Those of the host
-itself are outside of that: there is one for each rule, and guests must not crowd it out. An alarm
-that was told is one until it is over: losing its numbers is not its end, and what comes after is
-the same.
+The notifier compares the state of each alarm with its last notification, so nothing depends on
+having seen every change. Only the wait of its group delays a raise. These notifications are
+held back:
+
+- alarms of a guest while its host has an alarm of the same class
+- the end of a flapping alarm, until the alarm is over for longer each time
+- in a storm, all but the worst few; a single storm alarm carries their number
+
+Alarms of the host itself are exempt from the storm limit: there is one per rule, and guests
+must not crowd it out. An alarm with a notification stays the same alarm until it is over:
+losing its values is not its end, and a later raise belongs to the same alarm.
 """
 
 from collections import Counter, deque
@@ -34,18 +38,18 @@ from holdfast.alarms.tracks import (
 from holdfast.ports.metrics import HOST
 
 STORM: Final = "storm"
-#: A group is told now if the next pass would be later than its wait by more of a pass than this:
-#: passes are never quite as far apart as they should be.
+#: A group is sent now if the next pass would exceed its wait by more than this share of a pass:
+#: passes are never exactly evenly spaced.
 _LATE: Final = 0.1
-#: In that time no more alarms are raised than may stand told at once; and a storm is over when
-#: there was none for so long.
+#: Within this many seconds no more alarms are raised than may stand notified at once. A storm
+#: is over when no alarm was held back for this long.
 STORM_S: Final = 60.0
 _RANK: Final = {name: rank for rank, name in enumerate((NONE, *SEVERITIES))}
 
 
 @dataclass(slots=True)
 class Storm:
-    """How many alarms are not told, as it was told last, and how bad the worst of them is."""
+    """Storm alarm: number and worst severity of the alarms held back, as last notified."""
 
     told: int = 0
     worst: str = NONE
@@ -55,14 +59,14 @@ class Storm:
 
 @dataclass(slots=True)
 class _Wish:
-    """A raise, or no data, that has not been told."""
+    """A raise or no-data state without a notification yet."""
 
     watcher: Watcher
     track: Track
 
     @property
     def weight(self) -> tuple[int, bool, float, str]:
-        """The worst first; of equals always the same one."""
+        """Sort key: the worst alarm first; the entity id decides between equals."""
         track, level = self.track, self.watcher.level(self.track)
         beyond = abs(track.value - level) / (abs(level) or 1.0)
         return _RANK[self.severity], track.state == FIRING, beyond, track.entity.id
@@ -73,7 +77,7 @@ class _Wish:
 
 
 class _Room:
-    """For how many more of each severity: what is less bad takes no room from what is worse."""
+    """Remaining notifications per severity; a lower severity takes no room from a higher."""
 
     def __init__(self, most: int, *taken: Mapping[str, int]) -> None:
         self._left = {
@@ -85,6 +89,7 @@ class _Room:
         return self._left.get(severity, 0) > 0
 
     def take(self, severity: str) -> bool:
+        """Use up a notification of this severity; return False if none is left."""
         if not self.has(severity):
             return False
         for one in SEVERITIES:
@@ -94,7 +99,7 @@ class _Room:
 
 @dataclass(slots=True)
 class _Wishes:
-    """Of a pass: room for some more, who wants it, how many there is no room for."""
+    """Candidates of a pass: remaining room, wanted notifications, and the number held back."""
 
     room: _Room
     wanted: list[_Wish] = field(default_factory=list)
@@ -102,6 +107,7 @@ class _Wishes:
     worst: str = NONE
 
     def count(self, untold: int, severity: str) -> None:
+        """Count alarms held back, and keep their worst severity."""
         self.untold += untold
         if untold and _RANK[severity] > _RANK[self.worst]:
             self.worst = severity
@@ -109,10 +115,12 @@ class _Wishes:
 
 @dataclass
 class AlarmNotifier:
+    """Builds notification groups from the state of all watchers."""
+
     open: dict[str, tuple[float, list[Change]]] = field(default_factory=dict)  # by project
-    raised: deque[tuple[float, str]] = field(default_factory=deque)  # lately: when, how bad
+    raised: deque[tuple[float, str]] = field(default_factory=deque)  # recent: time, severity
     storm: Storm = field(default_factory=Storm)
-    #: By severity, alarms that were told, and not that they are over.
+    #: Number of alarms per severity with a raise notification and no end notification.
     standing: Counter[str] = field(default_factory=Counter)
 
     def notify(
@@ -122,7 +130,7 @@ class AlarmNotifier:
         rules: RuleSet,
         moment: Moment,
     ) -> None:
-        """Put what is to be told into its groups."""
+        """Put all due notifications into their groups."""
         for watcher in retired:
             for track in watcher.tracks.values():
                 if track.told != OK:
@@ -139,15 +147,18 @@ class AlarmNotifier:
         self._raise(wishes, rules.storm, moment)
 
     def due(self, now: float, wait_s: float, step_s: float, host: str) -> tuple[Group, ...]:
-        """Groups that were open for long enough, and those that would be told too late in the next
-        pass: it is as far away as the last one was, and if that is not known, too far."""
+        """Return groups that waited long enough, or would be late in the next pass.
+
+        The next pass is assumed to be as far away as the last pass was; if that is unknown, too
+        far.
+        """
         left_s = step_s * (1 - _LATE) if step_s else wait_s
         until = now + left_s + 1e-6
         ready = [name for name, (opened, _) in self.open.items() if until >= opened + wait_s]
         return tuple(Group(host, name, tuple(self.open.pop(name)[1])) for name in sorted(ready))
 
     def _look(self, watcher: Watcher, hush: bool, wishes: _Wishes, moment: Moment) -> None:
-        """Of whom something changed, or was put off, what is to be told; the rest is at rest."""
+        """Collect notifications for the changed or postponed alarms of a rule; skip all others."""
         rule, now, tracks = watcher.rule, moment.now, watcher.tracks
         severities = {FIRING: rule.severity, NO_DATA: rule.no_data}
         is_host = rule.kind == HOST
@@ -166,7 +177,7 @@ class AlarmNotifier:
                     wishes.wanted.append(_Wish(watcher, track))
                 continue
             if told != OK and state == PENDING:
-                continue  # it was told, and then nothing was known: it may be the same still
+                continue  # notified, then no data: it may still be the same alarm
             if told != OK and state == OK:
                 if not _is_over(track, rule, now):
                     continue
@@ -179,13 +190,15 @@ class AlarmNotifier:
             wishes.count(count, severities[state])
 
     def _repeat(self, watcher: Watcher, moment: Moment) -> None:
+        """Repeat notifications that are older than the rule's `repeat`."""
         for track in watcher.tracks.values():
             old = moment.now - track.told_now >= watcher.rule.repeat_s
             if old and track.told == track.state != OK:
                 self._say(watcher, track, AGAIN, moment)
 
     def _raise(self, wishes: _Wishes, most: int, moment: Moment) -> None:
-        # who is told already only says more: that needs no room
+        """Send the wanted notifications within the storm limit, the worst first."""
+        # an alarm with a notification only gets an update, which needs no room
         more = [wish for wish in wishes.wanted if wish.track.told != OK]
         new = [wish for wish in wishes.wanted if wish.track.told == OK]
         new.sort(key=lambda wish: wish.weight, reverse=True)
@@ -198,10 +211,11 @@ class AlarmNotifier:
         self._count(wishes, most, moment)
 
     def _tell_of(self, wish: _Wish, moment: Moment) -> None:
+        """Record and send the notification of a raise or of no data."""
         track, severity, before = wish.track, wish.severity, wish.track.told
         if is_capped(track):
             self.raised.append((moment.now, severity))
-        if before == OK:  # and until it is over it is the same alarm, whatever becomes of it
+        if before == OK:  # the same alarm until it is over, whatever its later states
             track.told_first_at, track.told_as = track.first_at, severity
             self.standing[severity] += is_capped(track)
         elif _RANK[severity] > _RANK[track.told_as]:
@@ -213,6 +227,7 @@ class AlarmNotifier:
         self._say(wish.watcher, track, event, moment, before)
 
     def _count(self, wishes: _Wishes, most: int, moment: Moment) -> None:
+        """Raise, repeat or clear the storm alarm."""
         storm, untold = self.storm, wishes.untold
         if untold:
             storm.calm_since = moment.now
@@ -231,6 +246,7 @@ class AlarmNotifier:
             self.storm = Storm()
 
     def _clear(self, watcher: Watcher, track: Track, moment: Moment) -> None:
+        """Send the notification of an alarm's end."""
         track.told, before = OK, track.told
         self.standing[track.told_as] -= is_capped(track)
         watcher.renewed.discard(track.entity.id)
@@ -250,8 +266,11 @@ class AlarmNotifier:
         )
 
     def _put(self, change: Change, moment: Moment, late_s: float = 0.0) -> None:
-        """`late_s`: for how long it could have been told if there had been a pass. The wait of its
-        group counts from then on."""
+        """Add a change to the group of its project.
+
+        `late_s` is the time since the change could have been sent if there had been a pass. The
+        group's wait counts from then on.
+        """
         since = moment.now - late_s
         opened, changes = self.open.get(change.project, (since, []))
         changes.append(change)
@@ -259,16 +278,17 @@ class AlarmNotifier:
 
 
 def is_capped(track: Track) -> bool:
-    """Whether it counts for the storm."""
+    """Tell whether an alarm counts towards the storm limit."""
     return track.entity.kind != HOST
 
 
 def _late_s(rule: Rule, track: Track, now: float) -> float:
+    """Return the seconds since the alarm's `for` duration ended."""
     return max(0.0, now - track.began - rule.for_s)
 
 
 def _hushed(watchers: Iterable[Watcher]) -> set[str]:
-    """Classes in which a host has an alarm."""
+    """Return the classes in which the host has a firing alarm."""
     return {
         watcher.rule.topic
         for watcher in watchers
@@ -279,7 +299,7 @@ def _hushed(watchers: Iterable[Watcher]) -> set[str]:
 
 
 def _is_over(track: Track, rule: Rule, now: float) -> bool:
-    """Whether its end may be told: one that comes and goes has to be over for a while."""
+    """Tell whether the end may be notified; a flapping alarm must be over for a while."""
     if track.told == NO_DATA or not track.flaps or track.cleared is None:
         return True
     delay_s = min(rule.damp_cap_s, rule.damp_s * 2.0 ** min(track.flaps - 1, 30))
@@ -287,14 +307,17 @@ def _is_over(track: Track, rule: Rule, now: float) -> bool:
 
 
 def _is_lost(track: Track, rule: Rule, now: float) -> bool:
-    """Whether it is told that nothing is known. Of what was told as firing it always is."""
+    """Tell whether no data is to be notified; always for an alarm last notified as firing."""
     if rule.no_data == NONE and track.told != FIRING:
         return False
     return now - track.lost >= rule.no_data_for_s
 
 
 def _severity(rule: Rule, track: Track) -> str:
-    """Not knowing has one of its own; if it has none, what was raised is as bad as it was."""
+    """Return the severity of a notification.
+
+    No data has a severity of its own; if the rule sets none, a raised alarm keeps its severity.
+    """
     if track.state != NO_DATA or (rule.no_data == NONE and track.told != OK):
         return rule.severity
     return rule.no_data

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What alarm rules would have made of the last hour of some hosts: the same engine, over what is
-kept of them (metrics/history). Nothing is told and nothing remembered.
+"""Alarm preview: evaluates rules on the last hour of hosts or on recorded snapshots.
 
-    seen = preview(text, {"cmp-7": hour})      # BadRules says what is wrong, by line
+The preview runs the same engine on the coarse history (metrics/history). It sends no
+notifications and keeps no state.
+
+    seen = preview(text, {"cmp-7": hour})      # BadRules lists every error with its line
     seen.stories[0].rule, seen.stories[0].name, seen.stories[0].changes
-    seen.silent["too-full"]                    # ("allocation_bytes",): not kept, so nothing is said
+    seen.silent["busy-disk"]                   # ("rd_bytes",): field not recorded, no result
 
-A point is a pass, so that what lasts shorter than ten seconds is not seen by it.
+A point of the history is a pass, so the preview misses conditions shorter than 10 seconds.
 """
 
 import json
@@ -24,16 +26,15 @@ from holdfast.metrics.history import EVERY_S, FIELDS, Hour, Line
 from holdfast.model.errors import InvalidInput
 from holdfast.ports.metrics import Entity, Reading, Snapshot, Table
 
-# Recorded samples, one pass to a line of JSON, and what rules would have made of them.
+# Recordings: a JSON line per pass.
 #
 #     {"host": "cmp-7", "pass_id": 1, "at": "2026-11-16T12:00:00+00:00", "entities": [
-#       {"kind": "guest", "id": "4f…", "name": "web-1", "project": "p", "values": {"util_ratio":
-# 1}}]}
+#       {"kind": "guest", "id": "4f…", "name": "web-1", "project": "p",
+#        "values": {"util_ratio": 1}}]}
 #
-# What may be left out: `monotonic` and `elapsed_s` (then they go by `at`), `gone`, `fresh` (by
-# kind),
-# `kinds` (those that were read: all that were there before), and of an entity all but kind and
-# id.
+# Optional: `monotonic` and `elapsed_s` (default: derived from `at`), `gone`, `fresh` (by kind),
+# `kinds` (kinds that were read; default: all kinds seen before), and all attributes of an
+# entity except kind and id.
 
 
 _ENTITY = tuple(one.name for one in fields(Entity))
@@ -41,7 +42,7 @@ _ENTITY = tuple(one.name for one in fields(Entity))
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of a pass in which something did."""
+    """Changes and notification groups of a pass."""
 
     at: datetime
     changes: tuple[Change, ...]
@@ -51,6 +52,7 @@ class Replayed:
 def replay(
     samples: Iterable[Snapshot], rules: RuleSet, groups: Iterable[str] = ()
 ) -> Iterator[Replayed]:
+    """Evaluate rules on snapshots; yield the passes with changes or notifications."""
     engine = Engine(rules, groups)
     for snapshot in samples:
         outcome = engine.evaluate(snapshot)
@@ -59,7 +61,7 @@ def replay(
 
 
 def line(snapshot: Snapshot) -> str:
-    """A snapshot as it is recorded."""
+    """Return a snapshot as a line of a recording."""
     entities = [
         {
             **{name: value for name in _ENTITY if (value := getattr(reading.entity, name))},
@@ -88,7 +90,7 @@ def line(snapshot: Snapshot) -> str:
 
 
 def read(lines: Iterable[str], source: str) -> Iterator[Snapshot]:
-    """InvalidInput with the number of the line that cannot be read."""
+    """Read a recording. InvalidInput names the line that cannot be parsed."""
     last: Snapshot | None = None
     known: dict[tuple[str, str], Entity] = {}
     for number, text in enumerate(lines, 1):
@@ -129,7 +131,7 @@ def _snapshot(
 
 
 def _entity(plain: Mapping[str, Any], known: dict[tuple[str, str], Entity]) -> Entity:
-    """The same object for as long as it is the same."""
+    """Build an entity; return the same object until something changes."""
     made = Entity(**{name: plain[name] for name in _ENTITY if name in plain})
     before = known.get((made.kind, made.id))
     if before != made:
@@ -142,7 +144,7 @@ NOT_KNOWN: Final = "not known"
 
 @dataclass(frozen=True)
 class Story:
-    """What became of one rule about one entity, the oldest first; never without a change."""
+    """All changes of a rule on an entity, the oldest first; at least one change."""
 
     host: str
     rule: str
@@ -155,20 +157,22 @@ class Story:
 
     @property
     def state(self) -> str:
-        """In the end."""
+        """State at the end of the hour."""
         return self.changes[-1].state
 
     @property
     def raised(self) -> int:
-        """How many times it fired."""
+        """Number of times the alarm fired."""
         return sum(one.state == FIRING for one in self.changes)
 
 
 @dataclass(frozen=True)
 class Preview:
+    """Result of a preview."""
+
     rules: RuleSet
     stories: tuple[Story, ...]  # in the order of the rules, then by host and name
-    #: Rules of which nothing can be said, and the fields for which that is so.
+    #: Rules without a result, and the fields that the history does not record.
     silent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -178,7 +182,7 @@ def preview(
     groups: Mapping[str, Iterable[str]] | None = None,
     source: str = "rules",
 ) -> Preview:
-    """`hours` and `groups` by host."""
+    """Parse rules and evaluate them on the history of hosts; `hours` and `groups` are by host."""
     rules = rules_file.parse(text, source)
     silent = {rule.id: lacks for rule in rules.rules if (lacks := _not_kept(rule))}
     asked = replace(rules, rules=tuple(one for one in rules.rules if one.id not in silent))
@@ -196,6 +200,7 @@ def preview(
 
 
 def _not_kept(rule: Rule) -> tuple[str, ...]:
+    """Return the fields of a rule that the history does not record."""
     asked = {one.field for one in rule.conditions}
     asked |= {one.full for one in rule.conditions if isinstance(one.full, str) and one.full}
     return tuple(sorted(asked - set(FIELDS[rule.kind])))
@@ -208,8 +213,11 @@ def _story(host: str, changes: tuple[Change, ...]) -> Story:
 
 
 def snapshots(host: str, hour: Hour) -> Iterator[Snapshot]:
-    """Each point as a pass. Who is not known in between is there and not known; who is not known
-    yet, or not any more, is not there."""
+    """Yield a snapshot per point of the history.
+
+    An entity with a gap is present with unknown values; before its first and after its last
+    known point the entity is absent.
+    """
     there = [(_preview_entity(one), one, *_span(one)) for one in hour.lines]
     for place in range(hour.points):
         readings: dict[str, list[Reading]] = {kind: [] for kind in FIELDS}
@@ -230,7 +238,7 @@ def _preview_entity(line: Line) -> Entity:
 
 
 def _span(line: Line) -> tuple[int, int]:
-    """The first and the last point at which something is known of it."""
+    """Return the first and last point at which any field is known."""
     known = [
         place
         for points in line.values.values()
@@ -241,6 +249,7 @@ def _span(line: Line) -> tuple[int, int]:
 
 
 def _first(points: Iterable[float]) -> int:
+    """Return the index of the first known point, or the length if none is known."""
     place = -1
     for place, value in enumerate(points):
         if not isnan(value):

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The alarm rules of one host, changed while it runs: one door for whoever brings new ones.
+"""Rule manager: the alarm rules of a host, changed while the agent runs.
 
-    desk = RulesDesk(engine, spool, clock)     # goes on with what was in force before a restart
-    desk.offer(text, SOCKET)                   # Accepted; BadRules with its lines: nothing changed
-    desk.roll_back()                           # to what was in force before that
+    rules = RuleManager(engine, outbox, clock)   # restores the rules in force before a restart
+    rules.offer(text, SOCKET)                    # Accepted; BadRules: nothing changed
+    rules.roll_back()                            # to the rules in force before
 
-Rules come from three places, and each has a layer of its own: a file, the centre, and the socket
-on this machine. Of rules with the same id that of the later place counts, so that the centre can
-change a high-water mark that a file sets, and a person on the host can change both. What one of
-them brings is read, tried on the last pass, written to disk and made ready; the next pass begins by
-putting it in force. A pass sees the old rules or the new ones, and waits for nobody: rules are
-read between two passes.
+Rules come from three sources, each with a layer of its own: a file, Holdfast's manager (central
+rules), and the socket on this host. If several layers define the same rule id, the later source
+counts, so central rules can change a level that a file sets, and an operator on the host can
+change both.
+
+New rules are parsed, tried on the last snapshot, written to disk and prepared; the next pass
+begins by putting them in force. A pass uses the old rules or the new rules and never waits:
+rules are parsed between two passes.
+
+`RulesFile`, `Heartbeat` and `RuleCommands` bring rules to the rule manager's `offer`.
 """
 
 import hashlib
@@ -44,19 +48,20 @@ LOG = logging.getLogger(__name__)
 FILE: Final = "file"
 CENTRAL: Final = "central"
 SOCKET: Final = "socket"
-#: Later ones count more.
+#: Sources of rules; a later source overrides an earlier.
 SOURCES: Final = (FILE, CENTRAL, SOCKET)
-#: Under which name it is remembered.
+#: Name of the note in the outbox.
 NOTE: Final = "alarm-rules"
-#: How many times one can go back.
+#: Number of earlier states kept for a rollback.
 MOST_BEFORE: Final = 5
-#: Between two passes: so long at least and at most is to be free for whoever brings rules.
+#: Shortest and longest free time between two passes, in seconds, that reading of rules asks
+#: for.
 LEAST_ROOM_S, MOST_ROOM_S = 0.01, 0.25
 _NOTHING: Final = RuleSet()
 
 
 class Notes(Protocol):
-    """`watch.spool.Spool`."""
+    """Durable storage for the rules, implemented by `holdfast.agent.outbox.Outbox`."""
 
     def put(
         self,
@@ -69,7 +74,7 @@ class Notes(Protocol):
 
 @dataclass(frozen=True)
 class Layer:
-    """What one place brought last, and was taken. `version` is what that place calls it."""
+    """Last accepted rules of a source; `version` is the source's own version."""
 
     text: str
     version: str
@@ -78,20 +83,21 @@ class Layer:
 
 @dataclass(frozen=True)
 class State:
-    """What is in force, by place."""
+    """Rules in force, by source."""
 
     number: int = 0
     layers: Mapping[str, Layer] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
+        """Digest of all layers."""
         said = [f"{name}\0{self.layers[name].text}" for name in SOURCES if name in self.layers]
         return hashlib.sha256("\0\0".join(said).encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What a place offered last; `error` says why it is not in force."""
+    """Last offer of a source; `error` says why the offer is not in force."""
 
     digest: str = ""
     version: str = ""
@@ -101,41 +107,50 @@ class Tried:
 
 @dataclass(frozen=True)
 class Accepted:
+    """Result of an accepted offer."""
+
     rules: RuleSet
     applied: Applied
-    trials: tuple[Trial, ...] = ()  # of rules that are new or changed, on the last pass
+    trials: tuple[Trial, ...] = ()  # new or changed rules on the last snapshot
 
 
 class RuleManager:
-    """Threads may share it. The engine is its own: passes go through here too."""
+    """Owner of the alarm engine and its rules; threads may share a rule manager.
+
+    Passes go through the rule manager too.
+    """
 
     def __init__(
         self, engine: Engine, notes: Notes, clock: Clock, *, known_fields: bool = True
     ) -> None:
-        """`known_fields`: rules about what no agent measures are refused. What was taken once
-        stays in force, though: of another version of this program it may have been known."""
+        """With `known_fields`, rules on fields that no agent measures are refused.
+
+        Rules that were accepted once stay in force, because another version of Holdfast may
+        have known the field.
+        """
         self._known_fields = known_fields
         self._engine = engine
         self._notes = notes
         self._clock = clock
         self.turns = PassScheduler(clock)
         self._needs_s = LEAST_ROOM_S
-        self._piece_at = self._longest_s = 0.0  # of who brings rules now: work between two passes
+        self._piece_at = self._longest_s = 0.0  # work of the current offer between two passes
         self._offering = threading.Lock()
         self._passing = threading.Lock()
         self._ready: deque[Prepared] = deque(maxlen=1)  # for the next pass
         self._rules = engine.rules
-        self.firing = 0  # alarms, as of the last pass
-        self._parsed: dict[str, tuple[str, RuleSet]] = {}  # by place: the text, and what it says
+        self.firing = 0  # firing alarms after the last pass
+        self._parsed: dict[str, tuple[str, RuleSet]] = {}  # by source: text and parsed rules
         self._state = State()
         self._before: list[State] = []
         self._tried: dict[str, Tried] = {}
-        self._last = 0  # the highest number that there was
+        self._last = 0  # highest version number so far
         self._recall()
 
-    # passes, on one thread
+    # called by the pass thread
 
     def apply(self, snapshot: Snapshot) -> Outcome:
+        """Run a pass: put prepared rules in force, then evaluate the snapshot."""
         with self._passing:
             self._swap()
             outcome = self._engine.evaluate(snapshot)
@@ -144,28 +159,28 @@ class RuleManager:
             return outcome
 
     def _swap(self) -> None:
-        """New rules, if there are some: between two passes."""
+        """Put prepared rules in force, if any, between two passes."""
         with suppress(IndexError):
             self._engine.apply(self._ready.pop())
 
     @contextmanager
     def engine(self) -> Iterator[Engine]:
-        """For whoever keeps what it remembers; a pass waits meanwhile."""
+        """Lock the engine to save its state; a pass waits meanwhile."""
         with self._passing:
             yield self._engine
 
     @contextmanager
     def restoring(self) -> Iterator[Engine]:
-        """For whoever gives back to it what it remembered."""
+        """Lock the engine to restore its state."""
         with self.engine() as engine:
             yield engine
             self.firing = engine.firing
 
-    # what people ask, from any thread
+    # queries; any thread may call them
 
     @property
     def rules(self) -> RuleSet:
-        """In force from the next pass on at the latest."""
+        """Rules in force, at the latest from the next pass on."""
         return self._rules
 
     @property
@@ -180,11 +195,11 @@ class RuleManager:
         return self._tried.get(source, Tried())
 
     def before(self) -> list[str]:
-        """Versions that one can go back to, the last one first."""
+        """Return the versions available for a rollback, the latest first."""
         return [f"{one.number}-{one.digest}" for one in reversed(self._before)]
 
     def origin(self, rule: str) -> str:
-        """From which place a rule is that is in force."""
+        """Return the source of a rule in force."""
         found = [
             name
             for name in SOURCES
@@ -192,26 +207,32 @@ class RuleManager:
         ]
         return found[-1] if found else ""
 
-    # the door
+    # changes of rules
 
     def offer(self, text: str | bytes, source: str, version: str = "") -> Accepted:
-        """Put it in force in place of what came from there before. BadRules says what is wrong
-        with it, DriverError that the disk is: then all is as it was."""
+        """Replace the rules of a source.
+
+        BadRules lists the errors in the text; DriverError reports a failing disk. In both cases
+        nothing changes.
+        """
         if source not in SOURCES:
             raise InvalidInput(f"rules come from {', '.join(SOURCES)}, not from {source[:40]!r}")
         with self._offering, self._between_passes():
             return self._offer(text, source, version)
 
     def test(self, text: str | bytes, source: str = SOCKET) -> tuple[RuleSet, tuple[Trial, ...]]:
-        """What would be in force, and what its rules make of the last pass. Nothing changes."""
+        """Return the merged rules, and their result on the last snapshot, without any change."""
         with self._offering, self._between_passes():
             own = rules_file.parse(text, source, known_fields=self._known_fields)
             merged = self._merged({**self._sets(), source: own}, self._state)
             return merged, self._try(replace(merged, rules=own.rules))
 
     def roll_back(self) -> Accepted:
-        """To what was in force before. What is gone back from is not taken again by itself: a file
-        or the centre has to say something new."""
+        """Return to the rules in force before.
+
+        The rolled-back rules are not accepted again by themselves: the file or the manager has
+        to offer something new.
+        """
         with self._offering, self._between_passes():
             if not self._before:
                 raise Conflict(f"there are no rules before {self.rules.version}: set others")
@@ -227,8 +248,11 @@ class RuleManager:
 
     @contextmanager
     def _between_passes(self) -> Iterator[None]:
-        """A pass is not to share the interpreter with who reads rules: the longest piece of that
-        takes about as long as it took before."""
+        """Do work between two passes.
+
+        A pass must not share the interpreter with the parsing of rules. The longest piece of
+        work is assumed to take about as long as it took the last time.
+        """
         self._longest_s = 0.0
         self.turns.room(self._needs_s)
         self._piece_at = self._clock.monotonic()
@@ -240,7 +264,7 @@ class RuleManager:
             self._needs_s = min(MOST_ROOM_S, longest_s)
 
     def _give_way(self) -> None:
-        """Between two pieces, to a pass that is due."""
+        """Let a due pass run between two pieces of work."""
         self._end_piece()
         self.turns.room(self._needs_s)
         self._piece_at = self._clock.monotonic()
@@ -249,6 +273,7 @@ class RuleManager:
         self._longest_s = max(self._longest_s, self._clock.monotonic() - self._piece_at)
 
     def _offer(self, text: str | bytes, source: str, version: str) -> Accepted:
+        """Parse, try, store and prepare the rules of a source."""
         said = _text(text)
         digest = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:12]
         now = self._clock.now().isoformat()
@@ -257,7 +282,7 @@ class RuleManager:
             self._give_way()
             layers = {**self._state.layers, source: Layer(said, version or digest, now)}
             state = State(self._last + 1, layers)
-            if state.digest == self._state.digest:  # the same again: at most under another name
+            if state.digest == self._state.digest:  # same rules, at most under another version
                 state = replace(state, number=self._state.number)
             merged = self._merged({**self._sets(), source: own}, state)
             trials = self._try(replace(merged, rules=self._changed(merged)))
@@ -284,15 +309,19 @@ class RuleManager:
     def _put_in_force(
         self, state: State, merged: RuleSet, before: list[State], tried: Mapping[str, Tried]
     ) -> Applied:
-        """On disk first: killed in between, the next one begins with it. That may take until the
-        next pass, so all that is to be computed is done before."""
+        """Write the rules to disk, then prepare them for the next pass.
+
+        The disk comes first: if the agent is killed in between, the next agent starts with the
+        new rules. Writing may last until the next pass, so everything that needs computing is
+        done before.
+        """
         last, engine = max(self._last, state.number), self._engine
         ready = engine.prepare(merged) if merged.version != self.rules.version else None
         self._write(_plain(state, before, tried, last))
         if ready is None:
             applied = Applied(merged.version, kept=tuple(merged.by_id))
         else:
-            if ready.base is not engine.watchers:  # a pass has put others in force meanwhile
+            if ready.base is not engine.watchers:  # a pass put other rules in force meanwhile
                 ready = engine.prepare(merged)
             applied = ready.applied
             self._ready.append(ready)
@@ -301,7 +330,7 @@ class RuleManager:
         return applied
 
     def _remember(self, source: str, tried: Tried) -> None:
-        """That it was refused; a disk that does not take it is no reason to say something else."""
+        """Record a refused offer; a failing disk does not hide the reason of the refusal."""
         self._tried = {**self._tried, source: tried}
         try:
             self._write(_plain(self._state, self._before, self._tried, self._last))
@@ -309,17 +338,18 @@ class RuleManager:
             LOG.error("that rules of %s were refused is not written down: %s", source, error)
 
     def _write(self, said: Mapping[str, Any]) -> None:
-        """For the disk nobody waits but who brings them."""
+        """Write to disk; only the caller that brings rules waits for the disk."""
         self._end_piece()
         self._notes.put((), {NOTE: said})
         self._piece_at = self._clock.monotonic()
 
-    # what it amounts to
+    # merging and trying
 
     def _sets(self) -> dict[str, RuleSet]:
         return {name: found for name, (_, found) in self._parsed.items()}
 
     def _merged(self, sets: Mapping[str, RuleSet], state: State) -> RuleSet:
+        """Merge the layers; for equal ids the later source counts."""
         there = [name for name in SOURCES if name in sets]
         rules: dict[str, Rule] = {}
         made = _NOTHING
@@ -339,11 +369,12 @@ class RuleManager:
         )
 
     def _changed(self, merged: RuleSet) -> tuple[Rule, ...]:
-        """What is as it was has been tried by every pass since."""
+        """Return new and changed rules; every pass since has tried the unchanged rules."""
         known = self.rules.by_id
         return tuple(rule for rule in merged.rules if known.get(rule.id) != rule)
 
     def _try(self, rules: RuleSet) -> tuple[Trial, ...]:
+        """Evaluate rules on the last snapshot. BadRules if they fail."""
         try:
             return tuple(self._engine.try_out(rules))
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -354,19 +385,20 @@ class RuleManager:
     # after a restart
 
     def _recall(self) -> None:
+        """Restore the rules in force before a restart."""
         said = self._notes.note(NOTE)
         if said is None:
             return
         state, self._before = _state(said["now"]), [_state(one) for one in said["before"]]
         tried = {name: Tried(**one) for name, one in said["tried"].items()}
-        # what was refused may be taken by this program: it is offered again
+        # refused rules are offered again, because this program may accept them
         self._tried = {name: one for name, one in tried.items() if not one.error}
         self._last = said["last"]
         kept = {}
         for name, layer in state.layers.items():
             try:
                 kept[name] = rules_file.parse(layer.text, name)
-            except BadRules as error:  # of another version of this program
+            except BadRules as error:  # written by another version of Holdfast
                 LOG.error("alarm rules of %s cannot be used any more: %s", name, error.message)
                 self._tried[name] = Tried(error=error.message, at=self._clock.now().isoformat())
         layers = {name: state.layers[name] for name in kept}
@@ -396,32 +428,37 @@ def _state(said: Mapping[str, Any]) -> State:
     return State(said["number"], layers)
 
 
-# The roads by which alarm rules come to the desk: a file that is watched, the centre by the
-# answer
-# to our heartbeat, people on this machine. All end at `RulesDesk.offer`.
+# Sources of rules: a file that is followed, the manager's answer to a heartbeat, and operators
+# on this host. All call `RuleManager.offer`.
 
 
-#: How often the file is looked at, and how often the centre hears of us.
+#: Interval of polling the rules file, and of heartbeats to the manager, in seconds.
 FILE_EVERY_S: Final = 1.0
 BEAT_EVERY_S: Final = 10.0
-#: In the place of a file that is not configured any more.
+#: Rules offered in place of a file that is not configured any more.
 NO_RULES: Final = "rules: []\n"
 
 
 class RulesFile:
-    """Offered when it changed, until the desk has taken or refused it, and when somebody asks for
-    it by SIGHUP. One that was gone back from is not offered again by itself, not after a restart
-    either; one that was refused is after a restart, for that may be another program."""
+    """The rules file of the host; offered when it changed, and on SIGHUP.
+
+    An offer is repeated until the rule manager accepts or refuses it. A file that was rolled
+    back is not offered again by itself, not even after a restart. A refused file is offered
+    again after a restart, because the new program may accept the rules.
+    """
 
     def __init__(self, path: str | None, rule_manager: RuleManager) -> None:
         self._rule_manager = rule_manager
         self._path = path
         self._file: Followed[bytes] | None = None
-        self._is_due = False  # it has something that the desk has not decided about
+        self._is_due = False  # the rule manager has not accepted or refused the file yet
 
     def poll(self) -> None:
-        """Now and then. BadRules says what is wrong with it, DriverError that the disk is: then it
-        is offered again by the next look."""
+        """Offer the file if it changed.
+
+        BadRules lists the errors in the file; DriverError reports a failing disk, and the next
+        poll offers the file again.
+        """
         if self._path is None:
             if FILE in self._rule_manager.state.layers and not self._was_offered(NO_RULES):
                 self._rule_manager.offer(NO_RULES, FILE)
@@ -433,7 +470,7 @@ class RulesFile:
         self._offer()
 
     def again(self) -> None:
-        """The file as it is now, whatever became of it before."""
+        """Offer the current file, whether or not it was refused or rolled back before."""
         if self._path is not None:
             self._file, self._is_due = None, True
             self.poll()
@@ -452,15 +489,18 @@ class RulesFile:
         return Followed(self._path, "alarm rules", bytes, lambda data, _: data)
 
     def _was_offered(self, text: str) -> bool:
-        """As the last, whatever became of it."""
+        """Tell whether this text was the last offer, accepted or not."""
         digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
         return digest == self._rule_manager.tried(FILE).digest
 
 
 class Heartbeat:
-    """Tells the centre that we live and by which rules we go; fetches those that it has for us
-    when their version is one that we have not seen. What we refuse is told by the next one. While
-    somebody looks at this host, the numbers that are not known there are sent."""
+    """Sends heartbeats with the rule versions to the manager, and fetches new central rules.
+
+    The agent fetches rules when the manager announces an unknown version; the next heartbeat
+    reports a refusal. While somebody views this host, the heartbeat also sends the points of
+    the history that the manager does not have.
+    """
 
     def __init__(
         self,
@@ -471,8 +511,10 @@ class Heartbeat:
         recent: Recent | None = None,
         every_s: float = BEAT_EVERY_S,
     ) -> None:
-        """`about`: started_at, and what else is known of the agent (api/holdfast_v1/agents).
-        `recent`: what is sent while somebody looks."""
+        """`about` returns `started_at` and other facts about the agent (api/holdfast_v1/agents).
+
+        `recent` is the history that is sent while somebody views the host.
+        """
         self._host = host
         self._centre = centre
         self._rule_manager = rule_manager
@@ -481,6 +523,7 @@ class Heartbeat:
         self._every_s = every_s
 
     def poll(self) -> None:
+        """Send a heartbeat; fetch rules or send history if the manager asks for them."""
         heard = self._centre.beat(self._host, self.body())
         if heard.rules != self._seen():
             self._fetch()
@@ -495,14 +538,15 @@ class Heartbeat:
         held = self._centre.rules(self._host)
         try:
             self._rule_manager.offer(held.text, CENTRAL, held.version)
-        except BadRules:  # which the desk logged, and remembers
+        except BadRules:  # the rule manager logged and recorded the refusal
             self._centre.beat(self._host, self.body())
 
     def _seen(self) -> str:
-        """What came last from there, whatever became of it."""
+        """Return the version of the last central rules, accepted or not."""
         return self._rule_manager.tried(CENTRAL).version or NONE
 
     def body(self) -> dict[str, Any]:
+        """Return the body of a heartbeat."""
         rule_manager = self._rule_manager
         layer = rule_manager.state.layers.get(CENTRAL)
         tried = rule_manager.tried(CENTRAL)
@@ -519,7 +563,7 @@ class Heartbeat:
 
 
 class RulesPart:
-    """The threads behind the file and the heartbeat; `holdfast.app.daemon.Part`."""
+    """Threads that poll the rules file and send heartbeats (`holdfast.app.daemon.Part`)."""
 
     def __init__(self, file: RulesFile, beat: Heartbeat | None, clock: Clock) -> None:
         self._file = file
@@ -538,7 +582,7 @@ class RulesPart:
             one.stop()
 
     def reload(self) -> None:
-        """SIGHUP: read the file now, and hear of the centre."""
+        """Handle SIGHUP: read the file and send a heartbeat now."""
         self._hup = True
         for one in self._rounds:
             one.wake()
@@ -547,12 +591,12 @@ class RulesPart:
         look = self._file.poll
         if self._hup:
             self._hup, look = False, self._file.again
-        with suppress(BadRules):  # which the desk logged: it is not tried again until it changes
+        with suppress(BadRules):  # logged by the rule manager; retried when the file changes
             look()
 
 
 class RuleCommands:
-    """What people ask by the socket: `metrics.rules.*`."""
+    """Handlers of the socket commands `metrics.rules.*`."""
 
     def __init__(self, rule_manager: RuleManager) -> None:
         self._rule_manager = rule_manager
@@ -605,6 +649,7 @@ class RuleCommands:
 
 
 def accepted(one: Accepted) -> dict[str, Any]:
+    """Return an accepted offer as JSON."""
     return {
         "version": one.rules.version,
         **{name: list(getattr(one.applied, name)) for name in ("kept", "tuned", "begun", "ended")},
@@ -613,6 +658,7 @@ def accepted(one: Accepted) -> dict[str, Any]:
 
 
 def shown(rule: Rule, source: str = "") -> dict[str, Any]:
+    """Return the summary of a rule as JSON."""
     first = rule.conditions[0]
     return {
         "id": rule.id,

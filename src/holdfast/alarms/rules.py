@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a number is an alarm: rules as values.
+"""Alarm rules as values: conditions, selectors, rules and rule sets.
 
-    rules = alarm_rules_file.parse(text, "alarms.yaml", number=7)
+    rules = rules_file.parse(text, "alarms.yaml", number=7)
     rules.version                        # "7-3fa2c1d09b7e"
     rules.rules[0].conditions[0].level   # 0.95
 
-A `Condition` is about one number: how it is made (as read, its rate, the time until something is
-full, all that as a share of a contract), against what it is held, how much of it is too much
-(a burst, so many samples of so many). A `Rule` is one or several of them about one kind of entity,
-and says for how long, how bad it is, and what is asked for. What is done with the numbers of a
-pass is in `alarms`.
+A `Condition` is about a single series: the measure (value as read, rate, time until full, each
+optionally as a share of a contract), the level, and the tolerance (a burst, or N of M samples).
+A `Rule` combines conditions on a kind of entity, and sets the duration, the severity and the
+actions. `engine.Engine` evaluates the rules.
 """
 
 from collections.abc import Mapping
@@ -32,43 +31,49 @@ MEASURES: Final = (VALUE, RATE, TIME_TO_FULL)
 NONE: Final = "none"
 SEVERITIES: Final = ("info", "warning", "critical")
 ACTIONS: Final = ("notify", "incident", "migrate_away", "disable_host", "repair_ahead")
-#: What an alarm can be about; the same words as in ports/metrics.
+#: Kinds of entities, the same words as in ports/metrics.
 KINDS: Final = ("host", "guest", "disk", "nic")
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-#: Where nothing is said, an alarm ends a tenth of its level on the good side of it.
+#: Default distance of `clear` from the level: a tenth of the level, on the good side.
 SLACK: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
+    """A comparison of a series with a level."""
+
     field: str
     compare: str
     level: float
-    clear: float  # while the alarm stands, it holds until this is passed
+    clear: float  # a standing alarm holds until the value passes this level
     measure: str = VALUE
-    over_s: float = 0.0  # the window of a rate or of a time to full
-    full: str | float = ""  # when it is full: a number, or the name of the one that says so
-    contract: str = ""  # the value is a share of that contract
-    burst_s: float = 0.0  # it may be above its level by that many seconds' worth of the level
+    over_s: float = 0.0  # window of a rate or time to full
+    full: str | float = ""  # limit for time to full: a number, or the field with the limit
+    contract: str = ""  # the value is a share of this contract
+    burst_s: float = 0.0  # allowance above the level: this many seconds times the level
     hits: int = 1
     of: int = 1
 
     @property
     def series(self) -> tuple[str, str, float, str | float, str]:
-        """What its numbers are made of: with another one, what was remembered means nothing."""
+        """Identity of the series; with another series, saved state is meaningless."""
         return self.field, self.measure, self.over_s, self.full, self.contract
 
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """Some days of the week, from one minute of the day to another, UTC; over midnight if the
-    second is not later than the first, and then of the day on which it begins."""
+    """Weekly hours in UTC: days of the week, from minute to minute of the day.
+
+    If `end_min` is not later than `begin_min`, the hours span midnight and belong to the day on
+    which they begin.
+    """
 
     days: tuple[int, ...]
     begin_min: int = 0
     end_min: int = 1440
 
     def has(self, at: datetime) -> bool:
+        """Tell whether a time is within these hours."""
         minute, day = at.hour * 60 + at.minute, at.weekday()
         if self.begin_min < self.end_min:
             return day in self.days and self.begin_min <= minute < self.end_min
@@ -79,18 +84,20 @@ class Hours:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Of a kind those that fit everything that is said; `*` stands for anything."""
+    """Selects entities of a kind that match all given patterns; `*` matches any text."""
 
     kind: str
     names: tuple[str, ...] = ()
     projects: tuple[str, ...] = ()  # by id or by name
     flavors: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()  # of hosts: on others the rule is not there
+    groups: tuple[str, ...] = ()  # host groups; the rule does not apply on other hosts
 
     def is_here(self, groups: frozenset[str]) -> bool:
+        """Tell whether the rule applies on a host with these groups."""
         return not self.groups or _any(tuple(groups), self.groups)
 
     def fits(self, *, name: str, project: tuple[str, ...], flavor: str) -> bool:
+        """Tell whether an entity matches."""
         return (
             (not self.names or _any((name,), self.names))
             and (not self.projects or _any(project, self.projects))
@@ -100,16 +107,18 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
+    """An alarm rule."""
+
     id: str
     selector: Selector
     conditions: tuple[Condition, ...]
-    every: bool = True  # of several conditions all have to hold; else one is enough
+    every: bool = True  # all conditions must hold; otherwise any suffices
     for_s: float = 0.0
     keep_s: float = 0.0
     severity: str = "warning"
-    topic: str = ""  # `class` in files: an alarm of a host hushes those of its guests of that class
+    topic: str = ""  # `class` in files: a host alarm holds back guest alarms of its class
     summary: str = ""
-    no_data: str = "info"  # severity of not knowing; none: it is listed, and told to nobody
+    no_data: str = "info"  # severity without data; none: listed, but no notification
     no_data_for_s: float = 60.0
     hours: tuple[Hours, ...] = ()
     repeat_s: float = 0.0
@@ -131,12 +140,13 @@ class Rule:
         return max(one.over_s for one in self.conditions)
 
     def means_the_same(self, other: "Rule") -> bool:
-        """Whether what is remembered for one counts for the other: levels and times may differ."""
+        """Tell whether saved state of a rule is valid for another; only levels and times may
+        differ."""
         return self._remembered == other._remembered
 
     @property
     def memory(self) -> str:
-        """What has to be the same for that, as a text that can be kept."""
+        """Text that must be equal for saved state to be valid."""
         return repr(self._remembered)
 
     @property
@@ -145,14 +155,17 @@ class Rule:
         return self.kind, self.every, made
 
     def is_on(self, at: datetime) -> bool:
+        """Tell whether the rule is active at a time."""
         return not self.hours or any(one.has(at) for one in self.hours)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
+    """A version of all rules."""
+
     rules: tuple[Rule, ...] = ()
     group_wait_s: float = 1.0
-    storm: int = 50  # alarms that are told at the same time; of more only the number
+    storm: int = 50  # alarms notified at the same time; of more only the number
     number: int = field(default=0, compare=False)
     digest: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
@@ -167,18 +180,19 @@ class RuleSet:
 
 
 class BadRules(InvalidDocument):
-    """Rules that cannot be used; `problems` are all that is wrong with them, by line."""
+    """Invalid alarm rules; `problems` lists every error with its line."""
 
     code = "holdfast.alarmrules.invalid"
     title = "The alarm rules cannot be used"
 
 
 def default_clear(compare: str, level: float) -> float:
-    """A tenth of the level on the good side of it."""
+    """Return the default `clear` level, a tenth of the level on the good side."""
     if compare in OVER:
         return level - abs(level) * SLACK
     return level + abs(level) * SLACK if compare in UNDER else level
 
 
 def _any(values: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    """Tell whether any value matches any pattern."""
     return any(value and fnmatchcase(value, one) for value in values for one in wanted)

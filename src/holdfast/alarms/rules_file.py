@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of alarm rules, read so that every problem is named with its line.
+"""Parser of alarm rules files; reports every error with its line.
 
     storm: 50
     conditions:
@@ -9,14 +9,14 @@
       - id: pipe
         on: nic
         field: tx_bps
-        contract: tx_bps          # the value is a share of it
+        contract: tx_bps          # the value is a share of this contract
         when: "> 1.2"
         burst: 30s
         severity: critical
         actions: [notify, incident]
       - {id: hot, on: guest, all: [busy, starved], for: 5m}
 
-JSON is YAML too: what comes by socket or from the centre is read by the same reader.
+JSON is a subset of YAML: the same parser reads rules from the socket and from the manager.
 """
 
 import functools
@@ -48,17 +48,17 @@ from holdfast.alarms.rules import (
 from holdfast.metrics import fields
 from holdfast.runtime.documents import Map, Node, Reading, Scalar, quoted, seconds, shown
 
-# The small words of alarm rules: levels, numbers, hours of the week, so many of so many.
+# Scalars of alarm rules: levels, numbers, weekly hours, N of M.
 #
-# >>> comparison("> 5G"), comparison("<= 95%"), number("4h", spans=True)
-# (('>', 5000000000.0), ('<=', 0.95), 14400.0)
-# >>> hours("mon-fri 08:00-18:30")
-# Hours(days=(0, 1, 2, 3, 4), begin_min=480, end_min=1110)
-# >>> of("3 of 5"), of("5 of 3")
-# ((3, 5), None)
+#     >>> comparison("> 5G"), comparison("<= 95%"), number("4h", spans=True)
+#     (('>', 5000000000.0), ('<=', 0.95), 14400.0)
+#     >>> hours("mon-fri 08:00-18:30")
+#     Hours(days=(0, 1, 2, 3, 4), begin_min=480, end_min=1110)
+#     >>> of("3 of 5"), of("5 of 3")
+#     ((3, 5), None)
 
 
-#: Of how many samples N of M can be counted at most.
+#: Largest M in "N of M" samples.
 MOST_SAMPLES = 60
 _COMPARISON = re.compile(r"(>=|<=|==|!=|>|<) *(\S+)")
 _NUMBER = re.compile(r"(-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,3})?)(%|[kMGT]i?)?")
@@ -76,13 +76,14 @@ _HOURS = re.compile(
 
 
 def comparison(text: str, *, spans: bool = False) -> tuple[str, float] | None:
+    """Parse a comparison such as "> 95%"; None if malformed."""
     match = _COMPARISON.fullmatch(text.strip())
     level = number(match[2], spans=spans) if match else None
     return (match[1], level) if match and level is not None else None
 
 
 def number(text: str, *, spans: bool = False) -> float | None:
-    """0.95, 95%, 5G, 512Mi; with `spans` also 30s, 4h. None if it is something else."""
+    """Parse 0.95, 95%, 5G or 512Mi, with `spans` also 30s or 4h; None if malformed."""
     if spans and (lasts_s := seconds(text)) is not None:
         return lasts_s
     match = _NUMBER.fullmatch(text)
@@ -94,7 +95,7 @@ def number(text: str, *, spans: bool = False) -> float | None:
 
 
 def of(text: str) -> tuple[int, int] | None:
-    """Hits, and of how many samples."""
+    """Parse "3 of 5" as hits and samples; None if malformed."""
     match = _OF.fullmatch(text.strip())
     if match is None:
         return None
@@ -103,7 +104,7 @@ def of(text: str) -> tuple[int, int] | None:
 
 
 def hours(text: str) -> Hours | None:
-    """mon-fri 08:00-18:00, sat,sun, 22:00-06:00 (until the next day); UTC."""
+    """Parse weekly hours in UTC: mon-fri 08:00-18:00, sat,sun, 22:00-06:00 (until the next day)."""
     match = _HOURS.fullmatch(text.strip())
     if match is None or not text.strip():
         return None
@@ -134,7 +135,7 @@ RULE = (
     *("severity", "class", "summary", "no_data", *TIMES, "actions"),
 )
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: Actions that only make sense for some kinds.
+#: Actions that are allowed for some kinds only.
 _ONLY = {
     "migrate_away": ("guest", "disk", "nic"),
     "disable_host": ("host",),
@@ -148,8 +149,11 @@ NOTHING = Rule("", Selector(""), ())
 def parse(
     data: str | bytes, source: str, number: int = 0, *, known_fields: bool = False
 ) -> RuleSet:
-    """Rules, or BadRules with all that is wrong. `number` is the version its writer gave it. With
-    `known_fields` a field that no agent measures is wrong too; recordings may have others."""
+    """Parse rules. BadRules lists every error.
+
+    `number` is the version that the author gave. With `known_fields`, a field that no agent
+    measures is an error; recordings may have other fields.
+    """
     reading = _Reading(known_fields)
     origin = _Origin(source, number, data)
     because = functools.partial(BadRules.because, source)
@@ -158,6 +162,8 @@ def parse(
 
 @dataclass(frozen=True)
 class _Origin:
+    """Source, version and text of a rules file."""
+
     source: str
     number: int
     data: str | bytes
@@ -170,12 +176,14 @@ class _Origin:
 
 
 class _Reading(Reading):
+    """Parser with the errors found so far."""
+
     def __init__(self, known_fields: bool) -> None:
         super().__init__()
         self.known_fields = known_fields
-        self.named: dict[str, Condition | None] = {}  # None: it could not be read
-        self.lines: dict[str, int] = {}  # of these
-        self.unknown: set[tuple[int, str, str]] = set()  # fields that were spoken of
+        self.named: dict[str, Condition | None] = {}  # None: malformed
+        self.lines: dict[str, int] = {}  # of named conditions
+        self.unknown: set[tuple[int, str, str]] = set()  # unknown fields already reported
         self.used: set[str] = set()
         self.ids: dict[str, int] = {}
 
@@ -249,7 +257,7 @@ class _Reading(Reading):
         return made if len(self.problems) == before and made.field else None
 
     def _when(self, node: Node | None, *, spans: bool) -> tuple[str, float]:
-        if node is None:  # which was said
+        if node is None:  # reported already
             return "", 0.0
         found = comparison(node.text, spans=spans) if isinstance(node, Scalar) else None
         if found is None:
@@ -362,7 +370,7 @@ class _Reading(Reading):
     def _what(
         self, node: Node, fields: dict[str, Node], kind: str
     ) -> tuple[bool, tuple[Condition, ...]]:
-        """Its own condition, or all or any of the named ones."""
+        """Read the conditions of a rule: its own, or `all` or `any` of the named conditions."""
         ways = [key for key in ("field", "all", "any") if key in fields]
         if len(ways) != 1:
             self.say(node.line, "write either `field` and `when`, or one of `all` and `any`")
@@ -390,7 +398,7 @@ class _Reading(Reading):
         return ways[0] == "all", tuple(found)
 
     def _measured(self, condition: Condition | None, kind: str, line: int) -> None:
-        """Whether there are such numbers of that kind."""
+        """Report an error for fields that agents do not measure for this kind."""
         if not self.known_fields or condition is None or not kind:
             return
         full = condition.full if isinstance(condition.full, str) else ""

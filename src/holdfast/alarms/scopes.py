@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents of alarm rules that are kept centrally: for whom each holds, and what that amounts to
-on one host.
+"""Central alarm rules: documents with a scope, and the merged rules for a host.
 
     Document("base", Scope("all"), 3, text)
     merged([base, gpu], "cmp-7", {"gpu"})       # Merged(version, text, origins)
 
-A document is a file of alarm rules with a name and a scope: all hosts, one host, a group of hosts,
-or the guests of a project wherever they run. Of rules with the same id the one that is said more
-narrowly counts: host before group before all. Rules of a project never stand in for others, for
-these hold for everybody else: they are called `document.id`, and are about its guests alone.
+A document is a file of alarm rules with a name and a scope: all hosts, a host, a group of
+hosts, or the guests of a project wherever they run. If documents define the same rule id, the
+narrower scope counts: host before group before all. Rules of a project never replace other
+rules, because those apply to everybody else: project rules are named `document.id` and select
+only the project's guests.
 """
 
 import functools
@@ -30,9 +30,9 @@ ALL: Final = "all"
 HOST: Final = "host"
 GROUP: Final = "group"
 PROJECT: Final = "project"
-#: The later ones count where a rule is there several times; those of projects only add.
+#: Scope kinds; a later kind overrides an earlier. Project rules only add.
 KINDS: Final = (ALL, GROUP, HOST, PROJECT)
-#: The version of no rules at all.
+#: Version of an empty rule set.
 NONE: Final = "none"
 LONGEST_NAME: Final = 31
 LONGEST_ID: Final = 64
@@ -42,6 +42,8 @@ _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
+    """Scope of a document."""
+
     kind: str
     name: str = ""
 
@@ -49,6 +51,7 @@ class Scope:
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
     def holds(self, host: str, groups: Collection[str]) -> bool:
+        """Tell whether the scope includes a host."""
         if self.kind == HOST:
             return same(self.name, host)
         return self.kind != GROUP or self.name in groups
@@ -56,6 +59,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Document:
+    """A version of a rules document."""
+
     name: str
     scope: Scope
     version: int
@@ -64,7 +69,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What holds on one host. `origins`: from which document each rule is, by its id there."""
+    """Rules for a host; `origins` maps each rule id to its document."""
 
     version: str
     text: str
@@ -72,14 +77,14 @@ class Merged:
 
 
 class Held(NamedTuple):
-    """What an agent fetches: the rules that hold for its host, as one file."""
+    """Rules that an agent fetches for its host, as a single file."""
 
     version: str
     text: str
 
 
 def scope(text: str) -> Scope:
-    """`all`, `host:cmp-7`, `group:gpu`, `project:4f2c…`.
+    """Parse `all`, `host:cmp-7`, `group:gpu` or `project:4f2c…`.
 
     >>> str(scope("host:CMP-7.example.org."))
     'host:cmp-7.example.org'
@@ -95,6 +100,7 @@ def scope(text: str) -> Scope:
 
 
 def name(text: str) -> str:
+    """Check the name of a document."""
     if not _NAME.fullmatch(text):
         raise InvalidInput(
             f"name: {text[:80]!r}: write up to {LONGEST_NAME} letters, digits, _ and -"
@@ -103,8 +109,10 @@ def name(text: str) -> str:
 
 
 def check(document: Document) -> RuleSet:
-    """Its rules; BadRules with all that is wrong, by line, also for its scope, and where a field
-    is asked for that no agent measures."""
+    """Parse a document and check its rules against its scope.
+
+    BadRules lists every error with its line, also fields that no agent measures.
+    """
     name, version = document.name, document.version
     found = rules_file.parse(document.text, name, version, known_fields=True)
     problems = []
@@ -125,7 +133,7 @@ def check(document: Document) -> RuleSet:
 
 
 def merged(documents: Iterable[Document], host: str, groups: Collection[str]) -> Merged:
-    """Documents that were checked, as one text that any reader of rules can take."""
+    """Merge checked documents into a single text that any rules parser accepts."""
     here = held(documents, host, groups)
     rules: dict[str, dict[str, Any]] = {}
     origins: dict[str, str] = {}
@@ -146,7 +154,7 @@ def merged(documents: Iterable[Document], host: str, groups: Collection[str]) ->
 
 
 def _text(head: Mapping[str, Any], rules: Iterable[Mapping[str, Any]]) -> str:
-    """A rule to a line, and no space that is not needed: its size is what an agent counts."""
+    """Write a rule per line, without spaces: the agent limits the size of the text."""
     lines = ",\n".join(_compact(one) for one in rules)
     return f'{_compact(head)[:-1]}{"," if head else ""}"rules":[\n{lines}]}}'
 
@@ -158,8 +166,11 @@ def _compact(value: Any) -> str:
 def check_together(
     document: Document, others: Iterable[Document], hosts: Iterable[tuple[str, Collection[str]]]
 ) -> None:
-    """InvalidInput if what would hold on some host is more than its agent takes: on those that are
-    known, with their groups, and on one that is in a group of these or has a name of these."""
+    """Check the size of the merged rules on all affected hosts.
+
+    InvalidInput if the rules for a host exceed the limits of its agent. The check includes
+    known hosts with their groups, and hosts with a name or group of the documents' scopes.
+    """
     known = [document, *(one for one in others if one.name != document.name)]
     places = [*hosts, *((_host(one), _groups(one)) for one in known), ("", ())]
     seen: set[str] = set()
@@ -183,7 +194,7 @@ def _groups(document: Document) -> Collection[str]:
 
 
 def _too_much(found: Merged) -> str:
-    """As any reader of rules counts (model.yaml_lines, model.yaml_fields)."""
+    """Return which limit of the rules parser the merged rules exceed (runtime.documents), or ""."""
     size, rules = len(found.text.encode(errors="surrogatepass")), len(found.origins)
     if size > MAX_BYTES:
         return f"come to {size} bytes, written out as its agent gets them, which takes {MAX_BYTES}"
@@ -194,25 +205,27 @@ def _too_much(found: Merged) -> str:
 
 
 def _words(value: Any) -> int:
+    """Count keys and scalars as the rules parser counts words."""
     if isinstance(value, dict):
         return sum(1 + _words(one) for one in value.values())
     return sum(map(_words, value)) if isinstance(value, list) else 1
 
 
 def _together(document: Document, here: Sequence[Document], host: str) -> str:
+    """Describe the document, the other documents and the host for an error message."""
     names = ", ".join(one.name for one in here if one is not document)
     beside = f" together with {names}" if names else ""
     return f"{document.name}{beside} on {host or 'one host'}"
 
 
 def held(documents: Iterable[Document], host: str, groups: Collection[str]) -> list[Document]:
-    """Those that hold there, in the order in which they count."""
+    """Return the documents for a host, in merge order."""
     here = [one for one in documents if one.scope.holds(host, groups)]
     return sorted(here, key=lambda one: (KINDS.index(one.scope.kind), one.name))
 
 
 def version_of(documents: Sequence[Document]) -> str:
-    """Of those that hold on one host, in the order in which they count."""
+    """Return the version of a host's documents, given in merge order."""
     if not documents:
         return NONE
     said = [[one.name, str(one.scope), one.version] for one in documents]
@@ -220,7 +233,7 @@ def version_of(documents: Sequence[Document]) -> str:
 
 
 def _placed(rule: Mapping[str, Any], document: Document, own: Mapping[str, str]) -> dict[str, Any]:
-    """A rule of a document as it is among those of others."""
+    """Return a rule as it appears in the merged text, with qualified names."""
     made = dict(rule)
     for key in ("all", "any"):
         if key in made:
@@ -234,12 +247,13 @@ def _placed(rule: Mapping[str, Any], document: Document, own: Mapping[str, str])
 
 @functools.lru_cache(maxsize=16)
 def _said(text: str) -> Mapping[str, Any]:
-    """Read once for many hosts; nobody changes it."""
+    """Parse a document; the result is cached for many hosts and never modified."""
     found: Mapping[str, Any] = _plain(read(text, [], quick=True))
     return found
 
 
 def _plain(node: Node | None) -> Any:
+    """Convert a parsed node to Python values."""
     if isinstance(node, Scalar):
         return node.text
     if isinstance(node, List):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rule at work: whom it is about, what it remembers of them, what a pass changes."""
+"""State of alarms: a track per rule and entity, and the watcher that updates them in each pass.
+
+`Change` is a transition of an alarm, `Group` a notification of changes that belong together.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,7 +15,7 @@ from holdfast.alarms.conditions import Column, ColumnView, Found, Judge, togethe
 from holdfast.alarms.rules import Rule, Selector
 from holdfast.ports.metrics import MIGRATED, NAN, Entity, Table
 
-# What is told of an alarm: one that changed, and messages that belong together.
+# Changes and notifications.
 
 
 OK: Final = "ok"
@@ -21,7 +24,7 @@ FIRING: Final = "firing"
 NO_DATA: Final = "no_data"
 STATES: Final = (OK, PENDING, FIRING, NO_DATA)
 
-#: Why something is told.
+#: Events of a notification.
 RAISED: Final = "raised"
 CLEARED: Final = "cleared"
 LOST: Final = "no_data"
@@ -32,7 +35,7 @@ _WORDS: Final = ("version", "name", "project", "topic", "summary", "reason", "ev
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An alarm went from one state to another, or is told of."""
+    """A state change or notification of an alarm."""
 
     rule: str
     version: str
@@ -55,16 +58,18 @@ class Change:
     summary: str = ""
     reason: str = ""
     actions: tuple[str, ...] = ()
-    event: str = ""  # raised, cleared, no_data, again; "" of a change that is told to nobody
+    event: str = ""  # raised, cleared, no_data, again; "" for a change without notification
 
     @property
     def key(self) -> str:
-        """The same for everything that is told of one alarm, from begin to end: told twice, it is
-        the same alarm."""
+        """Identity of the alarm, equal in all its notifications from begin to end.
+
+        A receiver recognises a repeated notification by the key.
+        """
         return f"{self.entity}/{self.rule}/{self.first_at.isoformat()}"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it; with the key, and without what is empty."""
+        """Return the change as JSON, with the key and without empty values."""
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         found |= {name: found[name].isoformat() for name in _DATES}
         found |= {"actions": list(self.actions), "key": self.key}
@@ -74,7 +79,7 @@ class Change:
 
 
 def change_from(plain: Mapping[str, Any]) -> Change:
-    """Back from `plain`."""
+    """Build a change from the result of `plain`."""
     found = {**dict.fromkeys(_WORDS, ""), **plain}
     del found["key"]
     found |= {name: datetime.fromisoformat(found[name]) for name in _DATES}
@@ -83,7 +88,7 @@ def change_from(plain: Mapping[str, Any]) -> Change:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Messages about one project on one host, sent as one; those about the host have no project."""
+    """Changes of a project on a host, sent as a notification; host alarms have no project."""
 
     host: str
     project: str
@@ -94,11 +99,7 @@ class Group:
         return {"host": self.host, "project": self.project, "alarms": told}
 
 
-# What is remembered of one rule and one entity, and how a pass changes it.
-#
-# ok -> pending -> firing -> ok           with `for`; without, ok -> firing
-# any -> no_data -> as if it were new     what is not known is neither good nor bad
-# firing -> no_data -> firing             over a gap that is shorter than what is told as one
+# Tracks.
 
 
 _NEAR: Final = 1e-6
@@ -106,7 +107,7 @@ _NEAR: Final = 1e-6
 
 @dataclass(slots=True)
 class Moment:
-    """A pass, by both clocks; `now` is monotonic and decides, `at` is shown."""
+    """Time of a pass by both clocks: monotonic `now` decides, wall-clock `at` is shown."""
 
     now: float
     at: datetime
@@ -116,38 +117,45 @@ class Moment:
 
 @dataclass(slots=True)
 class Track:
+    """State of an alarm: a rule on an entity.
+
+    ok -> pending -> firing -> ok        with `for`; without, ok -> firing
+    any -> no_data -> as if new          an unknown value is neither good nor bad
+    firing -> no_data -> firing          if the gap is shorter than `no_data_for`
+    """
+
     entity: Entity
     state: str = OK
-    began: float = 0.0  # since when the condition holds, or nothing is known
+    began: float = 0.0  # time since which the condition holds, or no data is known
     first_at: datetime = datetime.min
     last_at: datetime = datetime.min
     samples: int = 0
     value: float = 0.0
-    which: int = 0  # of the conditions of its rule, the one whose number that is
-    lapsed: float | None = None  # since when it only keeps firing
-    gap: float | None = None  # it fired: since when nothing is known
+    which: int = 0  # index of the rule's condition that `value` belongs to
+    lapsed: float | None = None  # time since which only `keep_firing` keeps it firing
+    gap: float | None = None  # of a firing alarm: time since which no data is known
     reason: str = ""
-    # what was told, and how often that went to and fro
+    # last notification, and flapping
     told: str = OK
     told_first_at: datetime = datetime.min
-    told_as: str = ""  # the worst severity, while it stands told
+    told_as: str = ""  # worst severity notified, until the end is notified
     told_now: float = 0.0
-    cleared: float | None = None  # when it fired last
+    cleared: float | None = None  # when the alarm last stopped firing
     flaps: int = 0
 
     @property
     def lost(self) -> float:
-        """Since when nothing is known, if that is so."""
+        """Time since which no data is known, for a track in `no_data`."""
         return self.began if self.gap is None else self.gap
 
     def stands(self, rule: Rule, now: float) -> bool:
-        """Whether it fires, or would but for a gap that nobody has to know of."""
+        """Tell whether the alarm fires, or would fire but for a gap shorter than `no_data_for`."""
         if self.state == FIRING:
             return True
         return self.gap is not None and now - self.gap < rule.no_data_for_s - _NEAR
 
     def step(self, held: bool | None, value: float, rule: Rule, moment: Moment) -> bool:
-        """Whether its state is another one now."""
+        """Apply the result of a pass; return whether the state changed."""
         before, self.last_at = self.state, moment.at
         if not isnan(value):
             self.value = value
@@ -173,7 +181,7 @@ class Track:
             self.flaps = self.flaps + 1 if again else 0
 
     def _keeps(self, rule: Rule, moment: Moment) -> bool:
-        """Whether it goes on firing for a while, though nothing says so any more."""
+        """Tell whether the alarm keeps firing for `keep_firing` though the condition ended."""
         if self.lapsed is None:
             self.lapsed = moment.now
         return moment.now - self.lapsed < rule.keep_s - _NEAR
@@ -188,40 +196,40 @@ class Track:
             self._begin(NO_DATA, moment)
             return
         self.state = state
-        self.gap = moment.now if state == NO_DATA else None  # and since when it fired is kept
+        self.gap = moment.now if state == NO_DATA else None  # `began` is kept
 
     def _begin(self, state: str, moment: Moment) -> None:
         self.state, self.began, self.first_at = state, moment.now, moment.at
         self.samples, self.reason = 0, ""
 
     def end(self, reason: str, moment: Moment) -> bool:
-        """It is over, whatever the numbers are; whether it was something."""
+        """End the alarm regardless of its values; return whether the alarm was not ok."""
         before = self.state
         self._ends(OK, moment)
         self.reason = reason
         return before != OK
 
     def idle(self, rule: Rule, now: float) -> bool:
-        """Whether it can be forgotten."""
+        """Tell whether the track can be forgotten."""
         if self.state != OK or self.told != OK:
             return False
         return self.cleared is None or now - self.cleared >= rule.damp_cap_s
 
 
 GONE = "gone"
-#: So long after a restart at least, nothing being known of an alarm leaves it as it was: of what is
-#: read seldom, or made of two readings, nothing can be known before.
+#: Shortest time in seconds after a restart for which an alarm without data keeps its state: a
+#: value that is read seldom, or computed from two readings, cannot be known before.
 RECALL_S: Final = 120.0
 
 
 class Scope:
-    """Of the entities of a table those that a rule is about, and where they are in it."""
+    """Entities of a table that a rule selects, and their rows."""
 
     def __init__(
         self, entities: Sequence[Entity], selector: Selector, contracts: Sequence[str]
     ) -> None:
         fit = {one.id: row for row, one in enumerate(entities) if _fits(one, selector, contracts)}
-        rows = list(fit.values())  # each once, whoever made the table: who is handled is counted
+        rows = list(fit.values())  # each id once, as `_step` counts handled entities
         self.whole = len(rows) == len(entities)
         self.entities = [entities[row] for row in rows]
         self.ids = [one.id for one in self.entities]
@@ -231,6 +239,7 @@ class Scope:
         self._pick = itemgetter(*rows) if len(rows) > 1 else None
 
     def picked(self, column: Column) -> Column:
+        """Return the selected rows of a column."""
         if self.whole:
             return column
         if self._pick is None:
@@ -241,7 +250,7 @@ class Scope:
 
 @dataclass(slots=True)
 class Pass:
-    """What a rule needs of a pass."""
+    """Input of a rule in a pass."""
 
     moment: Moment
     table: Table
@@ -251,38 +260,41 @@ class Pass:
     gone: Mapping[str, str]
 
     def why_gone(self, entity: str) -> str:
+        """Return why an entity is no longer selected."""
         there = any(one.id == entity for one in self.table.entities)
         return "not selected" if there else self.gone.get(entity, GONE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """The numbers of each condition; where one of several is enough, of whom which one holds."""
+    """Columns of all conditions and, for rules with `any`, the condition that holds per row."""
 
     columns: Sequence[Column]
     decisive: Mapping[int, int]
 
     def of(self, place: int, track: Track) -> float:
-        """The number that an alarm is about; it stays that one until another holds instead."""
+        """Return the value that an alarm is about; it changes only when another condition holds."""
         track.which = self.decisive.get(place, track.which)
         return self.columns[track.which][place]
 
 
 class Watcher:
+    """Evaluates a rule in every pass and keeps its tracks."""
+
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.judges = [Judge(one) for one in rule.conditions]
         self.tracks: dict[str, Track] = {}
-        self.alive: set[str] = set()  # who is not ok
-        self.restless: set[str] = set()  # of whom there may be something to tell
-        self.renewed: set[str] = set()  # told, but not as the rule has it now
-        self.unsaved = True  # whether there is something that must not be forgotten
-        self._unseen: set[str] = set()  # since a restart
+        self.alive: set[str] = set()  # entities that are not ok
+        self.restless: set[str] = set()  # entities that may need a notification
+        self.renewed: set[str] = set()  # notified with an outdated severity or actions
+        self.unsaved = True  # whether state changed since the last save
+        self._unseen: set[str] = set()  # entities without data since a restart
         self._unseen_until = 0.0
         self._scope: Scope | None = None
 
     def take_over(self, old: "Watcher") -> None:
-        """The memory of a rule that means the same, with other levels or times."""
+        """Take the state of a rule with the same series but other levels or times."""
         self.tracks, self.alive, self.restless = old.tracks, old.alive, old.restless
         self._unseen, self._unseen_until = old._unseen, old._unseen_until
         self.renewed = old.renewed
@@ -293,13 +305,13 @@ class Watcher:
             mine.take_over(its)
 
     def renew(self, severity: str, actions: Sequence[str]) -> None:
-        """So it was told; if the rule says otherwise now, it is told once more."""
+        """Notify firing alarms again if severity or actions differ from the last notification."""
         if (severity, tuple(actions)) != (self.rule.severity, self.rule.actions):
             self.renewed |= {one for one in self.alive if self.tracks[one].told == FIRING}
             self.restless |= self.renewed
 
     def remember(self, tracks: dict[str, Track], now: float) -> None:
-        """After a restart."""
+        """Set the tracks restored after a restart."""
         self.tracks = tracks
         self.alive = {one for one, track in tracks.items() if track.state != OK}
         self.restless = set(tracks)
@@ -308,9 +320,11 @@ class Watcher:
 
     @property
     def remembers(self) -> bool:
+        """Whether the watcher has state to save."""
         return bool(self.tracks) or any(judge.hits or judge.spent for judge in self.judges)
 
     def evaluate(self, this: Pass) -> list[Change]:
+        """Evaluate the rule in a pass; return the changes."""
         changes = self._depart(this) if this.scope is not self._scope else []
         columns = [this.columns[one.series] for one in self.rule.conditions]
         if not self.rule.is_on(this.moment.at):
@@ -318,7 +332,7 @@ class Watcher:
                 judge.forget()
             return changes + self.end_all("outside its hours", this.moment)
         known = [column for column in columns if column is not None]
-        if len(known) < len(columns):  # it has just begun: what was remembered stands
+        if len(known) < len(columns):  # a series has just begun: keep restored state
             return changes
         picked = [this.scope.picked(column) for column in known]
         looks = self._look(picked, this)
@@ -331,7 +345,7 @@ class Watcher:
         return changes + self._step(found, _Values(picked, decisive), this)
 
     def not_read(self, moment: Moment) -> list[Change]:
-        """Nobody of its kind was seen since a restart."""
+        """Move restored alarms to no data if no entity of the kind was read since the restart."""
         if not self._unseen or moment.now < self._unseen_until:
             return []
         changes = []
@@ -343,7 +357,7 @@ class Watcher:
         return changes
 
     def _see(self, found: Mapping[int, bool | None], this: Pass) -> None:
-        """Who is known again after a restart, or is waited for no longer."""
+        """Remove entities that are known again after a restart, or after the waiting time."""
         places, late = this.scope.places, this.moment.now >= self._unseen_until
         self._unseen = {
             one
@@ -352,7 +366,7 @@ class Watcher:
         }
 
     def _look(self, picked: Sequence[Column], this: Pass) -> list[Found]:
-        """What each condition says."""
+        """Evaluate each condition."""
         places, tracks, now = this.scope.places, self.tracks, this.moment.now
         standing = {
             places[one]
@@ -368,11 +382,11 @@ class Watcher:
         return looks
 
     def _step(self, found: Mapping[int, bool | None], seen: "_Values", this: Pass) -> list[Change]:
-        """Of whoever is not quiet, or was not."""
+        """Update the tracks of entities for which the rule holds or is unknown."""
         changes, moment, scope, tracks = list[Change](), this.moment, this.scope, self.tracks
         ids, at, before = scope.ids, this.moment.at, len(self.alive)
         first, decisive = seen.columns[0], seen.decisive
-        handled = 0  # of those who were something
+        handled = 0  # entities that were not ok
         for place, held in found.items():
             track = tracks.get(ids[place])
             if track is None:
@@ -382,7 +396,7 @@ class Watcher:
             value = seen.of(place, track) if decisive or track.which else first[place]
             if held is None and (state == NO_DATA or ids[place] in self._unseen):
                 continue
-            if held and state == FIRING:  # as most are in a storm: what `step` would do, in short
+            if held and state == FIRING:  # the common case in a storm: a short version of `step`
                 track.last_at, track.lapsed = at, None
                 track.value = track.value if isnan(value) else value
                 track.samples += 1
@@ -394,9 +408,9 @@ class Watcher:
         return changes + self._quiet(found, seen, this) if handled < before else changes
 
     def _quiet(self, found: Mapping[int, bool | None], seen: "_Values", this: Pass) -> list[Change]:
-        """Of those who were something, and of whom nothing was found."""
+        """Update the tracks of entities that were not ok and for which the rule no longer holds."""
         changes = []
-        for one in sorted(self.alive):  # not in a set's order: a restart would change it
+        for one in sorted(self.alive):  # sorted, because set order changes with a restart
             place, track = this.scope.places[one], self.tracks[one]
             before, value = track.state, seen.of(place, track)
             if place not in found and track.step(False, value, self.rule, this.moment):
@@ -404,6 +418,7 @@ class Watcher:
         return changes
 
     def _changed(self, track: Track, before: str, moment: Moment) -> Change:
+        """Record a state change; return the change."""
         one = track.entity.id
         self.unsaved = True
         self.restless.add(one)
@@ -414,7 +429,7 @@ class Watcher:
         return self.change(track, before, moment)
 
     def _depart(self, this: Pass) -> list[Change]:
-        """Who is not there any more has no alarm; who came from elsewhere begins anew."""
+        """End alarms of entities that left the scope; restart alarms of migrated entities."""
         self._scope, places, changes = this.scope, this.scope.places, list[Change]()
         for one, track in self.tracks.items():
             before, place = track.state, places.get(one)
@@ -429,6 +444,7 @@ class Watcher:
         return changes
 
     def end_all(self, reason: str, moment: Moment) -> list[Change]:
+        """End all alarms of the rule."""
         changes = []
         for one in sorted(self.alive):
             track = self.tracks[one]
@@ -438,12 +454,13 @@ class Watcher:
         return changes
 
     def level(self, track: Track) -> float:
-        """Beyond which its number is."""
+        """Return the level of the condition that the alarm is about."""
         return self.rule.conditions[track.which].level
 
     def change(self, track: Track, before: str, moment: Moment) -> Change:
+        """Build a change from the current state of a track."""
         rule, one, state = self.rule, track.entity, track.state
-        known = state != NO_DATA and isfinite(track.value)  # nobody takes a time that never comes
+        known = state != NO_DATA and isfinite(track.value)  # receivers reject infinity
         return Change(
             rule=rule.id,
             version=moment.version,
@@ -470,6 +487,7 @@ class Watcher:
 
 
 def _fits(one: Entity, selector: Selector, contracts: Sequence[str]) -> bool:
+    """Tell whether an entity matches the selector and has all contracts."""
     project = (one.project, one.project_name)
     return all(one.contracts.get(name, 0.0) > 0 for name in contracts) and selector.fits(
         name=one.name, project=project, flavor=one.flavor

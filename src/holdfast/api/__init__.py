@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""REST: one route table (`routes`), a fixed order of middleware (`app`), a folder per contract."""
+"""REST API: route table (`routes`), middleware in a fixed order (`app`), a folder per contract."""

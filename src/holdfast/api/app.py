@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WSGI application: the route table as falcon resources, behind a fixed order of middleware."""
+"""The WSGI application: the route table as falcon resources, behind middleware in a fixed order."""
 
 import logging
 import re
@@ -22,9 +22,6 @@ from holdfast.api.policies import Policy
 from holdfast.api.request import Request, Route, Services
 from holdfast.api.routes import table
 
-# Every request gets an id, a log line and a place in the counters; `.json` is taken off.
-
-
 LOG = logging.getLogger(__name__)
 _ID = re.compile(r"req-[0-9a-fA-F-]{36}")
 HEADER = "x-openstack-request-id"
@@ -32,6 +29,11 @@ _DRAIN = 1_048_576
 
 
 class Middleware:
+    """falcon middleware: gives each request an id, a log line and a metrics sample.
+
+    The middleware also strips the suffix `.json` from paths of the two OpenStack contracts.
+    """
+
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
@@ -46,7 +48,7 @@ class Middleware:
         )
         req.context.oslo = context
         resp.set_header(HEADER, req.context.request_id)
-        if "//" in req.path or req.path[1:].endswith("/"):  # falcon looks past some of them
+        if "//" in req.path or req.path[1:].endswith("/"):  # falcon accepts some of these
             raise falcon.HTTPRouteNotFound
         if req.path.endswith(".json") and req.path.startswith(("/reservation", "/instance-ha")):
             req.path = req.path.removesuffix(".json")
@@ -71,16 +73,16 @@ Wsgi = Callable[[Any, Any], Any]
 
 
 def build(services: Services, metrics: Metrics, routes: Sequence[Route] | None = None) -> Wsgi:
-    """The application of `services`. `routes` is the whole table unless a program serves less."""
+    """Build the WSGI application. A program that serves fewer routes passes `routes`."""
     conf, clock = services.conf, services.clock
     identify = auth.strategy(conf, clock)
     people = login.make(identify, services.store.sessions, conf, clock)
     services = replace(services, login=people)
     middleware: list[Any] = [
-        Middleware(metrics),  # first: whatever fails later has an id and a log line
-        versions.Middleware(),  # before auth: a version we do not speak is nobody's secret
+        Middleware(metrics),  # first: every later failure has an id and a log line
+        versions.Middleware(),  # before auth: supported versions are public
         auth.Middleware(conf, Policy(conf, clock), identify, people),
-        extensions.Middleware(),  # last: whose project an address names is told by who is asking
+        extensions.Middleware(),  # last: compares the project in the URL with the caller
     ]
     app = falcon.App(middleware=middleware)
     app.req_options.strip_url_path_trailing_slash = True
@@ -100,7 +102,7 @@ def _by_path(routes: Sequence[Route]) -> dict[str, dict[str, Route]]:
 
 
 class _Endpoint:
-    """A falcon resource made of the routes of one path."""
+    """falcon resource for a path: a responder for each of the path's routes."""
 
     def __init__(self, services: Services, routes: dict[str, Route]) -> None:
         self._services = services

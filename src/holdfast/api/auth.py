@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is asking: noauth, http_basic or keystone, by `auth_strategy`. Runs before every handler.
+"""Authentication: `NoAuth`, `Basic` and `Keystone` by `auth_strategy`, auth cache, login throttle.
 
-noauth makes everybody an admin, so it answers to this machine only, whatever server it runs under:
-the peer must be loopback, with no proxy in between and no other site's page behind it.
+The middleware authenticates each request before its handler runs, and after falcon has routed it:
+different spellings of a URL make no difference.
 
-Each strategy is asked after routing, so how an address is written makes no difference to it.
+noauth makes every caller an admin. Under any WSGI server `NoAuth` therefore accepts requests from
+the loopback interface only, and refuses requests that came through a proxy or from a page of
+another site.
 """
 
 import contextlib
@@ -40,27 +42,32 @@ from holdfast.model.observation import AGENT_HEADER
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.text import printable
 
-# What was found out about a secret, for a while.
-#
-# memory.put(b"token", identity, lasts_s=60.0)
-# memory.get(b"token")        # None once that is over
-# memory.once(b"password", 60.0, check)    # what is known, or found out by one of those who ask
-
-
 T = TypeVar("T")
-#: In the last part of its time what is known is found out again: by one; others go on with it.
+#: In the last quarter of an entry's lifetime one request verifies the secret again; meanwhile
+#: other requests with the same secret use the cached entry.
 SOON: Final = 0.25
-#: So long others wait for the one who finds it out.
+#: Longest time a request waits for another request that verifies the same secret.
 PATIENCE_S: Final = 5.0
 
 
 class AuthCache(Generic[T]):
-    """Who was let in by which secret, for a while. Secrets are not kept, only salted hashes."""
+    """Auth cache: results of verified passwords and tokens, keyed by salted hashes of the secrets.
+
+    cache.put(b"token", identity, lasts_s=60.0)
+    cache.get(b"token")                       # None after 60 s
+    cache.once(b"password", 60.0, check)      # cached result, or the result of one check()
+
+    The cache holds hashes only, never secrets.
+    """
 
     MOST = 10_000
 
     def __init__(self, clock: Clock, most_waiting: int = 8) -> None:
-        """So many at most wait for what somebody else finds out: they take threads."""
+        """Create an empty cache.
+
+        At most `most_waiting` requests wait for the check of another request, because each waiting
+        request occupies an API thread.
+        """
         self._clock = clock
         self._salt = os.urandom(16)
         self._found: dict[bytes, tuple[T, float]] = {}
@@ -77,7 +84,7 @@ class AuthCache(Generic[T]):
             return
         key, now = self._key(secret), self._clock.monotonic()
         with self._lock:
-            self._found.pop(key, None)  # what is new goes to the end
+            self._found.pop(key, None)  # new entries go to the end of the dict
             self._found[key] = (value, now + lasts_s)
             while (first := next(iter(self._found))) != key and (
                 len(self._found) > self.MOST or self._found[first][1] <= now
@@ -85,7 +92,11 @@ class AuthCache(Generic[T]):
                 del self._found[first]
 
     def once(self, secret: bytes, lasts_s: float, find: Callable[[], T]) -> T:
-        """One client may have many requests under way: each is let in by what is found out once."""
+        """Return the cached result for `secret`, or run `find` once for all concurrent requests.
+
+        A client may send many requests in parallel with the same secret: one request runs `find`,
+        the others wait for the result. Raises Unavailable if too many wait or the wait is too long.
+        """
         key, now = self._key(secret), self._clock.monotonic()
         with self._lock:
             found, going = self._found.get(key), self._going.get(key)
@@ -125,7 +136,7 @@ class AuthCache(Generic[T]):
         except (TooMany, Unavailable):
             if (known := self.get(secret)) is None:
                 raise
-            return known  # it is not over yet: whoever comes next tries again
+            return known  # the entry is still valid: the next request tries again
         self.put(secret, made, lasts_s)
         return made
 
@@ -133,34 +144,25 @@ class AuthCache(Generic[T]):
         return hmac.digest(self._salt, secret, "sha256")
 
 
-# Wrong passwords are slowed down: after a few for one user from one address the next ones wait,
-# twice as long each time. Who has the right one but comes from elsewhere does not notice.
-#
-#     with guesses.attempt("alice", "192.0.2.7"):    # TooMany while it is too early
-#         check(password)                            # Unauthorized counts as a guess
-#
-# Behind a proxy all come from its address: there a stranger can keep a user out, a minute at a
-# time,
-# unless the user's password is remembered.
-
-
 LOG = logging.getLogger(__name__)
-#: So many cost nothing: people mistype.
+#: Wrong passwords per user and address before the throttle delays attempts: people mistype.
 FREE: Final = 5
-#: So long the first one after these waits.
+#: Delay after the first wrong password beyond these; the delay doubles with each further one.
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 60.0
-#: After so long without one all is forgotten.
+#: After this time without a wrong password the throttle forgets the user and address.
 FORGOTTEN_S: Final = 900.0
-#: Of so many users and addresses it is known; the oldest go first.
+#: Pairs of user and address that the throttle remembers; it drops the oldest first.
 MOST: Final = 10_000
 
-#: Of a user and an address, as long for every name: strangers choose names.
+#: Hash of user and address. It has a fixed length, because strangers choose the user names.
 Key = bytes
 
 
 @dataclass(frozen=True)
 class _Wrong:
+    """Wrong passwords of a user and address: count and time of the last attempt."""
+
     count: int
     last: float
 
@@ -170,6 +172,17 @@ class _Wrong:
 
 
 class LoginThrottle:
+    """Login throttle: delays attempts after `FREE` wrong passwords for one user from one address.
+
+    with throttle.attempt("alice", "192.0.2.7"):    # TooMany while the delay lasts
+        check(password)                             # Unauthorized counts as a wrong password
+
+    The delay doubles each time, up to `LONGEST_S`. A user with the right password on another
+    address is not delayed. Behind a proxy all clients share the proxy's address: there a stranger
+    can lock a user out for up to a minute at a time, unless the auth cache holds the user's
+    password.
+    """
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._wrong: dict[Key, _Wrong] = {}
@@ -177,7 +190,11 @@ class LoginThrottle:
 
     @contextlib.contextmanager
     def attempt(self, user: str, address: str) -> Iterator[None]:
-        """Counts as wrong from the start, so that many at once are no way round it."""
+        """Count an attempt as wrong until the check succeeds; TooMany while the delay lasts.
+
+        The attempt counts from the start, because parallel attempts would bypass the limit
+        otherwise.
+        """
         key = hashlib.blake2b(
             f"{user}\n{address}".encode(errors="replace"), digest_size=16
         ).digest()
@@ -188,7 +205,7 @@ class LoginThrottle:
             LOG.warning("wrong password for %s from %s", printable(user)[:64], address)
             raise
         except BaseException:
-            self._put(key, before)  # nobody looked at the password
+            self._put(key, before)  # the password was not checked
             raise
         self._put(key, None)
 
@@ -208,7 +225,7 @@ class LoginThrottle:
         return before
 
     def _tidy(self, now: float) -> None:
-        """What nobody tried for long goes, and the oldest of too many: what is new is last."""
+        """Drop entries older than `FORGOTTEN_S`, and the oldest above `MOST`."""
         while (first := next(iter(self._wrong), None)) is not None and (
             len(self._wrong) > MOST or now - self._wrong[first].last > FORGOTTEN_S
         ):
@@ -227,10 +244,10 @@ _FORWARDED = (
     "X-Real-Ip",
     *(f"X-Forwarded-{what}" for what in ("For", "Host", "Port", "Proto", "Server")),
 )
-LONGEST_NAME = 64  # what the database keeps of a user and a project
-_LONGEST_PASSWORD = 72  # more is not bcrypt's to judge
-_MOST_CHECKING = 4  # passwords at once: each takes a processor for a quarter of a second
-_TURN_S = 2.0  # how long a request waits for its turn to have a password or token looked at
+LONGEST_NAME = 64  # column length of user and project ids in the database
+_LONGEST_PASSWORD = 72  # bytes; bcrypt does not check more
+_MOST_CHECKING = 4  # concurrent password checks: each uses a CPU for a quarter of a second
+_TURN_S = 2.0  # how long a request waits for a free slot to check a password or token
 
 #: user id, project id, roles
 Identity = tuple[str, str, tuple[str, ...]]
@@ -238,15 +255,18 @@ Identify = Callable[[falcon.Request], Identity]
 
 
 def strategy(conf: cfg.ConfigOpts, clock: Clock) -> "NoAuth | Basic | Keystone":
-    """The one that the configuration names."""
+    """Return the authenticator for `auth_strategy`."""
     if conf.auth_strategy == "noauth":
         return NoAuth(conf)
     return Basic(conf, clock) if conf.auth_strategy == "http_basic" else Keystone(conf, clock)
 
 
 class Middleware:
-    """Puts the Caller into the request; routes open to everybody are let through without one.
-    On pages people are known by their session (`login`), everywhere else by what they send."""
+    """falcon middleware: authenticates the caller, checks the route's policy rule, sets the Caller.
+
+    Routes without a rule are public and get no Caller. Console pages authenticate by the session
+    cookie (`login`), all other routes by the credentials in the request.
+    """
 
     def __init__(
         self, conf: cfg.ConfigOpts, policy: Policy, identify: Identify, people: Identify
@@ -278,8 +298,10 @@ class Middleware:
         self._policy.check(route.rule, credentials)
 
     def _who(self, req: falcon.Request) -> Identity:
-        """Agents of hosts and host monitors come by their own tokens, whatever the strategy is for
-        all others."""
+        """Authenticate an API request.
+
+        Agents and host monitors use their own tokens; all other callers use `auth_strategy`.
+        """
         shown = req.get_header(AGENT_HEADER)
         if shown is None:
             return self._identify(req)
@@ -291,7 +313,10 @@ class Middleware:
 
 
 def refuse_other_sites(req: falcon.Request) -> None:
-    """A browser adds what it remembers to what any page sends, and says so: no writes that way."""
+    """Refuse writes that a page of another site sends, by the browser's Sec-Fetch-Site header.
+
+    A browser adds the user's cookies and remembered passwords to requests from any page.
+    """
     if req.method not in ("GET", "HEAD") and req.get_header("Sec-Fetch-Site") in (
         "cross-site",
         "same-site",
@@ -300,6 +325,8 @@ def refuse_other_sites(req: falcon.Request) -> None:
 
 
 class NoAuth:
+    """Authenticator for `auth_strategy = noauth`: every loopback caller is an admin."""
+
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._project = conf.auth.noauth_project
 
@@ -314,7 +341,7 @@ class NoAuth:
 
 
 def _names(req: falcon.Request) -> list[str]:
-    """What the client calls us, and where the page that sent it comes from."""
+    """Return the host names from the Host and Origin headers."""
     try:
         origin = req.get_header("Origin")
         return [req.host, *([urlsplit(origin).hostname or origin] if origin is not None else [])]
@@ -332,11 +359,15 @@ def is_loopback(host: str) -> bool:
 
 
 class Basic:
-    """oslo.middleware checks the password; a file beside it says project and roles."""
+    """Authenticator for `auth_strategy = http_basic`.
+
+    oslo.middleware checks the password against `[auth] htpasswd_file`; `[auth] users_file` holds
+    project and roles of each user.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, clock: Clock) -> None:
         self._conf = conf
-        # Passwords take long to check, on purpose: one address never takes all threads by that.
+        # bcrypt is slow on purpose: the limits keep one address from occupying all API threads.
         threads = conf.api.threads
         most, waiting = max(1, min(_MOST_CHECKING, threads // 4)), threads // 2
         self._verified: AuthCache[bool] = AuthCache(clock, most_waiting=max(1, threads // 4))
@@ -351,9 +382,13 @@ class Basic:
         return self.enter(user, password, req.remote_addr)
 
     def enter(self, user: str, password: bytes, address: str) -> Identity:
-        """Whoever knows the password; Unauthorized otherwise, TooMany after many of these."""
-        # The file as it is belongs to the secret: a changed one forgets everybody at once. So does
-        # the address: what is remembered for one is no help in guessing from another.
+        """Check the password and return the user's identity.
+
+        Raises Unauthorized for a wrong password, TooMany after several wrong ones.
+        """
+        # The cache key contains the state of htpasswd_file: a changed file invalidates all entries
+        # at once. The key also contains the address: an entry for one address does not help a
+        # client on another address to guess.
         known = f"{_stamp(self._conf.auth.htpasswd_file)}\n{user}\n{address}\n"
         secret = known.encode() + password
 
@@ -366,23 +401,30 @@ class Basic:
         return self.known(user)
 
     def known(self, user: str) -> Identity:
-        """Somebody whose password was right before; Forbidden if the users file has him no more."""
+        """Return the identity of an authenticated user; Forbidden if users_file has no entry."""
         return user, *self._project_and_roles(user)
 
     def proof(self, user: str) -> str:
-        """Of the password that he has now: another one when it changes, empty when he is gone."""
+        """Return a hash of the user's htpasswd line; empty if the file has no line for the user.
+
+        The hash changes with the password.
+        """
         mine = next((line for line in self._lines() if line.partition(":")[0] == user), "")
         return hashlib.sha256(mine.encode()).hexdigest() if mine else ""
 
     def _take_as_long(self, path: str, password: bytes) -> None:
-        """As for somebody who is there: time does not tell who is."""
+        """Check the password against another user's hash.
+
+        An unknown user then takes as long as a known user: the response time does not reveal
+        which user names exist.
+        """
         somebody = next((line.partition(":")[0] for line in self._lines()), "")
         if somebody:
             with contextlib.suppress(webob.exc.HTTPException, ValueError):
                 basic_auth.authenticate(path, somebody, password)
 
     def _lines(self) -> list[str]:
-        """Of users and passwords, as they are where these are checked."""
+        """Return the lines of htpasswd_file; empty if the file cannot be read."""
         try:
             lines = Path(self._conf.auth.htpasswd_file).read_text("utf-8").splitlines()
         except (OSError, ValueError):
@@ -427,7 +469,7 @@ class Basic:
         return str(project), tuple(str(role) for role in roles)
 
     def _load(self) -> dict[str, Any]:
-        """The users file, parsed once for as long as it stays the same."""
+        """Return the content of users_file; parse the file again only when the file changes."""
         path = self._conf.auth.users_file
         stamp = _stamp(path)
         known, users = self._users
@@ -446,7 +488,7 @@ class Basic:
 
 
 def _stamp(path: str) -> str:
-    """Differs when the file does; empty when there is none."""
+    """Return inode, size and mtime of a file as text; empty if the file does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -455,7 +497,7 @@ def _stamp(path: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Without the path, which is no caller's business."""
+    """Return the error message without the file path: callers must not learn server paths."""
     if isinstance(error, OSError):
         return error.strerror or "it cannot be read"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
@@ -467,23 +509,26 @@ def _challenge(message: str) -> Unauthorized:
     return Unauthorized(message, scheme='Basic realm="holdfast"')
 
 
-#: Where [keystone_authtoken] says nothing. keystonemiddleware alone waits for ever, and four times:
-#: a Keystone that hangs would take every thread. It remembers a token for 300 s, after which
-#: a revoked one is refused; so do the two of us together.
+#: Defaults for options that [keystone_authtoken] does not set. By itself keystonemiddleware waits
+#: without a timeout and tries four times: a Keystone that hangs would occupy every thread.
+#: keystonemiddleware caches a token for 300 s by default and refuses a revoked token after that.
+#: token_cache_time is lower here, so that both caches (its own and the auth cache) together keep
+#: a token for 300 s.
 _DEFAULTS = {
     "http_connect_timeout": 5,
     "http_request_max_retries": 1,
     "token_cache_time": 240,
-    "service_type": "reservation",  # what access rules of application credentials name
+    "service_type": "reservation",  # named by access rules of application credentials
 }
 
 
 class Keystone:
-    """keystonemiddleware, asked for every route that has a rule and for no other.
+    """Authenticator for `auth_strategy = keystone`: runs keystonemiddleware on routes with a rule.
 
-    It takes off the identity headers that clients send before it writes its own; here it has an
-    application behind it that only takes those down. Its refusals become ours, in the shape of
-    the contract. Whom it lets in by token alone is remembered for a while.
+    keystonemiddleware removes identity headers that clients send and then writes its own; the WSGI
+    application behind it (`_take_down`) only copies these headers. `Keystone` raises Holdfast
+    errors for refused tokens, so that the response has the error format of the contract. The auth
+    cache holds identities that a token alone proves.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, clock: Clock) -> None:
@@ -497,7 +542,7 @@ class Keystone:
         self._clock = clock
         self._known: AuthCache[Identity] = AuthCache(clock)
         self._asking = threading.BoundedSemaphore(max(1, conf.api.threads // 2))
-        # Not to decide would make an unreachable Keystone look like a wrong token.
+        # With delay_auth_decision an unreachable Keystone would look like a wrong token.
         settings = {
             "oslo_config_config": conf,
             "oslo_config_project": "holdfast",
@@ -521,9 +566,10 @@ class Keystone:
         return identity
 
     def _ask(self, req: falcon.Request) -> tuple[Identity, Mapping[str, Any]]:
-        """Who it is, and what else Keystone says of the token.
+        """Validate the token with Keystone; return the identity and the token's details.
 
-        A Keystone that hangs gets half of our threads: the others serve those whom we know.
+        A Keystone that hangs occupies at most half of the API threads. The other threads serve
+        callers that the auth cache knows.
         """
         environ = {name: req.env[name] for name in req.env if name not in _IDENTITY}
         try:
@@ -547,7 +593,7 @@ class Keystone:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """To ask Keystone something."""
+        """Hold a slot for a request to Keystone; Unavailable if none is free within `_TURN_S`."""
         if not self._asking.acquire(timeout=_TURN_S):
             raise Unavailable("Keystone is slow to say who you are, try again")
         try:
@@ -556,13 +602,17 @@ class Keystone:
             self._asking.release()
 
     def _lasts_s(self, token: Mapping[str, Any]) -> float:
-        """How long the token alone is enough: no time, where who asks for what matters too."""
+        """Return for how many seconds the auth cache may keep the token.
+
+        Returns 0 for tokens with access rules or a binding, because Keystone must see the request
+        as well as the token.
+        """
         rules = (token.get("application_credential") or {}).get("access_rules")
         if rules is not None or token.get("bind"):
             return 0.0
         lasts = float(self._conf.auth.remember_s)
         cached = self._conf.keystone_authtoken.token_cache_time
-        if cached:  # 0 is for ever; below it, the operator wants Keystone asked every time
+        if cached:  # 0: no limit; negative: the operator wants Keystone asked every time
             lasts = min(lasts, max(0.0, cached))
         expires = datetime.fromisoformat(token["expires_at"])
         return min(lasts, (expires - self._clock.now()).total_seconds())
@@ -573,6 +623,7 @@ _IDENTITY = ("HTTP_X_IDENTITY_STATUS", "HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "H
 
 
 def _take_down(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    """Copy the identity headers of keystonemiddleware into `environ`; 401 unless confirmed."""
     confirmed = environ.get(_IDENTITY[0]) == "Confirmed"
     environ[_FOUND] = tuple(environ.get(name, "") for name in _IDENTITY[1:])
     start_response("200 OK" if confirmed else "401 Unauthorized", [("Content-Length", "0")])

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that takes long is done by few at once, so that it never takes every thread of the API.
+"""Limits and caches for slow API work.
 
-    turns = Turns(most=4, waiting=2, patience_s=2.0, why="many log in at once: try again")
-    with turns.turn("192.0.2.7"):       # Unavailable (503, Retry-After) if none comes free in time
-        check(password)
-    stream = turns.lent(pieces)         # a turn that ends with what somebody reads
-
-Those who wait take threads too: only so many do. One address has half of the places at most, so
-that who has the right password comes in from elsewhere, however many a stranger tries.
+`ConcurrencyLimiter` bounds concurrent work, `SingleFlight` shares a result between concurrent
+requests, `JsonCache` keeps rendered JSON. They keep slow work from occupying every API thread.
 """
 
 import contextlib
@@ -20,6 +15,18 @@ from holdfast.model.errors import Unavailable
 
 
 class ConcurrencyLimiter:
+    """Runs at most `most` pieces of slow work at once; `waiting` more wait up to `patience_s`.
+
+    limiter = ConcurrencyLimiter(most=4, waiting=2, patience_s=2.0, why="try again")
+    with limiter.turn("192.0.2.7"):     # Unavailable (503, Retry-After) if no slot becomes free
+        check(password)
+    stream = limiter.lent(pieces)       # the slot is free again when the stream ends
+
+    Waiting requests occupy threads too, so their number is limited. One client address gets at
+    most half of all places: a user with the right password can log in from another address however
+    many passwords a stranger tries.
+    """
+
     def __init__(self, most: int, waiting: int, patience_s: float, why: str) -> None:
         self._free = threading.BoundedSemaphore(most)
         self._places = most + waiting
@@ -30,7 +37,7 @@ class ConcurrencyLimiter:
 
     @contextlib.contextmanager
     def turn(self, address: str = "") -> Iterator[None]:
-        """`address` is whose share it comes from; nobody's if empty."""
+        """Hold a slot; the slot counts against the limit of `address` unless `address` is empty."""
         give_back = self._take(address)
         try:
             yield
@@ -67,8 +74,11 @@ class ConcurrencyLimiter:
 
 
 class Lent:
-    """Gives its turn back when it ends, also before it began: a generator that nobody started
-    does nothing at its end."""
+    """Byte stream with a slot of a ConcurrencyLimiter; releases the slot at end or on close().
+
+    A generator with a `finally` would not do: a generator that was never started does not run the
+    `finally` when it is closed.
+    """
 
     def __init__(self, pieces: Iterator[bytes], give_back: Callable[[], None]) -> None:
         self._pieces = pieces
@@ -90,26 +100,26 @@ class Lent:
             give_back()
 
 
-# What takes long to work out and is the same for several people who ask in the same second: one
-# works it out, the others wait for it. The key says all that it depends on, also what they may
-# see.
-#
-#     shared.get(("tiles", marks), clock.monotonic(), lambda: all_tiles(ask))
-
-
 T = TypeVar("T")
-#: Seconds for which something is the same; what differs has another key before that.
+#: Seconds for which a shared result is valid.
 LASTS_S: Final = 1.0
 MOST: Final = 16
 
 
 class SingleFlight:
+    """Computes a slow result once for all requests of the same second; others wait.
+
+    shared.get(("tiles", marks), clock.monotonic(), lambda: all_tiles(request))
+
+    The key contains everything that the result depends on, including the caller's permissions.
+    """
+
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # what is worked out may need something else that is shared
+        self._lock = threading.RLock()  # reentrant: `make` may get another shared result
         self._known: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
 
     def get(self, key: Hashable, now: float, make: Callable[[], T]) -> T:
-        """What somebody made within the last second, or makes now. `now` is monotonic."""
+        """Return the result of the last second for `key`, or call `make`. `now` is monotonic."""
         with self._lock:
             self._forget(now)
             if key in self._known:
@@ -126,29 +136,23 @@ class SingleFlight:
             del self._known[key]
 
 
-# JSON that was written once and is right for as long as its stamp is.
-#
-# A stamp is what the database says of an object at the moment of asking: its id first, then
-# whatever
-# changes when anything that is shown of it does. Every answer asks for the stamps; only the
-# objects
-# whose stamp has no text yet are read in full and written. Nothing here goes by time and nobody
-# has
-# to be told of a change: an old text is never found again, because its stamp never comes back.
-
-
-#: An object's id, and more: a row of the stamps' query.
+#: A row of the stamp query: the object's id first, then columns that change when any field that
+#: the API shows of the object changes.
 Stamp = tuple[Hashable, ...]
-#: Says of stamps which ids must be read in full.
+#: Takes stamps and returns the ids of objects that must be read in full.
 Missing = Callable[[Sequence[Stamp]], Sequence[str]]
-#: Reads the stamps, then those in full that the argument names.
+#: Reads the stamps, then reads the objects in full that the `Missing` argument names.
 Look = Callable[[Missing], tuple[Sequence[Stamp], Mapping[str, T]]]
 
 
 class JsonCache:
-    """At most `most` texts, those used last. One of these per kind of object and way to write it.
+    """LRU cache of rendered JSON, keyed by stamps. There is a cache per object kind and format.
 
-    >>> rendered.texts(ledger.stamped, lambda lease: json.dumps(view(lease)).encode())
+    >>> cache.texts(ledger.stamped, lambda lease: json.dumps(view(lease)).encode())
+
+    Every request reads the stamps from the database. Only objects whose stamp is not in the cache
+    are read in full and rendered. The cache needs no expiry and no invalidation: a stamp never
+    comes back after its object changed, so an outdated text is never found.
     """
 
     def __init__(self, most: int = 10_000) -> None:
@@ -162,8 +166,10 @@ class JsonCache:
         write: Callable[[T], bytes],
         lasting: Callable[[T], bool] = lambda _: True,
     ) -> list[bytes]:
-        """What `look` finds, written, in its order. Not kept is what is not `lasting`: it would
-        change without its stamp.
+        """Return the JSON texts of the objects that `look` reads, in the same order.
+
+        The cache does not keep objects that are not `lasting`: their JSON changes while their
+        stamp stays the same.
         """
         known: dict[Stamp, bytes] = {}
 
@@ -178,7 +184,7 @@ class JsonCache:
             text = known.get(stamp)
             if text is None:
                 found = read.get(str(stamp[0]))
-                if found is None:  # gone since its stamp was read
+                if found is None:  # the object was deleted after its stamp was read
                     continue
                 text = write(found)
                 if lasting(found):

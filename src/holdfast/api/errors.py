@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors on the wire, in the shape of the contract whose path was asked for.
+"""Error responses, in the format of the contract that the request path belongs to.
 
 /reservation   {"error_code", "error_message", "error_name"}, or {"error", "error_message"} when
-               refused before any field was looked at: no such path, version, not JSON;
-               from 1.1 on also "details" where there are some
+               the API refuses before it checks any field: no such path, version, not JSON;
+               from 1.1 on also "details" if the error has any
 /instance-ha   {"<faultName>": {"code", "message"}}
 /console and / pages of the console (console/pages.py)
 others         {"errors": [{"request_id", "code", "status", "title", "detail", "links"}]},
-               each with "details" where there are some
+               each with "details" if the error has any
 """
 
 import json
@@ -41,14 +41,14 @@ class NoSuchPath(HoldfastError):
 
 
 class NoSuchMethod(HoldfastError):
-    """The address exists, but not with this method; the Allow header names those it has."""
+    """The address exists, but not with this method; the Allow header names the possible methods."""
 
     code = "holdfast.request.nomethod"
     status = 405
     title = "Method not possible"
 
 
-#: What falcon itself refuses, by our names.
+#: Holdfast errors for the status codes that falcon itself raises.
 _ROUTER: dict[int, type[HoldfastError]] = {404: NoSuchPath, 405: NoSuchMethod, 413: TooLarge}
 _BEFORE = (
     NoSuchPath,
@@ -92,7 +92,7 @@ def _ours(req: falcon.Request, resp: falcon.Response, error: Any, _params: Any) 
 
 
 def _router(req: falcon.Request, resp: falcon.Response, error: Any, _params: Any) -> None:
-    """What falcon itself refuses: no such path, no such method, headers that make no sense."""
+    """Handle errors that falcon raises: unknown path, unknown method, malformed headers."""
     message = error.description or error.title or "not possible"
     if error.status_code == 404:
         message = f"there is nothing at {req.path}"
@@ -141,7 +141,10 @@ def body_for(req: falcon.Request, error: HoldfastError) -> dict[str, Any]:
 
 
 def _details(error: HoldfastError) -> dict[str, Any]:
-    """The parts of a refusal that programs can use: what was in the way, what would fit, all that
-    is wrong with a text by its lines."""
+    """Return the machine-readable details of an error.
+
+    Conflicts name the obstacles and the window that would fit; invalid alarm rules list each
+    problem with its line.
+    """
     told = isinstance(error, Conflict | BadRules) and error.details
     return {"details": error.details} if told else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health for machines: /healthcheck (answers), /livez (the loop turns), /readyz (can work)."""
+"""Health probes (/healthcheck, /livez, /readyz) and Prometheus metrics (/metrics)."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,13 +15,12 @@ from holdfast.jobs.loop import Ended
 from holdfast.model.errors import HoldfastError
 from holdfast.runtime.clock import Clock
 
-# What Prometheus may know: requests, durable work, its lateness. One registry per process.
-
-
 _LAG = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Metrics:
+    """Prometheus metrics of a process: requests, durable operations and their lag."""
+
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._requests = Histogram(
@@ -53,7 +52,7 @@ class Metrics:
             self._lag.labels(ended.operation.kind).observe(max(0.0, ended.lag_s))
 
     def watch_open(self, count: Callable[[], Mapping[str, int]]) -> None:
-        """Ask for the open work at each scrape."""
+        """Register a gauge of open operations; each scrape calls `count`."""
         self.registry.register(_Open(count))
 
     def text(self) -> bytes:
@@ -61,6 +60,8 @@ class Metrics:
 
 
 class _Open(Collector):
+    """Collector for open operations and for whether the database answers."""
+
     def __init__(self, count: Callable[[], Mapping[str, int]]) -> None:
         self._count = count
 
@@ -88,7 +89,7 @@ def healthcheck(_ask: Request) -> Response:
 
 
 def livez(request: Request) -> Response:
-    """503 when the loop of due work has stopped coming round: restart me."""
+    """Liveness probe: 503 if the job loop is stuck and the process should be restarted."""
     if request.services.loop_age_s is None:
         return Response({"status": "ok", "loop": "none in this process"})
     age, most = request.services.loop_age_s(), request.services.conf.manager.livez_max_age_s
@@ -98,7 +99,7 @@ def livez(request: Request) -> Response:
 
 
 def readyz(request: Request) -> Response:
-    """503 while something we need is away; says what."""
+    """Readiness probe: 503 while the database or the manager does not answer; names the cause."""
     checks = {
         "database": _state(request.services.store.database.ping),
         "rpc": _state(request.services.manager.ping),
@@ -116,7 +117,10 @@ def _state(check: Callable[[], object]) -> str:
 
 
 def routes(metrics: Metrics) -> Sequence[Route]:
-    """Open to everybody, as probes and Prometheus expect; numbers and states, no names."""
+    """Return the public routes for probes and Prometheus.
+
+    They show numbers and states, no names of hosts or projects.
+    """
     answers: list[tuple[str, Handler, str]] = [
         ("/healthcheck", healthcheck, "Whether the server answers"),
         ("/livez", livez, "Whether the loop of due work comes round"),
@@ -126,13 +130,12 @@ def routes(metrics: Metrics) -> Sequence[Route]:
     return [Route("GET", path, handler, None, summary) for path, handler, summary in answers]
 
 
-# What Prometheus may know of watching: a `watch.monitor.Tally` that counts.
-
-
 _STATES = (status.UP, status.SUSPECT, status.DOWN, status.RETURNING)
 
 
 class MonitorMetrics:
+    """Prometheus metrics of host status monitoring: reports, failures, messages, poll age."""
+
     def __init__(
         self,
         registry: CollectorRegistry,
@@ -195,7 +198,10 @@ class MonitorMetrics:
 
 
 class _ByState(Collector):
-    """Asked for at each scrape; none of them while the database is away."""
+    """Collector for hosts by host status; each scrape reads the database.
+
+    The collector returns no samples while the database does not answer.
+    """
 
     def __init__(self, by_state: Callable[[], Mapping[str, int]]) -> None:
         self._by_state = by_state

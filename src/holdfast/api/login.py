@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How people with a browser come in: by a form, once, and then by a cookie.
+"""Console login by form, session cookies, CSRF tokens.
 
-noauth      nobody has to: the same rules as for the API (this machine only)
-http_basic  the cookie is a random word, and the session ends with the password that opened it
-keystone    the cookie is a token of Keystone's, asked for with the password and revoked at logout;
-            it counts as long as Keystone says so too
+noauth      no login: the same rules as for the API (loopback only)
+http_basic  the cookie is random text; the session ends when the user's password changes
+keystone    the cookie is a Keystone token, issued for the password and revoked at logout; the
+            session also ends when Keystone no longer accepts the token
 
-With both the hash of the cookie is a row (db/sessions), which ends by itself and by logging out:
-at once and for the pages of every API process, whatever one remembers of a token. A token that
-somebody took from the cookie and sends as X-Auth-Token is known until that is forgotten (`auth`).
+With http_basic and keystone the database keeps a hash of the cookie (db/sessions). The row expires
+or is deleted at logout; that ends the session at once for the pages of every API process, whatever
+their auth caches hold. If somebody copies a Keystone token from the cookie and sends the token as
+X-Auth-Token, the API accepts the token until the auth cache drops the entry (`auth`).
 
     login.enter({"user": "alice", "password": "…"}, "192.0.2.7") -> Entered(cookie, lasts_s)
-    login(req)                                      -> who it is; LoginWanted if nobody
+    login(req)                              -> the identity; LoginWanted if nobody is logged in
+
+Every form that the console sends carries a CSRF token. The token is an HMAC over the session
+cookie, keyed with a second cookie per browser that no script and no other site can read. `read`,
+the only way to get the fields of a form, refuses forms without the token.
+
+    login.token(cookies)          # for the page
+    login.read(req, limit)        # {"name": ["blue"]}; Forbidden if the token is missing or wrong
 """
 
 import hashlib
@@ -44,19 +52,7 @@ from holdfast.db.sessions import SessionStore
 from holdfast.model.errors import Forbidden, InvalidInput, Unauthorized, Unavailable
 from holdfast.runtime.clock import Clock
 
-# What people send from pages, and the proof that it was one of our pages that sent it.
-#
-# Each browser has a cookie of its own, which no script and no other site can read. Every form of
-# ours
-# carries a word made of it and of the session: whoever has not seen the page cannot know it.
-# Nothing
-# that a page sends is taken without it (`read`, the only way in).
-#
-#     forms.token(cookies)          # for the page
-#     forms.read(req, limit)        # {"name": ["blue"]}; Forbidden if the word is not there
-
-
-#: The field that carries the word, and the header by which a script does.
+#: The form field that carries the CSRF token, and the header that scripts use instead.
 FIELD, HEADER = "form_token", "X-Form-Token"
 COOKIE, SESSION = "holdfast_form", "holdfast_session"
 _MOST_FIELDS = 5_000
@@ -67,14 +63,16 @@ def new_cookie() -> str:
 
 
 def token(cookies: Mapping[str, str]) -> str:
-    """Of a browser and of whoever is logged in there."""
+    """Return the CSRF token for a browser and the session."""
     said = f"form\n{cookies.get(SESSION, '')}".encode(errors="replace")
     return hmac.new(cookies.get(COOKIE, "").encode(errors="replace"), said, "sha256").hexdigest()
 
 
 def read(req: falcon.Request, limit: int, public_url: str = "") -> dict[str, list[str]]:
-    """The fields, each with all its values, without the word itself. `public_url` is what we are
-    called where a proxy calls us something else."""
+    """Check the CSRF token and return the form's fields, each with all values.
+
+    `public_url` is the URL that browsers use if a proxy forwards requests under another host name.
+    """
     if (req.content_type or "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         raise InvalidInput("pages send forms: Content-Type application/x-www-form-urlencoded")
     data = http_request.data(req, limit)
@@ -105,7 +103,7 @@ def _check(req: falcon.Request, given: str, public_url: str) -> None:
 
 
 def _place(url: str) -> str:
-    """Host and port of an address; of what is none, something that nobody is called."""
+    """Return host and port of a URL; "?", which no host is called, if the URL is invalid."""
     try:
         return urlsplit(url).netloc.lower() or "?"
     except ValueError:
@@ -114,15 +112,15 @@ def _place(url: str) -> str:
 
 LOG = logging.getLogger(__name__)
 _PATIENCE_S = 10.0
-#: So many ask Keystone about a password at once; a few others wait so long for their turn.
+#: Concurrent password logins at Keystone, and how long further logins wait for a free slot.
 _MOST_ENTERING = 2
 _ENTERING_S = 5.0
-#: No name in Keystone is longer.
+#: Longest name that Keystone accepts.
 _LONGEST_IN_KEYSTONE = 255
 
 
 class LoginWanted(Unauthorized):
-    """Nobody is logged in here, or no more."""
+    """No user is logged in, or the session has ended."""
 
     code = "holdfast.auth.login"
     title = "Log in first"
@@ -130,12 +128,16 @@ class LoginWanted(Unauthorized):
 
 @dataclass(frozen=True)
 class Entered:
+    """A new session: the value of the session cookie and the lifetime."""
+
     cookie: str
     lasts_s: int
 
 
 class Login(Protocol):
-    #: What the form asks for; nothing where nobody has to log in.
+    """Console login: authenticates page requests, opens and ends sessions."""
+
+    #: Fields of the login form; empty if no login is needed.
     fields: tuple[str, ...]
 
     def __call__(self, req: falcon.Request) -> Identity: ...
@@ -148,7 +150,7 @@ class Login(Protocol):
 def make(
     identify: NoAuth | Basic | Keystone, sessions: SessionStore, conf: cfg.ConfigOpts, clock: Clock
 ) -> Login:
-    """What goes with how programs are known."""
+    """Return the Login for the API's authenticator."""
     if isinstance(identify, Basic):
         return BasicLogin(identify, sessions, conf)
     if isinstance(identify, Keystone):
@@ -157,6 +159,8 @@ def make(
 
 
 class NoLogin:
+    """Login for noauth: pages follow the same rules as the API."""
+
     fields: tuple[str, ...] = ()
 
     def __init__(self, identify: NoAuth) -> None:
@@ -169,10 +173,12 @@ class NoLogin:
         raise InvalidInput("nobody has to log in here: auth_strategy is noauth")
 
     def leave(self, cookie: str) -> None:
-        """There is nothing to leave."""
+        """Do nothing: noauth has no sessions."""
 
 
 class BasicLogin:
+    """Login for http_basic: the session cookie is random text."""
+
     fields: tuple[str, ...] = ("user", "password")
 
     def __init__(self, basic: Basic, sessions: SessionStore, conf: cfg.ConfigOpts) -> None:
@@ -217,14 +223,19 @@ def _check_lengths(form: Mapping[str, str]) -> None:
 
 
 def _folded(name: str) -> str:
-    """The same for all that a database or directory behind Keystone may take for one name: they
-    compare without case, accents, spaces around, or what is not to be seen."""
+    """Fold a user or domain name, for the login throttle.
+
+    A database or directory behind Keystone may ignore case, accents, surrounding spaces and
+    invisible characters when it compares names. The throttle must count such spellings together.
+    """
     plain = unicodedata.normalize("NFKD", name.casefold())
     seen = (one for one in plain if unicodedata.category(one) not in ("Mn", "Me", "Cf"))
     return " ".join("".join(seen).casefold().split())
 
 
 class KeystoneLogin:
+    """Login for keystone: the session cookie is a Keystone token."""
+
     fields: tuple[str, ...] = ("user", "password", "project", "domain", "project_domain")
 
     def __init__(
@@ -235,7 +246,7 @@ class KeystoneLogin:
         self._conf = conf
         self._clock = clock
         self._guesses = LoginThrottle(clock)
-        # strangers who try passwords leave Keystone to those who have a token
+        # the limit keeps strangers who try passwords from slowing down token validation
         why, waiting = "many log in at once: try again", conf.api.threads // 4
         self._entering = ConcurrencyLimiter(_MOST_ENTERING, waiting, _ENTERING_S, why)
 
@@ -266,7 +277,7 @@ class KeystoneLogin:
         return Entered(access.auth_token, int(lasts.total_seconds()))
 
     def _access(self, form: Mapping[str, str], domain: str) -> Any:
-        """What Keystone gives for the password."""
+        """Log in to Keystone with the password; return keystoneauth1's AccessInfo."""
         from keystoneauth1.identity import v3
 
         project = form.get("project", "")
@@ -284,7 +295,7 @@ class KeystoneLogin:
         except (
             keystone_errors.Unauthorized,
             keystone_errors.NotFound,
-            keystone_errors.BadRequest,  # a name that none can have
+            keystone_errors.BadRequest,  # an invalid name
         ):
             raise LoginWanted("wrong user, password, project or domain") from None
         except keystone_errors.ClientException as error:
@@ -292,8 +303,11 @@ class KeystoneLogin:
             raise Unavailable("Keystone cannot be asked about the password, try again") from error
 
     def leave(self, cookie: str) -> None:
-        """It is over here; Keystone forgets the token, or if it cannot be told, in time. Of what
-        was no session of ours it is not told: anybody can send a cookie."""
+        """End the session and revoke the token in Keystone.
+
+        If Keystone cannot be reached, the token stays valid there until it expires. A cookie that
+        is not a Holdfast session is not sent to Keystone, because anybody can send a cookie.
+        """
         if not self._sessions.remove(_hash(cookie)):
             return
         headers = {"X-Auth-Token": cookie, "X-Subject-Token": cookie}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may do what, by oslo.policy: a rule for every route, defaults in code, a file above them.
+"""Access policy by oslo.policy: default rules for every route; policy.yaml overrides the defaults.
 
-reader looks at its own project, member reserves for it, service reports what it saw, admin does the
-rest; all by a token scoped to a project. Of what is another project's, handlers answer 404.
+Roles: reader sees its own project, member reserves for its project, service reports observations,
+admin does the rest. All use project-scoped tokens. For objects of another project handlers return
+404.
 """
 
 import logging
@@ -20,9 +21,11 @@ LOG = logging.getLogger(__name__)
 
 ADMIN = "role:admin"
 SERVICE = "role:service or role:admin"
-#: Of a host, by its own token and no other way: handlers let it speak for that host only.
+#: The agent of a host. Only the host's token gives the role agent; handlers accept the token for
+#: that host only.
 AGENT = f"role:agent or {SERVICE}"
-#: A host monitor, by its own token and no other way: handlers let it speak under its name only.
+#: A host monitor. Only the monitor's token gives the role monitor; handlers accept the token for
+#: that monitor's name only.
 MONITOR = f"role:monitor or {SERVICE}"
 MEMBER = "role:member or role:manager or role:admin"
 READER = "role:reader or role:member or role:manager or role:admin"
@@ -360,11 +363,11 @@ RULES = [
 
 
 def list_rules() -> list[Any]:
-    """For oslopolicy-sample-generator."""
+    """Return all rules, for oslopolicy-sample-generator."""
     return RULES
 
 
-#: What oslo.policy raises for a file that is no YAML, or not of rules, or not ours to read.
+#: oslo.policy raises these for a file that is not YAML, holds no rules, or cannot be read.
 _BROKEN = (ValueError, TypeError, AttributeError, cfg.Error, OSError)
 _LOOK_AGAIN_S = 1.0
 
@@ -372,8 +375,9 @@ _LOOK_AGAIN_S = 1.0
 class Policy:
     """The rules in force: the defaults above and the operator's policy.yaml.
 
-    A file that is broken at the start is refused; when it breaks later the log says so, and the
-    rules read before stay. It is looked at once a second, not twice a request.
+    An invalid file at the start raises Unavailable. If the file becomes invalid later, the policy
+    logs an error and keeps the previous rules. The policy checks the file once a second instead
+    of twice per request.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, clock: Clock) -> None:
@@ -399,7 +403,7 @@ class Policy:
 
     def _allows(self, rule: str, target: dict[str, Any], credentials: dict[str, Any]) -> bool:
         whole = tokens.without_monitor_role(tokens.without_agent_role(credentials))
-        with self._lock:  # a reload takes the rules away before it brings the new ones
+        with self._lock:  # a reload clears the rules before it loads the new ones
             if self._clock.monotonic() >= self._look_again:
                 try:
                     self._load()
@@ -413,4 +417,4 @@ class Policy:
         try:
             self._enforcer.load_rules()
         finally:
-            self._enforcer.use_conf = False  # until we look again
+            self._enforcer.use_conf = False  # until the next reload

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a handler gets (`Ask`), what it gives back (`Reply`), and what a route is."""
+"""Request, Response and Route of API handlers; parsing and validation of bodies and queries."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ EXPORTING = "others read an export just now, which takes a thread each: try agai
 
 @dataclass(frozen=True)
 class Services:
-    """Everything the API works with; made once in `holdfast.app.service`."""
+    """Dependencies of the API handlers; created once in `holdfast.app.service`."""
 
     conf: cfg.ConfigOpts
     store: Store
@@ -35,17 +35,17 @@ class Services:
     clock: Clock
     new_id: Callable[[], str]
     loop_age_s: Callable[[], float] | None = None  # None: no loop in this process
-    wake: Callable[[], None] = lambda: None  # there is work; who has no loop is found by its look
-    sim: Callable[[], Any] | None = None  # the drivers.cloud.sim.Simulator, where the cloud is one
-    read_power: Callable[[str], str] = lambda _host: UNKNOWN  # of a host, by its fence
-    login: Any = None  # the api.login.Login of this process: people come in by a form
-    feed: Any = None  # the console.live.Feed: what changed, for pages that are open
-    lease_texts: JsonCache = field(default_factory=JsonCache)  # of the reservation contract, 1.0
-    whole_lease_texts: JsonCache = field(default_factory=JsonCache)  # and from 1.1 on
-    admin_lease_texts: JsonCache = field(default_factory=JsonCache)  # the same, as admins see it
+    wake: Callable[[], None] = lambda: None  # wakes the job loop of this process; other loops poll
+    sim: Callable[[], Any] | None = None  # the drivers.cloud.sim.Simulator of a simulated cloud
+    read_power: Callable[[str], str] = lambda _host: UNKNOWN  # by the host's fence
+    login: Any = None  # the api.login.Login of this process
+    feed: Any = None  # the console.live.Feed: changes for open pages
+    lease_texts: JsonCache = field(default_factory=JsonCache)  # reservation contract, 1.0
+    whole_lease_texts: JsonCache = field(default_factory=JsonCache)  # the same, from 1.1 on
+    admin_lease_texts: JsonCache = field(default_factory=JsonCache)  # from 1.1 on, for admins
     shared: SingleFlight = field(
         default_factory=SingleFlight
-    )  # what several people ask for at once
+    )  # results shared by concurrent requests
     exports: ConcurrencyLimiter = field(
         default_factory=lambda: ConcurrencyLimiter(2, 0, 0.0, EXPORTING)
     )
@@ -53,34 +53,40 @@ class Services:
 
 @dataclass(frozen=True)
 class Request:
+    """An authenticated and validated API request for a handler."""
+
     services: Services
     caller: Caller
     path: Mapping[str, str]
-    query: Mapping[str, Any]  # typed where the route has a schema for it
+    query: Mapping[str, Any]  # typed if the route has a query schema
     body: Any
     base_url: str
     microversion: tuple[int, int] = (1, 0)
-    every: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of the query, if repeated
-    allowed: Callable[[str], bool] = lambda _rule: False  # whether the caller's roles allow it
+    every: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all values by parameter
+    allowed: Callable[[str], bool] = lambda _rule: False  # whether the caller may use a rule
     cookies: Mapping[str, str] = field(default_factory=dict)
-    address: str = ""  # of who is connected to us: a client, or a proxy before it
-    url: str = "/"  # path and query, as they were asked for
-    last_event_id: str = ""  # the last event that a browser heard, if it comes again for more
-    feed_position: str = ""  # of a page: where the feed was before anything was looked up for it
+    address: str = ""  # of the connected peer: the client, or a proxy
+    url: str = "/"  # path and query as requested
+    last_event_id: str = ""  # last event a browser received, when it reconnects
+    feed_position: str = ""  # pages: feed position before the handler reads data
 
 
 class Stream(Iterable[bytes], Protocol):
+    """Body of a streaming response: byte chunks, and close() to end early."""
+
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Response:
+    """A handler's response: JSON body, bytes or a stream."""
+
     body: Any = None
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
-    stream: Stream | None = None  # instead of a body: goes on until it ends
-    cookies: Sequence[str] = ()  # each a Set-Cookie; by HTTPS they become Secure
+    stream: Stream | None = None  # instead of a body
+    cookies: Sequence[str] = ()  # Set-Cookie values; the API adds Secure under HTTPS
 
     @cached_property
     def data(self) -> bytes:
@@ -96,7 +102,7 @@ Handler = Callable[[Request], Response]
 
 @dataclass(frozen=True)
 class Route:
-    """One line of the API. `rule` None means open to everybody, and must be meant."""
+    """An API route. `rule` None makes the route public: set None on purpose only."""
 
     method: str
     path: str
@@ -104,16 +110,16 @@ class Route:
     rule: str | None
     summary: str
     schema: Mapping[str, Any] | None = None  # of the request body
-    query: Mapping[str, Any] | None = None  # schema by parameter; None: not looked at
-    needs: Sequence[str] = ()  # parameters of the query that must be there
-    reply: Mapping[str, Any] | None = None  # of the answer, for the OpenAPI document
+    query: Mapping[str, Any] | None = None  # schema by parameter; None: not validated
+    needs: Sequence[str] = ()  # required query parameters
+    reply: Mapping[str, Any] | None = None  # schema of the response, for the OpenAPI document
     status: int = 200
-    max_body: int = 0  # bytes that are taken here, if more than [api] max_body
-    page: bool = False  # of the console: for people with a browser, see `api.login`, `api.forms`
+    max_body: int = 0  # body limit in bytes, if above [api] max_body
+    page: bool = False  # a console page: session cookie and CSRF token, see `api.login`
 
 
-# What a request brings along: its body read within the limit and parsed strictly, body and query
-# checked against schemas that are compiled once, refusals that name the field.
+# Request bodies and queries: bodies are read up to a limit and parsed strictly; bodies and queries
+# are validated against schemas that are compiled once. Errors name the field.
 
 
 MAX_DEPTH = 32
@@ -124,7 +130,7 @@ _JSON = re.compile(r"application/(?:[\w.-]+\+)?json")
 
 
 class Malformed(HoldfastError):
-    """The body could not be read as JSON at all, so no field of it was looked at."""
+    """The request body is not valid JSON; no field was checked."""
 
     code = "holdfast.request.malformed"
     status = 400
@@ -132,7 +138,7 @@ class Malformed(HoldfastError):
 
 
 def read(req: falcon.Request, limit: int) -> Any:
-    """The JSON body; {} when there is none."""
+    """Read and parse the JSON body; return {} for an empty body."""
     _check_type(req.content_type)
     found = data(req, limit)
     if not found.strip():
@@ -146,7 +152,7 @@ def read(req: falcon.Request, limit: int) -> Any:
 
 
 def data(req: falcon.Request, limit: int) -> bytes:
-    """The body as it came; TooLarge if it is longer."""
+    """Read the raw body; TooLarge if the body has more than `limit` bytes."""
     if (req.content_length or 0) > limit:
         raise TooLarge(f"the body has {req.content_length} bytes; at most {limit} are taken")
     try:
@@ -159,7 +165,7 @@ def data(req: falcon.Request, limit: int) -> bytes:
 
 
 def parse(text: str, where: str) -> Any:
-    """JSON that a parameter holds, as strictly as if it were the body."""
+    """Parse the JSON text of a query parameter, with the same checks as a body."""
     try:
         value = _loads(text)
     except (ValueError, RecursionError) as error:
@@ -175,19 +181,19 @@ def _loads(data: str | bytes) -> Any:
 
 
 def drain(req: falcon.Request, limit: int) -> None:
-    """Take what is left of a chunked body off the connection: the next request begins after it."""
+    """Read the rest of a chunked body, because the next request follows on the connection."""
     if req.env.get("wsgi.input_terminated"):
         with contextlib.suppress(OSError, ValueError):
             req.stream.read(limit + 1)
 
 
 def _stream(req: falcon.Request) -> Any:
-    """A chunked body has no length, but a server that says so ends it for us."""
+    """Return the body stream. A chunked body has no length; the WSGI server marks the end."""
     return req.stream if req.env.get("wsgi.input_terminated") else req.bounded_stream
 
 
 def _check_type(content_type: str | None) -> None:
-    """JSON only. A form of another site's page, which browsers send unasked, never is."""
+    """Refuse content types other than JSON: forms of other sites' pages are never sent as JSON."""
     kind = (content_type or "application/json").partition(";")[0].strip().lower()
     if not _JSON.fullmatch(kind):
         raise Malformed(f"Content-Type: {kind[:100]!r} is not supported; send application/json")
@@ -214,7 +220,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def clean(value: Any, where: str, depth: int = 0) -> None:
-    """Refuse what no database can keep, and nesting without end."""
+    """Refuse values that the database cannot store, and nesting deeper than MAX_DEPTH."""
     if depth > MAX_DEPTH:
         raise InvalidInput(f"{_short(where) or 'body'}: nested deeper than {MAX_DEPTH}")
     if isinstance(value, str):
@@ -238,7 +244,7 @@ def check_text(text: str, where: str) -> None:
 
 
 class Schema:
-    """A schema compiled once. What keeps it is given back; InvalidInput names the field."""
+    """A compiled JSON schema. Methods return the valid value; InvalidInput names the field."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
@@ -256,7 +262,7 @@ class Schema:
         return value
 
     def query(self, params: Mapping[str, str]) -> Any:
-        """Parameters are text on the wire; those meant as numbers become numbers."""
+        """Validate query parameters; convert text to int where the schema says integer."""
         known = self._schema["properties"]
         return self.body(
             {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole API on one screen: method, path, handler, policy rule, what it does."""
+"""The route table of the API: method, path, handler, policy rule, summary."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ HA = "/instance-ha/v1"
 
 # fmt: off
 ROUTES: Sequence[Route] = (
-    # version documents: open to everybody
+    # version documents: public
     Route("GET", "/reservation", versions.reservation_root, None, "Versions", status=300),
     Route("GET", "/reservation/versions", versions.reservation_root, None, "Versions", status=300),
     Route("GET", R, versions.reservation_v1, None, "Reservation v1"),
@@ -82,7 +82,7 @@ ROUTES: Sequence[Route] = (
     Route("DELETE", f"{R}/floatingips/{{floatingip_id}}", floatingips.delete,
           "reservation:floatingip:delete", "Withdraw a floating IP", status=204),
 
-    # instance HA v1; each also as /instance-ha/v1/PROJECT/…
+    # instance HA v1; each route also exists as /instance-ha/v1/PROJECT/…
     Route("GET", f"{HA}/extensions", extensions.index, "instance_ha:extension:list",
           "List the parts of this contract"),
     Route("GET", f"{HA}/extensions/{{alias}}", extensions.show, "instance_ha:extension:show",
@@ -120,7 +120,7 @@ ROUTES: Sequence[Route] = (
           notifications.show_vmove,
           "instance_ha:vmove:show", "Show a server that is moved off a dead host"),
 
-    # our own
+    # Holdfast v1
     Route("GET", f"{H}/availability", availability.show, "holdfast:availability:show",
           "What could be had, and when", query=availability.QUERY, needs=["reservation"],
           reply=one("availability", availability.VIEW)),

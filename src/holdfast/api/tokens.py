@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents on compute hosts, and the token with which each speaks for its own host and no other.
+"""Tokens of agents and host monitors.
 
-The token is the host's name under a secret that only controllers have; nothing is kept of it. The
-secret's file has one per line: tokens are made by the first and believed by any, so that a new
-secret is put above the old one, and the old one taken away once every agent has its new token.
-Stolen from one host, a token says nothing about another.
+A token is a name plus an HMAC over the name, keyed with a secret of `[auth] agent_secret_file`.
+Only controllers have the file; the database keeps no tokens. The file holds a secret per line: the
+first secret signs new tokens, any of the secrets verifies tokens. To rotate, put the new secret
+above the old secret, and remove the old secret when every agent has a new token.
+
+An agent's token is valid for its own host only: a token stolen from one host is useless for others.
+A monitor's token is valid for its own name only, and only while the monitor is registered (a row in
+the database). Nobody reports under the name of a registered monitor without its token, whatever
+roles the caller has.
 """
 
 import base64
@@ -28,7 +33,7 @@ SHORTEST_SECRET = 32
 
 
 def secrets(path: str) -> Sequence[bytes]:
-    """Of the file; InvalidInput says what is wrong with it."""
+    """Read the secrets from `agent_secret_file`; InvalidInput describes a problem with the file."""
     try:
         lines = Path(path).read_bytes().splitlines()
     except OSError as error:
@@ -43,7 +48,7 @@ def secrets(path: str) -> Sequence[bytes]:
 
 
 def agent_token(host: str, secret: bytes) -> str:
-    """`cmp-7:…`: what the agent of that host shows."""
+    """Return the token of a host's agent: `cmp-7:…`."""
     name = normalise(host)
     if not name or ":" in name:
         raise InvalidInput(f"{host!r} is no name of a host")
@@ -52,7 +57,7 @@ def agent_token(host: str, secret: bytes) -> str:
 
 
 def host_of(shown: str, path: str | None) -> str:
-    """Whose agent it is that shows that; Unauthorized if it is nobody's."""
+    """Verify an agent's token and return the host name; Unauthorized if the token is invalid."""
     if not path:
         raise Unauthorized("agents are not let in: [auth] agent_secret_file is not set")
     try:
@@ -72,7 +77,7 @@ def host_of(shown: str, path: str | None) -> str:
 
 
 def groups_of(host: str, entries: Sequence[str]) -> list[str]:
-    """The groups into which `[auth] agent_groups` puts a host, whatever its agent says.
+    """Return the groups of a host by `[auth] agent_groups`, whatever the agent reports.
 
     >>> groups_of("CMP-7.example.org", ["gpu: cmp-7, x-*", "ssd: cmp-*", "web: cmp-8"])
     ['gpu', 'ssd']
@@ -87,8 +92,10 @@ def groups_of(host: str, entries: Sequence[str]) -> list[str]:
 
 
 def without_agent_role(credentials: dict[str, Any]) -> dict[str, Any]:
-    """Of whoever did not come by a token of ours: what other people call a role of theirs makes
-    nobody an agent, for no host is there that it would be held to."""
+    """Remove the role `agent` from callers that did not use an agent's token.
+
+    A Keystone role of the same name makes nobody an agent, because no host would limit the caller.
+    """
     if _by_agent_token(credentials["user_id"], credentials["project_id"]):
         return credentials
     return credentials | {
@@ -97,7 +104,7 @@ def without_agent_role(credentials: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_host(caller: Caller) -> str | None:
-    """The one host that the caller may speak for; None: it is no agent."""
+    """Return the host of the calling agent; None if the caller is no agent."""
     if not _by_agent_token(caller.user_id, caller.project_id):
         return None
     return caller.user_id.removeprefix(AGENT_PREFIX)
@@ -108,7 +115,7 @@ def _by_agent_token(user_id: str, project_id: str) -> bool:
 
 
 def check_own(caller: Caller, observer: str, host: str) -> None:
-    """Forbidden if an agent speaks as somebody else, or of another host than its own."""
+    """Raise Forbidden if an agent reports under another name or for another host."""
     own = own_host(caller)
     if own is None:
         return
@@ -120,28 +127,25 @@ def check_own(caller: Caller, observer: str, host: str) -> None:
 
 
 def check_host(caller: Caller, host: str) -> None:
-    """Forbidden if an agent speaks of another host than its own, or asks about one."""
+    """Raise Forbidden if an agent reports or requests data about another host."""
     own = own_host(caller)
     if own is not None and not same(host, own):
         raise Forbidden(f"the agent of {own} cannot speak for {host[:80] or 'no host at all'}")
 
 
-# Host monitors, and the token with which each speaks under its own name and no other.
-#
-# The token is the monitor's name under the secret of `[auth] agent_secret_file`, of which agents'
-# tokens are made too. It counts only while the monitor is registered, which is a row. Under the
-# name
-# of a registered monitor nobody speaks without its token, whatever roles the caller has.
+# Tokens of host monitors.
 
 
 MONITOR_ROLE, MONITOR_PROJECT, MONITOR_PREFIX = "monitor", "monitors", "monitor@"
-#: Monitors can be registered under such names only; those of hosts are.
+#: Valid names of registered monitors; host names match.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def monitor_token(observer: str, secret: bytes) -> str:
-    """`monitor@ctl-1:…`: what the monitor of that name shows. No agent's token begins so and has
-    the same seal, for an agent's is over other words."""
+    """Return the token of a host monitor: `monitor@ctl-1:…`.
+
+    An agent's token never has the same HMAC, because it signs other text (`agent NAME`).
+    """
     if not NAME.fullmatch(observer):
         raise InvalidInput(
             f"observer: {observer[:80]!r} cannot be registered: 1 to 128 letters, digits, '.', '-'"
@@ -152,7 +156,7 @@ def monitor_token(observer: str, secret: bytes) -> str:
 
 
 def new_token(observer: str, path: str | None) -> str:
-    """Of the newest secret of that file; Conflict if there is no such file to make it of."""
+    """Make a monitor's token with the newest secret; Conflict if agent_secret_file is not set."""
     if not path:
         raise Conflict(
             "[auth] agent_secret_file is not set, so that no monitor's token can be made: write"
@@ -167,12 +171,12 @@ def new_token(observer: str, path: str | None) -> str:
 
 
 def is_token(shown: str) -> bool:
-    """Whether a monitor shows that, rather than an agent."""
+    """Return whether a token is a monitor's rather than an agent's."""
     return shown.startswith(MONITOR_PREFIX)
 
 
 def observer_of(shown: str, path: str | None) -> str:
-    """The name of the monitor whose token that is; Unauthorized if it is nobody's."""
+    """Verify a monitor's token and return the monitor's name; Unauthorized if invalid."""
     if not path:
         raise Unauthorized("monitors' tokens do not count: [auth] agent_secret_file is not set")
     try:
@@ -195,7 +199,10 @@ def observer_of(shown: str, path: str | None) -> str:
 
 
 def without_monitor_role(credentials: dict[str, Any]) -> dict[str, Any]:
-    """Of whoever did not come by a monitor's token: a role of that name makes nobody a monitor."""
+    """Remove the role `monitor` from callers that did not use a monitor's token.
+
+    A Keystone role of the same name makes nobody a monitor.
+    """
     if _by_monitor_token(credentials["user_id"], credentials["project_id"]):
         return credentials
     return credentials | {
@@ -204,7 +211,7 @@ def without_monitor_role(credentials: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_name(caller: Caller) -> str | None:
-    """The name of the monitor whose token the caller showed; None: it is none."""
+    """Return the name of the calling monitor; None if the caller is no monitor."""
     if not _by_monitor_token(caller.user_id, caller.project_id):
         return None
     return caller.user_id.removeprefix(MONITOR_PREFIX)
@@ -215,8 +222,11 @@ def _by_monitor_token(user_id: str, project_id: str) -> bool:
 
 
 def check_observer(request: "Request", observer: str) -> None:
-    """Forbidden if the caller may not speak under that name: a monitor's token counts for its own
-    name while that is registered, and the name of a registered monitor for its token only."""
+    """Raise Forbidden if the caller may not report under the name `observer`.
+
+    A monitor's token is valid for its own name while the name is registered. A registered name
+    accepts its own token only.
+    """
     own = own_name(request.caller)
     if own is not None and observer != own:
         raise Forbidden(f"the token of monitor {own} cannot speak as {observer[:80]}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header `OpenStack-API-Version: <service> X.Y`: read, checked, answered.
+"""API versions: microversion header, version documents, OpenAPI document of /holdfast/v1.
 
-Each contract has its own service type and range; a header that speaks of another service is not
-ours to judge.
+The middleware negotiates `OpenStack-API-Version: <service> X.Y`. Each contract has its own service
+type and version range; the middleware ignores headers for other services.
 """
 
 import re
@@ -22,7 +22,7 @@ Version = tuple[int, int]
 
 
 class NotAcceptable(HoldfastError):
-    """The version asked for is outside the range that the version document names."""
+    """The requested version is outside the range in the version document."""
 
     code = "holdfast.microversion.range"
     status = 406
@@ -30,7 +30,7 @@ class NotAcceptable(HoldfastError):
 
 
 class Malformed(HoldfastError):
-    """The header is of the form `OpenStack-API-Version: <service> X.Y`, or `latest`."""
+    """The version header is not of the form `OpenStack-API-Version: <service> X.Y`, or `latest`."""
 
     code = "holdfast.microversion.malformed"
     status = 400
@@ -39,13 +39,15 @@ class Malformed(HoldfastError):
 
 @dataclass(frozen=True)
 class Contract:
+    """An API contract: URL prefix, service type and supported version range."""
+
     prefix: str
     service: str
     lowest: Version
     highest: Version
 
     def negotiate(self, header: str | None) -> Version:
-        """The version a request asks for; the lowest when it asks for none."""
+        """Return the requested version; the lowest version if the header requests none."""
         for part in (header or "").split(","):
             words = part.split()
             if not words or words[0].lower() != self.service:
@@ -81,6 +83,8 @@ def contract_of(path: str) -> Contract | None:
 
 
 class Middleware:
+    """falcon middleware: negotiates the microversion and returns the version in the response."""
+
     def process_resource(
         self, req: falcon.Request, resp: falcon.Response, _resource: object, _params: object
     ) -> None:
@@ -93,7 +97,7 @@ class Middleware:
         resp.set_header(HEADER, f"{contract.service} {text(version)}")
 
 
-# Version documents: what clients read first to find their way.
+# Version documents, which clients read first to discover the endpoints.
 
 
 _UPDATED = "2026-11-15T00:00:00Z"
@@ -137,7 +141,7 @@ def instance_ha_root(request: Request) -> Response:
 
 
 def instance_ha_choices(request: Request) -> Response:
-    """What an address without a version could mean."""
+    """Return the choices (300) for a URL without a version."""
     entry = {name: _instance_ha(request)[name] for name in ("id", "status", "links")}
     choice = {**entry, "media-types": [_MEDIA]}
     choice["links"] = [
@@ -163,7 +167,7 @@ def holdfast_v1(request: Request) -> Response:
     return Response({"version": {**_entry(request, _contract("holdfast")), "links": links}})
 
 
-# The OpenAPI document of /holdfast/v1, from the route table and the schemas that validate.
+# The OpenAPI document of /holdfast/v1, made from the route table and the validation schemas.
 
 
 _ERROR = {
@@ -191,7 +195,7 @@ _ERROR = {
 
 
 def one(name: str, schema: Any) -> dict[str, Any]:
-    """An answer that holds one thing under its name."""
+    """Return the schema of a response with a single object under `name`."""
     return {"type": "object", "required": [name], "properties": {name: schema}}
 
 
@@ -239,7 +243,7 @@ def _operation(route: Route) -> dict[str, Any]:
 
 
 def _operation_id(route: Route) -> str:
-    """`get_observations`: a name that generated clients can use."""
+    """Return a function name for generated clients, for example `get_observations`."""
     words = re.findall(r"\w+", route.path.removeprefix("/holdfast/v1"))
     return "_".join([route.method.lower(), *(words or ["version"])])
 

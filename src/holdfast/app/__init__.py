@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composition roots: one module per process, the only modules that know every part."""
+"""Composition roots: a module per process that builds and connects all parts of the process."""

@@ -58,22 +58,23 @@ if TYPE_CHECKING:
     from holdfast.metrics.sinks.prometheus import Prometheus
 
 
-# Puts together the alarms of an agent: rules that change while it runs, what is told of them, and
-# the heartbeat by which Holdfast knows of both.
+# Alarms: the rules, their notifications, and the heartbeat that tells Holdfast about both.
 
 
 SWITCH_S = 0.0005
 ALIVE = (RUNNING, PAUSED)
-#: The kernel makes it at each boot.
+#: The kernel generates a new id at each boot.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: For so long after its boot a host's heartbeats say which guests run there.
+#: For this long after the host's boot, heartbeats list the guests that run on the host.
 BOOTED_LATELY_S = 1800.0
 MOST_RUNNING = 4096
 
 
 class Alarming:
-    """`app.daemon.Part`. `alarms` is for whoever makes the passes; it goes on with the rules
-    and the alarms of the agent before it."""
+    """The alarms of an agent (`app.daemon.Part`).
+
+    The metrics passes feed `alarms`. Rules and alarms continue from the previous agent process.
+    """
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class Alarming:
         return RuleCommands(self.rule_manager).commands()
 
     def start(self) -> None:
-        # who reads new rules gives way to a pass at once, not after Python's usual 5 ms
+        # the thread that loads new rules must yield to a pass at once, not after Python's 5 ms
         sys.setswitchinterval(SWITCH_S)
         self._part.start()
 
@@ -127,7 +128,7 @@ class Alarming:
 
 
 def _boot(running: list[str] | None) -> dict[str, Any]:
-    """Which boot of the host this is, and, if that was lately, which guests run there."""
+    """Return the host's boot id, and the running guests if the boot was recent."""
     said: dict[str, Any] = {"boot_id": BOOT_ID.read_text().strip()}
     is_late = time.clock_gettime(time.CLOCK_BOOTTIME) > BOOTED_LATELY_S
     if running is None or is_late or len(running) > MOST_RUNNING:
@@ -135,18 +136,16 @@ def _boot(running: list[str] | None) -> dict[str, Any]:
     return {**said, "running": running}
 
 
-# Puts together who looks for guests that hang, for the agent of a host: what they find is heard
-# as
-# if the hypervisor had said it.
+# Hang detection: the agent handles hang events like events of the hypervisor.
 
 
 LOG = logging.getLogger(__name__)
-#: How often a processor is looked at before it is called stalled.
+#: Number of checks of a vCPU within `stalled_s`.
 LOOKS = 3
 
 
 class HangSettings(Protocol):
-    """[agent]."""
+    """The options of [agent] for hang detection."""
 
     guests: str
     guests_address: str
@@ -157,7 +156,7 @@ class HangSettings(Protocol):
 
 
 class HangPart:
-    """DriverError if the driver of the guests cannot be used."""
+    """Periodic checks for hung guests and stalled vCPUs; DriverError if the driver is unusable."""
 
     def __init__(self, settings: HangSettings, agent: HostAgent, clock: Clock) -> None:
         self._agent = agent
@@ -206,25 +205,26 @@ class HangPart:
             self._agent.heard(event)
 
     def _said(self, what: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Guests of which it was told before our time, and is not over; and those of which it was
-        not told yet. Names by uuid."""
+        """Return guests with an open hang fault, reported and not yet reported (names by uuid).
+
+        The faults come from the previous agent process.
+        """
         name = cause(Symptom(HANG, what))
         tracks = [one for one in self._agent.view().tracks.values() if name in one.troubles]
         told = {one.uuid: one.name for one in tracks if one.troubles[name].told}
         return told, {one.uuid: one.name for one in tracks if one.uuid not in told}
 
     def _running(self) -> Mapping[str, str]:
-        """Guests of this agent's hypervisor; others may run on this machine, too."""
+        """Return the running guests of this agent's hypervisor; the machine may run others too."""
         tracks = self._agent.view().tracks.values()
         return {track.uuid: track.name for track in tracks if track.life == RUNNING}
 
 
-# Puts the sinks of an agent's metrics together, those that its configuration asks for. Only what
-# is used is imported.
+# Metric sinks of the configuration; only the modules of configured sinks are imported.
 
 
 def build_sinks(settings: cfg.ConfigOpts, clock: Clock) -> Sequence[Sink]:
-    """Of [metric_sinks]; they are at work when this returns. None is usual."""
+    """Build and start the sinks of [metric_sinks]; the default is none."""
     try:
         found: list[SinkWorker | Prometheus] = [
             *_pushing(settings, clock),
@@ -283,14 +283,14 @@ def _asked(settings: cfg.ConfigOpts, clock: Clock) -> Iterator["Prometheus"]:
         yield Prometheus(*where, Fields(settings.prometheus_fields), clock)
 
 
-# Puts together what measures the host of an agent, and who looks at it: plugins, alarms, sinks.
+# Metrics of the host and their consumers: plugins, alarms and sinks.
 
 
 LIBVIRT = "libvirt"
 
 
 class MetricSettings(Protocol):
-    """[metrics]."""
+    """The options of [metrics] for the collector and plugins."""
 
     every_s: float
     plugins_file: str | None
@@ -298,7 +298,7 @@ class MetricSettings(Protocol):
 
 
 class Measuring:
-    """Of one host. `admin` learns the commands for plugins."""
+    """Metrics collection of a host; adds the plugin and metrics commands to `admin`."""
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class Measuring:
 
 
 class Losses:
-    """What does not work of the metrics of an agent, and what was lost by that, for its status."""
+    """Problems of an agent's metrics, and the number of lost alarms, for `status`."""
 
     def __init__(self, alarms: HostAlarms, measured: Sequence[Measuring]) -> None:
         self._alarms = alarms
@@ -359,8 +359,10 @@ def measuring(
     alarms: HostAlarms | None = None,
     more: Sequence[Sink] = (),
 ) -> Sequence[Measuring]:
-    """What [metrics] asks for; nothing if the host is not to be measured, or cannot be. `more`:
-    who gets the passes besides the configured sinks."""
+    """Build the metrics collection; empty if [metrics] is disabled or the driver has no metrics.
+
+    `more` are sinks besides the configured ones.
+    """
     settings, agent = conf.metrics, conf.agent
     if not settings.enabled:
         return ()
@@ -376,13 +378,13 @@ def measuring(
     return (made,)
 
 
-# Puts the agent of a compute host together: what `service.py` is to a manager.
-#
-# It runs beside the guests of customers: it knows neither the cloud nor the database, and imports
-# none of what speaks to them.
-
-
 class AgentPart:
+    """The agent of a compute host.
+
+    The agent runs beside customers' guests. It has no access to the cloud or the database, and
+    imports no module that speaks to them.
+    """
+
     def __init__(self, conf: cfg.ConfigOpts, reports: Reports, clock: Clock | None = None) -> None:
         settings = conf.agent
         clock = clock or SystemClock()
@@ -458,8 +460,10 @@ class AgentPart:
 
 
 def own(spool: str) -> IO[bytes]:
-    """The spool is this agent's alone until that is closed, or it ends in any other way: of two
-    each would tell, and take for told, what is the other's."""
+    """Lock the outbox for this agent, until the returned file is closed or the process ends.
+
+    Two agents on one outbox would each report, and mark as reported, events of the other.
+    """
     path = Path(f"{spool}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -482,7 +486,7 @@ def services(names: Sequence[str]) -> Sequence[Service]:
 
 
 def watch_services(settings: cfg.ConfigOpts, spool: Outbox, clock: Clock) -> ProcessWatch:
-    """What was tried by the agent before us counts."""
+    """Build the service watch; restarts by the previous agent process count."""
 
     def keep(said: Mapping[str, Any]) -> None:
         spool.put((), {SERVICES: said})
@@ -494,7 +498,7 @@ def watch_services(settings: cfg.ConfigOpts, spool: Outbox, clock: Clock) -> Pro
 
 
 def reports(conf: cfg.ConfigOpts) -> Reports:
-    """To Holdfast, by the host's own token."""
+    """Return the client that sends reports to Holdfast with the host token."""
     try:
         client(conf.agent).close()
     except ClientError as error:
@@ -503,12 +507,12 @@ def reports(conf: cfg.ConfigOpts) -> Reports:
 
 
 def expected(settings: cfg.ConfigOpts) -> HoldfastExpected:
-    """What should run here, asked of Holdfast by the same token."""
+    """Return the client that reads the expected guests from Holdfast with the host token."""
     return HoldfastExpected(lambda: client(settings))
 
 
 def centre(settings: cfg.ConfigOpts) -> HoldfastCentre:
-    """Where it says that it lives, and learns which alarm rules hold, by the same token."""
+    """Return the client for heartbeats and alarm rules, which uses the host token too."""
     return HoldfastCentre(lambda: client(settings))
 
 

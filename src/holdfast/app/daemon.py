@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a program: start, wait for signals, reload on SIGHUP, stop on SIGTERM and SIGINT.
+"""Daemon lifecycle: start the parts, reload on SIGHUP, stop on SIGTERM and SIGINT.
 
-Signal handlers only set flags and write a byte to a pipe; everything happens on the main thread.
-Not a threading.Event: its lock is not reentrant, a signal that came while we held it would hang us.
+Signal handlers only set flags and write a byte to a pipe; the main thread does the rest. A
+threading.Event would not do: its lock is not reentrant, and a signal that arrives while the main
+thread holds the lock would hang the process.
 """
 
 import logging
@@ -22,17 +23,19 @@ LOG = logging.getLogger(__name__)
 
 
 class BadSetup(Exception):
-    """The configuration cannot work; the message says what to change."""
+    """The configuration cannot work; the message names the option to change."""
 
 
 class Part(Protocol):
+    """A part of a program that the daemon starts and stops."""
+
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
 
 
 class Daemon:
-    """Runs parts in order, stops them in reverse."""
+    """Starts parts in order, and stops the parts in reverse order."""
 
     def __init__(self, conf: cfg.ConfigOpts, parts: Sequence[Part]) -> None:
         self._conf = conf
@@ -43,7 +46,7 @@ class Daemon:
         self._signal = 0
 
     def run(self, started: Callable[[], None] = lambda: None) -> int:
-        """Until a signal ends us; the exit code."""
+        """Run until SIGTERM or SIGINT; return the exit code."""
         running: list[Part] = []
         self._listen()
         try:
@@ -69,7 +72,7 @@ class Daemon:
 
     def _listen(self) -> None:
         def stop(number: int, _frame: object) -> None:
-            if self._signal:  # asked twice: the person means it
+            if self._signal:  # the second signal: stop at once
                 sys.stderr.write("stopping at once\n")
                 os._exit(128 + number)
             self._signal = number
@@ -80,7 +83,7 @@ class Daemon:
                 self._reload = True
                 os.write(self._wake, b"!")
 
-        # a signal may meet another thread than this one, which would then sleep on
+        # the kernel may deliver a signal to another thread, and the main thread would sleep on
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
@@ -88,7 +91,7 @@ class Daemon:
 
 
 def main(name: str, parts: Callable[[cfg.ConfigOpts], Sequence[Part]]) -> int:
-    """A whole program: its configuration from the command line, its parts, its exit code."""
+    """Run a program: load the configuration, build and run the parts, return the exit code."""
     try:
         conf = configuration.load(sys.argv[1:])
         configuration.set_up_logging(conf, name)
@@ -99,13 +102,13 @@ def main(name: str, parts: Callable[[cfg.ConfigOpts], Sequence[Part]]) -> int:
 
 
 class Stopping:
-    """A part that only has something to do at the end."""
+    """A part with only a stop function."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self.stop = stop
 
     def start(self) -> None:
-        """Nothing to begin."""
+        """Do nothing."""
 
 
 def _tell_systemd(message: str) -> None:

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: a simulated cloud with enrolled hosts, leases and generated metrics."""
+"""The demo: a simulated cloud with enrolled hosts, leases, a segment and generated metrics.
+
+The demo enrols half of the cloud for reservation, books a few leases, and puts all hosts into a
+segment, so that Holdfast recovers a host that dies. It is created once per state folder. Every
+object has a fixed id, so that a second start completes an interrupted creation without duplicates.
+"""
 
 import contextlib
 import logging
@@ -20,19 +25,11 @@ from holdfast.ports.manager import NewLease, NewReservation
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.threads import PeriodicTask
 
-# The world a newcomer finds: a simulated cloud, half of it enrolled for reservation, a few
-# leases,
-# and a segment, so that a host that dies is recovered.
-#
-# Made once per state folder. Every piece has a fixed key, so that being stopped in the middle and
-# started again completes it instead of doubling it.
-
-
 LOG = logging.getLogger(__name__)
 
 _KEY = uuid.UUID("6f1d2b1e-0b7a-4d52-9a37-5d6a3f7c2e10")
 _CALLER = Caller("admin", "demo", ("admin", "member", "reader"), is_admin=True)
-#: name, hosts, starts in, lasts
+#: name, number of hosts, delay until the start, duration
 _LEASES = (
     ("nightly-tests", 2, timedelta(0), timedelta(hours=8)),
     ("training-run", 3, timedelta(minutes=30), timedelta(hours=6)),
@@ -42,7 +39,7 @@ _LEASES = (
 
 
 def prepare(simulator: Simulator) -> None:
-    """The cloud itself; does nothing when it is there."""
+    """Create the simulated cloud, unless it exists."""
     simulator.seed_demo()
 
 
@@ -59,14 +56,14 @@ def populate(manager: ManagerPart, store: Store, mark: Path, now: datetime) -> N
         except Conflict:
             LOG.debug("%s is enrolled already", host.service_host)
     for name, count, ahead, lasts in _LEASES:
-        start = now + ahead if ahead else None  # by now the minute may be another
+        start = now + ahead if ahead else None  # None: now; the minute may have passed
         _book(manager, name, count, start, now + ahead + lasts)
     _segment(manager, store)
     mark.write_text(f"{now.isoformat()}\n")
 
 
 def _segment(manager: ManagerPart, store: Store) -> None:
-    """Servers of a host that dies are started elsewhere."""
+    """Create a segment of all hosts, so that servers of a dead host are evacuated."""
     segment = str(uuid.uuid5(_KEY, "segment"))
     values = {"name": "demo", "recovery_method": "auto", "service_type": "compute"}
     with contextlib.suppress(Conflict):
@@ -96,18 +93,18 @@ def _book(
         LOG.warning("demo lease %s: %s", name, error.message)
 
 
-# Puts together what stands in for the agents of a simulated cloud: while somebody looks at one of
-# its hosts, the numbers of that host are made up.
+# Generated metrics: while a user watches a host of the simulated cloud, this part generates the
+# samples that an agent would send.
 
 
-#: How often it is looked whether somebody looks.
+#: Seconds between two checks for watched hosts.
 LOOK_S = 1.0
 
 
 def samples_part(
     simulator: Callable[[], Simulator], store: SampleStore, clock: Clock
 ) -> PeriodicTask:
-    """`holdfast.app.daemon.Part`."""
+    """Return the part that generates samples for watched hosts (`holdfast.app.daemon.Part`)."""
 
     def look() -> None:
         now = history.slot_of(clock.now().timestamp())

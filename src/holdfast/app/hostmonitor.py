@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from holdfast.db import Store
 
 
-# Networks and who is on them, found by entry point `holdfast.membership`: Consul, the simulated
-# cloud's. Which one a network has is said in its group, [network_<name>].
+# Membership drivers of networks, found by entry point `holdfast.membership`: Consul, or the
+# simulated cloud's. The group [network_<name>] names the driver of a network.
 
 
 NAMESPACE = "holdfast.membership"
@@ -40,7 +40,7 @@ PORT = "membership"
 
 
 def connect(conf: cfg.ConfigOpts, network: str) -> Membership:
-    """The driver of one network; DriverError where the configuration names none that exists."""
+    """Return the membership driver of a network; DriverError if the named driver is unknown."""
     wanted = conf[hostmonitor.group(network)].driver
     entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=NAMESPACE)}
     if wanted not in entries:
@@ -54,20 +54,17 @@ def connect(conf: cfg.ConfigOpts, network: str) -> Membership:
     return made
 
 
-# Puts a host monitor together: what `service.py` is to a manager.
-
-
 LOG = logging.getLogger(__name__)
 
 
 def observer(conf: cfg.ConfigOpts) -> str:
-    """The name under which the monitor of this machine votes."""
+    """Return the name under which the monitor of this machine votes."""
     name: str = conf.hostmonitor.name or socket.gethostname()
     return name
 
 
 class HostMonitorPart:
-    """All of it: the monitor, what carries its reports, and what says how it is."""
+    """The host monitor with its outbox, sender and heartbeat."""
 
     def __init__(self, conf: cfg.ConfigOpts, reports: Reports, clock: Clock | None = None) -> None:
         settings = conf.hostmonitor
@@ -115,13 +112,16 @@ def _watch(
     return lambda changed: NetworkWatch(membership, conf.hostmonitor, clock, changed)
 
 
-#: In whose name `holdfast up` registers its own monitor.
+#: `by` of the registration that `holdfast up` makes for its own monitor.
 UP = "holdfast up"
 
 
 def register_own(store: "Store", name: str) -> None:
-    """Register the monitor in the process of the API; the one that an earlier process registered
-    under another name, when the machine was called so, votes no more."""
+    """Register the monitor of `holdfast up`, which runs in the process of the API.
+
+    A monitor that an earlier `holdfast up` registered under another host name is unregistered and
+    does not vote any more.
+    """
     _now, listed = store.monitors.listed(registered=True)
     for one in listed:
         if one.registration and one.registration.by == UP and one.observer != name:
@@ -130,7 +130,7 @@ def register_own(store: "Store", name: str) -> None:
 
 
 class InHouse:
-    """`ports.reports.Reports` for a monitor in the process of the API and the manager."""
+    """Writes a monitor's reports to the store, if it runs in the API's process (`Reports`)."""
 
     def __init__(self, store: "Store", wake: Callable[[], None]) -> None:
         self._store = store
@@ -147,7 +147,7 @@ class InHouse:
 
 
 def reports(conf: cfg.ConfigOpts) -> Reports:
-    """To whom it reports, by the configuration."""
+    """Return the configured client for the monitor's reports."""
     settings = conf.hostmonitor
     by_token = settings.report_to != INSTANCE_HA and settings.token_file
 

@@ -39,11 +39,8 @@ if TYPE_CHECKING:
     from holdfast.metrics.plugin_runner import PluginRunner
 
 
-# Puts the monitors of a manager together: what `service.py` is to a process.
-
-
 class Watching:
-    """`hosts` is the road for whoever else knows something of a host."""
+    """The host status monitors of a manager; other parts report host status through `hosts`."""
 
     def __init__(
         self,
@@ -67,7 +64,7 @@ class Watching:
 
 
 def _listener(core: "Core", topics: list[str]) -> Connect | None:
-    """How to listen to Nova; None where there is no Nova, or no broker."""
+    """Return the listener for Nova's notifications; None without Nova or broker."""
     conf = core.conf
     if conf.cloud.driver == "sim" or not (conf.notifications.transport_url or conf.transport_url):
         return None
@@ -87,14 +84,11 @@ def _connect(core: "Core", topics: list[str], tally: NoticeTally) -> Notices:
     return NovaNotices(core.conf, core.clock, tally, topics=topics)
 
 
-# Puts the recovery of a manager together: what `service.py` is to a process.
-
-
 STEPS = "holdfast.recovery_steps"
 
 
 class Recovering:
-    """The kinds of work of recovery, and what they have at hand."""
+    """The recovery jobs of a manager, and their context."""
 
     def __init__(
         self,
@@ -149,7 +143,7 @@ def fence(core: "Core") -> Fence:
 
 
 def own_steps() -> Mapping[str, OwnStep]:
-    """Steps that a site has installed; one that does not load is an error, not a log line."""
+    """Load the site's recovery steps; BadSetup if a step cannot be loaded."""
 
     def failed(_manager: Any, entry: Any, error: BaseException) -> None:
         raise BadSetup(f"recovery step {entry.name} cannot be loaded: {error}") from error
@@ -158,12 +152,11 @@ def own_steps() -> Mapping[str, OwnStep]:
     return {item.name: item.plugin for item in found}
 
 
-# Puts together who hears what this process writes and does: what `service.py` is to a process.
-
-
 def speak(conf: cfg.ConfigOpts, clock: Clock, store: Store) -> Sequence[Sink]:
-    """Whoever wants to hear. From now on who writes to the store writes down for them what it was;
-    managers tell it."""
+    """Connect the configured publishers, and make the store record events for them.
+
+    From now on each write to the store records its events; managers deliver the events.
+    """
     try:
         sinks = connect(conf, clock)
     except DriverError as error:
@@ -177,18 +170,21 @@ def speak(conf: cfg.ConfigOpts, clock: Clock, store: Store) -> Sequence[Sink]:
     return sinks
 
 
-# Puts the usage monitor of a manager together: metric plugins that hear what Nova says.
+# The usage monitor: metric plugins that get snapshots made from Nova's notifications.
 
 
-#: A snapshot is a message here, and Nova sends those of a host all at once.
+#: Queue length. Each notification is a snapshot, and Nova sends all of a host at once.
 WAITING: Final = 1000
-#: Of the whole manager.
+#: Memory limit of the whole manager process.
 RSS_BYTES: Final = 2**30
 
 
 class Plugins:
-    """Nothing is started before the first message: monitors are made whether they are used or
-    not. They end with the process, for nobody tells a monitor that it does."""
+    """Metric plugins of a manager, started by the first snapshot.
+
+    The constructor starts nothing, because monitors are built even if they are not enabled. The
+    plugins end with the process, because a monitor gets no stop call.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         settings: Any = conf.monitors
@@ -215,5 +211,5 @@ class Plugins:
 
 
 def monitor(conf: cfg.ConfigOpts) -> UsageMonitor:
-    """The entry point `usage` of holdfast.monitors."""
+    """Build the usage monitor (entry point `usage` of holdfast.monitors)."""
     return UsageMonitor(Plugins(conf).offer, SystemClock())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composition root: the core, the manager and the API of one process, from its configuration."""
+"""Composition root: builds core, manager and API of a process from the configuration."""
 
 import errno
 import functools
@@ -58,7 +58,7 @@ def new_id() -> str:
 
 
 class Core:
-    """What every program has."""
+    """The parts of every program: configuration, clock, store and metrics."""
 
     def __init__(self, conf: cfg.ConfigOpts, clock: Clock | None = None) -> None:
         self.conf = conf
@@ -74,7 +74,7 @@ class Core:
         self.metrics.watch_open(self.store.operations.open_by_kind)
 
     def speak(self) -> Sequence[Sink]:
-        """From now on whoever wants to hear is told what is written: what serves or manages."""
+        """Connect the publishers once; API and managers need this before writing to the store."""
         if self._sinks is None:
             self._sinks = speak(self.conf, self.clock, self.store)
         return self._sinks
@@ -95,7 +95,7 @@ def connect_cloud(conf: cfg.ConfigOpts, clock: Clock) -> Cloud:
 
 
 def resources() -> Mapping[str, Resource]:
-    """Every installed resource type; one that does not load is an error, not a log line."""
+    """Load the installed resource types; BadSetup if a type cannot be loaded."""
 
     def failed(_manager: Any, entry: Any, error: BaseException) -> None:
         raise BadSetup(f"resource type {entry.name} cannot be loaded: {error}") from error
@@ -114,12 +114,12 @@ def enforcement(core: Core) -> Enforcement:
 
 
 def _repair(now: datetime) -> Operation:
-    """What follows when a host goes out of use or comes back: one row for all of them."""
+    """Return the repair job, due when a host fails or returns; all hosts share a single row."""
     return never_ending(repair.REPAIR, now)
 
 
 class ManagerPart:
-    """Commands and durable work. Several may run side by side on one database."""
+    """A manager: commands and durable jobs. Several managers may share a database."""
 
     def __init__(self, core: Core, cloud: Cloud, *, serve_rpc: bool = False) -> None:
         conf = core.conf
@@ -160,7 +160,7 @@ class ManagerPart:
             owner=self.name,
             patience=conf.manager,
             workers=conf.manager.workers,
-            # Longer than any one call that is made in its name.
+            # Longer than any single call made under the claim.
             claim_s=max(
                 conf.manager.claim_s,
                 conf.cloud.call_timeout_s + 5,
@@ -188,7 +188,7 @@ class ManagerPart:
         self._rpc: Any = None
 
     def _kinds(self, context: LeaseContext, leases: Leases, repairs: Repairs) -> Mapping[str, Kind]:
-        """All durable work that a manager does."""
+        """Return all kinds of durable jobs of a manager."""
         conf = self._core.conf
         return {
             **lifecycle.kinds(context),
@@ -206,7 +206,7 @@ class ManagerPart:
         }
 
     def start(self) -> None:
-        # Many threads that mostly wait: one that holds a lock must not wait 5 ms for its turn.
+        # Many threads that mostly wait: a thread that holds a lock must not wait 5 ms to run.
         sys.setswitchinterval(0.0005)
         self._getting_ready.start()
         self.loop.start()
@@ -219,11 +219,14 @@ class ManagerPart:
         LOG.info("manager %s started", self.name)
 
     def _wake(self) -> None:
-        """There is a loop by the time anybody calls."""
+        """Wake the job loop, which `__init__` creates after the parts with this callback."""
         self.loop.wake()
 
     def _ready(self) -> None:
-        """What can wait for the database without keeping anybody waiting."""
+        """Prepare on a thread, so that a slow database does not delay the start.
+
+        Create the rows of the periodic jobs, and load the capacity snapshot.
+        """
         store = self._core.store
         while not self._stopped.is_set():
             try:
@@ -240,9 +243,9 @@ class ManagerPart:
                     store.operations.ensure(never_ending(chore, now))
                 began = self._core.clock.monotonic()
                 stock = store.ledger.stock()
-                stock.lay_out()  # and numpy with it: nobody who asks waits for that
+                stock.lay_out()  # imports numpy too, so that no request waits for it
                 gc.collect()
-                gc.freeze()  # most of it stays: looking through it again and again takes 0.1 s
+                gc.freeze()  # most objects stay: each garbage collection of them takes 0.1 s
                 took = self._core.clock.monotonic() - began
                 LOG.info("%s hosts and their leases read in %.1f s", len(stock.hosts), took)
                 return
@@ -265,7 +268,7 @@ class ManagerPart:
 
 
 class Server:
-    """cheroot on its own threads."""
+    """The cheroot HTTP server, on threads."""
 
     def __init__(self, host: str, port: int, application: Any, threads: int) -> None:
         from cheroot import wsgi
@@ -279,13 +282,13 @@ class Server:
             timeout=30,
             shutdown_timeout=5,
         )
-        # What cheroot takes in before our own limit can say no (one chunk of a chunked body).
+        # cheroot reads this much before the API's own limit applies (one chunk of a chunked body).
         self._server.max_request_body_size = 16 * 1024 * 1024
-        self._server.max_request_header_size = 64 * 1024  # with the line that names the address
+        self._server.max_request_header_size = 64 * 1024  # includes the request line
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
 
     def bind(self) -> None:
-        """Take the address, before anything else is done; BadSetup when that is not possible."""
+        """Bind the address before any other part starts; BadSetup if the bind fails."""
         try:
             self._server.prepare()
         except OSError as error:
@@ -330,7 +333,7 @@ def api_services(
 
 
 def _read_power(core: Core, fences: Callable[[], Fence], host: str) -> str:
-    """Unknown where the fence cannot be read from here, for whatever reason."""
+    """Return the power state of a host; UNKNOWN if the fence device cannot be read."""
     try:
         return fences().power(host)
     except (HoldfastError, BadSetup) as error:
@@ -339,7 +342,7 @@ def _read_power(core: Core, fences: Callable[[], Fence], host: str) -> str:
 
 
 def _simulator(core: Core) -> Any:
-    """Opened when first asked for: a server that forks must not share its connection."""
+    """Open the simulator on first use, because a forking server must not share its connection."""
     from holdfast.drivers.sim.simulator import Simulator
 
     return Simulator(core.conf.sim.database, core.clock)
@@ -350,7 +353,7 @@ def application(core: Core, services: Services, routes: Sequence[Route] | None =
 
 
 def check_bind(conf: cfg.ConfigOpts, host: str) -> None:
-    """noauth makes every caller an admin: it must not be reachable from elsewhere."""
+    """Refuse noauth on non-loopback addresses, because noauth makes every caller an admin."""
     if conf.auth_strategy == "noauth" and not is_loopback(host):
         raise BadSetup(
             f"refusing to listen on {host}: auth_strategy is noauth, which makes every caller an"
@@ -360,7 +363,7 @@ def check_bind(conf: cfg.ConfigOpts, host: str) -> None:
 
 
 def check_auth(conf: cfg.ConfigOpts) -> None:
-    """Refuse to start where nobody could ever log in."""
+    """Refuse to start if http_basic cannot read its user files, as every login would fail."""
     if conf.auth_strategy != "http_basic":
         return
     for name in ("htpasswd_file", "users_file"):
@@ -370,11 +373,11 @@ def check_auth(conf: cfg.ConfigOpts) -> None:
 
 
 def health_server(core: Core, manager: ManagerPart) -> Server | None:
-    """Where a manager without an API serves /livez, /readyz and /metrics."""
+    """Build the server of a manager without API for /livez, /readyz and /metrics."""
     conf = core.conf
     if not conf.manager.health_port:
         return None
-    # Asked through the broker like anybody would: a manager that cannot be reached is not ready.
+    # The health check calls the manager through the broker: an unreachable manager is not ready.
     remote = _rabbit().remote(conf, core.store.database.now)
     services = api_services(core, remote, loop_age_s=manager.loop.age_s)
     application_ = application(core, services, health.routes(core.metrics))
@@ -390,7 +393,7 @@ def need_broker(conf: cfg.ConfigOpts) -> None:
 
 
 def check_schema(core: Core) -> None:
-    """Refuse to work on a database that `holdfast db sync` has not brought here."""
+    """Refuse to start unless the database has the schema of this version (`holdfast db sync`)."""
     from holdfast.db import migrations
 
     found, wanted = migrations.version(core.store.database), migrations.head()
@@ -403,12 +406,12 @@ def check_schema(core: Core) -> None:
 
 class Api(NamedTuple):
     application: Any
-    quiet: Callable[[], None]  # ends what stays open, before the server is stopped
+    quiet: Callable[[], None]  # ends open event streams before the server stops
     close: Callable[[], None]
 
 
 def api_application(conf: cfg.ConfigOpts) -> Api:
-    """The API alone, its managers behind the broker; and what closes it."""
+    """Build the API without a manager; the API reaches managers through the broker."""
     need_broker(conf)
     core = Core(conf)
     remote = _rabbit().remote(conf, core.store.database.now)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `holdfast` commands, one file per noun; here are their base classes and common options."""
+"""The `holdfast` commands, a file per noun; this file has the base classes and common options.
+
+A command documents itself: the docstring says what the command does, `example` shows a call. A
+command for several objects continues after a failed object and ends with exit code 1.
+"""
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
@@ -18,25 +22,19 @@ if TYPE_CHECKING:
     from holdfast.client.client import Client
 
 
-# The `holdfast` commands, one file per noun; here is what they have in common.
-#
-# A command teaches: its docstring says what it does, `example` shows it done. One that works
-# on several objects goes on after one that fails, and ends with 1.
-
-
 _T = TypeVar("_T")
 Table = tuple[tuple[str, ...], Iterable[Any]]
 
 
 class HasClient(Protocol):
-    """What commands ask of the application they run in."""
+    """The application of a command: provides the client."""
 
     @property
     def client(self) -> "Client": ...
 
 
 class Base(Command):
-    """A command with an example, a client, and an exit code of its own."""
+    """The base class of commands, with an example, a client and an exit code."""
 
     example = ""
     exit_code = 0
@@ -57,11 +55,14 @@ class Base(Command):
         return super().run(parsed_args) or self.exit_code
 
     def say(self, sentence: str) -> None:
-        """Progress, on stderr; --quiet silences it."""
+        """Print progress on stderr; --quiet suppresses the message."""
         self.app.LOG.info(sentence)
 
     def each(self, refs: Iterable[str], do: Callable[[str], _T]) -> list[_T]:
-        """Do it to each; a failure is said and the rest goes on, unless all would fail."""
+        """Call `do` for each object; log a failure and continue.
+
+        Raises NotReachable and Unauthorized, because the other objects would fail too.
+        """
         done = []
         for ref in refs:
             try:
@@ -74,22 +75,22 @@ class Base(Command):
         return done
 
     def say_deleted(self, what: str, look: Callable[[], object]) -> None:
-        """After a delete: gone, or still on its way, which one look tells."""
+        """Report a deletion as complete or still running; `look` reads the object to find out."""
         try:
             look()
         except NotFound:
             self.say(f"{what} deleted")
             return
-        except ClientError as error:  # the delete itself was accepted
+        except ClientError as error:  # the API has accepted the delete
             self.app.LOG.debug("%s: %s", what, error)
         self.say(f"{what} is being deleted; `holdfast operation list` shows how far")
 
 
 class ListCommand(Base, Lister):
-    """A table of many."""
+    """A command that prints a table of objects."""
 
     def tell(self, args: argparse.Namespace, sentence: str) -> None:
-        """Beside a table it is part of the answer; JSON and the like are left alone."""
+        """Print a sentence with the table; for JSON and other formats on stderr."""
         if args.formatter == "table":
             self.app.stdout.write(sentence + "\n")
         else:
@@ -97,11 +98,11 @@ class ListCommand(Base, Lister):
 
 
 class ShowCommand(Base, ShowOne):
-    """A table of one."""
+    """A command that prints the fields of a single object."""
 
 
 class Moment(FormattableColumn[Any]):
-    """A date of the wire: UTC to the second for people, whichever API it came from."""
+    """A date from the API, shown in UTC with seconds, from either API."""
 
     def human_readable(self) -> str:
         text = str(self._value or "")
@@ -114,7 +115,7 @@ class Moment(FormattableColumn[Any]):
 
 
 class Lines(FormattableColumn[Any]):
-    """A list of objects: one line each for people."""
+    """A list of objects, shown with a line for each object."""
 
     def human_readable(self) -> str:
         return "\n".join(self.line(each) for each in self._value or ())
@@ -127,14 +128,17 @@ class Lines(FormattableColumn[Any]):
 
 
 def one(values: Mapping[str, Any], **shown: type[Lines]) -> Table:
-    """Columns and data of one object; dates and lists made readable, some as `shown` says."""
+    """Return columns and data of an object, with readable dates and lists.
+
+    `shown` names columns with a format class of their own.
+    """
     return tuple(values), [
         shown[key](value) if key in shown else _column(key, value) for key, value in values.items()
     ]
 
 
 def rows(columns: tuple[str, ...], objects: Iterable[Mapping[str, Any]]) -> Table:
-    """Columns and data of many; what an object lacks stays empty."""
+    """Return columns and data of many objects; missing values stay empty."""
     return columns, [tuple(_column(key, each.get(key, "")) for key in columns) for each in objects]
 
 
@@ -145,7 +149,7 @@ def _column(key: str, value: Any) -> Any:
 
 
 def typed(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """An argparse type whose ValueErrors reach the user as they are."""
+    """Return an argparse type that shows the text of a ValueError to the user."""
 
     def convert(text: str) -> _T:
         try:
@@ -158,17 +162,15 @@ def typed(parse: Callable[[str], _T]) -> Callable[[str], _T]:
 
 @typed
 def pair(text: str) -> tuple[str, str]:
-    """key=value"""
+    """Parse key=value"""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ValueError(f"{text!r} is not key=value")
     return key.strip(), value
 
 
-# What is wanted, as options: hosts by their number and conditions, anything else by
-# --reservation.
-#
-# `lease create` and `availability` ask with the same words.
+# Options for the wanted resources, shared by `lease create` and `availability`: hosts by number
+# and conditions, other resources by --reservation.
 
 
 DATES = """
@@ -201,7 +203,7 @@ def count(text: str) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say what is wanted."""
+    """Add the options for the wanted resources."""
     add = parser.add_argument
     add("--hosts", type=count, metavar="N", help="exactly N hosts; default: 1")
     add("--min", type=count, metavar="N", help="at least N hosts; without --max exactly N")
@@ -236,7 +238,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def asked(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The reservations that the options mean: one host, unless they say anything else."""
+    """Return the reservations from the options; by default a single host."""
     before_end = getattr(args, "before_end", None)
     about_hosts = (args.hosts, args.min, args.max, args.where, args.hypervisor_properties)
     if args.reservation and not any(about_hosts) and before_end is None:

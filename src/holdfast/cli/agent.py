@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast agent list"""
+"""holdfast agent list | token"""
 
 import argparse
 import sys
@@ -27,11 +27,11 @@ COLUMNS = (
 
 
 class List(ListCommand):
-    """List the agents of hosts: which live and since when, by which alarm rules they go, whether
-    they hear of their guests, and how many alarms stand there.
+    """List the agents of hosts: alive or not, alarm rules, guests and alarms.
 
-    One that lives says so every ten seconds. `rules` has a `!` where an agent does not hold the
-    rules that it should: `holdfast rules list --hosts` says why.
+    An agent that is alive sends a heartbeat every ten seconds. `rules` has a `!` if an agent
+    does not hold the wanted rules: `holdfast rules list --hosts` shows why. `deaf` is why an
+    agent gets no events from its hypervisor. `firing` counts the alarms on the host.
     """
 
     example = "  holdfast agent list"
@@ -55,14 +55,14 @@ def _row(agent: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# `holdfast agent token`: what the agent of one host shows.
+# holdfast agent token
 
 
 class Token(Base, Command):
-    """Print the token of one host's agent, for the file that its [agent] token_file names.
+    """Print the token of a host's agent, for the file in the agent's [agent] token_file.
 
-    It is made of the secret in [auth] agent_secret_file, so it runs on a controller. It is good for
-    that host alone, for as long as the secret is in the file.
+    The command derives the token from the secret in [auth] agent_secret_file, so run it on a
+    controller. The token is valid for this host only, as long as the secret is in the file.
     """
 
     example = """\

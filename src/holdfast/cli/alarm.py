@@ -15,8 +15,11 @@ STATES = ("firing", "no_data", "ok")
 
 
 class List(ListCommand):
-    """List the alarms that stand, the newest first: of your project's servers, or, for
-    administrators, of all hosts and servers."""
+    """List the current alarms, newest first.
+
+    You see the alarms of your project's servers; administrators see the alarms of all hosts and
+    servers.
+    """
 
     example = """  holdfast alarms list
   holdfast alarms list --host cmp-07 --all"""
@@ -39,6 +42,8 @@ class List(ListCommand):
 
 
 class _One(ShowCommand):
+    """A command for a single alarm."""
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("alarm", help="its id")
@@ -46,7 +51,7 @@ class _One(ShowCommand):
 
 
 class Show(_One):
-    """Show an alarm, with all that the agent said of it."""
+    """Show an alarm, with all details from the agent."""
 
     example = "  holdfast alarms show 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
 
@@ -55,7 +60,7 @@ class Show(_One):
 
 
 class Ack(_One):
-    """Say that you take care of an alarm: it is not told again until it is over."""
+    """Acknowledge an alarm: Holdfast sends no more notifications until the alarm is over."""
 
     example = "  holdfast alarms ack 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
 
@@ -64,9 +69,12 @@ class Ack(_One):
 
 
 class Silence(_One):
-    """Have nothing told of an alarm for a while, nor of the next ones of the same rule about the
-    same; what they ask for is not done either. One that still stands after that is told, and what
-    it asks for is done."""
+    """Mute an alarm for a while.
+
+    Holdfast sends no notifications and runs no actions for the alarm, nor for the next alarms
+    of the same rule about the same entity. If an alarm still lasts after the mute, Holdfast
+    sends the notification and runs the actions.
+    """
 
     example = """  holdfast alarms silence 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b --for 4h
   holdfast alarms silence 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b --end"""
@@ -84,9 +92,11 @@ class Silence(_One):
 
 
 class End(_One):
-    """Say that an alarm is over though its agent does not, as of a host that is no more. Who was
-    told of it is told so, its incident is closed, and its host may be used again. An agent that
-    goes on to say it raises it again."""
+    """End an alarm that its agent does not end, for example of a removed host.
+
+    Holdfast notifies the recipients of the alarm, closes its incident, and lets the host be
+    used again. An agent that still reports the alarm raises it again.
+    """
 
     example = "  holdfast alarms end 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast audit list | export"""
+"""holdfast audit list | export, holdfast operation list, holdfast observation list"""
 
 import argparse
 import json
@@ -45,9 +45,9 @@ def _wanted(args: argparse.Namespace) -> dict[str, Any]:
 
 
 class List(ListCommand):
-    """List decisions, each a sentence: what was done, about what, in whose name; the newest first.
+    """List decisions, newest first, with a sentence, the subject and the actor of each.
 
-    You see those about the leases and guests of your project, administrators all.
+    You see decisions about the leases and guests of your project; administrators see all.
     """
 
     example = """  holdfast audit list --text fenced --since '2027-01-31 18:00'
@@ -73,9 +73,9 @@ def _row(line: dict[str, Any]) -> dict[str, Any]:
 
 
 class Export(Base):
-    """Write all decisions that are wanted, the newest first, as JSON or CSV.
+    """Write all matching decisions, newest first, as JSON or CSV.
 
-    In CSV what a spreadsheet would take for a formula has an apostrophe before it.
+    In CSV a value that a spreadsheet would read as a formula starts with an apostrophe.
     """
 
     example = """  holdfast audit export --since '2027-01-01' --as csv > audit.csv
@@ -115,9 +115,9 @@ def _csv(lines: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 class OperationList(ListCommand):
-    """List durable work: what is due, running, waiting for another try, or done.
+    """List durable operations: due, running, waiting for a retry, or done.
 
-    `failures` is how often it was tried in vain.
+    `failures` counts the failed attempts.
     """
 
     example = """  holdfast operation list --sort-column due_at
@@ -162,10 +162,11 @@ WORDS = ("failed", "noted", "well", "alert", "raised", "again", "no_data", "clea
 
 
 class ObservationList(ListCommand):
-    """List what host monitors and the agents of hosts reported, the newest first: guests and
-    services that failed or run again, what was only noted of a guest, votes about hosts, alarms.
+    """List the reports of host monitors and agents, newest first.
 
-    `incident_id` is what a report led to; of what has none nothing was done.
+    Reports are about failed and recovered guests and services, notes about guests, votes about
+    hosts, and alarms. `incident_id` is the incident that a report led to; a report without an
+    incident led to no action.
     """
 
     example = """  holdfast observation list --state noted
@@ -196,7 +197,7 @@ class ObservationList(ListCommand):
 
 
 def _observation_row(one: dict[str, Any]) -> dict[str, Any]:
-    """What was seen, in words."""
+    """Return the table row of an observation, with a readable description."""
     names = ("id", "observer", "subject", "kind", "state", "evidence")
     since = datetime.fromisoformat(one["since"])
     what = Observed(**{name: one[name] for name in names}, since=since).what

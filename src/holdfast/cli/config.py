@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast config sample`: every option with its help and default, from the options themselves."""
+"""`holdfast config sample`, `db sync` and `db version`: configuration and database schema."""
 
 import argparse
 import io
@@ -25,7 +25,7 @@ def sample() -> str:
 
 
 class Sample(Base, Command):
-    """Print a sample configuration file: every option with its help and default."""
+    """Print a sample configuration file: every option with help and default."""
 
     example = "  holdfast config sample > holdfast.conf"
 
@@ -43,7 +43,7 @@ class Sample(Base, Command):
             sys.stdout.write(text)
 
 
-# `holdfast db sync` and `db version`: the schema of the configured database.
+# holdfast db sync, holdfast db version: the schema of the configured database
 
 
 def config_option(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def config_option(parser: argparse.ArgumentParser) -> None:
 
 
 class Sync(Base, Command):
-    """Bring the database to the version of this program. Safe to repeat."""
+    """Upgrade the database schema to the version of this program. Safe to repeat."""
 
     example = "  holdfast db sync --config /etc/holdfast/holdfast.conf"
 
@@ -70,7 +70,7 @@ class Sync(Base, Command):
         from holdfast.db import migrations
 
         conf = configuration.load([], parsed_args.config)
-        conf.set_override("timeout_s", 0, group="database")  # a migration may take its time
+        conf.set_override("timeout_s", 0, group="database")  # a migration may take long
         core = Core(conf)
         try:
             print(migrations.sync(core.store.database))
@@ -79,7 +79,7 @@ class Sync(Base, Command):
 
 
 class Version(Base, ShowOne):
-    """Show the version the database is at, and the one this program needs."""
+    """Show the schema version of the database and the version this program needs."""
 
     example = "  holdfast db version -f json"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast fence`: can the power of every host be cut, and cutting it by hand.
+"""`holdfast fence`: test the fencing of every host, and switch the power of a host by hand.
 
-It runs here, with the configuration's devices file, and needs no server of ours: for the night in
-which nothing else works.
+The commands run locally with the configured devices file and need no Holdfast server, so they
+work when nothing else does.
 """
 
 import argparse
@@ -31,10 +31,11 @@ POLL_S = 0.5
 
 
 class Check(ListCommand):
-    """Read the power state of every device, and say which cannot be used and why. Nothing is
-    switched.
+    """Read the power state of every fencing device, and list unusable devices. Switches nothing.
 
-    Without hosts: all that the devices file names, and all that Holdfast knows.
+    Without hosts the command checks all hosts in the devices file and all hosts that Holdfast
+    knows.
+
     Exit code: 0 all can be read, 1 some cannot, or have no device.
     """
 
@@ -71,9 +72,9 @@ class Check(ListCommand):
 
 
 class Status(ShowCommand):
-    """Read the power state of one host, now, from its device.
+    """Read the current power state of a host from its fencing device.
 
-    Exit code: 0 it is on or off, 1 nobody can tell.
+    Exit code: 0 the host is on or off, 1 the state is unknown.
     """
 
     example = "  holdfast fence status cmp-1 --config /etc/holdfast/holdfast.conf"
@@ -93,7 +94,11 @@ class Status(ShowCommand):
 
 
 class Switch(Base):
-    """Ask, then read until it is so: the device's word alone is no proof."""
+    """The base of `fence off` and `fence on`.
+
+    Sends the command, then reads the power state until it matches, because the device's answer
+    alone is no proof.
+    """
 
     wanted = ""
     means = ""
@@ -136,7 +141,7 @@ class Switch(Base):
         self.app.stdout.write(f"{host} is {self.wanted}, read back after {took:.1f} s\n")
 
     def _read(self, fences: "Fences", host: str) -> str:
-        """What it reads; a device that is busy switching may not answer for a moment."""
+        """Read the power state; UNKNOWN if a device busy with switching does not answer."""
         try:
             return fences.power(host)
         except DriverError as error:
@@ -147,7 +152,7 @@ class Switch(Base):
 
 
 class Off(Switch):
-    """Cut the power of a host, hard and at once, and read it back.
+    """Cut the power of a host, hard and at once, and read the state back.
 
     Exit code: 0 only when the device reads off.
     """
@@ -158,7 +163,7 @@ class Off(Switch):
 
 
 class On(Switch):
-    """Switch the power of a host on, and read it back.
+    """Switch the power of a host on, and read the state back.
 
     Exit code: 0 only when the device reads on.
     """
@@ -169,7 +174,7 @@ class On(Switch):
 
 
 def read_power(fences: "Fences", host: str) -> Mapping[str, Any]:
-    """One host's device and what it reads; what fails is a sentence in the row."""
+    """Return the device and power state of a host; an error becomes the column `why`."""
     clock = SystemClock()
     row: dict[str, Any] = {"host": host, "driver": "", "device": "", "power": UNKNOWN}
     began = clock.monotonic()
@@ -207,7 +212,7 @@ def _fences(conf: cfg.ConfigOpts) -> Iterator["Fences"]:
 
 
 def _enrolled(conf: cfg.ConfigOpts) -> Sequence[str]:
-    """Hosts that Holdfast knows; none where there is no database yet."""
+    """Return the hosts Holdfast knows; none without a database."""
     from holdfast.db import Store
 
     url = make_url(conf.database.connection)

@@ -7,7 +7,7 @@ from holdfast.cli import Base, ListCommand, ShowCommand, Table, one, rows
 
 
 class List(ListCommand):
-    """List the floating IPs that leases can reserve."""
+    """List the floating IPs available for leases."""
 
     example = "  holdfast floatingip list --sort-column floating_ip_address"
 
@@ -17,7 +17,7 @@ class List(ListCommand):
 
 
 class Show(ShowCommand):
-    """Show one floating IP."""
+    """Show a floating IP."""
 
     example = "  holdfast floatingip show 203.0.113.17"
 
@@ -31,9 +31,9 @@ class Show(ShowCommand):
 
 
 class Create(ShowCommand):
-    """Let leases reserve an address.
+    """Let leases reserve a floating IP address.
 
-    It lies in a subnet of the network, outside the pools that the network itself gives away.
+    The address must be in a subnet of the network, outside the allocation pools of the network.
     """
 
     example = "  holdfast floatingip create 9c5ad2b6-8f5e-4b8e-9a51-0b6f7d1f2a3b 203.0.113.17"
@@ -50,7 +50,7 @@ class Create(ShowCommand):
 
 
 class Delete(Base):
-    """Take addresses out of reservation; not while one is reserved."""
+    """Remove floating IP addresses from reservation; fails for a reserved address."""
 
     example = "  holdfast floatingip delete 203.0.113.17 203.0.113.18"
 

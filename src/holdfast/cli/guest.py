@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast guests list | watch | simulate | status`: what the agent of this host sees, live. They
-ask the agent itself, by its socket, and no server."""
+"""`holdfast guests`: guests of this host as seen by the agent, and checks of the agent's files.
+
+`list`, `watch`, `simulate` and `status` ask the agent through its socket, and no server.
+`expect` compares the cloud with the hypervisor and needs only the agent's configuration.
+`filters check`, `filters test` and `services check` read files.
+"""
 
 import argparse
 import contextlib
@@ -33,16 +37,16 @@ from holdfast.ports.guests import KINDS, Guest
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.documents import MAX_BYTES
 
-# What an agent says about its guests, as lines for people.
+# The agent's answers as lines of text
 
 
 Said = Mapping[str, Any]
-#: A report that waits for longer is a matter for people.
+#: A report that waits longer than this needs an operator.
 LATE_S = 60.0
 
 
 def fault_line(said: Said) -> str:
-    """io_error pause vda: recover in 12 s"""
+    """Format a fault of a guest: io_error pause vda: recover in 12 s"""
     what = _words(said, "event", "detail", "reason", "disk")
     if said["over"]:
         then = f"was {said['told']}, and is over"
@@ -65,7 +69,7 @@ def warnings(said: Said) -> Iterator[str]:
 
 
 def losses(said: Said) -> Iterator[str]:
-    """Of what is measured; agents before that say nothing of it."""
+    """Yield problems of metrics and alarms; older agents do not report any."""
     for name, why in sorted(said.get("troubles", {}).items()):
         yield f"{name} of the agent of {said['host']} does not work: {why}"
     if said.get("alarms_lost"):
@@ -73,7 +77,7 @@ def losses(said: Said) -> Iterator[str]:
 
 
 def undelivered(said: Said) -> Iterator[str]:
-    """Reports that wait for longer than a delivery takes, and those that were put aside."""
+    """Yield a warning about reports in the outbox that are late or were rejected."""
     backlog = said["spool"]
     if backlog["put_aside"] or (backlog["oldest_s"] or 0) > LATE_S:
         yield f"the agent of {said['host']}: {outbox_line(backlog)}"
@@ -92,7 +96,7 @@ def well(said: Said) -> str:
 
 
 def why_nothing(said: Said) -> Iterator[str]:
-    """If nothing is told, what became of each event."""
+    """Yield the reason for each event without a report, if the agent would report nothing."""
     if said["told"]:
         return
     if not said["judged"]:
@@ -117,7 +121,10 @@ def _verdict(said: Said) -> str:
 
 
 def event_lines(item: Said, now: datetime) -> str:
-    """12:00:00.123 told     web-1: failed: stopped failed, by defaults line 6: …"""
+    """Format an item of `guests watch`.
+
+    12:00:00.123 told     web-1: failed: stopped failed, by defaults line 6: …
+    """
     record = item.get("record", {})
     at = datetime.fromisoformat(record["at"]).astimezone(UTC) if record else now
     line = _NEWS.get(item["what"], str)(item)
@@ -150,7 +157,7 @@ def _judged(item: Said) -> str:
 def _told(item: Said) -> str:
     what = _words(item, "event", "detail", "reason", "disk")
     marked = " (simulated)" if item["simulated"] else ""
-    rule = f", by {item['rule']}" if item["rule"] else ""  # that it runs again is no rule's word
+    rule = f", by {item['rule']}" if item["rule"] else ""  # a report of recovery has no rule
     return f"{item['guest']}: {item['state']}{marked}: {what}{rule}"
 
 
@@ -173,7 +180,7 @@ def _words(said: Said, *names: str) -> str:
     return " ".join(str(said[name]) for name in names if said.get(name))
 
 
-#: A program that dies of something else ends with 1, so that is nobody's answer.
+#: Exit codes. 1 is not used, because a crashed program ends with 1.
 DEAF, AWAY = 10, 2
 _GUEST = (
     *("name", "uuid", "life", "reason", "since_at", "project", "flavor", "ha", "heartbeat"),
@@ -195,7 +202,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 class Asking(Base):
-    """Knows where the agent is."""
+    """A command that asks the agent of this host through its socket."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -215,15 +222,18 @@ class Asking(Base):
 
 
 class Faults(Lines):
+    """The faults of a guest, a line each."""
+
     def line(self, value: Any) -> str:
         return fault_line(value)
 
 
 class List(Asking, ListCommand):
-    """List the guests of this host as its agent knows them, and what it thinks of them.
+    """List the guests of this host as its agent knows them, and their faults.
 
-    `trouble` is what is not over: what it is, and whether it was told or in how many seconds it
-    will be. JSON and YAML have everything, with the rules, the traces and the metadata.
+    `trouble` lists faults that are not over: the kind, and whether the agent has reported the
+    fault or in how many seconds it will. JSON and YAML have everything, with the rules, the
+    traces and the metadata.
     """
 
     example = """  holdfast guests list
@@ -242,12 +252,13 @@ class List(Asking, ListCommand):
 
 
 class Watch(Asking, Command):
-    """Show what happens to the guests of this host while it happens, until Ctrl-C.
+    """Show events of the guests of this host as they happen, until Ctrl-C.
 
-    A line for each event, each reading of all guests, each verdict of the filters, all that is
-    told and each try to deliver it. With --json the events and readings alone, as lines that
-    `holdfast guests filters test` replays; the first is how things stood. Who reads too slowly
-    misses some, which is said. Ends with 1 if the agent ends.
+    There is a line for each event, each reading of all guests, each verdict of the filters,
+    each report and each delivery attempt. With --json the command prints only events and
+    readings, as lines for `holdfast guests filters test` to replay; the first line is the
+    initial state. A reader that is too slow misses events and gets a warning. Ends with 1 if
+    the agent ends.
     """
 
     example = """  holdfast guests watch
@@ -291,11 +302,12 @@ class Watch(Asking, Command):
 
 
 class Simulate(Asking, ListCommand):
-    """Show what would be told if something happened to a guest now, and by which rule.
+    """Show the reports that an event of a guest would cause now, and the rule behind each.
 
-    The agent asks its filters with a copy of what it remembers: nothing changes and nobody is told.
-    With --for-real Holdfast is told, at once and marked as simulated, and does what it does about a
-    failure; of the guest it asks the cloud as always. What the agent remembers stays as it is.
+    The agent asks its filters with a copy of its memory: nothing changes and nothing is
+    reported. With --for-real the agent sends the report at once, marked as simulated, and
+    Holdfast acts on it as on a failure; Holdfast asks the cloud about the guest as always. The
+    agent's memory stays as it is.
     """
 
     example = """  holdfast guests simulate --guest web-1 --event lifecycle --detail crashed
@@ -349,13 +361,13 @@ class Simulate(Asking, ListCommand):
 
 
 class Status(Asking, Command):
-    """Say whether the agent of this host runs and hears the hypervisor, within 5 seconds.
+    """Check within 5 seconds whether the agent of this host runs and hears the hypervisor.
 
-    Reports that wait to be delivered are counted, with the age of the oldest, and so are those that
-    Holdfast did not take and the agent put aside; they do not change the exit code.
+    The command counts reports that wait for delivery, with the age of the oldest, and reports
+    that Holdfast rejected and the agent put aside; they do not change the exit code.
 
-    Exit code: 0 it does, 10 it runs but hears nothing or cannot go on, 2 it cannot be reached. With
-    --quiet only the exit code and what is wrong.
+    Exit code: 0 yes, 10 the agent runs but hears nothing or cannot go on, 2 the agent cannot be
+    reached. With --quiet the command prints only errors.
     """
 
     example = """  holdfast guests status
@@ -425,23 +437,23 @@ def _seconds(text: str) -> float:
     return found
 
 
-# `holdfast guests expect`: what should run on this host compared with what does, now, by whoever
-# asks. It needs no agent, only its configuration.
+# holdfast guests expect: compares the cloud with the hypervisor of this host, on demand. The
+# command needs no agent, only the agent's configuration.
 
 
-#: A program that dies of something else ends with 1, so that is nobody's answer.
+#: Exit codes. 1 is not used, because a crashed program ends with 1.
 DIFFERS, NOT_ASKED = 11, 2
 GRACE_S: Final = 5.0
 _SHOWN = ("name", "uuid", "difference", "found", "cloud_says")
 
 
 class Expect(ListCommand):
-    """Compare what should run on this host, by the word of the cloud, with what does.
+    """Compare the servers the cloud expects on this host with the guests found there.
 
-    Holdfast is asked by the token of the host's agent, the hypervisor as [agent] guests says; the
-    agent need not run. Listed are servers that are missing, or off though nobody switched them off,
-    and guests that run and should not. What differs is looked at again a little later: the cloud's
-    word may be older than what is found.
+    The command asks Holdfast with the token of the host's agent, and the hypervisor in [agent]
+    guests; the agent need not run. The list holds missing servers, servers that are off though
+    nobody switched them off, and guests that run and should not. After a grace time the command
+    checks differences again, because the cloud's data may be older than the hypervisor's.
 
     Exit code: 0 nothing differs, 11 something does, 2 one side could not be asked.
     """
@@ -467,7 +479,7 @@ class Expect(ListCommand):
             return super().run(parsed_args)
         except BrokenPipeError:
             raise
-        except Exception as error:  # the top of a program
+        except Exception as error:  # the top level of a program
             if not isinstance(error, HoldfastError | ClientError | cfg.Error):
                 self.app.LOG.debug("unforeseen", exc_info=True)
             self.app.LOG.error("it could not be found out: %s", error)
@@ -488,7 +500,7 @@ class Expect(ListCommand):
 def compared(
     settings: cfg.ConfigOpts, host: str, grace_s: float
 ) -> tuple[Sequence[Difference], HostComparison]:
-    """What differs, and still did after the grace."""
+    """Return the differences that persist after the grace time."""
     real = SystemClock()
     with (
         contextlib.closing(
@@ -519,7 +531,7 @@ def _row(one: Difference, guests: Mapping[str, Guest]) -> dict[str, Any]:
     }
 
 
-# `holdfast guests filters`: what a filter file means, and what it would have made of a day.
+# holdfast guests filters: check a filter file, and replay a recording through it
 
 
 _RULE = ("line", "event", "detail", "reason", "disk", "guest", "rate", "after_s", "do")
@@ -527,11 +539,11 @@ _guests_TOLD = ("told_at", "guest", "state", "event", "detail", "reason", "disk"
 
 
 class FiltersCheck(ListCommand):
-    """Check a filter file and list its rules in their order, without asking any server.
+    """Check a filter file and list its rules in order, without a server.
 
-    What none of its rules fits is judged by the default set, whose rules follow; without a file
-    these are all there is. What is wrong is listed with its lines, all of it, and the command ends
-    with 1.
+    The default rules judge events that no rule of the file matches, so they follow in the list;
+    without a file the list holds only them. On errors the command lists all of them with their
+    lines and ends with 1.
     """
 
     example = """  holdfast guests filters check
@@ -550,11 +562,11 @@ class FiltersCheck(ListCommand):
 
 
 class FiltersTest(ListCommand):
-    """Replay what was recorded of guests through a filter file, and show what would be told.
+    """Replay recorded guest events through a filter file, and show the resulting reports.
 
-    A recording has one JSON object to a line, each an event or a reading of all guests; see
-    docs/guests.md. `failed` would be recovered, `noted` only told. Grace times go by the times in
-    the recording.
+    A recording has a JSON object per line, each an event or a reading of all guests; see
+    docs/guests.md. Holdfast would recover `failed` guests, and only record `noted` guests.
+    Grace times follow the times in the recording.
     """
 
     example = """  holdfast guests filters test guest-filters.yaml monday.jsonl
@@ -582,7 +594,7 @@ class FiltersTest(ListCommand):
 
 
 def filters_of(name: str | None) -> Filter:
-    """Of a file, or the default set."""
+    """Return the filters of a file, or the default filters."""
     if name is None:
         return guest_filters.default()
     try:
@@ -618,18 +630,18 @@ def _guests_told(at: datetime, one: GuestEvent) -> dict[str, Any]:
     return {"told_at": at.isoformat(), "guest": one.name, "state": one.state, **said}
 
 
-# `holdfast guests services check`: which services of a host a file would have watched.
+# holdfast guests services check: list the services in a services file
 
 
 _SERVICE = ("line", "name", "known_by", "restart", "tries", "patience_s", "stable_s", "missed")
 
 
 class ServicesCheck(ListCommand):
-    """Check a file of services and list what would be watched, without asking any server.
+    """Check a services file and list the services to watch, without a server.
 
-    Our own format is taken, and masakari-monitors' process_list.yaml. What is wrong is listed with
-    its lines, all of it, and the command ends with 1. Nothing is looked for and nothing is
-    restarted.
+    The command accepts our own format and masakari-monitors' process_list.yaml. On errors it
+    lists all of them with their lines and ends with 1. The command looks for no process and
+    restarts nothing.
     """
 
     example = """  holdfast guests services check /etc/holdfast/services.yaml

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast host create | list | show | set | unset | delete | standing, and what belongs to hosts:
-host allocation list, host property list | set"""
+"""holdfast host create | list | show | set | unset | delete | standing | health, host allocation
+list, host property list | set"""
 
 import argparse
 import sys
@@ -37,7 +37,7 @@ def _add_extra(parser: argparse.ArgumentParser) -> None:
 
 
 class Create(ListCommand):
-    """Enrol hosts: from now on leases can reserve them."""
+    """Enrol hosts, so leases can reserve them."""
 
     example = """  holdfast host create cmp-19 cmp-20 --extra gpu=True --extra room=a"""
 
@@ -55,7 +55,7 @@ class Create(ListCommand):
 
 
 class List(ListCommand):
-    """List the hosts that leases can reserve."""
+    """List the hosts available for leases."""
 
     example = "  holdfast host list --sort-column hypervisor_hostname"
 
@@ -64,7 +64,7 @@ class List(ListCommand):
 
 
 class Show(ShowCommand):
-    """Show one host, with its capabilities."""
+    """Show a host with its capabilities."""
 
     example = "  holdfast host show cmp-01"
 
@@ -78,10 +78,10 @@ class Show(ShowCommand):
 
 
 class Status(ListCommand):
-    """Show whether hosts can be used, since when, and who says so: enrolled ones and others.
+    """Show the status of hosts, since when, and the source; also of hosts not enrolled.
 
-    A host that is `down` takes no reservations, nor does one that is `returning`: it looks well and
-    waits until it has been so for long enough.
+    A host that is `down` takes no reservations. A `returning` host takes none either: it looks
+    healthy and waits until it has been healthy for long enough.
     """
 
     example = """  holdfast host standing
@@ -99,9 +99,9 @@ class Status(ListCommand):
 
 
 class Set(ShowCommand):
-    """Set or take away a host's capabilities.
+    """Set or remove capabilities of a host.
 
-    Not while a reservation rests on the capability.
+    The API refuses if a reservation depends on the capability.
     """
 
     example = "  holdfast host set cmp-01 --extra gpu=True --unset burn_in"
@@ -131,9 +131,9 @@ class Set(ShowCommand):
 
 
 class Unset(ShowCommand):
-    """Take capabilities away from a host.
+    """Remove capabilities from a host.
 
-    Not while a reservation rests on one of them.
+    The API refuses if a reservation depends on a capability.
     """
 
     example = "  holdfast host unset cmp-01 burn_in room"
@@ -150,7 +150,7 @@ class Unset(ShowCommand):
 
 
 class Delete(Base):
-    """Take hosts out of reservation; not while one is reserved or has servers."""
+    """Remove hosts from reservation; fails for a host with reservations or servers."""
 
     example = "  holdfast host delete cmp-19 cmp-20"
 
@@ -206,7 +206,7 @@ def _held(name: str | None, host_id: Any, reservation: dict[str, Any]) -> dict[s
 
 
 class PropertyList(ListCommand):
-    """List the capabilities that leases can ask for."""
+    """List the capabilities available to leases."""
 
     example = """  holdfast host property list --detail
   holdfast host property list --all"""
@@ -226,7 +226,7 @@ class PropertyList(ListCommand):
 
 
 class PropertySet(ShowCommand):
-    """Hide a capability from ordinary users, or show it."""
+    """Hide a capability from ordinary users, or make the capability visible."""
 
     example = "  holdfast host property set purchase_order --private"
 
@@ -243,16 +243,16 @@ class PropertySet(ShowCommand):
         return one(self.client.hosts.set_property(args.name, private=args.private))
 
 
-# The health of hosts for people: a dot for each network, and the same in words.
+# The health of hosts as text: a dot for each network, and words.
 #
-# >>> dots({"manage": "up", "tenant": "unknown", "storage": "down"})
-# '●◌○'
-# >>> words({"manage": "up", "tenant": "unknown", "storage": "down"})
-# 'tenant unknown, storage down'
+#     >>> dots({"manage": "up", "tenant": "unknown", "storage": "down"})
+#     '●◌○'
+#     >>> words({"manage": "up", "tenant": "unknown", "storage": "down"})
+#     'tenant unknown, storage down'
 
 
 DOTS = {UP: "●", DOWN: "○", UNKNOWN: "◌"}
-#: Where the terminal has no such signs.
+#: For terminals without these characters.
 PLAIN = {UP: "+", DOWN: "-", UNKNOWN: "?"}
 LEGEND = "● up, ○ down, ◌ unknown"
 
@@ -264,13 +264,13 @@ def dots(health: NetworkStates, signs: Mapping[str, str] = DOTS) -> str:
 
 
 def words(health: NetworkStates) -> str:
-    """What is not up; of a host that is well that it is."""
+    """List the networks that are not up; "up" if all are."""
     bad = [f"{name} {state}" for name, state in health.items() if state != UP]
     return ", ".join(bad) or "up"
 
 
 def signs() -> Mapping[str, str]:
-    """The dots, if they can be shown where the output goes."""
+    """Return the dots, or plain characters if the output cannot encode the dots."""
     try:
         "".join(DOTS.values()).encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -279,21 +279,21 @@ def signs() -> Mapping[str, str]:
 
 
 class Dots(FormattableColumn[Any]):
-    """●●○ storage down"""
+    """The health of a host: ●●○ storage down"""
 
     def human_readable(self) -> str:
         return f"{dots(self._value, signs())} {words(self._value)}"
 
 
 class State(FormattableColumn[str]):
-    """○ down"""
+    """The state of a network: ○ down"""
 
     def human_readable(self) -> str:
         return f"{signs()[self._value]} {self._value}"
 
 
 class Sights(FormattableColumn[Any]):
-    """●○● tenant blind since 2027-01-31 12:00:03: no leader"""
+    """The networks of a monitor: ●○● tenant blind since 2027-01-31 12:00:03: no leader"""
 
     def human_readable(self) -> str:
         sees = {name: UP if one["sighted"] else DOWN for name, one in self._value.items()}
@@ -306,7 +306,7 @@ class Sights(FormattableColumn[Any]):
 
 
 class Hosts(FormattableColumn[Any]):
-    """12: cmp-1, cmp-2, cmp-3, cmp-4 and 8 more"""
+    """A list of host names: 12: cmp-1, cmp-2, cmp-3, cmp-4 and 8 more"""
 
     def human_readable(self) -> str:
         return f"{len(self._value)}: {named(self._value)}" if self._value else "0"
@@ -318,14 +318,14 @@ def named(names: Sequence[str]) -> str:
 
 
 class Lasts(FormattableColumn[Any]):
-    """after 3 s; nothing where nothing is done"""
+    """The waiting time of an action: after 3 s; empty without an action"""
 
     def human_readable(self) -> str:
         return "" if self._value is None else after(self._value)
 
 
 def explained(found: Mapping[str, Any]) -> Iterator[str]:
-    """All that there is to say about the health of one host, a line each."""
+    """Yield the explanation of a host's health, line by line."""
     health = {name: seen["state"] for name, seen in found["networks"].items()}
     yield f"host {found['host']}: {dots(health, signs())} {words(health)}"
     width = max(map(len, health), default=0)
@@ -339,7 +339,7 @@ def explained(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def network_line(seen: Mapping[str, Any]) -> str:
-    """down since 2027-01-31 12:00:03, say ctl-1 and ctl-2; up, says ctl-3"""
+    """Format a network: down since 2027-01-31 12:00:03 UTC, say ctl-1 and ctl-2; up, says ctl-3"""
     since = f" since {Moment(seen['since']).human_readable()} UTC" if seen["since"] else ""
     who: dict[str, list[str]] = {seen["state"]: []}
     for vote in seen["seen_by"]:
@@ -352,7 +352,10 @@ def network_line(seen: Mapping[str, Any]) -> str:
 
 
 def votes_line(votes: Mapping[str, Any]) -> str:
-    """2 for it (ctl-1, ctl-2), 1 against (ctl-3), needed 1"""
+    """Format the votes about a host.
+
+    2 that it failed (ctl-1, ctl-2), 1 against (ctl-3); it takes 1, and more than are against
+    """
     sides = (("for", "that it failed"), ("against", "against"), ("abstain", "without an opinion"))
     said = [
         f"{len(votes[side])} {word} ({', '.join(votes[side])})"
@@ -369,7 +372,7 @@ def status_line(standing: Mapping[str, Any]) -> str:
 
 
 def consequence(found: Mapping[str, Any]) -> str:
-    """What is done, or would be, and why."""
+    """Return what Holdfast does about the host, or would do, and why."""
     action, votes = found["action"], found["votes"]
     yes, no, needed = len(votes["for"]), len(votes["against"]), votes["needed"]
     if found["incident_id"]:
@@ -404,17 +407,18 @@ OF_ONE = ("network", "state", "since", "seen_by")
 
 
 class SeenBy(Lines):
-    """ctl-1: down"""
+    """The view of a monitor: ctl-1: down"""
 
     def line(self, value: Any) -> str:
         return f"{value['observer']}: {value['state']}"
 
 
 class Health(ListCommand):
-    """Show what the monitors see of hosts on each network: a dot each, ● up ○ down ◌ unknown.
+    """Show the health of hosts on each network as dots: ● up ○ down ◌ unknown.
 
-    With a host, who sees what there. `action` is what the strategy says to that. Where monitors
-    differ, what most of them see counts; `holdfast matrix explain HOST` tells what follows from it.
+    With a host, the command shows the view of each monitor. `action` is the action of the HA
+    matrix. If monitors disagree, the majority counts; `holdfast matrix explain HOST` explains
+    the consequences.
     """
 
     example = """  holdfast host health

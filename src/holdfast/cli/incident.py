@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """holdfast incident list | show | watch | explain | pause | resume | retry | abort | approve |
-confirm-off"""
+confirm-off | report"""
 
 import argparse
 import shutil
@@ -16,26 +16,26 @@ from holdfast.client.errors import NotReachable, Unavailable
 from holdfast.model.incident import KINDS
 from holdfast.model.state_machines import INCIDENT
 
-# An incident for people: each guard, step and server in one line; and its progress as a screen.
+# An incident as text: a line for each guard, step and server; and the progress as a screen
 
 
 OPEN = ("open", "held", "running")
-#: Ways to end that somebody has to look at.
+#: End states that need an operator.
 BAD = ("failed", "aborted")
 _MARKS = {"done": "+", "under way": ">", "to come": " "}
-#: Servers that are under way, or went wrong, are shown first.
+#: The order of servers: failed and ongoing moves first.
 _ORDER = ("failed", "ongoing", "pending", "ignored", "succeeded")
 
 
 class Verdicts(Lines):
-    """yes paused: recovery is not paused"""
+    """The verdict of a guard: yes paused: recovery is not paused"""
 
     def line(self, value: Any) -> str:
         return f"{'yes' if value['passed'] else 'NO '} {value['guard']}: {value['sentence']}"
 
 
 class Steps(Lines):
-    """done 10:00:03 fence: cmp-7 was fenced: its power reads off"""
+    """A step: done 10:00:03 fence: cmp-7 was fenced: its power reads off"""
 
     def line(self, value: Any) -> str:
         at = f" {_clock(value['finished_at'])}" if value["finished_at"] else ""
@@ -44,14 +44,14 @@ class Steps(Lines):
 
 
 class Servers(Lines):
-    """web-1 cmp-7 -> cmp-3 succeeded, 1 attempt: runs on cmp-3"""
+    """A server: web-1 cmp-7 -> cmp-3 succeeded, 1 attempt: runs on cmp-3"""
 
     def line(self, value: Any) -> str:
         return server_line(value)
 
 
 class Reports(Lines):
-    """10:00:01 COMPUTE_HOST event=STOPPED, host_status=NORMAL (finished)"""
+    """A report: 10:00:01 COMPUTE_HOST event=STOPPED, host_status=NORMAL (finished)"""
 
     def line(self, value: Any) -> str:
         payload = ", ".join(f"{k}={v}" for k, v in sorted(value["payload"].items()))
@@ -59,14 +59,14 @@ class Reports(Lines):
 
 
 class Timeline(Lines):
-    """10:00:01 holdfast: opened: cmp-7 is reported to have stopped"""
+    """A line of the timeline: 10:00:01 holdfast: opened: cmp-7 is reported to have stopped"""
 
     def line(self, value: Any) -> str:
         return f"{_clock(value['at'])} {value['actor']}: {value['sentence']}"
 
 
 class Counts(Lines):
-    """2 of 5 moved, 1 failed"""
+    """The counts of moves: 2 of 5 moved, 1 failed"""
 
     def human_readable(self) -> str:
         return counted(self._value)
@@ -111,7 +111,7 @@ def server_line(move: dict[str, Any]) -> str:
 
 
 def paused_line(pause: dict[str, Any]) -> str:
-    """What everybody should see who looks at incidents."""
+    """Format the notice of a pause, which every list of incidents shows."""
     name = pause["segment"] or pause["segment_id"]
     where = f"in segment {name}" if name else "everywhere"
     until = pause["expires_at"]
@@ -124,7 +124,7 @@ def paused_line(pause: dict[str, Any]) -> str:
 
 
 def screen(incident: dict[str, Any], width: int, height: int) -> Sequence[str]:
-    """The progress of an incident, as many lines as there is room for."""
+    """Return the progress of an incident, cut to the size of the terminal."""
     lines = list(_screen(incident))
     if len(lines) > height:
         left = len(lines) - height + 1
@@ -148,7 +148,7 @@ def _screen(incident: dict[str, Any]) -> Iterator[str]:
 
 
 def progress_lines(incident: dict[str, Any]) -> Iterator[str]:
-    """What can be said of it, a line each; who has said one does not say it again."""
+    """Yield the progress of an incident, line by line; the caller omits lines already printed."""
     for step in incident["steps"]:
         if step["status"] == "done":
             yield f"{_clock(step['finished_at'])} {step['name']}: {step['sentence']}"
@@ -164,7 +164,7 @@ def _clock(moment: str | None) -> str:
 
 COLUMNS = ("id", "kind", "host", "status", "opened_at", "closed_at", "servers", "sentence")
 POLL_S = 1.0
-PATIENCE = 30  # looks in a row that may fail before watching gives up
+PATIENCE = 30  # failed polls in a row before watching gives up
 FOREVER = "forever"
 _UP_AND_CLEAR = "\x1b[{}F\x1b[J"
 
@@ -189,9 +189,9 @@ def _add_reason(parser: argparse.ArgumentParser, *, required: bool = True) -> No
 
 
 class List(ListCommand):
-    """List incidents: what died, how it stands, what was moved; the newest first.
+    """List incidents, newest first: subject, status, and servers moved.
 
-    Where recovery is paused, that is said above the table.
+    If recovery is paused, a line above the table says so.
     """
 
     example = """  holdfast incident list --open
@@ -243,10 +243,10 @@ def _row(incident: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Watching(Base):
-    """A command that can follow an incident until it is over."""
+    """A command that can follow an incident to its end."""
 
     def follow(self, incident: dict[str, Any], out: Any) -> dict[str, Any]:
-        """On a terminal one picture that changes; elsewhere a line for each thing that is new."""
+        """Print the progress until the incident ends: a screen on a terminal, elsewhere lines."""
         draw = _Screen(out) if out.isatty() else _Log(out)
         while True:
             draw(incident)
@@ -257,7 +257,7 @@ class _Watching(Base):
             incident = self._again(incident)
 
     def _again(self, incident: dict[str, Any]) -> dict[str, Any]:
-        """A server that is away for a moment does not end it."""
+        """Poll the incident; a server that is briefly unreachable does not end the command."""
         for _ in range(PATIENCE - 1):
             try:
                 return self.client.incidents.show(incident["id"])
@@ -267,6 +267,8 @@ class _Watching(Base):
 
 
 class _Screen:
+    """Draws the progress in place on a terminal."""
+
     def __init__(self, out: Any) -> None:
         self._out = out
         self._drawn = 0
@@ -281,6 +283,8 @@ class _Screen:
 
 
 class _Log:
+    """Prints each new line of the progress."""
+
     def __init__(self, out: Any) -> None:
         self._out = out
         self._said: set[str] = set()
@@ -294,9 +298,9 @@ class _Log:
 
 
 class Show(_Watching, ShowCommand):
-    """Show one incident: guards, steps, servers, reports and all that was written down about it.
+    """Show an incident: guards, steps, servers, reports and the timeline.
 
-    With --watch it is followed until it is over, as by `holdfast incident watch`.
+    With --watch the command follows the incident to its end, as `holdfast incident watch` does.
     """
 
     example = """  holdfast incident show 4f2c6b3e
@@ -312,16 +316,16 @@ class Show(_Watching, ShowCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         found = self.client.incidents.find(parsed_args.incident)
         table = parsed_args.formatter == "table"
-        if parsed_args.watch:  # JSON and the like are left alone
+        if parsed_args.watch:  # JSON and other formats get no progress on stdout
             found = self.follow(found, self.app.stdout if table else self.app.stderr)
         return shown(found, everything=not table)
 
 
 class Watch(_Watching):
-    """Follow an incident until it is over.
+    """Follow an incident to its end.
 
-    On a terminal one picture that changes, elsewhere a line for each thing that is new. Ends with 1
-    if it failed or was aborted.
+    On a terminal the command redraws the progress, elsewhere it prints new lines. Ends with 1
+    if the incident failed or was aborted.
     """
 
     example = "  holdfast incident watch 4f2c6b3e"
@@ -336,7 +340,7 @@ class Watch(_Watching):
 
 
 class Explain(Base):
-    """Tell the story of an incident: what was seen, what was decided and why, what was done."""
+    """Explain an incident: observations, decisions with reasons, and actions."""
 
     example = "  holdfast incident explain 4f2c6b3e"
 
@@ -351,10 +355,11 @@ class Explain(Base):
 
 
 class Pause(Base):
-    """Pause recovery, everywhere or in one segment: nothing new is begun.
+    """Pause recovery, everywhere or in a segment: Holdfast starts nothing new.
 
-    Reports are taken and kept; servers that are on their way arrive. It works at once and always,
-    also while managers or the broker are away. Another pause of the same place replaces it.
+    Holdfast still accepts and keeps reports, and finishes moves of servers already under way.
+    The pause takes effect at once, even while managers or the broker are down. A new pause of
+    the same place replaces the old one.
     """
 
     example = """  holdfast incident pause --reason 'core switch is being replaced'
@@ -382,7 +387,7 @@ class Pause(Base):
 
 
 class Resume(Base):
-    """Let recovery go on: what waited for it is asked again at once."""
+    """Resume recovery: Holdfast checks waiting incidents again at once."""
 
     example = """  holdfast incident resume
   holdfast incident resume --segment north"""
@@ -401,7 +406,7 @@ class Resume(Base):
 
 
 class _Order(Base):
-    """Something is ordered about incidents, and how each then stands is said."""
+    """A command that acts on incidents and prints the status of each."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -423,10 +428,10 @@ class _Order(Base):
 
 
 class Retry(_Order):
-    """Try incidents again that failed or were aborted.
+    """Retry incidents with status failed or aborted.
 
-    The guards are asked again, and that the host is off must be proven anew. Servers that were
-    moved stay where they are.
+    Holdfast asks the guards again, and needs a new proof that the host is off. Servers that
+    were moved stay where they are.
     """
 
     example = "  holdfast incident retry 4f2c6b3e && holdfast incident watch 4f2c6b3e"
@@ -441,9 +446,10 @@ class Retry(_Order):
 
 
 class Abort(_Order):
-    """Begin nothing more for incidents; servers that are on their way arrive.
+    """Abort incidents: Holdfast starts nothing more; moves under way finish.
 
-    A host that was forced down stays so: its servers may have been started elsewhere.
+    A host that was forced down stays forced down, because its servers may have been started
+    elsewhere.
     """
 
     example = "  holdfast incident abort 4f2c6b3e --reason 'a drill, the host is well'"
@@ -458,11 +464,11 @@ class Abort(_Order):
 
 
 class ConfirmOff(_Order):
-    """Say that the host of an incident is off, where nothing else can prove it.
+    """Confirm that the host of an incident is off, if nothing else can prove it.
 
-    Its servers are started elsewhere on your word: if it is not off, they run twice and destroy
-    their disks. Look at the machine, or pull the plug, before you say it. Refused if its fence
-    reads on; accepted if its fence cannot be read.
+    Holdfast starts the servers elsewhere on your word: if the host is not off, they run twice
+    and destroy their disks. Look at the machine, or pull the plug, before you confirm. The API
+    refuses if the host's fence reads on, and accepts if the fence cannot be read.
     """
 
     example = "  holdfast incident confirm-off 4f2c6b3e --reason 'plug pulled, I stand before it'"
@@ -488,9 +494,9 @@ class ConfirmOff(_Order):
 
 
 class Approve(Base):
-    """Say that so much did fail: what the guard against mass failures holds goes on.
+    """Confirm that a mass failure is real: recovery held by the mass-failure guard continues.
 
-    Counts for an hour, for the recovery of hosts and the repair of reservations alike.
+    The approval lasts an hour, for the recovery of hosts and the repair of reservations alike.
     """
 
     example = (
@@ -515,14 +521,14 @@ class Approve(Base):
         self.say(f"approved {where} until {until}; {incidents} asked again")
 
 
-# holdfast incident report: what a monitor would say, said by a person.
+# holdfast incident report: the report of a monitor, sent by an operator
 
 
 class Report(Base):
-    """Report that a host, or a server on it, has died.
+    """Report the failure of a host, or of a server or process on the host.
 
-    It is taken like a monitor's report: guards are asked, the host is fenced before anything of it
-    starts elsewhere. `incident list` shows what comes of it.
+    Holdfast treats it like a report of a monitor: it asks the guards, and fences the host
+    before it starts any server elsewhere. `incident list` shows the result.
     """
 
     example = """  holdfast incident report cmp-07

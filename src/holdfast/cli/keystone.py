@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast keystone register`: Holdfast in Keystone's catalog, and its service user."""
+"""`holdfast keystone register`: catalog entries and the service user of Holdfast in Keystone."""
 
 import argparse
 import os
@@ -16,10 +16,10 @@ from holdfast.client.errors import ClientError
 
 
 class Register(Base, Command):
-    """Enter Holdfast into Keystone's catalog, and make its service user if you name one.
+    """Register Holdfast in Keystone's catalog, and create the service user if named.
 
-    It takes the credentials of an administrator: the OS_* variables, or a cloud of clouds.yaml.
-    Safe to repeat: each line says what was made, corrected, or as it should be.
+    The command needs administrator credentials: the OS_* variables, or a cloud of clouds.yaml.
+    Safe to repeat: each line says what was created, corrected, or already correct.
     """
 
     example = """\

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast lease create | list | show | set | delete | replace-host | ack"""
+"""holdfast lease create | list | show | set | delete | replace-host | ack, holdfast availability"""
 
 import argparse
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from holdfast.client import dates, syntax
 from holdfast.client.errors import NotReachable, Unavailable
 from holdfast.model import state_machines
 
-# A lease for people: each reservation and event in one short line.
+# A lease as text: a short line for each reservation and event
 
 
 LONGEST_WHERE = 60
-#: Of how many hosts the names are said.
+#: The most hosts listed by name.
 MOST_NAMED = 4
 
 
@@ -26,19 +26,22 @@ def shown(lease: dict[str, Any]) -> Table:
 
 
 def hosts_of(lease: dict[str, Any]) -> str:
-    """How many hosts were asked for: "2", "1-4", "" for other resources."""
+    """Return the requested number of hosts: "2", "1-4", "" for other resources."""
     return " + ".join(filter(None, map(_count_of, lease.get("reservations", ()))))
 
 
 class Reservations(Lines):
-    """physical:host, active, 1-4 hosts, where [">=", "$vcpus", "8"], on cmp-1, cmp-2"""
+    """Reservations, a line each.
+
+    physical:host, active, 1-4 hosts, where [">=", "$vcpus", "8"], on cmp-1, cmp-2
+    """
 
     def line(self, value: Any) -> str:
         return ", ".join(word for word in _words(value) if word)
 
 
 class Events(Lines):
-    """start_lease 2027-01-31 18:00:00 DONE"""
+    """An event: start_lease 2027-01-31 18:00:00 DONE"""
 
     def line(self, value: Any) -> str:
         time = Moment(value.get("time")).human_readable()
@@ -61,7 +64,7 @@ def _words(value: dict[str, Any]) -> Iterator[str]:
 
 
 def _amount(value: dict[str, Any]) -> str:
-    """3 of 2 vCPU 4096 MB 20 GB; 2 addresses; "" where nothing is counted."""
+    """Format the amount: 3 of 2 vCPU 4096 MB 20 GB; 2 addresses; "" without an amount."""
     amount = value.get("amount")
     if amount is None:
         return ""
@@ -75,7 +78,7 @@ def _amount(value: dict[str, Any]) -> str:
 
 
 def _got(value: dict[str, Any]) -> str:
-    """on cmp-1, cmp-2 (3 slots) and 5 more"""
+    """Format the hosts: on cmp-1, cmp-2 (3 slots) and 5 more"""
     hosts = value.get("hosts") or []
     names = [
         f"{host.get('name') or host.get('id')}"
@@ -98,7 +101,7 @@ def _count_of(reservation: dict[str, Any]) -> str:
 
 
 POLL_S = 0.5
-PATIENCE = 20  # polls in a row that may fail before waiting gives up
+PATIENCE = 20  # failed polls in a row before waiting gives up
 
 _change = typed(partial(syntax.parse, head="id"))
 
@@ -106,9 +109,9 @@ _change = typed(partial(syntax.parse, head="id"))
 class Create(ShowCommand):
     """Reserve hosts, slots for servers, addresses or a server for a time.
 
-    From the start of the lease to its end the hosts are yours alone. Ask for a number of
-    hosts, or for at least --min and at most --max, and say with --where which ones will do.
-    Other things are asked for with --reservation. With --dry-run you see what you would get.
+    From the start of the lease to its end the hosts are yours alone. Ask for a number of hosts,
+    or for at least --min and at most --max, and restrict them with --where. Use --reservation
+    for other resources. With --dry-run you see what you would get.
     """
 
     example = """  holdfast lease create training --hosts 2 --end +8h --where 'vcpus>=8' --wait
@@ -173,7 +176,7 @@ class Create(ShowCommand):
         return shown(lease)
 
     def _wait(self, lease: dict[str, Any]) -> dict[str, Any]:
-        """Follow the lease until it is active, failed or over."""
+        """Poll the lease until it is active, failed or over."""
         said, failures = "", 0
         while True:
             sentence = f"lease {lease['name']} ({lease['id']}): {lease['status']}"
@@ -197,7 +200,7 @@ class Create(ShowCommand):
 class List(ListCommand):
     """List the leases you may see.
 
-    `hosts` is the number asked for, least and most.
+    `hosts` is the requested number of hosts, least and most.
     """
 
     example = """  holdfast lease list --status ACTIVE --sort end_date
@@ -254,7 +257,7 @@ class List(ListCommand):
 
 
 class Show(ShowCommand):
-    """Show one lease, with its reservations, what they got, and its events."""
+    """Show a lease with its reservations, their resources, and its events."""
 
     example = "  holdfast lease show nightly-tests"
 
@@ -268,9 +271,9 @@ class Show(ShowCommand):
 
 
 class Set(ShowCommand):
-    """Rename a lease, move it, make it longer or shorter, change what it reserves.
+    """Rename, move, extend or shorten a lease, or change its reservations.
 
-    All of it happens, or nothing. With --dry-run you see what would become of it.
+    The API applies all changes or none. With --dry-run you see the result without the change.
     """
 
     example = """  holdfast lease set nightly-tests --extend 2h
@@ -324,7 +327,7 @@ class Set(ShowCommand):
 
 
 class Delete(Base):
-    """Delete leases; one that has started ends, and its servers with it."""
+    """Delete leases; an active lease ends, and its servers with it."""
 
     example = "  holdfast lease delete training-run quarter-close"
 
@@ -344,10 +347,10 @@ class Delete(Base):
 
 
 class ReplaceHost(Base):
-    """Give a lease that has not started another host instead of one it holds.
+    """Replace a host of a lease before the lease starts.
 
-    For administrators, before they take a host away for repair. If nothing else fits, nothing
-    changes and the refusal says why.
+    For administrators, before they take a host away for repair. If no other host fits, nothing
+    changes and the error says why.
     """
 
     example = "  holdfast lease replace-host training-run cmp-03"
@@ -374,10 +377,10 @@ class ReplaceHost(Base):
 
 
 class Acknowledge(Base):
-    """Say that you have seen that a lease got other resources while it was active.
+    """Acknowledge the replacement of resources of an active lease.
 
-    Its `resources_changed` goes, and `degraded` with it unless something is still missing. What
-    happened stays in the lease's history.
+    This clears `resources_changed`, and `degraded` unless something is still missing. The
+    lease's history keeps the replacement.
     """
 
     example = "  holdfast lease ack nightly-tests"
@@ -399,7 +402,7 @@ class Acknowledge(Base):
 
 
 def _changes(args: argparse.Namespace, lease: dict[str, Any], now: datetime) -> dict[str, Any]:
-    """The body of the update that the options ask for."""
+    """Return the body of the update from the options."""
     origin = args.start.at(now) if args.start else now
     changes: dict[str, Any] = {}
     if args.name is not None:
@@ -424,7 +427,7 @@ def _changes(args: argparse.Namespace, lease: dict[str, Any], now: datetime) -> 
 
 
 def _changed(change: dict[str, Any], lease: dict[str, Any]) -> dict[str, Any]:
-    """A change of a reservation, with the id of the one that is meant."""
+    """Return the change of a reservation, with the reservation's id."""
     ids = [str(each["id"]) for each in lease.get("reservations", ())]
     if "id" not in change and len(ids) == 1:
         return {"id": ids[0], **change}
@@ -439,11 +442,11 @@ def _changed(change: dict[str, Any], lease: dict[str, Any]) -> dict[str, Any]:
 
 
 class Availability(ListCommand):
-    """Ask what you could get, and when. Nothing is booked.
+    """Show available windows for a reservation. Nothing is booked.
 
-    Say for how long (--for) and see the first windows that would fit, or name the window
-    (--start, --end) and see whether it would. `amount` is how many hosts, slots or addresses you
-    could have then. If nothing fits, one line says why, and the command ends with 1.
+    Give a duration (--for) to see the first windows that fit, or a window (--start, --end) to
+    see whether it fits. `amount` is the number of hosts, slots or addresses available then. If
+    nothing fits, one line says why, and the command ends with 1.
     """
 
     example = """  holdfast availability --hosts 4 --for 8h --where gpu=True

@@ -17,10 +17,10 @@ SHOWN = ("action", "for_s", "hosts", "rule")
 
 
 class Show(ListCommand):
-    """Draw the strategy in force: every combination, what is done, and the hosts that are so now.
+    """Show the HA matrix in force: every combination, the action, and the hosts in it now.
 
-    Below the combinations of up and down come those in which something is unknown, if a host is in
-    one. Monitors that go by another strategy than most are named.
+    Below the combinations of up and down come combinations with an unknown network, if a host
+    is in one. A warning names monitors with another HA matrix than most.
     """
 
     example = """  holdfast matrix show
@@ -47,10 +47,10 @@ class Show(ListCommand):
 
 
 class Check(ListCommand):
-    """Check a strategy file and draw what it means, without asking any server.
+    """Check an HA matrix file and show the resulting table, without a server.
 
-    Either format is taken. What is wrong is listed with its lines, all of it, and the command ends
-    with 1. Rows that the file leaves out count as none: a warning names them.
+    The command accepts both formats. On errors it lists all of them with their lines and ends
+    with 1. Rows missing in the file count as none: a warning names them.
     """
 
     example = """  holdfast matrix check strategy.yaml
@@ -85,7 +85,7 @@ class Check(ListCommand):
 
 
 class Explain(Base):
-    """Tell what the monitors see of a host, since when, and what follows from it by which rule."""
+    """Explain the health of a host: each monitor's view, since when, action and rule."""
 
     example = "  holdfast matrix explain cmp-07"
 
@@ -108,7 +108,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def listed(name: str, error: InvalidDocument) -> Iterator[str]:
-    """strategy.yaml:7: 'dwon' is no state: write up, down or any"""
+    """Format the errors of a file: strategy.yaml:7: 'dwon' is no state: write up, down or any"""
     for one in error.problems:
         yield f"{name}:{one.line}: {one.text}" if one.line else f"{name}: {one.text}"
 
@@ -136,8 +136,8 @@ def _said(answer: Answer) -> dict[str, Any]:
 def _drawn(
     networks: Sequence[str], columns: tuple[str, ...], found: Iterator[dict[str, Any]]
 ) -> Table:
-    """A column for each network, then the rest."""
-    # a network may be called as one of the other columns
+    """Return a table with a column for each network, then the other columns."""
+    # A network may have the name of another column.
     called = {name: f"network {name}" if name in columns else name for name in networks}
     table = [
         {**row, **{called[name]: State(row["health"][name]) for name in networks}} for row in found

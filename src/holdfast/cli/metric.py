@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast metrics plugins list | add | configure | remove | enable | reload`: the metric plugins
-of this host, while its agent runs. They ask the agent itself, by its socket, and no server."""
+"""`holdfast metrics plugins | record | top`: the metrics of this host and their plugins.
+
+The commands ask the running agent through its socket, and no server.
+"""
 
 import argparse
 import contextlib
@@ -21,7 +23,7 @@ from holdfast.metrics.plugin_code import value
 from holdfast.model.errors import InvalidInput
 from holdfast.runtime.text import fit, printable, width
 
-#: A change waits for the plugin: for its import, and for a pass in which new code is tried.
+#: The timeout of a change: the agent imports the plugin, and runs a pass to try new code.
 CHANGE_S = 30.0
 _SHORT = ("name", "use", "state", "why", "passes", "dropped", "strikes", "mean_ms", "slowest_ms")
 _LONG = (
@@ -32,10 +34,10 @@ _LONG = (
 
 
 class List(Asking, ListCommand):
-    """List the metric plugins of this host: what they do, what they cost, why one is off.
+    """List the metric plugins of this host: state, cost, and why a plugin is off.
 
-    `dropped` are passes that a plugin was too slow for, `strikes` what it did wrong within the
-    last minute; with five of them it is switched off. JSON and YAML have everything.
+    `dropped` counts passes for which a plugin was too slow, `strikes` faults within the last
+    minute; with five strikes the agent switches a plugin off. JSON and YAML have everything.
     """
 
     example = """  holdfast metrics plugins list
@@ -50,7 +52,7 @@ class List(Asking, ListCommand):
 
 
 class _Change(Asking, ShowCommand):
-    """Names one plugin, and shows it afterwards."""
+    """A command that changes a plugin and shows the result."""
 
     command = ""
 
@@ -70,11 +72,11 @@ class _Change(Asking, ShowCommand):
 
 
 class Add(_Change):
-    """Add a metric plugin while the agent runs, until it ends.
+    """Add a metric plugin to the running agent, until the agent ends.
 
-    It is found by the name of its entry point, as module:Class, or as a file of Python, with :Class
-    if there are several in it. What is to be there after a restart too belongs in the file that
-    [metrics] plugins_file names.
+    The plugin is the name of an entry point, module:Class, or a Python file, with :Class if the
+    file has several. For a plugin to be there after a restart, add it to the file in [metrics]
+    plugins_file.
     """
 
     command = "add"
@@ -95,10 +97,10 @@ class Add(_Change):
 
 
 class Configure(_Change):
-    """Configure a metric plugin while the agent runs; from its next pass on.
+    """Configure a metric plugin of the running agent, from the next pass on.
 
-    What is not named stays as it is, with --replace it goes. A plugin that refuses says why, and
-    nothing changes.
+    Values you do not name stay; with --replace they are removed. If the plugin refuses, the
+    command shows why, and nothing changes.
     """
 
     command = "configure"
@@ -119,9 +121,9 @@ class Configure(_Change):
 
 
 class Remove(Asking):
-    """Remove a metric plugin while the agent runs.
+    """Remove a metric plugin from the running agent.
 
-    One that the file of [metrics] plugins_file names is there again after a restart.
+    A plugin in the file of [metrics] plugins_file is back after a restart.
     """
 
     example = "  holdfast metrics plugins remove noisy"
@@ -139,9 +141,9 @@ class Remove(Asking):
 
 
 class Enable(_Change):
-    """Switch a metric plugin on again that was switched off.
+    """Enable a switched-off metric plugin again.
 
-    It begins anew, with the code and the configuration it had.
+    The plugin starts fresh, with the same code and configuration.
     """
 
     command = "enable"
@@ -149,11 +151,11 @@ class Enable(_Change):
 
 
 class Reload(_Change):
-    """Read the code of a metric plugin anew, while the agent runs.
+    """Reload the code of a metric plugin in the running agent.
 
-    The new code gets one pass beside the old. If it does that without a fault it takes its place;
-    else the old one goes on, and what was wrong is said. Of the modules that a plugin imports none
-    are read anew. --roll-back returns to the code before.
+    The new code runs a pass beside the old code. If the pass succeeds, the new code replaces
+    the old; otherwise the old code continues and the command shows the error. The agent does
+    not reload modules that a plugin imports. --roll-back returns to the previous code.
     """
 
     command = "reload"
@@ -187,16 +189,16 @@ def _config(said: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return {name: value(text) for name, text in said}
 
 
-# `holdfast metrics record`: what is measured on this host, pass by pass, into a file that
-# `holdfast rules test` replays. It asks the agent itself, by its socket, and no server.
+# holdfast metrics record: writes the measurements of this host, pass by pass, to a file for
+# `holdfast rules test`
 
 
 class Record(Asking):
-    """Write all that is measured on this host to a file, until Ctrl-C or for as long as is said.
+    """Record all metrics of this host to a file, until Ctrl-C or for a given time.
 
-    A line of JSON for each pass, with every number of the host, its guests, their disks and
-    interfaces, as rules see them: `holdfast rules test` replays it through any rules, here or
-    elsewhere, as often as you like. A guest takes about 3 kB of it every second.
+    There is a JSON line for each pass, with every value of the host, its guests, their disks
+    and interfaces, as alarm rules see them: `holdfast rules test` replays the file through any
+    rules, here or elsewhere, as often as you like. A guest takes about 3 kB per second.
     """
 
     example = """  holdfast metrics record monday.jsonl --for 10m
@@ -211,7 +213,8 @@ class Record(Asking):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         name, passes = parsed_args.file, 0
         lines = _lines(self.place(parsed_args), parsed_args.lasts)
-        first = list(itertools.islice(lines, 1))  # before there is a file: the agent may be away
+        # before the file is created: the agent may be unreachable
+        first = list(itertools.islice(lines, 1))
         try:
             with _opened(name) as file, contextlib.suppress(KeyboardInterrupt):
                 for line in itertools.chain(first, lines):
@@ -224,7 +227,7 @@ class Record(Asking):
 
 
 def _opened(name: str) -> IO[str]:
-    """Written line by line, so that what was recorded before somebody pulls the plug is there."""
+    """Create the file, line buffered, to keep all recorded lines after a power failure."""
     try:
         return open(name, "x", encoding="utf-8", buffering=1)
     except FileExistsError as error:
@@ -232,7 +235,7 @@ def _opened(name: str) -> IO[str]:
 
 
 def _lines(place: str, lasts: timedelta | None) -> Iterator[str]:
-    """Passes as they are made, until that time is over."""
+    """Yield the line of each pass until the time is over."""
     until = None if lasts is None else dates.monotonic() + lasts.total_seconds()
     for item in admin.stream(place, "metrics.record"):
         if item is not None:
@@ -241,11 +244,11 @@ def _lines(place: str, lasts: timedelta | None) -> Iterator[str]:
             return
 
 
-# The guests of a host as lines for a terminal: columns that fit, names that do no harm. Pure.
+# Guests as lines for a terminal: columns that fit, names without control characters. Pure.
 
 
 Said = Mapping[str, Any]
-#: A name is cut down to so much before a column is left out.
+#: A name shrinks to this width before the layout drops a column.
 LEAST_NAME: Final = 12
 MOST_NAME: Final = 40
 UNKNOWN: Final = "-"
@@ -256,7 +259,7 @@ def percent(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """1536: 1.5k"""
+    """Format a number: 1536: 1.5k"""
     for sign in ("", "k", "M", "G", "T"):
         if abs(value) < 999.5:
             plain = not sign and (value == int(value) or abs(value) >= 99.5)
@@ -266,7 +269,7 @@ def short(value: float) -> str:
 
 
 def binary(value: float) -> str:
-    """1073741824: 1.0Gi"""
+    """Format a number of bytes: 1073741824: 1.0Gi"""
     for sign in ("", "Ki", "Mi", "Gi", "Ti"):
         if abs(value) < 1023.5:
             return f"{value:.0f}{sign}" if not sign or value >= 99.5 else f"{value:.1f}{sign}"
@@ -279,13 +282,15 @@ def ratio(value: float) -> str:
 
 
 class Column(NamedTuple):
+    """A column of the table."""
+
     head: str
     key: str
     show: Callable[[float], str]
     columns: int
 
 
-#: In the order in which they stand; where there is no room, the last go first, but alarms stay.
+#: In display order. Without room the layout drops the last columns first, but keeps alarms.
 COLUMNS: Final = (
     Column("CPU%", "cpu", percent, 6),
     Column("STEAL%", "steal", percent, 6),
@@ -303,7 +308,7 @@ PROJECT: Final = 16
 
 
 def screen(said: Said, columns: int, lines: int | None = None) -> list[str]:
-    """At most so many lines, of exactly or less so many columns."""
+    """Return the screen, at most `lines` lines of at most `columns` columns."""
     guests: Sequence[Said] = said["guests"]
     name, project, shown = layout(guests, columns)
     head = [*_summary(said), ""]
@@ -323,7 +328,7 @@ def screen(said: Said, columns: int, lines: int | None = None) -> list[str]:
 
 
 def layout(guests: Sequence[Said], columns: int) -> tuple[int, int, list[Column]]:
-    """How wide names and projects are, 0: not shown, and which numbers there is room for."""
+    """Return the widths of name and project (0: not shown), and the columns with room."""
     longest = max((width(_name(one)) for one in guests), default=0)
     name = max(LEAST_NAME, min(MOST_NAME, longest))
     shown = list(COLUMNS)
@@ -370,27 +375,27 @@ def _name(row: Said) -> str:
     return printable(row["name"]) or str(row["uuid"])
 
 
-# `holdfast metrics top`: the guests of this host and what they use, live. It asks the agent
-# itself, by its socket, and no server.
+# holdfast metrics top: the guests of this host and their resource use, live
 
 
-#: After so long without a pass, that is said.
+#: After this time without a pass the screen shows a notice.
 LATE_S = 5.0
-#: Where nobody says how wide it is.
+#: The size if the terminal does not report one.
 USUAL = (100, 30)
-# another screen, no cursor; and back
+# Switch to the alternate screen and hide the cursor; and back.
 _BEGIN, _END = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-# to the corner; the rest of a line, the rest of the screen becomes empty
+# Move to the top left; clear the rest of the line; clear the rest of the screen.
 _HOME, _REST, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 class Top(Asking):
-    """Show the guests of this host and what they use, every second, until Ctrl-C.
+    """Show the guests of this host and their resource use, every second, until Ctrl-C.
 
-    CPU% is of all processors the guest has; STEAL% is how long those waited for the host's. MEM is
-    what the guest uses if it says so, else what it takes of the host. OF is how much of its
-    contract it uses: 1.00 is all of it. `-` is not known; a guest that is suspended says so.
-    Where the terminal is narrow, columns are left out; JSON has them all.
+    CPU% is of all processors of the guest; STEAL% is how long they waited for processors of the
+    host. MEM is the memory the guest uses if the guest reports it, otherwise what it takes from
+    the host. OF is the used share of its contract: 1.00 is all of it. `-` is unknown; a
+    suspended guest is marked. On a narrow terminal the command leaves out columns; JSON has
+    them all.
     """
 
     example = """  holdfast metrics top
@@ -445,14 +450,14 @@ class Top(Asking):
 
 
 def _draw(out: IO[str], lines: list[str]) -> None:
-    """In one write and over what was there: nothing flickers."""
+    """Draw the screen in a single write over the old contents, to avoid flicker."""
     out.write(_HOME + f"{_REST}\n".join(lines) + _REST + _BELOW)
     out.flush()
 
 
 @contextlib.contextmanager
 def _screen(out: IO[str]) -> Iterator[None]:
-    """Whatever ends it, the terminal is as it was."""
+    """Restore the terminal however the command ends."""
 
     def ended(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
@@ -468,7 +473,7 @@ def _screen(out: IO[str]) -> Iterator[None]:
 
 
 def _size(out: IO[str]) -> tuple[int, int]:
-    """Of the terminal as it is now: it may be made wider."""
+    """Return the current size of the terminal, because the user may resize the window."""
     try:
         columns, lines = os.get_terminal_size(out.fileno())
     except (OSError, ValueError):

@@ -23,14 +23,13 @@ COLUMNS = (
 
 
 class List(ListCommand):
-    """List the host monitors: which are registered, when each was last heard of, and whether it
-    sees at all.
+    """List the host monitors: registered or not, last contact, and visible networks.
 
-    Only registered monitors vote: `holdfast monitor register`. A network on which a monitor is
-    blind is ○, with the reason: it then says nothing of hosts there. One that is not fresh has
-    fallen silent and is not counted. Trouble is what somebody has to change: a monitor that is not
-    registered, a Consul cluster with fewer than 3 servers, a strategy file that cannot be used,
-    reports that are not delivered.
+    Only registered monitors vote: `holdfast monitor register`. A network that a monitor cannot
+    observe is ○, with the reason: the monitor then makes no statement about hosts there. A
+    monitor that is not fresh has fallen silent and does not count. `trouble` is what an
+    operator has to fix: a monitor that is not registered, a Consul cluster with fewer than 3
+    servers, an unusable HA matrix file, undelivered reports.
     """
 
     example = """  holdfast monitor list
@@ -41,11 +40,12 @@ class List(ListCommand):
 
 
 class Register(Base):
-    """Register a host monitor, so that it votes, and print its token.
+    """Register a host monitor as a voter, and print its token.
 
-    The token goes into the file that the monitor's [hostmonitor] token_file names. It is good for
-    this name alone, and no other credential speaks under it any more. Registering a monitor again
-    prints the same token. Where 3 or more monitors are registered, 2 must say that a host failed.
+    The token goes into the file in the monitor's [hostmonitor] token_file. It is valid for this
+    name only, and no other credential may report under this name any more. Registering a
+    monitor again prints the same token. With 3 or more registered monitors, 2 must report a
+    host as failed.
     """
 
     example = "  holdfast monitor register ctl-1 > ctl-1.token"
@@ -60,7 +60,7 @@ class Register(Base):
 
 
 class Unregister(Base):
-    """Unregister host monitors: they vote no more, and their tokens are refused."""
+    """Unregister host monitors: they no longer vote, and the API refuses their tokens."""
 
     example = "  holdfast monitor unregister ctl-3"
 
@@ -87,7 +87,7 @@ def _row(monitor: dict[str, Any]) -> dict[str, Any]:
 
 
 def _troubles(monitor: dict[str, Any]) -> Iterator[str]:
-    """What somebody has to look after."""
+    """Yield the problems of a monitor that an operator has to fix."""
     if monitor.get("hint"):
         yield monitor["hint"]
     for name, sight in monitor["networks"].items():

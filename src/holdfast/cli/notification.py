@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast notifications`: is Nova talking to us, and what could nobody digest?"""
+"""`holdfast notifications`: listen to Nova notifications, and list unprocessable messages."""
 
 import argparse
 import contextlib
@@ -20,7 +20,7 @@ from holdfast.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from holdfast.drivers.rabbit.nova_notifications import Broker
 
-#: When silence needs an explanation.
+#: After this time without a notification the command prints HINT.
 HINT_AFTER_S = 5.0
 HINT = """\
 nothing yet. Nova speaks when something changes: disable and enable a compute service, or boot a
@@ -37,10 +37,12 @@ and holdfast.conf the same broker, virtual host and exchange:
 
 
 class Listen(Base, Command):
-    """Print what Nova says, one line per notification, until interrupted.
+    """Print Nova notifications, a line each, until interrupted.
 
-    It reads a copy of its own: managers and other readers lose nothing, and nothing is left behind.
-    Exit code: 0 something was heard, 1 nothing was, or the broker cannot be reached.
+    The command reads from a queue of its own: managers and other readers lose nothing, and the
+    command leaves nothing behind.
+
+    Exit code: 0 a notification arrived, 1 none did, or the broker cannot be reached.
     """
 
     example = """\
@@ -112,15 +114,15 @@ class Listen(Base, Command):
             line = as_json(notice) if asked.json else as_line(notice)
             print(line, file=self.app.stdout, flush=True)
         if self.exit_code:
-            if passed >= HINT_AFTER_S and not hinted:  # it was over before we came to say it
+            if passed >= HINT_AFTER_S and not hinted:  # the time ended before the hint was printed
                 self.app.LOG.warning(HINT)
             self.app.LOG.error("nothing was heard")
 
 
 class ListSetAside(ListCommand):
-    """List messages that a monitor failed on three times, the newest first.
+    """List messages that a monitor failed to process three times, newest first.
 
-    It reads the database of the configuration. The newest thousand are kept.
+    The command reads the configured database, which keeps the newest thousand.
     """
 
     example = """\

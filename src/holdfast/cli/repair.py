@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast repair plan | run, holdfast what-if"""
+"""holdfast repair plan | run, holdfast what-if, holdfast failover, holdfast failover set"""
 
 import argparse
 import textwrap
@@ -17,14 +17,14 @@ LONG = ("lease_id", "project_id", "resource_type", "start_date", "end_date")
 
 
 class Wrapped(FormattableColumn[str]):
-    """A sentence that would make a table too wide."""
+    """A long sentence, wrapped to keep the table narrow."""
 
     def human_readable(self) -> str:
         return textwrap.fill(self._value, WIDEST)
 
 
 class _Report(ListCommand):
-    """A sentence, a table of the reservations that are hit, and the capacity that is left."""
+    """A command that prints a summary, a table of affected reservations, and the capacity left."""
 
     left = ""
 
@@ -50,7 +50,7 @@ class _Report(ListCommand):
 
 
 class _Plan(_Report):
-    """A report of what would happen."""
+    """A report of a plan."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -68,10 +68,10 @@ class _Plan(_Report):
 
 
 class Plan(_Plan):
-    """Show what a repair would do now: which reservations move where, which miss something.
+    """Show the repair plan: which reservations would move where, and which would miss resources.
 
-    Nothing is changed. `from` are hosts that failed and are given up, `to` what comes instead;
-    `missing` says what could not be had, and why.
+    Nothing is changed. `from` are failed hosts to give up, `to` their replacements; `missing`
+    says what is not available, and why.
     """
 
     example = """  holdfast repair plan
@@ -87,12 +87,12 @@ class Plan(_Plan):
 
 
 class Run(_Report):
-    """Repair now what failed hosts hit, without waiting for the next look.
+    """Repair reservations on failed hosts now, without waiting for the next periodic repair.
 
-    Repair happens by itself; this is for the impatient, and for a hold: when too much failed at
-    once, nothing there is moved before somebody who has looked says that it is so. The approval
-    counts for an hour, and its reason is kept. The table is what a manager now begins to do. While
-    something is held the command ends with 1.
+    Repair runs by itself; use this command to save time, or to lift a hold. After a mass
+    failure Holdfast moves nothing there before an operator has checked and approved. The
+    approval lasts an hour, and its reason is kept. The table shows what a manager now starts.
+    While something is held the command ends with 1.
     """
 
     example = """  holdfast repair run
@@ -125,10 +125,11 @@ class Run(_Report):
 
 
 class WhatIf(_Plan):
-    """Show what would become of reservations if hosts failed, beside those that have.
+    """Show the effects on reservations if more hosts failed.
 
-    Which would move where, which would miss something, what capacity would be left. Nothing is
-    changed, and nothing is reserved for the case.
+    The command shows which reservations would move where, which would miss resources, and the
+    capacity left. Hosts that have failed already count too. Nothing is changed, and nothing is
+    reserved.
     """
 
     example = """  holdfast what-if --fail cmp-03 cmp-07
@@ -158,7 +159,10 @@ class WhatIf(_Plan):
 
 
 def sentence(report: dict[str, Any], fail: str) -> str:
-    """3 hosts failed (cmp-1, cmp-2, cmp-3); 12 reservations hit: 10 move, 2 miss something"""
+    """Summarise a report.
+
+    3 hosts failed (cmp-1, cmp-2, cmp-3); 12 reservations hit: 10 move, 2 miss something
+    """
     failed, counts = report["failed"], report["counts"]
     if not failed and not counts["reservations"]:
         return "no host has failed, there is nothing to repair"
@@ -196,7 +200,7 @@ def _many(count: int, noun: str) -> str:
 
 
 def _named(names: Iterable[str]) -> str:
-    """(cmp-1, cmp-2 and 5 more), or nothing"""
+    """Format names: (cmp-1, cmp-2 and 5 more), or nothing"""
     known = list(names)
     more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
     return f" ({', '.join(known[:MOST_NAMED])}{more})" if known else ""
@@ -227,11 +231,11 @@ def _number(text: str) -> int:
 
 
 class FailoverList(ListCommand):
-    """Show what each segment keeps free for the case that hosts fail, and whether it has it.
+    """Show the hosts each segment keeps free for failures, and whether there are enough.
 
-    `usable` hosts are enrolled, not failed and not on maintenance; `free` of them nobody holds now,
-    `least_free` at the worst moment of the next 30 days. With --fail-on-short the command ends with
-    1 if a segment has, or will have, fewer than it keeps.
+    `usable` hosts are enrolled, not failed and not on maintenance; `free` counts usable hosts
+    without a holder now, `least_free` at the worst moment of the next 30 days. With
+    --fail-on-short the command ends with 1 if a segment has, or will have, fewer than it keeps.
     """
 
     example = """  holdfast failover
@@ -254,9 +258,9 @@ class FailoverList(ListCommand):
 
 
 class FailoverSet(ShowCommand):
-    """Say how many hosts of a segment may fail: so many are kept free at every booking.
+    """Set how many hosts of a segment every booking must leave free for failures.
 
-    What is booked already stays. Repair and recovery may use what is kept; 0 keeps nothing.
+    Existing bookings stay. Repair and recovery may use the hosts kept free; 0 keeps none.
     """
 
     example = "  holdfast failover set north 2"

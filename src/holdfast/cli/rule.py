@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast rules list | show | set | rollback | delete`: alarm rules, of the cloud or, with
---here, of the agent on this machine."""
+"""`holdfast rules list | show | set | rollback | delete | test`: central alarm rules, or with
+--here the rules of the agent on this machine."""
 
 import argparse
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _RULE = ("id", "source", "on", "field", "when", "for_s", "severity", "actions")
 
 
 class _Here(Asking):
-    """One that also goes to the agent of this machine."""
+    """A command that can also ask the agent on this machine."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -39,11 +39,12 @@ class _Here(Asking):
 
 
 class List(_Here, ListCommand):
-    """List the documents of alarm rules that are kept centrally, or by which rules hosts go.
+    """List the central documents of alarm rules, or the rules of hosts.
 
-    With --hosts, every host whose agent was heard of: `central` is the version of our rules that it
-    holds, `wanted` the one that it should; `error` says why it does not. With --here, the rules
-    that are in force on this machine, and whether the file, the centre or the socket brought them.
+    With --hosts, the list holds every host whose agent has reported: `central` is the version
+    of the central rules on the host, `wanted` the version it should have; `error` says why it
+    has not. With --here, the list holds the rules in force on this machine, and their source:
+    file, centre or socket.
     """
 
     example = """  holdfast rules list
@@ -75,9 +76,9 @@ class List(_Here, ListCommand):
 
 
 class Show(ShowCommand):
-    """Show a document of alarm rules as it is, or as it was.
+    """Show a document of alarm rules, current or an older version.
 
-    With --history, its versions; with --host, what all documents together amount to on that host.
+    With --history, the command shows its versions; with --host, the merged rules for this host.
     """
 
     example = """  holdfast rules show base
@@ -105,12 +106,13 @@ class Show(ShowCommand):
 
 
 class Set(_Here, ShowCommand):
-    """Make or replace a document of alarm rules; hosts take it up within one heartbeat.
+    """Create or replace a document of alarm rules; hosts apply it within a heartbeat.
 
-    It is checked first: what is wrong is listed with its lines, and nothing changes. Rules of a
-    host count before those of a group, and these before those of all; a project's are added. With
-    --here there is no name: the agent of this machine takes the file at once, above its own file
-    and above what is kept centrally, until it is told otherwise (`rules: []` takes it back).
+    Holdfast checks the document first: on errors it lists them with their lines, and nothing
+    changes. Rules of a host override rules of a group, and these override rules for all; rules
+    of a project are added. With --here there is no name: the agent on this machine applies the
+    file at once, above its own file and the central rules, until you change it (`rules: []`
+    removes it).
     """
 
     example = """  holdfast rules set base alarms.yaml
@@ -145,10 +147,10 @@ class Set(_Here, ShowCommand):
 
 
 class Rollback(_Here, ShowCommand):
-    """Go back to the alarm rules before these, or to any version of a document.
+    """Roll back a document of alarm rules to the previous or any version.
 
-    With --here, the agent of this machine goes back to what was in force before, and stays there
-    until its file or the centre says something new.
+    With --here, the agent on this machine returns to the rules in force before, and keeps them
+    until its file or the central rules change.
     """
 
     example = """  holdfast rules rollback base
@@ -171,7 +173,7 @@ class Rollback(_Here, ShowCommand):
 
 
 class Delete(Base):
-    """Take documents of alarm rules away. `holdfast rules rollback` brings one back."""
+    """Delete documents of alarm rules. `holdfast rules rollback` restores a document."""
 
     example = "  holdfast rules delete gpus"
 
@@ -208,15 +210,15 @@ def _past(row: Mapping[str, Any]) -> str:
 
 
 def _problems(file: str, error: BadRequest) -> str:
-    """All of them, a line for each; what else was wrong as the server said it."""
+    """Format all problems, a line each; other errors as the server sent them."""
     found = error.details.get("problems")
     if not isinstance(found, list):
         return error.message
     return "\n".join(f"{file}:{one['line']}: {one['text']}" for one in found)
 
 
-# `holdfast rules test`: what alarm rules would have made of recorded samples or of the last hour
-# of hosts, or make of now.
+# holdfast rules test: evaluates alarm rules on recorded samples, on the last hour of hosts, or
+# on the current values
 
 
 _CHANGE = ("at", "rule", "on", "name", "before", "state", "value", "threshold", "reason")
@@ -228,13 +230,17 @@ _TRIAL = ("rule", "selected", "holds", "unknown")
 class Test(Asking, ListCommand):
     """Replay recorded samples through a file of alarm rules, and show how alarms would change.
 
-    A recording has one JSON object to a line, each a pass: `holdfast metrics record` writes one,
-    docs/alarms.md says what is in it. No server is asked. With --told, what would leave the host:
-    grouped, damped, and capped in a storm. Without a recording the agent of this machine is asked
-    what the rules make of its last pass: how many each is about, for how many it holds, of how
-    many it cannot be known. Nothing is changed.
-    With --host, the last hour of that host as it is known centrally: its agent sends it while
-    somebody looks, which is said by this, so that the first time it is there ten seconds later.
+    A recording has a JSON object per line, each a pass: `holdfast metrics record` writes it,
+    docs/alarms.md describes it. The command asks no server. With --told, it shows the
+    notifications that would leave the host: grouped, damped, and capped in a storm.
+
+    Without a recording the command asks the agent on this machine to evaluate the rules on its
+    last pass: how many entities each rule selects, for how many the rule holds, and for how
+    many the result is unknown. Nothing is changed.
+
+    With --host, the command uses the last hour of this host in the central store. An agent
+    sends its samples only on request. This command requests them, so the first time they arrive
+    ten seconds later.
     """
 
     example = """  holdfast rules test alarms.yaml monday.jsonl

@@ -14,10 +14,11 @@ COLUMNS = ("id", "what", "starts_at", "expires_at", "author", "reason")
 
 
 class Add(ShowCommand):
-    """Leave alone what dies in a window of maintenance: it is noted, and nothing is done about it.
+    """Add a maintenance window (silence): Holdfast notes failures in it and does not recover them.
 
-    All that is named must be so. A silence ends by itself, after 30 days at most. Without --host,
-    --segment, --server and --kind it would be about everything: that is `holdfast incident pause`.
+    All given options must match. A silence ends by itself, after 30 days at most. Without
+    --host, --segment, --server and --kind it would cover everything: use `holdfast incident
+    pause` instead.
     """
 
     example = """  holdfast silence add --host cmp-07 --for 2h --reason 'new memory'
@@ -61,7 +62,7 @@ class Add(ShowCommand):
 
 
 class List(ListCommand):
-    """List silences: those in force, and those to come."""
+    """List silences (maintenance windows), current and future."""
 
     example = "  holdfast silence list"
 
@@ -71,7 +72,7 @@ class List(ListCommand):
 
 
 class Remove(Base):
-    """End silences before their time."""
+    """End silences (maintenance windows) early."""
 
     example = "  holdfast silence remove 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
 
@@ -89,7 +90,7 @@ class Remove(Base):
 
 
 def _row(silence: dict[str, Any]) -> dict[str, Any]:
-    """host=cmp-07, segment=north instead of the matcher"""
+    """Replace the matcher by text: host=cmp-07, segment=north"""
     matcher = dict(silence["matcher"])
     if "segment" in matcher and silence["segment"]:
         matcher["segment"] = silence["segment"]

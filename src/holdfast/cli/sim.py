@@ -12,7 +12,7 @@ SERVER_COLUMNS = ("id", "name", "status", "power_state", "host", "running_on", "
 
 
 class Show(ListCommand):
-    """Show the simulated cloud: its hosts, or its servers."""
+    """Show the hosts or the servers of the simulated cloud."""
 
     example = """  holdfast sim show
   holdfast sim show --servers --sort-column host"""
@@ -32,7 +32,7 @@ class Show(ListCommand):
 
 @typed
 def _setting(text: str) -> tuple[str, Any]:
-    """key=value; the value a number, a truth, a list of calls, or else text."""
+    """Parse key=value; the value is a number, a boolean, a list of calls, or text."""
     key, value = pair(text)
     if key == "only_calls" and not value.lstrip().startswith("["):
         return key, [each.strip() for each in value.split(",") if each.strip()]
@@ -48,7 +48,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 class Set(ShowCommand):
-    """Change how the simulated cloud behaves; prints all settings."""
+    """Change the behaviour of the simulated cloud; prints all settings."""
 
     example = """  holdfast sim set latency_s=0.2 lost_reply_rate=0.1
   holdfast sim set down=True
@@ -64,7 +64,7 @@ class Set(ShowCommand):
 
 
 class FailHost(Base):
-    """Pull the plug of a simulated host."""
+    """Cut the power of a simulated host."""
 
     example = "  holdfast sim fail-host cmp-05"
 
@@ -92,7 +92,7 @@ class RecoverHost(Base):
 
 
 class Cut(Base):
-    """Cut a simulated host off, on one network or from everybody; its servers run on."""
+    """Disconnect a simulated host from a network or from all; the servers keep running."""
 
     example = "  holdfast sim cut cmp-05 --network storage"
 
@@ -105,7 +105,7 @@ class Cut(Base):
 
 
 class RepairHost(Base):
-    """Let a simulated host be heard again that was cut off."""
+    """Reconnect a simulated host after `holdfast sim cut`."""
 
     example = "  holdfast sim mend cmp-05 --network storage"
 
@@ -139,7 +139,7 @@ class CrashServer(Base):
 
 
 def _state(host: dict[str, Any]) -> str:
-    """Power and service in a few words: "up", "no power, still looks up", "down, forced down"."""
+    """Format power and service state: "up", "no power, still looks up", "down, forced down"."""
     service = host.get("service", {})
     looks = service.get("state", "")
     words = [looks]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast status`: is this installation fit to run?"""
+"""`holdfast status`: check whether this installation is ready to run."""
 
 import argparse
 import contextlib
@@ -66,7 +66,7 @@ def findings(files: list[str] | None, state: str | None) -> Iterator[tuple[str, 
     for name, check in checks:
         try:
             result, what = check(conf)
-        except Exception as error:  # a check that breaks is a finding, not a crash
+        except Exception as error:  # an exception in a check is a finding, not a crash
             result, what = FAILURE, str(error)
         yield name, result, what
 
@@ -133,7 +133,7 @@ def _broker(conf: cfg.ConfigOpts) -> Finding:
 
 
 def _fencing(conf: cfg.ConfigOpts) -> Finding:
-    """Whether the devices file can be; `holdfast fence check` asks the devices themselves."""
+    """Check the devices file; `holdfast fence check` asks the devices themselves."""
     from holdfast.drivers.fence import connect
     from holdfast.runtime.clock import SystemClock
 
@@ -150,7 +150,7 @@ def _fencing(conf: cfg.ConfigOpts) -> Finding:
 
 
 def _host_monitors(conf: cfg.ConfigOpts) -> Finding:
-    """Whether the monitors that were heard of lately vote, and can prove what they see."""
+    """Check whether the monitors with recent reports are registered voters, without warnings."""
     from holdfast.app import service
 
     if _database(conf)[0] != OK:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast up`: everything in one process, on SQLite and a simulated cloud."""
+"""`holdfast up`: API, manager, SQLite and a simulated cloud in a single process."""
 
 import argparse
 import contextlib
@@ -27,9 +27,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Up(Base, Command):
-    """Run everything in one process: API, manager, SQLite, a simulated cloud.
+    """Run everything in a single process: API, manager, SQLite, a simulated cloud.
 
-    State is kept in the state folder and found again at the next start.
+    The state folder keeps all state for the next start.
     """
 
     example = "  holdfast up --state ~/holdfast --port 8780"
@@ -57,7 +57,7 @@ class Up(Base, Command):
             sys.stderr.write(f"holdfast up: the state folder {state} cannot be used: {error}\n")
         except (BadSetup, HoldfastError, cfg.Error, ValueError) as error:
             sys.stderr.write(f"holdfast up: {error}\n")
-        except Exception as error:  # logging is set up by now and shows nothing on the screen
+        except Exception as error:  # logging is set up by now and prints nothing on the terminal
             LOG.exception("cannot start")
             where = f"the whole story is in {state / 'holdfast.log'}"
             sys.stderr.write(f"holdfast up: cannot start: {str(error).splitlines()[0]}; {where}\n")
@@ -71,7 +71,7 @@ def _port(text: str) -> int:
 
 
 def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
-    """Where everything is kept that the configuration does not put elsewhere."""
+    """Set default paths in the state folder; the configuration can override each."""
     conf.set_default("connection", f"sqlite:///{state / 'holdfast.db'}", group="database")
     conf.set_default("database", str(state / "sim.db"), group="sim")
     conf.set_default("state", str(state / "libvirt.db"), group="libvirt")
@@ -80,7 +80,7 @@ def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
     if conf.cloud.driver == "sim":
         for network in conf.hostmonitor.networks:
             conf.set_default("driver", "sim", group=hostmonitor.group(network))
-        # who plays with it wants to see a host come back, and has no ten minutes for that
+        # Short times: a demo user wants to see a host come back without waiting ten minutes.
         conf.set_default("poll_interval_s", 5.0, group="monitors")
         conf.set_default("healthy_for_s", 5.0, group="monitors")
         conf.set_default("damping_s", 15.0, group="monitors")
@@ -100,7 +100,7 @@ def _conf(args: argparse.Namespace, state: Path) -> cfg.ConfigOpts:
 
 @contextlib.contextmanager
 def _alone(state: Path) -> Iterator[None]:
-    """One process per state folder."""
+    """Lock the state folder, because only a single process may use it."""
     lock: IO[str]
     with open(state / "lock", "w") as lock:
         try:
@@ -128,11 +128,11 @@ def _run(conf: cfg.ConfigOpts, state: Path) -> int:
     application = service.application(core, services)
     threads = conf.api.threads + conf.console.streams
     server = service.Server(conf.api.host, conf.api.port, application, threads)
-    server.bind()  # first of all: if that fails, nothing was done
+    server.bind()  # bind first: if this fails, nothing has changed yet
     try:
         return _serve(conf, state, core, manager, services, server)
     except BaseException:
-        server.stop()  # it has threads from the moment it is bound
+        server.stop()  # the server has threads as soon as it is bound
         raise
 
 
@@ -165,7 +165,7 @@ def _serve(
         stop = staticmethod(manager.stop)
 
     parts: list[Part] = [Stopping(core.close), Manager(), server, Stopping(services.feed.stop)]
-    if services.sim is not None:  # its hosts have networks that can be cut
+    if services.sim is not None:  # simulated hosts have networks to cut
         register_own(core.store, observer(conf))
         parts.append(HostMonitorPart(conf, InHouse(core.store, manager.loop.wake), core.clock))
         parts.append(samples_part(services.sim, core.store.samples, core.clock))

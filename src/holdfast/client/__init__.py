@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holdfast over HTTP: the library under the `holdfast` commands, and for your own programs.
+"""Client library for the Holdfast API; the `holdfast` commands use the library, too.
 
 from holdfast.client import Client
 
@@ -7,8 +7,8 @@ client = Client("http://127.0.0.1:8780", user="ana", password=secret)
 lease = client.leases.find("training")
 client.leases.update(lease["id"], end_date="2027-01-31 18:00")
 
-Plain dicts come back, errors are `ClientError`s. It knows the wire; of the server's code it shares
-only `holdfast.model`, which is pure.
+Calls return plain dicts and raise `ClientError`s. The library talks HTTP; of the server's code it
+shares only `holdfast.model`, which is pure.
 """
 
 from holdfast.client.client import Client

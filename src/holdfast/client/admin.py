@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a program that runs on this machine, by its Unix socket: one line, one answer.
+"""Client for the admin socket of the agent: a Unix socket, JSON lines, a command per connection.
 
     ask("/run/holdfast/agent.sock", "status")        # {"host": "cmp-7", "deaf": "", …}
 
-What the program refuses is raised here as it was there; `NotReachable` says what to do when
-nobody answers.
+The client raises the agent's errors with their original class. If nothing answers, the client
+raises `NotReachable`, which says what to do.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ from holdfast.client import dates
 from holdfast.client.errors import NotReachable
 from holdfast.model.errors import DriverError, HoldfastError, Unavailable, by_code
 
-#: For a whole answer.
+#: Timeout for a complete answer.
 ANSWER_S = 3.0
-#: A stream is looked after so often, whether something comes or not.
+#: Interval at which `stream` returns control to the caller, also without a new item.
 TICK_S = 0.5
 MOST_BYTES = 64 * 1024 * 1024
 
@@ -31,7 +31,7 @@ def ask(
     *,
     timeout_s: float = ANSWER_S,
 ) -> dict[str, Any]:
-    """The answer to one question."""
+    """Send a command and return the agent's answer."""
     until = dates.monotonic() + timeout_s
     with contextlib.closing(_Line(path, command, args or {}, until)) as line:
         said = line.next(until)
@@ -46,7 +46,7 @@ def ask(
 def stream(
     path: str, command: str, args: Mapping[str, Any] | None = None
 ) -> Iterator[dict[str, Any] | None]:
-    """What comes, as it comes, until the agent ends it; None every now and then."""
+    """Send a command and yield items until the agent ends the stream; None every `TICK_S`."""
     until = dates.monotonic() + ANSWER_S
     with contextlib.closing(_Line(path, command, args or {}, until)) as line:
         while True:
@@ -60,17 +60,17 @@ def stream(
 
 
 class _Line:
-    """A connection with one question on it."""
+    """A connection to the admin socket for a single command."""
 
     def __init__(self, path: str, command: str, args: Mapping[str, Any], until: float) -> None:
         self._path = path
         self._got = bytearray()
-        self._looked = 0  # so far there is no new line
+        self._looked = 0  # `_got` has no newline before this offset
         self._socket = _connected(path, until)
         question = json.dumps({"command": command, "args": args}).encode() + b"\n"
         try:
             self._socket.settimeout(_left(until))
-            # what is refused unread is answered all the same
+            # the agent also answers a command that it refuses without reading all of it
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.sendall(question)
         except OSError as error:
@@ -81,7 +81,7 @@ class _Line:
         self._socket.close()
 
     def next(self, until: float) -> dict[str, Any] | None:
-        """The next line; None if there is none in time."""
+        """Return the next line; None if no line arrives until `until`."""
         while (end := self._got.find(b"\n", self._looked)) < 0:
             self._looked = len(self._got)
             left = until - dates.monotonic()
@@ -122,7 +122,7 @@ class _Line:
 
 
 def _left(until: float) -> float:
-    """Nearly nothing when the time is over: 0 would mean something else."""
+    """Return the remaining seconds, at least 1 ms: a socket timeout of 0 means non-blocking."""
     return max(0.001, until - dates.monotonic())
 
 
@@ -134,7 +134,7 @@ def _connected(path: str, until: float) -> socket.socket:
             try:
                 made.connect(path)
                 return made
-            except BlockingIOError:  # too many are at the door
+            except BlockingIOError:  # the listen backlog is full
                 if dates.monotonic() >= until:
                     raise
                 dates.sleep(0.02)
@@ -152,7 +152,7 @@ def _why(path: str, error: OSError) -> str:
 
 
 def _error(code: str, message: str) -> HoldfastError:
-    """As it was raised there."""
-    if code == DriverError.code:  # which is made of other parts
+    """Rebuild the agent's error from code and message."""
+    if code == DriverError.code:  # its constructor takes other arguments
         return Unavailable(message)
     return by_code().get(code, HoldfastError)(message)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a client proves who it is: what the caller gave, else what the environment says.
+"""Credentials and URL of a client, from arguments or from the environment.
 
-The first that applies wins: the caller's session, token or user; HOLDFAST_TOKEN; HOLDFAST_USER with
-HOLDFAST_PASSWORD or HOLDFAST_PASSWORD_FILE; OS_TOKEN; OS_CLOUD, or OS_AUTH_URL and its companions,
-through Keystone; nothing, which a `noauth` server accepts.
+The first of these wins: the caller's session, token or user; HOLDFAST_TOKEN; HOLDFAST_USER with
+HOLDFAST_PASSWORD or HOLDFAST_PASSWORD_FILE; OS_TOKEN; OS_CLOUD, or OS_AUTH_URL and the other OS_*
+variables, through Keystone; no credentials, which a `noauth` server accepts.
 
-Who comes by Keystone needs no address: the catalog has it.
+With Keystone the client reads the URL of Holdfast from the catalog. The module imports
+keystoneauth1 only when needed, and openstacksdk only for a cloud of clouds.yaml.
+
+    session = connect(os.environ)
+    base_url(session, os.environ)       # 'https://cloud.example.org:8780'
 """
 
 from collections.abc import Callable, Mapping
@@ -15,16 +19,7 @@ from typing import Any, Protocol
 
 from holdfast.client.errors import ClientError, NotReachable, Unauthorized
 
-# Keystone, for clients: log in as the OS_* variables or clouds.yaml say, and find Holdfast in the
-# catalog. keystoneauth1 is imported when it is needed, openstacksdk only for a cloud of
-# clouds.yaml.
-#
-# session = connect(os.environ)
-# base_url(session, os.environ)
-# 'https://cloud.example.org:8780'
-
-
-#: The catalog entry that clients look for, and what its address ends in.
+#: Service type of the catalog entry that clients look for, and the suffix of its URL.
 SERVICE = "reservation"
 PREFIX = "/reservation/v1"
 BY_KEYSTONE = "check the credentials of the session (the OS_* variables)"
@@ -34,18 +29,18 @@ _SCOPE = ("project_", "tenant_", "domain_", "system_", "trust_", "default_")
 
 
 class Session(Protocol):
-    """What carries requests: a requests session, a keystoneauth1 session or adapter."""
+    """An HTTP session: a requests session, a keystoneauth1 session or adapter."""
 
     def request(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 def wanted(env: Mapping[str, str]) -> bool:
-    """Whether the environment names a Keystone."""
+    """Return whether the environment names a Keystone."""
     return bool(env.get("OS_CLOUD") or env.get("OS_AUTH_URL"))
 
 
 def connect(env: Mapping[str, str]) -> Session:
-    """A keystoneauth1 adapter as the environment says; nothing is sent yet."""
+    """Build a keystoneauth1 adapter from the environment; sends nothing yet."""
     from keystoneauth1 import adapter
 
     if env.get("OS_CLOUD"):
@@ -59,13 +54,13 @@ def connect(env: Mapping[str, str]) -> Session:
 
 
 def _place(env: Mapping[str, str]) -> tuple[str | None, str]:
-    """Region and interface to look for in the catalog."""
+    """Return region and interface to look for in the catalog."""
     interface = env.get("OS_INTERFACE") or env.get("OS_ENDPOINT_TYPE") or "public"
     return env.get("OS_REGION_NAME") or None, interface.removesuffix("URL")
 
 
 def _from_variables(env: Mapping[str, str]) -> Any:
-    """Who the OS_* variables say: a password, an application credential, or OS_AUTH_TYPE."""
+    """Build a session from OS_* variables: password, application credential, or OS_AUTH_TYPE."""
     from keystoneauth1 import exceptions, loading
     from keystoneauth1 import session as keystone
 
@@ -76,7 +71,7 @@ def _from_variables(env: Mapping[str, str]) -> Any:
     kind = kind or (_BY_CREDENTIAL if credential else "password")
 
     def value(option: Any) -> str | None:
-        # an application credential has its project; Keystone refuses one that asks for any
+        # an application credential implies its project; Keystone refuses an explicit scope
         if kind == _BY_CREDENTIAL and option.dest.startswith(_SCOPE):
             return None
         return env.get("OS_" + option.dest.upper()) or None
@@ -90,13 +85,13 @@ def _from_variables(env: Mapping[str, str]) -> Any:
 
 
 def _verify(env: Mapping[str, str]) -> bool | str:
-    """Whose certificates to trust: False for anybody's."""
+    """Return the CA file, True for the system CAs, or False for no verification."""
     insecure = env.get("OS_INSECURE", "").lower() in ("1", "true", "yes")
     return False if insecure else env.get("OS_CACERT") or True
 
 
 def _from_file(env: Mapping[str, str]) -> tuple[Any, str | None, str]:
-    """The cloud of clouds.yaml that OS_CLOUD names."""
+    """Build a session from the clouds.yaml entry named by OS_CLOUD."""
     name = env["OS_CLOUD"]
     from keystoneauth1.exceptions import ClientException
     from openstack import config, exceptions
@@ -117,12 +112,12 @@ def _from_file(env: Mapping[str, str]) -> tuple[Any, str | None, str]:
 
 
 def has_catalog(session: object) -> bool:
-    """Whether it is one of keystoneauth1's, which knows a catalog."""
+    """Return whether a session is a keystoneauth1 session, which has a catalog."""
     return hasattr(session, "get_endpoint")
 
 
 def base_url(session: Any, env: Mapping[str, str]) -> str:
-    """Holdfast's address, from the catalog: where its contracts have their prefixes."""
+    """Return Holdfast's base URL from the catalog, without the prefix of a contract."""
     from keystoneauth1 import exceptions
 
     region, interface = _place(env)
@@ -142,7 +137,7 @@ def base_url(session: Any, env: Mapping[str, str]) -> str:
 
 
 def base_url_by_token(token: str, env: Mapping[str, str]) -> str:
-    """The same for a token that is there already: Keystone shows its catalog."""
+    """Return Holdfast's base URL for an existing token, from the token's catalog in Keystone."""
     from keystoneauth1 import exceptions, token_endpoint
     from keystoneauth1 import session as keystone
     from keystoneauth1.access.service_catalog import ServiceCatalogV3
@@ -183,13 +178,13 @@ def _holdfast(found: str | None, region: str | None, interface: str) -> str:
 
 
 def translated(error: Exception) -> ClientError:
-    """What keystoneauth1 raised before any other server was asked, as ours."""
+    """Convert a keystoneauth1 error, raised before any request to Holdfast, into a ClientError."""
     from keystoneauth1 import exceptions as theirs
 
     away = (theirs.ConnectionError, theirs.DiscoveryFailure, theirs.HttpServerError)
     if isinstance(error, (*away, theirs.RequestTimeout)):
         timed_out = isinstance(error, theirs.ConnectTimeout)
-        said = str(error).partition(": HTTP")[0]  # requests tells the rest once more
+        said = str(error).partition(": HTTP")[0]  # the rest repeats the message of requests
         if any(isinstance(each, theirs.SSLError) for each in (error, error.__context__)):
             return NotReachable(f"cannot trust Keystone: {said}: set OS_CACERT to its CA file")
         sentence = f"cannot reach Keystone: {said}: is it running? check OS_AUTH_URL"
@@ -205,7 +200,7 @@ _TOKEN_TYPES = ("", "token", "v3token", "v2token")
 
 @dataclass(frozen=True)
 class Access:
-    """A session, or what to put into one of our own."""
+    """Credentials of a client: the caller's session, or credentials for a new session."""
 
     session: Session | None = None
     basic: tuple[str, str] | None = field(default=None, repr=False)
@@ -214,7 +209,7 @@ class Access:
 
     @property
     def advice(self) -> str:
-        """What to do when the server does not accept it; "" if there is nothing to accept."""
+        """Return advice for a refused login; "" without credentials."""
         if self.session:
             return BY_KEYSTONE
         if self.agent and self.agent.startswith("monitor@"):
@@ -227,7 +222,7 @@ class Access:
 
 
 def url_from(given: str | None, access: Access, env: Mapping[str, str]) -> Callable[[], str]:
-    """What tells the server's address, without a slash at the end; it may have to ask Keystone."""
+    """Return a function for the server's base URL, without a final slash; may ask Keystone."""
     url = (given or env.get("HOLDFAST_URL") or "").strip().rstrip("/")
     if not url and access.session and has_catalog(access.session):
         return lambda: base_url(access.session, env)
@@ -238,7 +233,10 @@ def url_from(given: str | None, access: Access, env: Mapping[str, str]) -> Calla
 
 
 def find(given: Access, user: str | None, env: Mapping[str, str]) -> Access:
-    """What to use, from what the caller gave (`user` may come without a password)."""
+    """Choose the credentials: the caller's, else the environment's.
+
+    `user` may come without a password.
+    """
     if given.session or given.token:
         return Access(session=given.session) if given.session else Access(token=given.token)
     if given.basic or given.agent:
@@ -257,7 +255,7 @@ def find(given: Access, user: str | None, env: Mapping[str, str]) -> Access:
 
 
 def read_password(path: str) -> str:
-    """The first line of a password file."""
+    """Read the first line of a password file."""
     try:
         lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

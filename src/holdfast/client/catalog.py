@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holdfast in Keystone's catalog: what should be there, what is, and the way from one to the other.
+"""Registers Holdfast in Keystone: catalog entries and the service user.
 
-`plan` decides and is pure; `look` and `enter` ask and write. Nothing of another service is changed
-unasked, and what was asked for is disabled, not deleted, so that it can be undone.
+`plan` is pure; `read_catalog` reads Keystone and `enter` writes. Endpoints of other services change
+only on request (--replace): `enter` disables such endpoints instead of deleting them, so that an
+operator can undo the change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,20 +15,17 @@ from holdfast.client import auth
 from holdfast.client import auth as client_auth
 from holdfast.client.errors import ClientError, Conflict, Forbidden, NotFound
 
-# Keystone's own API, as far as registering Holdfast needs it: look, write and say so.
-
-
 _JSON = {"Accept": "application/json"}
 
 
 class Identity:
-    """Keystone's own API, as far as we need it. A dry run looks, and says what it would write."""
+    """Client for Keystone's identity API. A dry run reads, and reports intended writes."""
 
     def __init__(self, session: Any, *, dry_run: bool, say: Callable[[str], None]) -> None:
         from keystoneauth1 import adapter, plugin
 
         self.session = session
-        place: Any = plugin.AUTH_INTERFACE  # where we log in; the catalog may say less
+        place: Any = plugin.AUTH_INTERFACE  # the auth URL; the catalog may lack an entry
         self._adapter: Any = adapter.Adapter(
             session, service_type="identity", interface=place, version="3"
         )
@@ -46,18 +44,18 @@ class Identity:
             ) from error
         except exceptions.Conflict as error:
             raise Conflict(f"Keystone refuses {method} {path}: {error}") from error
-        except (exceptions.BadRequest, exceptions.NotFound) as error:  # a password too short, say
+        except (exceptions.BadRequest, exceptions.NotFound) as error:  # such as a short password
             raise ClientError(f"Keystone refuses {method} {path}: {error}") from error
         except exceptions.ClientException as error:
             raise auth.translated(error) from error
         return answer.json() if answer.content else {}
 
     def find(self, noun: str, **query: str) -> list[dict[str, Any]]:
-        """All of a kind that match."""
+        """Return all matching objects of a kind."""
         return list(self.call("GET", f"/{noun}", **query)[noun])
 
     def write(self, what: str, did: str, method: str, path: str, body: Any = None) -> Any:
-        """Change something and say so; {} in a dry run."""
+        """Change an object and report the change; return {} in a dry run."""
         answer = {} if self._dry_run else self.call(method, path, body)
         self._say(f"{what}: {'would be ' if self._dry_run else ''}{did}")
         return answer
@@ -71,7 +69,7 @@ INTERFACES = ("public", "internal", "admin")
 
 @dataclass(frozen=True)
 class Kind:
-    """A catalog entry of ours: clients find it by `type`, people by `name`."""
+    """A catalog entry of Holdfast. Clients look for `type`, people for `name`."""
 
     type: str
     name: str
@@ -101,7 +99,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An address in the catalog, with the name of the service it belongs to."""
+    """An endpoint in the catalog, with the name of the service."""
 
     id: str
     service_id: str
@@ -116,7 +114,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do about one kind in one region."""
+    """Changes needed for a catalog entry in a region."""
 
     service_id: str | None
     create: Mapping[str, str]
@@ -132,10 +130,11 @@ class Plan:
 def plan(
     kind: Kind, urls: Mapping[str, str], services: Mapping[str, str], found: Iterable[Endpoint]
 ) -> Plan:
-    """Compare what is wanted with what is there: service names by id, endpoints of the region.
+    """Compare wanted URLs with the catalog: `services` by id, `found` endpoints of the region.
 
-    A service is ours by its name, or by an address that ends as ours do, unless it bears the name
-    of the one before us: Blazar behind a web server is at /reservation/v1 too.
+    A service belongs to Holdfast by its name, or by a URL that ends in the contract's prefix. A
+    service with the name of the predecessor does not: Blazar behind a web server is at
+    /reservation/v1 too.
     """
     found = sorted(found, key=lambda each: each.id)
     ours = {id_ for id_, name in services.items() if name == kind.name}
@@ -167,7 +166,7 @@ def _is_ours(url: str, kind: Kind) -> bool:
 
 
 def base_address(text: str) -> str:
-    """An address without the prefix of a contract; ValueError says what is wrong with it."""
+    """Check and return a base URL without a contract prefix; ValueError names the problem."""
     url = text.strip().rstrip("/")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -179,7 +178,10 @@ def base_address(text: str) -> str:
 
 
 def choose_region(asked: str | None, identity: Identity) -> str:
-    """The region to register in. None is made: a typing error would become one."""
+    """Return the region to register in; raise an error if Keystone has no region of the name.
+
+    The function creates no region, because a typing error would become a region.
+    """
     known = sorted(each["id"] for each in identity.find("regions"))
     if asked in known or (not asked and len(known) == 1):
         return asked or known[0]
@@ -193,7 +195,7 @@ def choose_region(asked: str | None, identity: Identity) -> str:
 
 
 def read_catalog(kind: Kind, urls: Mapping[str, str], region: str, identity: Identity) -> Plan:
-    """What there is of a kind in the region, and what to do about it."""
+    """Read the catalog entries of a kind in the region and plan the changes."""
     services = identity.find("services", type=kind.type)
     names = {each["id"]: each.get("name") or each["id"] for each in services}
     off = {each["id"] for each in services if not each.get("enabled", True)}
@@ -215,7 +217,10 @@ def read_catalog(kind: Kind, urls: Mapping[str, str], region: str, identity: Ide
 
 
 def refuse_rivals(plans: Iterable[Plan], region: str, *, replace: bool) -> None:
-    """Before anything is written: what is not ours is not changed unasked."""
+    """Raise Conflict if other services have endpoints of these types, unless `replace`.
+
+    Call before any write: endpoints of other services change only on request.
+    """
     rivals = [str(each) for made in plans for each in made.rivals]
     if rivals and not replace:
         raise Conflict(
@@ -226,7 +231,7 @@ def refuse_rivals(plans: Iterable[Plan], region: str, *, replace: bool) -> None:
 
 
 def enter(kind: Kind, made: Plan, region: str, identity: Identity) -> None:
-    """Carry out a plan: ours first, so that there is no moment without any."""
+    """Carry out a plan: enter Holdfast's endpoints, then disable others, to leave no gap."""
     what = f"service {kind.type} {kind.name}"
     service_id = made.service_id
     if service_id is None:
@@ -255,17 +260,17 @@ def enter(kind: Kind, made: Plan, region: str, identity: Identity) -> None:
         identity.write(f"endpoint {each}", did, "PATCH", f"/endpoints/{each.id}", off)
 
 
-# The user whom Holdfast works as: made in its project, with its roles.
+# The service user, created in the service project with its roles.
 
 
-#: admin: what Nova asks for at aggregates, services, servers of every project and evacuations.
-#: service: enough to look at other people's tokens and at Placement.
+#: admin: Nova requires it for aggregates, services, servers of all projects and evacuations.
+#: service: enough to validate tokens and to read Placement.
 ROLES = ("admin", "service")
 
 
 @dataclass(frozen=True)
 class ServiceUser:
-    """Who it is to be; without a password it must be there already."""
+    """The service user to create; without a password the user must exist already."""
 
     name: str
     password: str | None = field(repr=False)
@@ -275,7 +280,7 @@ class ServiceUser:
 
 
 def add(wanted: ServiceUser, identity: Identity) -> None:
-    """Make what is missing; a password that differs is reported, not changed."""
+    """Create missing project, user and roles; report a different password without a change."""
     by_name = {each["name"]: str(each["id"]) for each in identity.find("roles")}
     if missing := [role for role in wanted.roles if role not in by_name]:
         raise NotFound(
@@ -347,7 +352,10 @@ def _grant(
 
 
 def _check_password(wanted: ServiceUser, domain: str, project: str, identity: Identity) -> None:
-    """Log in with it once. To change it is left to whoever knows what else uses it."""
+    """Log in once with the password; Conflict if the user has another password.
+
+    The function does not change the password: other services may use it.
+    """
     from keystoneauth1 import exceptions
     from keystoneauth1.identity import Password
 

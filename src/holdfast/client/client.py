@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client: one object per server, one attribute per REST resource."""
+"""The client: an object per server, with an attribute per REST resource.
+
+    Client().operations.list()
+
+Without arguments, URL and credentials come from the environment (see `auth`).
+"""
 
 import builtins
 import json
@@ -15,18 +20,15 @@ from holdfast.client.errors import NotFound, NotUnique, Unauthorized
 from holdfast.client.http import Wire, path
 from holdfast.model import host as names
 
-# Alarm rules over the wire: `{url}/holdfast/v1/alarm-rules`.
-
-
 _RULES = "/holdfast/v1/alarm-rules"
 _PREVIEW = "/holdfast/v1/alarm-rules-preview"
 
-#: name, scope, version, author, created_at; in lists `rules`, of one `text`
+#: name, scope, version, author, created_at; lists add `rules`, single documents `text`
 Document = dict[str, Any]
 
 
 class AlarmRules:
-    """client.alarm_rules; for administrators."""
+    """client.alarm_rules: alarm rule documents, /holdfast/v1/alarm-rules; for administrators."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -36,36 +38,42 @@ class AlarmRules:
         return found
 
     def show(self, name: str, version: int | None = None) -> Document:
-        """As it is, or was at that version."""
+        """Return the current document, or an older version."""
         query = {"version": version} if version is not None else {}
         where = _RULES + path(name)
         found: Document = self._wire.call("GET", where, query=query, key="alarm_rules")
         return found
 
     def set(self, name: str, text: str, **more: Any) -> Document:
-        """Make or replace it; `more`: scope, and `replaces`, the version that you saw. BadRequest
-        has all that is wrong with it in `details`."""
+        """Create or replace a document.
+
+        `more`: `scope`, and `replaces`, the version that the caller saw. BadRequest lists all
+        problems of the document in `details`.
+        """
         body = {"text": text, **more}
         made: Document = self._wire.call("PUT", _RULES + path(name), body=body, key="alarm_rules")
         return made
 
     def roll_back(self, name: str, version: int | None = None) -> Document:
-        """To what it said before, or at that version."""
+        """Restore the previous text of a document, or the text of `version`."""
         body = {"version": version} if version is not None else {}
         where = _RULES + path(name, "rollback")
         made: Document = self._wire.call("POST", where, body=body, key="alarm_rules")
         return made
 
     def history(self, name: str) -> builtins.list[Document]:
-        """All versions, the newest first."""
+        """Return all versions, newest first."""
         found: list[Document] = self._wire.call(
             "GET", _RULES + path(name, "history"), key="versions"
         )
         return found
 
     def preview(self, text: str, hosts: Sequence[str]) -> dict[str, Any]:
-        """What they would have made of the last hour of hosts that are looked at: `hosts` of which
-        something is known, `stories`, `silent` rules. Nothing changes."""
+        """Evaluate rules over the last hour of `hosts`; changes nothing.
+
+        Only hosts whose samples somebody views have data. Returns `hosts` with data, `stories`,
+        and `silent` rules.
+        """
         body = {"text": text, "hosts": builtins.list(hosts)}
         found: dict[str, Any] = self._wire.call("POST", _PREVIEW, body=body, key="preview")
         return found
@@ -74,24 +82,26 @@ class AlarmRules:
         self._wire.call("DELETE", _RULES + path(name))
 
 
-# Alarms over the wire: `{url}/holdfast/v1/alarms`.
-
-
 _ALARMS = "/holdfast/v1/alarms"
 
-#: id, rule, state, severity, host, subject, name, value, threshold, …; of one also `details`
+#: id, rule, state, severity, host, subject, name, value, threshold, …; one alarm adds `details`
 Alarm = dict[str, Any]
 
 
 class Alarms:
-    """client.alarms; a project sees those of its own servers, an administrator all."""
+    """client.alarms: /holdfast/v1/alarms.
+
+    A project sees the alarms of its own servers, an administrator sees all alarms.
+    """
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def list(self, **wanted: Any) -> builtins.list[Alarm]:
-        """Those that stand, the newest first. `wanted`: host, rule, project, state, limit; `all`:
-        also those that are over."""
+        """List current alarms, newest first.
+
+        `wanted`: host, rule, project, state, limit; `all` includes alarms that are over.
+        """
         query = {name: value for name, value in wanted.items() if value not in (None, False)}
         if query.get("all"):
             query["all"] = "true"
@@ -103,14 +113,16 @@ class Alarms:
         return found
 
     def acknowledge(self, alarm_id: str) -> Alarm:
-        """Somebody takes care: it is not told again until it is over."""
+        """Acknowledge an alarm: no further notifications until the alarm is over."""
         where = _ALARMS + path(alarm_id, "ack")
         found: Alarm = self._wire.call("POST", where, body={}, key="alarm")
         return found
 
     def silence(self, alarm_id: str, lasts: timedelta) -> Alarm:
-        """Nothing is told of it for so long; no time at all ends a silence, and what was kept back
-        of an alarm that stands is told."""
+        """Mute an alarm for a duration; zero ends the mute.
+
+        Zero also sends the notifications that were withheld for an alarm that still stands.
+        """
         where, body = (
             _ALARMS + path(alarm_id, "silence"),
             {"duration_s": int(lasts.total_seconds())},
@@ -119,13 +131,10 @@ class Alarms:
         return found
 
     def end(self, alarm_id: str) -> Alarm:
-        """It is over, though its agent does not say so."""
+        """End an alarm although the agent does not report the end."""
         where = _ALARMS + path(alarm_id, "end")
         found: Alarm = self._wire.call("POST", where, body={}, key="alarm")
         return found
-
-
-# The audit over the wire: `{url}/holdfast/v1/audit`.
 
 
 _PATH = "/holdfast/v1/audit"
@@ -136,20 +145,23 @@ Line = dict[str, Any]
 
 
 class Audit:
-    """client.audit; of your project, for administrators of all."""
+    """client.audit: /holdfast/v1/audit; the own project, for administrators all projects."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def list(self, **wanted: Any) -> builtins.list[Line]:
-        """The newest first; by `subject`, `actor`, `project_id`, `text`, from `since`, before
-        `until`; at most `limit` (100), those before the line `marker`."""
-        # requests leaves out what is None
+        """List audit lines, newest first.
+
+        Filters: `subject`, `actor`, `project_id`, `text`, `since`, `until` (exclusive). `limit`
+        (default 100) and `marker`, the id of the last line seen, page through the list.
+        """
+        # requests omits parameters with the value None
         found: list[Line] = self._wire.call("GET", _PATH, query=wanted, key="audit")
         return found
 
     def all(self, **wanted: Any) -> Iterator[Line]:
-        """Every line, asked for page by page."""
+        """Yield every audit line; reads page by page."""
         while found := self.list(**{**wanted, "limit": MOST}):
             yield from found
             if len(found) < MOST:
@@ -157,14 +169,11 @@ class Audit:
             wanted["marker"] = found[-1]["id"]
 
 
-# What could be had, and when: `{url}/holdfast/v1/availability`.
-
-
 _availability_PATH = "/holdfast/v1/availability"
 
 
 class Availability:
-    """client.availability"""
+    """client.availability: whether and when a reservation fits, /holdfast/v1/availability."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -172,7 +181,7 @@ class Availability:
     def then(
         self, reservation: Mapping[str, Any], *, end_date: str, start_date: str = "now"
     ) -> dict[str, Any]:
-        """Could I get it from then to then?"""
+        """Check whether a reservation fits between `start_date` and `end_date`."""
         return self._ask(reservation, {"start_date": start_date, "end_date": end_date})
 
     def first(
@@ -184,12 +193,12 @@ class Availability:
         until: str | None = None,
         limit: int | None = None,
     ) -> dict[str, Any]:
-        """The first windows of that length that begin between `start` (now) and `until`."""
+        """Return the first free windows of `duration_s`, starting from `start` (now) to `until`."""
         query = {"duration_s": duration_s, "from": start, "until": until, "limit": limit}
         return self._ask(reservation, query)
 
     def _ask(self, reservation: Mapping[str, Any], query: Mapping[str, Any]) -> dict[str, Any]:
-        # requests leaves out what is None
+        # requests omits parameters with the value None
         asked = {"reservation": json.dumps(dict(reservation)), **query}
         found: dict[str, Any] = self._wire.call(
             "GET", _availability_PATH, query=asked, key="availability"
@@ -197,22 +206,19 @@ class Availability:
         return found
 
 
-# What people call things: an id, or a name that only one of them has.
+# References: an id, or a unique name.
 
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def only(noun: str, ref: str, found: list[dict[str, Any]], missing: str) -> dict[str, Any]:
-    """The one that was found; NotFound says `missing`, NotUnique lists the ids."""
+    """Return the only match; NotFound with the message `missing`, NotUnique with the ids."""
     if not found:
         raise NotFound(missing, status=404)
     if len(found) > 1:
         raise NotUnique(noun, ref, [str(each["id"]) for each in found])
     return found[0]
-
-
-# Hosts kept free for the case that others fail, over the wire: `{url}/holdfast/v1/failover`.
 
 
 _failover_PATH = "/holdfast/v1/failover"
@@ -222,30 +228,27 @@ Capacity = dict[str, Any]
 
 
 class Failover:
-    """client.failover; for administrators."""
+    """client.failover: hosts kept free for failures, /holdfast/v1/failover; for administrators."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def list(self) -> builtins.list[Capacity]:
-        """Every segment, what it keeps and what it has."""
+        """List all segments with the hosts to keep free and the free hosts."""
         found: list[Capacity] = self._wire.call("GET", _failover_PATH, key="failover")
         return found
 
     def keep(self, segment_id: str, hosts: int) -> Capacity:
-        """From now on that segment keeps so many hosts free; 0: none."""
+        """Set how many hosts a segment keeps free; 0: none."""
         body, where = {"kept": hosts}, _failover_PATH + path(segment_id)
         found: Capacity = self._wire.call("PUT", where, body=body, key="failover")
         return found
 
     def find(self, ref: str) -> Capacity:
-        """The segment of that id or name."""
+        """Find a segment by id or name."""
         found = [one for one in self.list() if ref in (one["segment_id"], one["segment"])]
         missing = f"there is no segment {ref!r}: `holdfast failover` shows them"
         return only("segment", ref, found, missing)
-
-
-# Floating IPs that leases can reserve: reservation v1, `{url}/reservation/v1/floatingips`.
 
 
 _PREFIX = "/reservation/v1/floatingips"
@@ -254,7 +257,7 @@ FloatingIp = dict[str, Any]
 
 
 class FloatingIps:
-    """client.floatingips"""
+    """client.floatingips: reservable floating IPs, /reservation/v1/floatingips."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -269,7 +272,7 @@ class FloatingIps:
         return found
 
     def create(self, network_id: str, address: str) -> FloatingIp:
-        """Let leases reserve an address of that network."""
+        """Enrol an address of a network for reservation."""
         body = {"floating_network_id": network_id, "floating_ip_address": address}
         made: FloatingIp = self._wire.call("POST", _PREFIX, body=body, key="floatingip")
         return made
@@ -278,15 +281,12 @@ class FloatingIps:
         self._wire.call("DELETE", _PREFIX + path(floatingip_id))
 
     def find(self, ref: str) -> FloatingIp:
-        """The one of that id, or of that address."""
+        """Find a floating IP by id or address."""
         if UUID.fullmatch(ref):
             return self.show(ref)
         found = [each for each in self.list() if each["floating_ip_address"] == ref]
         missing = f"there is no floating IP {ref!r}: `holdfast floatingip list` shows them"
         return only("floating IP", ref, found, missing)
-
-
-# Hosts over the wire: reservation v1, `{url}/reservation/v1/os-hosts`.
 
 
 _hosts_PREFIX = "/reservation/v1/os-hosts"
@@ -298,7 +298,7 @@ Standing = dict[str, Any]
 
 
 class Hosts:
-    """client.hosts"""
+    """client.hosts: enrolled hosts (/reservation/v1/os-hosts), host status (/holdfast/v1/hosts)."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -312,13 +312,13 @@ class Hosts:
         return host
 
     def create(self, name: str, extra: Mapping[str, str] | None = None) -> Host:
-        """Enrol a hypervisor; `extra` are capabilities to ask for in leases."""
+        """Enrol a hypervisor; `extra` holds capabilities for leases to request."""
         body = {**(extra or {}), "name": name}
         host: Host = self._wire.call("POST", _hosts_PREFIX, body=body, key="host")
         return host
 
     def update(self, host_id: str | int, extra: Mapping[str, str | None]) -> Host:
-        """Set capabilities; None takes one away."""
+        """Set capabilities; None removes a capability."""
         where = _hosts_PREFIX + path(host_id)
         host: Host = self._wire.call("PUT", where, body=extra, key="host")
         return host
@@ -329,7 +329,7 @@ class Hosts:
     def allocations(
         self, *, lease_id: str | None = None, reservation_id: str | None = None
     ) -> builtins.list[Allocation]:
-        """For every host, the reservations that hold it."""
+        """Return the reservations of every host."""
         where = _hosts_PREFIX + "/allocations"
         query = _query(lease_id, reservation_id)
         found: list[Allocation] = self._wire.call("GET", where, query=query, key="allocations")
@@ -348,8 +348,8 @@ class Hosts:
         return found
 
     def properties(self, *, detail: bool = False, private: bool = False) -> builtins.list[Property]:
-        """What leases can ask for; `private` ones too needs an administrator."""
-        # the wire takes any text as yes, "False" too: a no is left out
+        """List properties for leases; `private` (administrators) includes private properties."""
+        # the API takes any text as true, also "False": false is left out
         query = {"detail": "True"} if detail else {}
         if private:
             query["all"] = "True"
@@ -365,14 +365,14 @@ class Hosts:
         return changed
 
     def standings(self, state: str | None = None) -> builtins.list[Standing]:
-        """Every host Holdfast knows, enrolled or not: whether it can be used, since when, why."""
+        """List the host status of every known host, enrolled or not: state, since, why."""
         query = {"state": state} if state else {}
         where = "/holdfast/v1/hosts"
         found: list[Standing] = self._wire.call("GET", where, query=query, key="hosts")
         return found
 
     def find(self, ref: str) -> Host:
-        """The host of that id, or of that hypervisor_hostname, short or full."""
+        """Find a host by id or by hypervisor_hostname, short or full."""
         if ref.isdecimal() or UUID.fullmatch(ref):
             return self.show(ref)
         found = [h for h in self.list() if names.same(h["hypervisor_hostname"], ref)]
@@ -388,9 +388,6 @@ def _query(lease_id: str | None, reservation_id: str | None) -> dict[str, str]:
     return {key: value for key, value in asked.items() if value}
 
 
-# Incidents over the wire: `{url}/holdfast/v1/incidents`.
-
-
 _incidents_PATH = "/holdfast/v1/incidents"
 _REPORTS = "/instance-ha/v1/notifications"
 _APPROVALS = "/holdfast/v1/approvals"
@@ -400,28 +397,31 @@ Incident = dict[str, Any]
 
 
 class Incidents:
-    """client.incidents; for administrators."""
+    """client.incidents: /holdfast/v1/incidents and /approvals; for administrators."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def list(self, *, open: bool | None = None, **wanted: Any) -> builtins.list[Incident]:
-        """The newest first; of one `status`, `kind`, `host`, `segment`, opened `since`, at most
-        `limit`, older than the one `marker`; `open` those that are not over, or only those that
-        are."""
+        """List incidents, newest first.
+
+        Filters: `status`, `kind`, `host`, `segment`, `since` (opened at or after), `open` (True:
+        open incidents only, False: closed ones only). `limit` and `marker`, the id of the last
+        incident seen, page through the list.
+        """
         query = {"open": None if open is None else str(open).lower(), **wanted}
-        # requests leaves out what is None
+        # requests omits parameters with the value None
         found: list[Incident] = self._wire.call(
             "GET", _incidents_PATH, query=query, key="incidents"
         )
         return found
 
     def show(self, incident_id: str) -> Incident:
-        """With verdicts, steps, servers, reports and timeline."""
+        """Return an incident with verdicts, steps, servers, reports and timeline."""
         return self._ask("GET", incident_id)
 
     def find(self, ref: str) -> Incident:
-        """Of that id, or of the beginning of one that only one incident has."""
+        """Find an incident by id or by a unique prefix of the id."""
         if UUID.fullmatch(ref):
             return self.show(ref)
         found = [one for one in self.list(limit=MOST) if one["id"].startswith(ref.lower())]
@@ -429,7 +429,7 @@ class Incidents:
         return self.show(only("incident", ref, found, missing)["id"])
 
     def explain(self, incident_id: str) -> dict[str, Any]:
-        """Its story: title, parts, and all of it as text."""
+        """Return the explanation of an incident: title, parts, and the full text."""
         return self._ask("GET", incident_id, "explanation", key="explanation")
 
     def retry(self, incident_id: str, reason: str = "") -> Incident:
@@ -442,8 +442,10 @@ class Incidents:
     def confirm_off(
         self, incident_id: str, reason: str, *, despite_power_on: bool = False
     ) -> Incident:
-        """You know that its host is off; servers are started elsewhere on your word. Conflict if
-        its fence reads on, unless `despite_power_on`."""
+        """Confirm power off for the host of an incident; recovery starts the servers elsewhere.
+
+        Raises Conflict if the host's fence reads on, unless `despite_power_on`.
+        """
         body: dict[str, Any] = {"reason": reason}
         if despite_power_on:
             body["despite_power_on"] = True
@@ -452,7 +454,7 @@ class Incidents:
     def report(
         self, host: str, *, server: str | None = None, process: str | None = None
     ) -> dict[str, Any]:
-        """The host died, or only that server or process on it: a notification of instance HA."""
+        """Report a failed host, server or process, as an instance HA notification."""
         kind, payload = "COMPUTE_HOST", {"event": "STOPPED", "host_status": "NORMAL"}
         if server:
             kind, payload = "VM", {"event": "LIFECYCLE", "vir_domain_event": "STOPPED_FAILED"}
@@ -471,7 +473,10 @@ class Incidents:
         return made
 
     def approve(self, reason: str, domain: str = "") -> dict[str, Any]:
-        """So much did fail, in one rack or zone or wherever something is held."""
+        """Approve a mass failure in a rack or zone, or everywhere.
+
+        Recovery held by the mass-failure guard continues.
+        """
         body = {"reason": reason, **({"domain": domain} if domain else {})}
         made: dict[str, Any] = self._wire.call("POST", _APPROVALS, body=body, key="approval")
         return made
@@ -485,24 +490,21 @@ class Incidents:
         return found
 
 
-# Leases over the wire: reservation v1, `{url}/reservation/v1/leases`.
-
-
 _leases_PREFIX = "/reservation/v1/leases"
-#: Says which hosts a lease got, and lists with filters and pages.
+#: The version that shows the hosts of a lease, and has filters and paging in lists.
 _VERSION = "reservation 1.1"
 
 Lease = dict[str, Any]
 
 
 class Leases:
-    """client.leases"""
+    """client.leases: /reservation/v1/leases."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def list(self, *, limit: int | None = None, **which: str | None) -> builtins.list[Lease]:
-        """All, page by page, or at most `limit`.
+        """List all leases, page by page, or at most `limit`.
 
         `which`: status, name, resource_type, project_id (administrators), start_after,
         start_before, end_after, end_before, sort ("end_date:desc"), marker (the id of the lease
@@ -510,7 +512,7 @@ class Leases:
         """
         found: list[Lease] = []
         while True:
-            # requests leaves out what is None
+            # requests omits parameters with the value None
             page = self._call("GET", _leases_PREFIX, query={**which, "limit": limit})
             leases: list[Lease] = self._wire.under("leases", page)
             found += leases
@@ -536,8 +538,10 @@ class Leases:
         events: Sequence[Mapping[str, Any]] = (),
         dry_run: bool = False,
     ) -> Lease:
-        """Dates are "YYYY-MM-DD HH:MM[:SS]" in UTC, or "now". With `dry_run`, the lease as it
-        would be: nothing is booked."""
+        """Create a lease. Dates are "YYYY-MM-DD HH:MM[:SS]" in UTC, or "now".
+
+        With `dry_run` the server books nothing and returns the lease it would create.
+        """
         body: dict[str, Any] = {
             "name": name,
             "start_date": start_date,
@@ -552,8 +556,10 @@ class Leases:
         return lease
 
     def update(self, lease_id: str, **changes: Any) -> Lease:
-        """Change name, start_date, end_date, before_end_date or reservations; dry_run=True only
-        tells what the lease would be."""
+        """Change name, start_date, end_date, before_end_date or reservations of a lease.
+
+        With dry_run=True the server changes nothing and returns the lease after the change.
+        """
         where = _leases_PREFIX + path(lease_id)
         lease: Lease = self._call("PUT", where, body=changes, key="lease")
         return lease
@@ -562,25 +568,21 @@ class Leases:
         self._wire.call("DELETE", _leases_PREFIX + path(lease_id))
 
     def replace_host(self, lease_id: str, reservation_id: str, host: str) -> None:
-        """Before its start: another host instead of that one (for administrators)."""
+        """Replace a host of a reservation before the start; for administrators."""
         where = f"/holdfast/v1/leases{path(lease_id)}/reservations{path(reservation_id)}"
         self._wire.call("POST", f"{where}/replace-host", body={"host": host})
 
     def acknowledge(self, lease_id: str) -> None:
-        """You have seen that it got something else: its `resources_changed` goes."""
+        """Acknowledge changed resources of a lease; resets `resources_changed`."""
         self._wire.call("POST", f"/holdfast/v1/leases{path(lease_id)}/acknowledge")
 
     def find(self, ref: str) -> Lease:
-        """The lease of that id, or the only one of that name."""
+        """Find a lease by id or unique name."""
         if UUID.fullmatch(ref):
             return self.show(ref)
         found = [lease for lease in self.list(name=ref) if lease["name"] == ref]
         missing = f"there is no lease {ref!r} that you may see: `holdfast lease list` shows them"
         return only("lease", ref, found, missing)
-
-
-# What host monitors see, over the wire: `{url}/holdfast/v1/monitors`, `…/matrix` and
-# `…/hosts/health`.
 
 
 _MONITORS = "/holdfast/v1/monitors"
@@ -591,50 +593,53 @@ _HOSTS = "/holdfast/v1/hosts"
 Monitor = dict[str, Any]
 #: networks, source, strategy, rows, undecided, differing
 Matrix = dict[str, Any]
-#: host, health, action, since, monitors; of one host also who sees what, and the votes
+#: host, health, action, since, monitors; a single host adds reports per monitor, and votes
 Health = dict[str, Any]
 
 
 class Monitors:
-    """client.monitors; for administrators."""
+    """client.monitors: host monitors, HA matrix and host health; for administrators.
+
+    Uses /holdfast/v1/monitors, /matrix and /hosts/health.
+    """
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def list(self) -> builtins.list[Monitor]:
-        """Those that are `registered` or say what they see; `fresh` ones did so lately."""
+        """List `registered` monitors and reporting monitors; `fresh` monitors reported lately."""
         found: list[Monitor] = self._wire.call("GET", _MONITORS, key="monitors")
         return found
 
     def register(self, observer: str) -> str:
-        """Let the host monitor of that name vote; its token, the same one however often."""
+        """Register a host monitor, which may then vote; return the monitor's token.
+
+        A second registration returns the same token.
+        """
         made = self._wire.call("POST", _MONITORS, body={"observer": observer}, key="monitor")
         return str(made["token"])
 
     def unregister(self, observer: str) -> None:
-        """It votes no more, and its token is refused."""
+        """Unregister a monitor: the monitor has no vote, and the API refuses the token."""
         self._wire.call("DELETE", _MONITORS + path(observer))
 
     def matrix(self) -> Matrix:
-        """The strategy that they go by, with the hosts that are in each of its rows now."""
+        """Return the HA matrix in force, with the hosts in each row now."""
         found: Matrix = self._wire.call("GET", _MATRIX, key="matrix")
         return found
 
     def hosts(self, *, bad: bool = False) -> builtins.list[Health]:
-        """What is seen of every host on each network; `bad`: of those not up everywhere."""
+        """List host health per network; `bad`: only hosts not up on every network."""
         query = {"health": "bad"} if bad else {}
         where = f"{_HOSTS}/health"
         found: list[Health] = self._wire.call("GET", where, query=query, key="hosts")
         return found
 
     def host(self, name: str) -> Health:
-        """Of one host, short or full name: who sees what, what follows, and who votes for it."""
+        """Return the health of a host (short or full name): reports per monitor, action, votes."""
         where = _HOSTS + path(name, "health")
         found: Health = self._wire.call("GET", where, key="health")
         return found
-
-
-# What monitors and agents saw, over the wire: `{url}/holdfast/v1/observations`.
 
 
 _observations_PATH = "/holdfast/v1/observations"
@@ -644,22 +649,22 @@ Seen = dict[str, Any]
 
 
 class Observations:
-    """client.observations; for administrators."""
+    """client.observations: monitor and agent reports, /holdfast/v1/observations; administrators."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def list(self, **wanted: Any) -> builtins.list[Seen]:
-        """The newest first; by `subject`, `host` (it, and what was seen on it), `kind`, `state`,
-        from `since`; at most `limit` (100)."""
-        # requests leaves out what is None
+        """List observations, newest first.
+
+        Filters: `subject`, `host` (the host, and everything on it), `kind`, `state`, `since`;
+        `limit` defaults to 100.
+        """
+        # requests omits parameters with the value None
         found: list[Seen] = self._wire.call(
             "GET", _observations_PATH, query=wanted, key="observations"
         )
         return found
-
-
-# Durable work over the wire: `{url}/holdfast/v1/operations`.
 
 
 _operations_PATH = "/holdfast/v1/operations"
@@ -668,7 +673,7 @@ Operation = dict[str, Any]
 
 
 class Operations:
-    """client.operations"""
+    """client.operations: durable operations, /holdfast/v1/operations."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -676,8 +681,8 @@ class Operations:
     def list(
         self, *, subject: str | None = None, status: str | None = None, limit: int = 100
     ) -> builtins.list[Operation]:
-        """The newest first; of one subject (a lease's id) or one status if asked."""
-        # requests leaves out what is None
+        """List operations, newest first; filters: subject (for example a lease id), status."""
+        # requests omits parameters with the value None
         query = {"subject": subject, "status": status, "limit": limit}
         operations: list[Operation] = self._wire.call(
             "GET", _operations_PATH, query=query, key="operations"
@@ -685,7 +690,7 @@ class Operations:
         return operations
 
 
-# The operator's switches of recovery over the wire: pauses and silences.
+# Recovery switches for operators.
 
 
 _PAUSES, _SILENCES = "/holdfast/v1/pauses", "/holdfast/v1/silences"
@@ -696,19 +701,21 @@ Silence = dict[str, Any]
 
 
 class Pauses:
-    """client.pauses; for administrators."""
+    """client.pauses: pauses of recovery, /holdfast/v1/pauses; for administrators."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def list(self) -> builtins.list[Pause]:
-        """Those in force."""
+        """List the pauses in force."""
         found: list[Pause] = self._wire.call("GET", _PAUSES, key="pauses")
         return found
 
     def pause(self, reason: str, *, segment: str = "", lasts: timedelta | None = HOUR) -> Pause:
-        """Recovery everywhere, or in one segment (name or id); without an end if `lasts` is
-        None."""
+        """Pause recovery everywhere, or in a segment (name or id).
+
+        The pause has no end if `lasts` is None.
+        """
         body: dict[str, Any] = {"reason": reason}
         body["duration_s"] = None if lasts is None else int(lasts.total_seconds())
         if segment:
@@ -717,33 +724,32 @@ class Pauses:
         return made
 
     def resume(self, *, segment: str = "") -> None:
-        """NotFound if nothing was paused there."""
+        """End a pause; NotFound if recovery is not paused there."""
         self._wire.call("DELETE", _PAUSES, query={"segment": segment or None})
 
 
 class Silences:
-    """client.silences; for administrators."""
+    """client.silences: maintenance windows, /holdfast/v1/silences; for administrators."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def list(self) -> builtins.list[Silence]:
-        """Those in force, and those to come."""
+        """List current and future maintenance windows."""
         found: list[Silence] = self._wire.call("GET", _SILENCES, key="silences")
         return found
 
     def add(self, matcher: dict[str, str], reason: str, **when: Any) -> Silence:
-        """Of what has the matcher's kind, host, segment and server nothing is recovered; `when`:
-        starts_at, and expires_at or duration_s."""
+        """Add a maintenance window: recovery ignores matching failures.
+
+        `matcher`: kind, host, segment, server. `when`: starts_at, and expires_at or duration_s.
+        """
         body = {"matcher": matcher, "reason": reason, **when}
         made: Silence = self._wire.call("POST", _SILENCES, body=body, key="silence")
         return made
 
     def remove(self, silence_id: str) -> None:
         self._wire.call("DELETE", _SILENCES + path(silence_id))
-
-
-# Repair over the wire: `{url}/holdfast/v1/repair`.
 
 
 _repair_PATH = "/holdfast/v1/repair"
@@ -753,18 +759,21 @@ Report = dict[str, Any]
 
 
 class Repair:
-    """client.repair; for administrators."""
+    """client.repair: repair of reservations, /holdfast/v1/repair; for administrators."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def plan(self, *, hosts: Iterable[str] = (), racks: Iterable[str] = ()) -> Report:
-        """What a repair would do now; with hosts or racks: if these failed as well."""
+        """Return the repair plan for now, or after a failure of given hosts or racks."""
         return self._ask("/plan", {"hosts": list(hosts), "racks": list(racks)})
 
     def run(self, *, approve: bool = False, reason: str = "", domain: str = "") -> Report:
-        """Repair now, and what that will do; `approve`, with a reason, lifts the hold of a mass
-        failure: all of it, or in one rack or zone."""
+        """Start a repair now and return the plan.
+
+        `approve`, with a reason, lifts the hold of a mass failure, everywhere or in the rack or
+        zone `domain`.
+        """
         body = {"approve": approve, "reason": reason}
         return self._ask("", {**body, "domain": domain} if domain else body)
 
@@ -773,38 +782,38 @@ class Repair:
         return report
 
 
-# The simulated cloud over the wire, `{url}/holdfast/v1/sim`: look at it, and break it.
-
-
 _sim_PREFIX = "/holdfast/v1/sim"
 
 
 class Sim:
-    """client.sim; a server on a real cloud answers NotFound."""
+    """client.sim: fault injection for the simulated cloud, /holdfast/v1/sim.
+
+    A server on a real cloud returns 404 (NotFound).
+    """
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def show(self) -> dict[str, Any]:
-        """Hosts, servers and settings."""
+        """Return hosts, servers and settings of the simulated cloud."""
         sim: dict[str, Any] = self._wire.call("GET", _sim_PREFIX, key="sim")
         return sim
 
     def change(self, **settings: Any) -> dict[str, Any]:
-        """Change settings such as latency_s; all of them come back."""
+        """Change settings, for example latency_s; return all settings."""
         where = _sim_PREFIX + "/settings"
         now: dict[str, Any] = self._wire.call("PUT", where, body=settings, key="settings")
         return now
 
     def fail_host(self, name: str) -> str:
-        """Pull a host's plug. Returns what happened, as a sentence."""
+        """Power off a host; return the result as a sentence."""
         return self._do("hosts", name, "fail")
 
     def recover_host(self, name: str) -> str:
         return self._do("hosts", name, "recover")
 
     def cut_host(self, name: str, network: str | None = None) -> str:
-        """Cut a host off on one network, or from everybody; its servers run on."""
+        """Disconnect a host from a network, or from all networks; the servers keep running."""
         return self._do("hosts", name, "cut", body=_of(network))
 
     def repair_host(self, name: str, network: str | None = None) -> str:
@@ -823,16 +832,11 @@ def _of(network: str | None) -> dict[str, str]:
     return {} if network is None else {"network": network}
 
 
-# The client: one object per server, one attribute per noun.
-#
-#     Client().operations.list()
-#
-# Where no argument says otherwise, address and credentials come from the environment (see
-# access).
-
-
 class Client:
-    """Holdfast at `url`. Threads may share one as far as they may share its session."""
+    """Client of the Holdfast server at `url`.
+
+    Threads may share a client if they may share its session.
+    """
 
     def __init__(
         self,
@@ -846,8 +850,11 @@ class Client:
         timeout_s: float = 30,
         retries: int = 2,
     ) -> None:
-        """`agent`: the token of a host's agent or of a host monitor. `retries`: how often a GET is
-        repeated after a lost connection or a 503."""
+        """Create a client; missing arguments come from the environment.
+
+        `agent`: the token of a host's agent or of a host monitor. `retries`: how often the client
+        repeats a GET after a lost connection or a 503.
+        """
         user = user or (os.environ.get("HOLDFAST_USER") if password else None)
         if password and not user:
             raise Unauthorized("there is a password but no user")
@@ -879,19 +886,19 @@ class Client:
 
     @property
     def wire(self) -> Wire:
-        """The way to the server, for what has no attribute here."""
+        """Return the HTTP layer, for API calls without an attribute here."""
         return self._wire
 
     @property
     def url(self) -> str:
-        """Where the server is; by Keystone, what the catalog says."""
+        """Return the server URL; with Keystone, from the catalog."""
         return self._wire.url
 
     def close(self) -> None:
-        """Let idle connections go; a session you gave stays yours."""
+        """Close idle connections; leaves a session from the caller open."""
         self._wire.close()
 
     def health(self) -> dict[str, Any]:
-        """What /readyz says; Unavailable, with the answer as its `body`, if it is not ready."""
+        """Return the response of /readyz; Unavailable (response in `body`) if not ready."""
         said: dict[str, Any] = self._wire.call("GET", "/readyz", retries=0)
         return said

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dates as people type them, and as the wire wants them. Pure: the present is an argument.
+"""Date formats of users and of the API, and the client's clock.
 
-parse("+2h")               two hours after whatever it is measured from
+The date functions are pure: the current time is an argument.
+
+parse("+2h")               two hours after the origin, for example after now
 parse("2027-01-31 18:00")  UTC
 parse("2027-01-31T18:00+01:00").on_wire(now)  ->  "2027-01-31 17:00"
 """
@@ -17,13 +19,13 @@ _SPAN = re.compile(r"(\d{1,6})([smhd])")
 
 @dataclass(frozen=True)
 class Date:
-    """A moment, or (with `after`) one measured from another; neither means now."""
+    """A date given by the user: absolute (`moment`), relative (`after`), or now (neither)."""
 
     moment: datetime | None = None
     after: timedelta | None = None
 
     def at(self, origin: datetime) -> datetime:
-        """The moment meant, where `origin` is what relative dates count from."""
+        """Return the absolute time; relative dates count from `origin`."""
         if self.moment is not None:
             return self.moment
         return later(origin, self.after or timedelta())
@@ -38,7 +40,7 @@ NOW = Date()
 
 
 def parse(text: str) -> Date:
-    """now, +2h, a date in UTC or one with a zone; ValueError says what is accepted."""
+    """Parse now, +2h, or a date with or without a zone (UTC); ValueError lists accepted formats."""
     text = text.strip()
     if text.lower() == "now":
         return NOW
@@ -56,7 +58,7 @@ def parse(text: str) -> Date:
 
 
 def span(text: str) -> timedelta:
-    """A length of time: 45s, 30m, 2h, 1d; ValueError for anything else."""
+    """Parse a duration: 45s, 30m, 2h, 1d; ValueError for anything else."""
     match = _SPAN.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a length of time: write 45s, 30m, 2h or 1d")
@@ -64,7 +66,7 @@ def span(text: str) -> timedelta:
 
 
 def later(moment: datetime, by: timedelta) -> datetime:
-    """Moved, back if `by` is negative; ValueError if no calendar reaches that far."""
+    """Add a duration to a date; ValueError if the result is out of range."""
     try:
         return moment + by
     except OverflowError:
@@ -72,19 +74,19 @@ def later(moment: datetime, by: timedelta) -> datetime:
 
 
 def on_wire(moment: datetime) -> str:
-    """As leases take it: UTC, seconds only where there are any."""
+    """Format a date for leases: UTC, with seconds only if not zero."""
     moment = moment.astimezone(UTC)
     form = "%Y-%m-%d %H:%M:%S" if moment.second else "%Y-%m-%d %H:%M"
     return moment.strftime(form)
 
 
 def from_wire(text: str) -> datetime:
-    """A date of a lease or an event, which comes without a zone, as aware UTC."""
+    """Parse a date of a lease or an event, which has no zone, as UTC."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-# The only place where the client asks for the time or waits; tests put their own here.
+# The client's clock: all of the client uses these functions, and tests replace them.
 
 
 def now() -> datetime:

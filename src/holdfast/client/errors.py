@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong on the client's side of the wire, as one tree.
+"""Exceptions of the client library.
 
     ClientError
     ├── NotReachable         no connection, or no answer in time
@@ -8,24 +8,24 @@
     ├── Forbidden       403
     ├── NotFound        404
     ├── Conflict        409
-    │   └── NotUnique        a name that several objects carry; made here, not by the server
+    │   └── NotUnique        a name that several objects have; raised by the client itself
     └── ServerError     5xx
-        └── Unavailable 503  a part is away; the sentence says what became of the request
+        └── Unavailable 503  a component is down; the message says what happened to the request
 
-`message` is the server's own sentence; `str(error)` adds what to do next, in one line, unless the
-sentence says so itself.
+`message` is the server's message; `str(error)` adds advice in the same line, unless the message
+contains the advice already.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 REQUEST_ID = "x-openstack-request-id"
-#: The code of what was never sent, because JSON has no words for it.
+#: Error code of a request that was never sent, because JSON cannot represent the body.
 UNSAYABLE = "client.request.unsayable"
 
 
 class ClientError(Exception):
-    """One request that failed: what the server said, and how to find it in its log."""
+    """A failed request: the server's message, and the request id for the server's log."""
 
     advice = ""
 
@@ -47,7 +47,7 @@ class ClientError(Exception):
 
     @property
     def details(self) -> dict[str, Any]:
-        """The parts of a refusal: conditions, obstacles, the earliest window that would fit."""
+        """Return the details of an error: conditions, obstacles, the earliest window with room."""
         body = self.body if isinstance(self.body, dict) else {}
         first = next(iter(body.get("errors") or ()), body)
         found = first.get("details") if isinstance(first, dict) else None
@@ -61,7 +61,7 @@ class ClientError(Exception):
 
 
 class NotReachable(ClientError):
-    """No answer; `in_doubt` if a write went out and may have been carried out."""
+    """No response; `in_doubt` if the server may have carried out a write."""
 
     def __init__(self, message: str, *, in_doubt: bool = False, timed_out: bool = False) -> None:
         super().__init__(message)
@@ -80,7 +80,7 @@ class Unauthorized(ClientError):
     )
 
     def advise(self, advice: str) -> None:
-        """Say something better, for credentials that were given."""
+        """Replace the advice, for credentials from another source."""
         self.advice = advice or self.advice
 
 
@@ -97,7 +97,7 @@ class Conflict(ClientError):
 
 
 class NotUnique(Conflict):
-    """A name that means several objects; `ids` are theirs."""
+    """A name with several matching objects; `ids` lists the object ids."""
 
     advice = "use one of the ids"
 
@@ -107,7 +107,7 @@ class NotUnique(Conflict):
 
 
 class ServerError(ClientError):
-    """The server's own fault; without a request id it was hardly Holdfast that answered."""
+    """A 5xx response; without a request id the response probably came from a proxy."""
 
     def __init__(self, message: str, **more: Any) -> None:
         super().__init__(message, **more)
@@ -116,7 +116,7 @@ class ServerError(ClientError):
 
 
 class Unavailable(ServerError):
-    """Whether anything was changed only the server's sentence can tell."""
+    """A 503 response. Only the server's message tells whether anything changed."""
 
     def __init__(self, message: str, **more: Any) -> None:
         super().__init__(message, **more)
@@ -135,7 +135,7 @@ _BY_STATUS: dict[int, type[ClientError]] = {
 
 
 def from_answer(status: int, headers: Mapping[str, str], body: Any, reason: str) -> ClientError:
-    """The error for an answer of 300 or more; `body` is parsed JSON, or None."""
+    """Return the error for a response with status 300 or above; `body` is parsed JSON, or None."""
     message, code = _said(body)
     if status < 400:
         where = headers.get("location", "another address")
@@ -151,7 +151,7 @@ def from_answer(status: int, headers: Mapping[str, str], body: Any, reason: str)
 
 
 def _said(body: Any) -> tuple[str, str | None]:
-    """Message and public code, from whichever of the known shapes this is."""
+    """Return message and error code from a body in any of the known error formats."""
     if not isinstance(body, dict):
         return "", None
     if isinstance(body.get("error_message"), str):

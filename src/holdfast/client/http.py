@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request over HTTP: sent, retried where that is safe, read, and its errors translated.
+"""HTTP layer of the client: sends requests, retries, parses responses, translates errors.
 
-Only GETs are repeated, after a lost connection or a 503, a few times and with growing pauses.
-A write that got no answer, or half of one, may have happened: the caller is told to look first.
+The client retries GETs only, after a lost connection or a 503, a few times and with growing pauses.
+If a write gets no response, or only part of a response, the server may have carried out the write:
+the error tells the caller to check before a repeat.
 """
 
 import sys
@@ -27,12 +28,12 @@ USER_AGENT = f"holdfast/{__version__}"
 
 
 def path(*parts: object) -> str:
-    """A URL path of parts, each made safe."""
+    """Join parts into a URL path; quotes each part."""
     return "".join("/" + quote(str(part), safe="") for part in parts)
 
 
 class Wire:
-    """The way to one server: `call("GET", "/readyz")` -> parsed JSON."""
+    """HTTP connection to a Holdfast server: `call("GET", "/readyz")` -> parsed JSON."""
 
     def __init__(
         self, url: Callable[[], str], access: Access, *, timeout_s: float, retries: int
@@ -50,20 +51,20 @@ class Wire:
             self._headers["X-Auth-Token"] = access.token
         if access.agent:
             self._headers[AGENT_HEADER] = access.agent
-        # a token in a header of its own would follow a redirect anywhere
+        # requests would send a token in a custom header to any redirect target
         self._options: dict[str, Any] = {"allow_redirects": False}
         if has_catalog(self.session):
             self._options = {"raise_exc": False, "redirect": False}
         elif access.basic:
-            # bytes, or requests would refuse what latin-1 cannot say
+            # bytes, because requests refuses text outside latin-1
             self._options["auth"] = tuple(part.encode() for part in access.basic)
         elif self._own:
-            # without any, requests would look for a password in ~/.netrc
+            # without auth, requests would look for a password in ~/.netrc
             self._options["auth"] = _as_it_is
 
     @cached_property
     def url(self) -> str:
-        """Where the server is, found out when it is first needed."""
+        """Return the server's base URL; looked up on first use."""
         return self._find_url()
 
     def call(
@@ -77,8 +78,11 @@ class Wire:
         retries: int | None = None,
         version: str | None = None,
     ) -> Any:
-        """The answer's JSON ({} if it has none), or only what is under `key`; of the `version` of
-        a contract that is asked for, as "reservation 1.1"."""
+        """Send a request and return the response's JSON, or only the value under `key`.
+
+        Returns {} for an empty body. `version` requests a version of a contract, for example
+        "reservation 1.1".
+        """
         left = self.retries if retries is None else retries
         left = left if method in READS else 0
         pause_s = FIRST_PAUSE_S
@@ -116,7 +120,7 @@ class Wire:
         return said
 
     def under(self, key: str | None, said: Any) -> Any:
-        """What an answer has under `key`."""
+        """Return the value under `key` of a response; ServerError if missing."""
         if key is None:
             return said
         if not isinstance(said, dict) or key not in said:
@@ -129,7 +133,7 @@ class Wire:
         )
 
     def close(self) -> None:
-        """Let the connections go, if the session is one of ours."""
+        """Close the connections, unless the caller provided the session."""
         if self._own:
             self.session.close()
 
@@ -162,7 +166,7 @@ class Wire:
         from requests import exceptions as lost
 
         if isinstance(error, lost.InvalidJSONError):
-            # never to be sent: as if the server had refused it
+            # the body can never be sent: treat the request as refused by the server
             return errors.BadRequest(
                 f"cannot say this in JSON: {error}", status=400, code=errors.UNSAYABLE
             )
@@ -184,14 +188,17 @@ class Wire:
         return self._no_answer(method, f"{self.url} {how}", timed_out)
 
     def _no_answer(self, method: str, sentence: str, timed_out: bool) -> errors.NotReachable:
-        """For a request that went out."""
+        """Return the error for a request that was sent but got no response."""
         if method in READS:
             return errors.NotReachable(sentence, timed_out=timed_out)
         sentence += ": it may be done, look before you repeat"
         return errors.NotReachable(sentence, in_doubt=True, timed_out=timed_out)
 
     def _not_let_in(self, method: str, error: Exception) -> errors.ClientError:
-        """keystoneauth1 hides what requests said, and which of the two servers was asked."""
+        """Translate a keystoneauth1 error.
+
+        keystoneauth1 hides the error of requests, and which server failed: Keystone or Holdfast.
+        """
         import requests
 
         theirs = sys.modules["keystoneauth1.exceptions"]
@@ -219,12 +226,12 @@ class Wire:
 
 
 def _as_it_is(request: Any) -> Any:
-    """Credentials that change nothing."""
+    """Authenticate nothing: auth callback for requests without credentials."""
     return request
 
 
 def _went_out(error: "requests.RequestException") -> bool:
-    """Whether the server may have had the request: unless it failed before, nobody knows."""
+    """Return whether the server may have received the request; False only for earlier failures."""
     from requests import exceptions as lost
     from urllib3.exceptions import NewConnectionError
 
@@ -237,7 +244,10 @@ def _went_out(error: "requests.RequestException") -> bool:
 
 
 def _timed_out(error: "requests.RequestException") -> bool:
-    """Before an answer, or in its middle, which requests calls a lost connection."""
+    """Return whether a request timed out, before or within the response.
+
+    requests reports a timeout within the response as a lost connection.
+    """
     import requests
     from urllib3.exceptions import ReadTimeoutError
 
@@ -246,6 +256,6 @@ def _timed_out(error: "requests.RequestException") -> bool:
 
 
 def _keystone_errors() -> tuple[type[Exception], ...]:
-    """What a keystoneauth1 session may raise; nothing if nobody has imported it."""
+    """Return the exception classes of keystoneauth1; empty if the module is not imported."""
     module = sys.modules.get("keystoneauth1.exceptions")
     return (module.ClientException,) if module else ()

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What monitors saw, sent over HTTP: to Holdfast, or as notifications to any instance HA API."""
+"""HTTP clients of agents and host monitors.
+
+Agents and monitors send reports to Holdfast; monitors may also send notifications to any instance
+HA API. Agents read expected guests and alarm rules, and send heartbeats and samples.
+"""
 
 import builtins
 import contextlib
@@ -16,12 +20,13 @@ from holdfast.model.errors import Forbidden, InvalidInput, NotFound, Unavailable
 from holdfast.model.observation import EXPECTED_STATES, GUEST, PROCESS, Expectation, Expected, Heard
 from holdfast.model.votes import HOST_HEALTH
 
-# A client that a program keeps for as long as it runs.
-
 
 class LazyClient:
-    """Made when it is first needed, and anew once it is not let in: by then its token or password
-    may have been replaced, and is read again. One thread at a time."""
+    """Client of a long-running program: connects on first use, reconnects after a 401.
+
+    A new client reads token and password again, because both may have been replaced. Only one
+    thread at a time may use the object.
+    """
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
@@ -36,7 +41,7 @@ class LazyClient:
         query: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> Any:
-        """As `Wire.call`."""
+        """Send a request; arguments as for `Wire.call`."""
         if self._client is None:
             self._client = self._connect()
         try:
@@ -51,17 +56,19 @@ class LazyClient:
             self._client = None
 
 
-#: How the codes of what Holdfast refuses begin.
+#: Prefix of the error codes of Holdfast.
 OWN_CODES = "holdfast."
-#: What is wrong with a report itself, and stays so: what it says, or how long it is.
+#: Status codes for a permanently invalid report: invalid content, or too large.
 NEVER = (400, 413)
 _EVENT = {"failed": ("STOPPED", "OFFLINE"), "well": ("STARTED", "ONLINE")}
 
 
 class HoldfastReports:
-    """`ports.reports.Reports` by /holdfast/v1; each thread has a connection of its own. What is
-    said of guests and services also says what time it is `now`, by the clock of its dates: that may
-    be wrong."""
+    """Implements `ports.reports.Reports` by /holdfast/v1, with a connection per thread.
+
+    Reports on guests and services contain `sent_at`, the current time by the clock of their dates
+    (`now`), because this clock may be wrong.
+    """
 
     def __init__(
         self, connect: Callable[[], Client], now: Callable[[], datetime] | None = None
@@ -82,8 +89,10 @@ class HoldfastReports:
 
 
 class InstanceHaReports:
-    """The same by notifications of the instance HA contract. It has no word for alerts, for
-    evidence, or for what a monitor sees."""
+    """Implements `ports.reports.Reports` by notifications of the instance HA contract.
+
+    The contract has no fields for alerts, for evidence, or for a monitor's view.
+    """
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._own = _OfThread(connect)
@@ -103,11 +112,11 @@ class InstanceHaReports:
             self._own.client.call("POST", "/notifications", body={"notification": said})
 
     def view(self, observer: str, body: Mapping[str, Any]) -> None:
-        """Nobody asks."""
+        """Do nothing: the instance HA contract has no monitor views."""
 
 
 class _OfThread:
-    """A client for each thread: their sessions are not to be shared."""
+    """Holds a client per thread, because threads must not share sessions."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
@@ -122,13 +131,16 @@ class _OfThread:
 
 
 def _is_own(error: errors.ClientError) -> bool:
-    """Whether Holdfast itself said so. A proxy before it has pages for whatever it does not like,
-    and may be put right: what it refuses was not read by anybody."""
+    """Return whether the error comes from Holdfast itself rather than from a proxy.
+
+    A proxy may return its own error pages and may be repaired later; Holdfast never read a request
+    that the proxy refused.
+    """
     return (error.code or "").startswith(OWN_CODES)
 
 
 def _is_masakari(error: errors.ClientError) -> bool:
-    """By the contract, a fault with a name: {"badRequest": {"code": 400, "message": …}}."""
+    """Return whether a body is a fault of the contract: {"badRequest": {"code": 400, …}}."""
     body = error.body if isinstance(error.body, dict) else {}
     return any(isinstance(one, dict) and "message" in one for one in body.values())
 
@@ -137,8 +149,11 @@ def _is_masakari(error: errors.ClientError) -> bool:
 def _translated(
     is_theirs: Callable[[errors.ClientError], bool] = _is_own, *, duplicate_is_done: bool = False
 ) -> Iterator[None]:
-    """What the other side says, in our words: taken, never, not by us, or later. Done or never is
-    only what it said itself."""
+    """Translate client errors: InvalidInput (never retry), Forbidden, Unavailable (retry).
+
+    A duplicate (409) counts as success if `duplicate_is_done`. Only errors from the server itself,
+    not from a proxy, count as a duplicate or as final.
+    """
     try:
         yield
     except errors.Conflict as error:
@@ -157,11 +172,8 @@ def _translated(
         raise Unavailable(str(error)) from error
 
 
-# What should run on a host, over the wire: `{url}/holdfast/v1/hosts/{host}/expected`.
-
-
 class HoldfastExpected:
-    """`ports.expected.ExpectedGuests` by /holdfast/v1; one thread at a time."""
+    """Implements `ports.expected.ExpectedGuests` by /holdfast/v1, for use by a single thread."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._client = LazyClient(connect)
@@ -183,7 +195,10 @@ class HoldfastExpected:
 
 
 def _read(said: Any) -> Expectation:
-    """Unavailable if it makes no sense: half an answer would be taken for missing servers."""
+    """Parse the expected servers; Unavailable if the response is malformed.
+
+    A partial list must not be used: the missing entries would look like missing servers.
+    """
     try:
         servers = tuple(
             Expected(
@@ -202,7 +217,7 @@ def _state(word: Any) -> str:
     return str(word)
 
 
-# Agents of hosts over the wire: which there are, and the way by which one says that it lives.
+# Agents: /holdfast/v1/agents, for administrators and for the agents themselves.
 
 
 _AGENTS = "/holdfast/v1/agents"
@@ -212,28 +227,34 @@ Agent = dict[str, Any]
 
 
 class Agents:
-    """For administrators."""
+    """Lists agents, reads samples and alarm rules; for administrators."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def list(self) -> builtins.list[Agent]:
-        """Those that were heard of within a week; `fresh` ones just now."""
+        """List agents seen within a week; `fresh` agents were seen just now."""
         found: list[Agent] = self._wire.call("GET", _AGENTS, key="agents")
         return found
 
     def samples(self, host: str) -> dict[str, Any]:
-        """The last hour of a host and its guests as it is known here (metrics/history.plain), with
-        `at`, `fresh` and `wanted_until`. Nothing is sent because of that."""
+        """Return the stored last hour of a host and the guests (metrics/history.plain).
+
+        The result also has `at`, `fresh` and `wanted_until`. The call does not make the agent send
+        samples.
+        """
         found: dict[str, Any] = self._wire.call("GET", _samples(host), key="samples")
         return found
 
     def want_samples(self, host: str) -> str:
-        """Somebody looks: from its next heartbeat on its agent sends them; until when."""
+        """Request samples of a host; return until when the agent sends samples.
+
+        The agent starts with its next heartbeat.
+        """
         return str(self._wire.call("POST", _samples(host), key="samples")["wanted_until"])
 
     def rules(self, host: str) -> dict[str, Any]:
-        """The alarm rules that hold for a host: version, text, origins."""
+        """Return the alarm rules in force for a host: version, text, origins."""
         where = _AGENTS + path(host, "alarm-rules")
         found: dict[str, Any] = self._wire.call("GET", where, key="alarm_rules")
         return found
@@ -244,14 +265,14 @@ def _samples(host: str) -> str:
 
 
 class HoldfastCentre:
-    """`ports.agents.Centre` by /holdfast/v1; one thread at a time."""
+    """Implements `ports.agents.Centre` by /holdfast/v1, for use by a single thread."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._client = LazyClient(connect)
 
     def beat(self, host: str, body: Mapping[str, Any]) -> Heard:
         said = self._call("PUT", _AGENTS + path(host), "agent", body)
-        wanted = said.get("samples")  # a Holdfast of yesterday says nothing of them
+        wanted = said.get("samples")  # an older Holdfast does not send the field
         return Heard(str(said["rules"]["version"]), int(wanted["after"]) if wanted else None)
 
     def rules(self, host: str) -> Held:

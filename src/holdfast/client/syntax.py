@@ -1,5 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reservations and conditions as people type them, parsed into bodies and expressions."""
+"""Command line syntax of reservations and conditions, parsed into API bodies and expressions.
+
+The functions are pure.
+
+    parse("virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=3,affinity=false")
+    parse('physical:host,min=1,max=4,resource_properties=["==", "$gpu", "True"]')
+    parse('{"resource_type": "physical:host", "min": 1, "max": 1}')
+
+    expression(["vcpus>=8", "rack in rack-a,rack-b"])
+    '["and", [">=", "$vcpus", "8"], ["in", "$rack", "rack-a", "rack-b"]]'
+
+The first word of a reservation is the resource type, in an update the reservation's id. Values are
+parsed as JSON if they are valid JSON, else they are text. Property expressions and ids stay text,
+because the API expects text.
+"""
 
 import json
 import re
@@ -9,21 +23,14 @@ from typing import Any
 from holdfast.model import expression as language
 from holdfast.model.errors import InvalidInput
 
-# A reservation as people type it, turned into what a lease's body holds. Pure.
-#
-# parse("virtual:instance,vcpus=2,memory_mb=4096,disk_gb=20,amount=3,affinity=false")
-# parse('physical:host,min=1,max=4,resource_properties=["==", "$gpu", "True"]')
-# parse('{"resource_type": "physical:host", "min": 1, "max": 1}')
-#
-# The word in front is the type, in an update the reservation's id. Values are JSON where they are
-# any, else text; property expressions and ids stay text, for so the wire wants them.
-
-
 _OPEN, _CLOSE = "[{", "]}"
 
 
 def parse(text: str, head: str = "resource_type") -> dict[str, Any]:
-    """The fields; a first word without `=` is that of `head`. ValueError says what is wrong."""
+    """Parse a reservation; a first word without `=` is the value of `head`.
+
+    Raises ValueError with the problem.
+    """
     if text.lstrip().startswith("{"):
         try:
             whole: dict[str, Any] = json.loads(text)
@@ -47,7 +54,7 @@ def parse(text: str, head: str = "resource_type") -> dict[str, Any]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Split at the commas that stand in no brackets and in no quotes."""
+    """Split at commas outside brackets and quotes."""
     depth, quoted, begun = 0, False, 0
     for at, sign in enumerate(text):
         if sign == '"' and text[at - 1 : at] != "\\":
@@ -69,19 +76,13 @@ def _value(key: str, text: str) -> Any:
         return text
 
 
-# Conditions as people type them, turned into the property expressions of the wire. Pure.
-#
-# expression(["vcpus>=8", "rack in rack-a,rack-b"])
-# '["and", [">=", "$vcpus", "8"], ["in", "$rack", "rack-a", "rack-b"]]'
-
-
 _KEY = r"\s*\$?([A-Za-z_][\w.:-]*)"
 _COMPARISON = re.compile(_KEY + r"\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*")
 _IN = re.compile(_KEY + r"\s+in\s+(.*?)\s*")
 
 
 def expression(conditions: Sequence[str]) -> str:
-    """All conditions at once, as JSON text; "" for none, one JSON list as it came."""
+    """Combine conditions into a JSON expression; "" for none, a single JSON list unchanged."""
     if len(conditions) == 1 and conditions[0].lstrip().startswith("["):
         return conditions[0]
     trees = [tree(each) for each in conditions]
@@ -91,7 +92,7 @@ def expression(conditions: Sequence[str]) -> str:
 
 
 def check(condition: str) -> str:
-    """The condition unchanged, or ValueError with what is wrong with it."""
+    """Return the condition unchanged; ValueError names the problem."""
     try:
         language.parse(json.dumps(tree(condition)), "condition")
     except InvalidInput as error:
@@ -100,7 +101,7 @@ def check(condition: str) -> str:
 
 
 def tree(condition: str) -> list[Any]:
-    """One condition as a list; ValueError if it is none."""
+    """Parse a condition into an expression list; ValueError if invalid."""
     if condition.lstrip().startswith("["):
         try:
             return list(json.loads(condition))

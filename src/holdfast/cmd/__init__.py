@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs: one file each, and the operator commands of `holdfast`."""
+"""Entry points: a module per program."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast-api`: the REST API as a program of its own; its managers are reached by RPC."""
+"""`holdfast-api`: the REST API as a separate program, which reaches managers by RPC."""
 
 import sys
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`holdfast`: the command-line client and the operator commands.
 
-Commands are entry points in `holdfast.commands`, imported when they are asked for; one that cannot
-be imported says so and leaves the others alone. Exit codes: 0 done, 1 failed, 2 not understood, 130
-interrupted.
+Commands are entry points in `holdfast.commands` and are imported on use. A command that cannot be
+imported reports that and does not affect other commands. Exit codes: 0 success, 1 failure, 2 wrong
+usage, 130 interrupted, 141 output pipe closed.
 """
 
 import argparse
@@ -31,7 +31,7 @@ PIPE_CLOSED = 141
 
 
 class LazyCommand(EntryPointWrapper):
-    """A command known by name; its module is imported by `load`."""
+    """A command known by name; `load` imports the module."""
 
     def __init__(self, entry: importlib.metadata.EntryPoint) -> None:
         self.name = entry.name
@@ -40,7 +40,7 @@ class LazyCommand(EntryPointWrapper):
     def load(self) -> type[Command]:
         try:
             command: type[Command] = self.entry.load()
-        except Exception as error:  # whatever a broken module raises is its own affair
+        except Exception as error:  # a broken module may raise anything
             return _unavailable(self.name, error)
         return command
 
@@ -50,7 +50,7 @@ class LazyCommand(EntryPointWrapper):
 
 
 class Commands(CommandManager):
-    """Finds commands without importing them, which cliff's own would."""
+    """Lists commands without importing modules; cliff's own manager would import all."""
 
     def load_commands(self, namespace: str) -> None:
         self.group_list.append(namespace)
@@ -59,14 +59,14 @@ class Commands(CommandManager):
 
 
 def _unavailable(name: str, cause: Exception) -> type[Command]:
-    """A command that stands in for one that cannot be imported."""
+    """Return a placeholder for a command whose module cannot be imported."""
 
     class Unavailable(Command):
         _description = f"(not available here: {cause})"
 
         def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
             parser = super().get_parser(prog_name)
-            parser.prefix_chars = "\0"  # its options are unknown: take them all
+            parser.prefix_chars = "\0"  # the command's options are unknown: accept all
             parser.add_argument("rest", nargs="*")
             return parser
 
@@ -79,7 +79,7 @@ def _unavailable(name: str, cause: Exception) -> type[Command]:
 
 
 class HoldfastApp(App):
-    """The application: global options, and the client that commands share."""
+    """The cliff application: global options, and the HTTP client of all commands."""
 
     NAME = "holdfast"
     LOG = logging.getLogger(NAME)
@@ -119,7 +119,7 @@ class HoldfastApp(App):
 
     @cached_property
     def client(self) -> Client:
-        """Made when a command first asks for it: many need none."""
+        """Create the client on first use, because many commands need none."""
         path = self.options.password_file
         return Client(
             self.options.url,
@@ -129,10 +129,10 @@ class HoldfastApp(App):
 
     def initialize_app(self, argv: list[str]) -> None:
         if not self.options.debug:
-            # what it warns of is in the sentence that follows
+            # the command's own error message repeats keystoneauth's warnings
             logging.getLogger("keystoneauth").setLevel(logging.ERROR)
         if not argv:
-            # without a command: show what there is, not cliff's own shell
+            # without a command: show the help, not cliff's interactive shell
             self.interactive_mode = False
             argv.append("help")
         if argv[0] == "help":
@@ -149,7 +149,7 @@ class HoldfastApp(App):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+    """Run a command; return the exit code."""
     handlers = logging.root.handlers[:]
     try:
         code = HoldfastApp().run(list(sys.argv[1:] if argv is None else argv))
@@ -168,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _close_stdout() -> None:
-    """Keep the interpreter from complaining about the closed pipe when it ends."""
+    """Redirect stdout to /dev/null, to avoid the interpreter's error about the closed pipe."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

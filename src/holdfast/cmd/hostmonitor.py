@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast-hostmonitor`: watches hosts over their networks. Run one on each controller."""
+"""`holdfast-hostmonitor`: watches hosts over their networks. Runs on each controller."""
 
 import sys
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast-ipmitool`: what fence agents run in place of ipmitool, so that the password is a file's
-name on its command line and never the password.
+"""`holdfast-ipmitool`: ipmitool wrapper for fence agents, hides the password from the process list.
 
-The agents write `ipmitool … -P '' … chassis power off`; this becomes `-f FILE`, where FILE is named
-by the environment of the agent. Nothing else of the command changes.
+Fence agents run `ipmitool … -P '' … chassis power off`. The wrapper replaces `-P ''` by `-f FILE`,
+where the environment variable HOLDFAST_IPMI_PASSWORD_FILE names FILE. The command line then shows
+the name of the password file, never the password. Nothing else of the command changes.
 """
 
 import os
@@ -14,7 +14,7 @@ PASSWORD_FILE = "HOLDFAST_IPMI_PASSWORD_FILE"
 
 
 def rewritten(words: Sequence[str], file: str) -> list[str]:
-    """The same command with the password read from the file."""
+    """Return the command with `-f FILE` in place of `-P PASSWORD`."""
     found = list(words)
     if "-P" in found:
         at = found.index("-P")

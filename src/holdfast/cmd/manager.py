@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast-manager`: commands by RPC and durable work. Run as many as you like on one database."""
+"""`holdfast-manager`: RPC commands and durable jobs. Any number may share a database."""
 
 import sys
 from collections.abc import Sequence

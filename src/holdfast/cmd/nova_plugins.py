@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metric plugins of nova-compute, in a child process: `nova/compute_monitor` writes what
-it sees to our standard input, a line of JSON each time, and reads a byte for each from our output.
+"""Runs the metric plugins of nova-compute in a child process.
 
-Which plugins there are a file says, as in the agent, and it is followed as it changes. What they
-have to say, and what is said of them, is written to standard error, which is nova-compute's. We end
-when there is nothing more to read.
+`nova/compute_monitor` writes each snapshot as a line of JSON to the standard input of this process
+and reads one byte per line from its standard output. A file lists the plugins, as for the agent;
+the process reloads the file when it changes. Plugin messages and log lines go to standard error,
+which belongs to nova-compute. The process ends when its input ends.
 """
 
 import argparse
@@ -28,14 +28,14 @@ from holdfast.runtime.clock import SystemClock
 
 LOG = logging.getLogger("holdfast.nova_plugins")
 
-#: So often plugins are looked after while nothing is read.
+#: Seconds between two `maintain` calls of the plugin runner while no input arrives.
 LOOK_S: Final = 1.0
-#: So long the first pass waits for the plugins to be there: the next one is a minute later.
+#: The first message waits this long for the plugins to load: the next one comes a minute later.
 FIRST_S: Final = 10.0
 
 
 def lines(number: int) -> Iterator[bytes | None]:
-    """As they come; None when none came for a while."""
+    """Yield the input lines, and None after each LOOK_S seconds without input."""
     buffer = b""
     while True:
         if not select.select([number], [], [], LOOK_S)[0]:
@@ -49,7 +49,7 @@ def lines(number: int) -> Iterator[bytes | None]:
 
 
 def processes(uuids: Collection[str]) -> Mapping[str, Process]:
-    """Looked for each time: passes are far apart, and a server may have been started since."""
+    """Find the QEMU processes anew on each pass, because servers may start between passes."""
     files = Files()
     try:
         return Qemus(files, SystemClock()).read(uuids)
@@ -58,7 +58,7 @@ def processes(uuids: Collection[str]) -> Mapping[str, Process]:
 
 
 def pipes() -> tuple[int, int]:
-    """Nova's ends, for us alone: plugins read nothing, and what they print goes to the log."""
+    """Reserve the pipes to Nova: plugins get an empty stdin, and their stdout goes to stderr."""
     ours = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -81,15 +81,15 @@ def serve(runner: PluginRunner, told: NovaSnapshots, read: int, answer: int) -> 
         try:
             os.write(answer, b".")
         except BrokenPipeError:
-            return  # nova-compute has gone before it heard
+            return  # nova-compute has ended
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="holdfast.cmd.nova_plugins", description=__doc__)
     parser.add_argument("--file", required=True, help="which plugins there are")
     asked = parser.parse_args()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nova-compute's, to its whole group
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends, and then so do we
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent to nova-compute's process group
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nova-compute ends, and so does the input
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration: one file per group, an object that is passed in, never a global.
+"""Configuration: loads, checks and reloads the options of all groups; never a global object.
+
+Each module of this package holds the options of one group or of a few related groups.
 
 >>> conf = load([], ["/etc/holdfast/holdfast.conf"])
 >>> conf.manager.workers
@@ -31,7 +33,7 @@ from holdfast.conf import (
 )
 
 LOG = logging.getLogger(__name__)
-#: Groups of libraries that read our files too.
+#: Option groups of libraries that read Holdfast's files too.
 _OTHERS = ("oslo_", "keystone_authtoken", "profiler", "healthcheck", "cors")
 #: Option groups in the order of the sample file.
 _GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
@@ -60,7 +62,7 @@ _GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
 
 
 def load(args: Sequence[str], files: Sequence[str] | None = None) -> cfg.ConfigOpts:
-    """A configuration from files and a command line; `files` None looks in the usual places."""
+    """Load the configuration from files and command line; `files` None uses oslo's defaults."""
     conf = cfg.ConfigOpts()
     register(conf)
     log.register_options(conf)
@@ -74,14 +76,14 @@ def load(args: Sequence[str], files: Sequence[str] | None = None) -> cfg.ConfigO
         hostmonitor.register(conf)
     except ValueError as error:
         raise cfg.Error(str(error)) from error
-    for group, opts in _GROUPS.items():  # an invalid value fails now, not when it is first used
+    for group, opts in _GROUPS.items():  # an invalid value fails now, not on first use
         for opt in opts:
             _ = conf[opt.dest] if group == "DEFAULT" else conf[group][opt.dest]
     return conf
 
 
 def unknown(conf: cfg.ConfigOpts) -> list[str]:
-    """Options in our groups of the files that do not exist: typing errors, most likely."""
+    """Return unknown groups and options in the configuration files, most likely typing errors."""
     ours = {group: {opt.dest for opt in opts} for group, opts in _GROUPS.items()}
     for name in conf.hostmonitor.networks:
         ours[hostmonitor.group(name)] = {opt.dest for opt in hostmonitor.NETWORKS_OPTS}
@@ -102,7 +104,7 @@ def unknown(conf: cfg.ConfigOpts) -> list[str]:
 
 
 def _of_the_login(section: Mapping[str, Sequence[str]]) -> set[str]:
-    """Names that the login plugin of [openstack] understands; nobody registers them before it."""
+    """Return the option names of the login plugin of [openstack], not registered at this time."""
     opts = cloud.plugin_opts({*cloud.SHOWN, *section.get("auth_type", ())})
     old = {str(old.name).replace("-", "_") for opt in opts for old in opt.deprecated_opts}
     return old | {opt.dest for opt in opts}
@@ -114,7 +116,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def set_up_logging(conf: cfg.ConfigOpts, program: str) -> None:
-    """Log lines with request ids, by oslo.log; levels follow the file at every reload."""
+    """Set up oslo.log with request ids; each reload applies the log levels of the file."""
     log.set_defaults(
         logging_context_format_string="%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s"
         " [%(global_request_id)s %(request_id)s %(user)s %(project)s] %(message)s",
@@ -127,11 +129,12 @@ def set_up_logging(conf: cfg.ConfigOpts, program: str) -> None:
 
 
 def reload(conf: cfg.ConfigOpts) -> str:
-    """Read the files again: mutable options change, others are named in the log and kept."""
+    """Read the files again: mutable options change; others keep their value and are logged."""
     try:
         changed = conf.mutate_config_files()
-        # oslo.config empties its cache before it reads the files: what another thread asked for
-        # meanwhile would keep its old value until the next reload. This empties it again.
+        # oslo.config empties its cache before it reads the files: an option that another thread
+        # reads meanwhile would keep its old value until the next reload. This call empties the
+        # cache again.
         conf.register_opts([])
     except Exception as error:  # a broken file must not stop a running program
         LOG.error("configuration not reloaded, the old one stays: %s", error)
@@ -144,7 +147,7 @@ def reload(conf: cfg.ConfigOpts) -> str:
 
 
 def _levels(conf: cfg.ConfigOpts, fresh: dict[Any, Any]) -> None:
-    """oslo.log follows its own `debug` option; the list of levels is ours to apply."""
+    """Apply default_log_levels after a reload; oslo.log itself only applies `debug`."""
     if (None, "default_log_levels") in fresh or ("DEFAULT", "default_log_levels") in fresh:
         for pair in conf.default_log_levels:
             name, _, level = pair.partition("=")
@@ -152,7 +155,7 @@ def _levels(conf: cfg.ConfigOpts, fresh: dict[Any, Any]) -> None:
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """For oslo-config-generator and `holdfast config sample`."""
+    """List all options for oslo-config-generator and `holdfast config sample`."""
     shown = {group: list(opts) for group, opts in _GROUPS.items()}
     shown[cloud.OPENSTACK_GROUP] += cloud.plugin_opts()
     shown |= {

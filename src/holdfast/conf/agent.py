@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[agent]: what the agent of a compute host watches, and whom it tells."""
+"""[agent], [metrics], [metric_sinks]: options of the agent of a compute host."""
 
 from oslo_config import cfg
 
@@ -112,7 +112,7 @@ OPTS = [
 ]
 
 
-# [metrics]: what the agent of a compute host measures, and who looks at it.
+# [metrics]: metrics collection, metric plugins and alarm rules of the agent.
 
 
 METRICS_GROUP = "metrics"
@@ -165,9 +165,7 @@ METRICS_OPTS = [
 ]
 
 
-# [metric_sinks]: where numbers of a compute host go (docs/metric-sinks.md). Nowhere, if nothing
-# is
-# set here.
+# [metric_sinks]: where the agent sends metrics (docs/metric-sinks.md). The default is nowhere.
 
 
 SINKS_GROUP = "metric_sinks"

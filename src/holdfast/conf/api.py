@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[api]: the REST server."""
+"""[api], [auth], [console]: options of the REST server, authentication and web console."""
 
 from oslo_config import cfg, types
 
@@ -23,7 +23,7 @@ OPTS = [
 ]
 
 
-# [auth]: files of the http_basic strategy, what is remembered, the one project of noauth.
+# [auth]: files of http_basic, the agent secret, cache time of logins, and the project of noauth.
 
 
 AUTH_GROUP = "auth"
@@ -67,7 +67,7 @@ AUTH_OPTS = [
 ]
 
 
-# [console]: the web pages.
+# [console]: the web console.
 
 
 CONSOLE_GROUP = "console"

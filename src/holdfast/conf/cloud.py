@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[cloud]: which cloud, and how patient we are with it."""
+"""[cloud], [openstack], [libvirt], [sim]: the cloud driver, timeouts and driver options."""
 
 from collections.abc import Iterable
 
@@ -23,12 +23,11 @@ OPTS = [
 ]
 
 
-# [openstack]: how Holdfast itself logs in to the cloud (driver `nova`).
+# [openstack]: how Holdfast logs in to the cloud (driver `nova`).
 #
-# Any plugin of keystoneauth says who we are: `auth_type` names it, and its own options follow in
-# the
-# same group. One set of credentials is enough for a program: `auth_section` points to another
-# group that has them, `keystone_authtoken` for example.
+# `auth_type` names a plugin of keystoneauth, whose own options follow in the same group. To share
+# the credentials of another group, `keystone_authtoken` for example, set `auth_section` to its
+# name.
 #
 #     [openstack]                          [openstack]
 #     auth_type = password                 auth_type = v3applicationcredential
@@ -41,7 +40,7 @@ OPTS = [
 
 
 OPENSTACK_GROUP = "openstack"
-#: Whose options the sample shows; any installed plugin works.
+#: Login plugins whose options the sample file shows; any installed plugin works.
 SHOWN = ("password", "v3applicationcredential")
 
 AUTH_TYPE = cfg.StrOpt(
@@ -77,7 +76,7 @@ OPENSTACK_OPTS = [
 
 
 def plugin_opts(names: Iterable[str] = SHOWN) -> list[cfg.Opt]:
-    """The options of these login plugins, without doubles; a plugin that is not there has none."""
+    """Return the distinct options of login plugins; a plugin that is not installed has none."""
     from keystoneauth1 import exceptions, loading
 
     found: dict[str, cfg.Opt] = {}
@@ -85,7 +84,7 @@ def plugin_opts(names: Iterable[str] = SHOWN) -> list[cfg.Opt]:
         try:
             for opt in loading.get_auth_plugin_conf_options(name):
                 found.setdefault(opt.dest, opt)
-        except exceptions.NoMatchingPlugin:  # said when the driver starts, and better there
+        except exceptions.NoMatchingPlugin:  # the driver reports this at its start, in more detail
             continue
     return list(found.values())
 
@@ -134,7 +133,7 @@ LIBVIRT_OPTS = [
 ]
 
 
-# [sim]: the simulated cloud. Its latency and faults are set while it runs: `holdfast sim set`.
+# [sim]: the simulated cloud. `holdfast sim set` changes its latency and faults at run time.
 
 
 SIM_GROUP = "sim"

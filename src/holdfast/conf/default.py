@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[DEFAULT]: what every program shares."""
+"""[DEFAULT], [database]: options of every program."""
 
 from oslo_config import cfg
 
@@ -32,7 +32,7 @@ OPTS = [
 ]
 
 
-# [database]: the one truth.
+# [database]: connection to the database.
 
 
 DATABASE_GROUP = "database"

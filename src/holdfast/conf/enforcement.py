@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[enforcement]: what a site allows beyond what fits. See docs/enforcement.md."""
+"""[enforcement]: limits on leases besides capacity. See docs/enforcement.md."""
 
 from oslo_config import cfg, types
 
@@ -8,7 +8,7 @@ _NUMBERS = ("leases", "hosts", "host_hours")
 
 
 class Override(types.ConfigType):
-    """`project:leases=5:hosts=10`: the project's id and its own numbers.
+    """Option type for a project's own limits, written `project:leases=5:hosts=10`.
 
     >>> Override()("a1b2:leases=5:host_hours=-1")
     ('a1b2', {'leases': 5, 'host_hours': -1})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[fencing]: how the power of a dead host is cut. The devices are in a file of their own."""
+"""[fencing]: how Holdfast powers off a dead host. A separate file lists the fence devices."""
 
 from oslo_config import cfg
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[hostmonitor]: which networks are watched, by what strategy, and whom it tells."""
+"""[hostmonitor], [network_NAME]: watched networks, HA matrix, and where the monitor reports."""
 
 import re
 
 from oslo_config import cfg
 
-# [network_manage], [network_tenant], [network_storage], …: where the cluster of each network of
-# `[hostmonitor] networks` is asked.
+# [network_manage], [network_tenant], [network_storage], …: the membership cluster of each network
+# in `[hostmonitor] networks`.
 
 
-#: Those of `[hostmonitor] networks` where it is not set.
+#: Default of `[hostmonitor] networks`.
 USUAL = ("manage", "tenant", "storage")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 NETWORKS_OPTS = [
@@ -52,8 +52,10 @@ def group(network: str) -> str:
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """The groups of the networks that the configuration names, once it has been read. ValueError
-    for a name that cannot be one."""
+    """Register the group of each network in `[hostmonitor] networks`, after reading the files.
+
+    Raises ValueError for an invalid or repeated network name.
+    """
     names = list(conf.hostmonitor.networks)
     if not names or len(set(names)) != len(names):
         raise ValueError(f"[hostmonitor] networks = {', '.join(names)}: name each network once")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[manager]: durable work."""
+"""[manager]: durable jobs, claims, retries, retention and health checks of a manager."""
 
 from oslo_config import cfg
 

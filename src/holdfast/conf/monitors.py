@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[monitors]: who watches the hosts, and when a host counts as failed. All of it changes while
-running: edit the file, send SIGHUP."""
+"""[monitors], [notifications]: host status monitors, and Nova's notifications.
+
+The options of [monitors] can change at run time: edit the file and send SIGHUP.
+"""
 
 from oslo_config import cfg
 
@@ -133,12 +135,11 @@ OPTS = [
 ]
 
 
-# [notifications]: what Nova says on its message broker.
+# [notifications]: Nova's notifications on the message broker.
 #
 # nova.conf needs [notifications] notification_format = versioned (or both) and
 # [oslo_messaging_notifications] driver = messagingv2; `holdfast notifications listen` shows
-# whether
-# anything arrives.
+# whether notifications arrive.
 
 
 NOTIFICATIONS_GROUP = "notifications"

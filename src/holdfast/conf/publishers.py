@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[lease_notifications]: whom Holdfast tells what happens to leases. Nobody, unless said here."""
+"""[lease_notifications]: publishers of events: broker, webhooks, Alertmanager; none by default."""
 
 from oslo_config import cfg
 

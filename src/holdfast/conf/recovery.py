@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[recovery]: what is done about dead hosts and guests, and when it is not. All of it changes while
-running: edit the file, send SIGHUP."""
+"""[recovery]: recovery of failed hosts and guests, its limits and guards.
+
+All options can change at run time: edit the file and send SIGHUP.
+"""
 
 from oslo_config import cfg, types
 
@@ -35,7 +37,7 @@ OPTS = [
     _b("dry_run", False, "Decide and record, and touch nothing."),
     _s("duplicate_interval_s", 180.0, "A report like one that is being worked on is a duplicate."),
     _s("give_up_s", 86_400.0, "A recovery that has not ended by then has failed.", 60.0),
-    # whom
+    # selection of servers
     _b(
         "evacuate_all",
         True,
@@ -73,7 +75,7 @@ OPTS = [
         help="Servers with such names are left alone, of all hosts: who made them replaces them.",
     ),
     _b("ignore_error_state", False, "Leave servers in ERROR where they are."),
-    # how fast
+    # parallelism and timeouts
     _n("parallel_moves", 32, "Servers under way at once, of all incidents together.", 1),
     _n("parallel_per_target", 10, "Servers under way at once to one host that we name.", 1),
     _s("move_timeout_s", 300.0, "One attempt to move a server may take so long.", 1.0),
@@ -149,7 +151,7 @@ OPTS = [
         mutable=True,
         help="What Nova shows as the reason why a service is disabled.",
     ),
-    # afterwards
+    # return of a host
     _b("bring_back", True, "Put a host that came back into use again."),
     _s("bring_back_after_s", 60.0, "It must have been well for so long."),
     _b("move_back", False, "And move its servers back, by live migration."),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[reservation]: rules of leases."""
+"""[reservation]: options of leases, their repair, mass failure and reconciliation."""
 
 from oslo_config import cfg, types
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people see at `/`: pages made here, on the server, by the API's own handlers.
+"""The web console: HTML pages at `/` and `/console/...`, rendered on the server.
 
-A noun has a file (what is shown, what its forms do), a template, and where it needs them a style
-and a script. `routes` has every page on one screen, `pages` is how one is made, `inside` how it
-asks the API, `live` how it learns of changes.
+Pages read and change data through the API's own handlers. Each noun has a Python file (the data
+shown and the form actions), a template, and if needed a stylesheet and a script. `routes` lists
+every page, `pages` renders a page, `api_calls` calls the API, `live` reports changes to open
+pages.
 """
 
 from holdfast.console.pages import PREFIX, refuse

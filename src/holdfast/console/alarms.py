@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarms that stand on hosts and guests, one of them with all that was said of it, and what people
-answer. A project sees those of its own guests."""
+"""The alarm pages: a list of alarms on hosts and guests, and the page of an alarm.
+
+Operators acknowledge, mute and end alarms here. A project sees only the alarms of its own
+guests.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,11 +17,12 @@ from holdfast.console.format import LENGTHS, read_time
 from holdfast.console.pages import PREFIX, away, page, part
 from holdfast.model.errors import InvalidInput
 
-#: How long an alarm can be silenced by a button, in seconds.
+#: The durations of the mute buttons, in seconds.
 SECONDS: Final[Mapping[str, int]] = {name: int(seconds) for seconds, name, _ in LENGTHS}
-#: So many are listed, the newest; the others are found by host, rule or project.
+#: The list shows at most this many alarms, newest first. The filters by host, rule and project
+#: find the others.
 MOST: Final = 200
-#: What is shown of an alarm elsewhere on its page.
+#: Detail fields that the alarm page shows elsewhere.
 _SAID_ELSEWHERE = {"event", "key", "at", "version", "project", "first_at", "last_at", "central"}
 _SHOWN = frozenset(alarms.WHOLE["properties"]) | _SAID_ELSEWHERE
 _FILTERS = ("host", "rule", "state", "project")
@@ -47,7 +51,7 @@ def acknowledge(request: Request) -> Response:
 
 
 def silence(request: Request) -> Response:
-    """`for` is one of SECONDS, or 0: it is not silent any more."""
+    """Mute an alarm. The form field `for` is a key of SECONDS, or 0 to end the mute."""
     asked = request.body.get("for", "")
     if asked != "0" and asked not in SECONDS:
         raise InvalidInput(f"silence: for one of {', '.join(SECONDS)}, or 0 to end it")

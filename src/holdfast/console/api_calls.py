@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages ask and tell what a client would, by the API's own handlers: same rights, same checks, same
-answers, without the way over the network.
+"""Calls from pages to the API's own handlers, without a network round trip.
 
-    inside.call(ask, leases.show, path={"lease_id": "4f2c…"})["lease"]
-    inside.call(ask, leases.create, body={"name": "blue", …})      # HoldfastError as for a client
+A page has the same rights, checks and answers as an API client. The functions below `_schema`
+read the untrusted JSON of an incident.
+
+    api_calls.call(request, leases.show, path={"lease_id": "4f2c…"})["lease"]
+    api_calls.call(request, leases.create, body={"name": "blue", …})    # raises HoldfastError
 """
 
 import json
@@ -29,7 +31,10 @@ def call(
     query: Mapping[str, Any] | None = None,
     body: Any = None,
 ) -> Any:
-    """What it answers, as data."""
+    """Call an API handler as the caller of `request`, and return the answer as data.
+
+    Raises Forbidden if the caller's roles do not allow the route.
+    """
     route = _routes()[handler]
     if route.rule is not None and not request.allowed(route.rule):
         raise Forbidden(f"your roles do not allow it ({route.rule})")
@@ -52,7 +57,7 @@ def call(
 
 @cache
 def _routes() -> Mapping[Handler, Route]:
-    """The same handler stands at one place, but for version documents."""
+    """Map each handler to its route. Only the handlers of version documents have several routes."""
     return {route.handler: route for route in ROUTES}
 
 
@@ -71,26 +76,28 @@ def _schema(route: Route, part: str) -> bodies.Schema:
     return _schemas()[key]
 
 
-# What monitors and reports said of an incident is theirs: it is read without taking its shape for
-# granted. Values in, values out.
+# Monitors and reporters wrote the JSON of an incident, so the functions below do not trust its
+# shape. They are pure.
 
 
 def votes(said: Any) -> Sequence[Mapping[str, Any]]:
-    """Each a map, with a map of evidence; what is none is left out, and so is the count of votes
-    that are not kept."""
+    """Return the votes as maps, each with a map of evidence.
+
+    Leaves out entries of another type, and the entry that counts votes that were not kept.
+    """
     maps = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
     found = [one for one in maps if LEFT_OUT not in one]
     return [{**one, "evidence": known(one.get("evidence"))} for one in found]
 
 
 def networks(vote: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """What it says of each network, by name."""
+    """Return the network entries in the evidence of a vote, by network name."""
     said = known(vote["evidence"].get("networks"))
     return {str(name): one for name, one in said.items() if isinstance(one, dict)}
 
 
 def time(said: Any) -> datetime | None:
-    """None for what is no time."""
+    """Parse a time; None if the value is no time."""
     try:
         return read_time(said) if said else None
     except ValueError:
@@ -98,5 +105,5 @@ def time(said: Any) -> datetime | None:
 
 
 def known(said: Any) -> Mapping[str, Any]:
-    """An empty one of what is no map."""
+    """Return the value if it is a map, otherwise an empty map."""
     return said if isinstance(said, dict) else {}

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/console/audit: every decision as a sentence; filter, permalink, export. A member sees what was
-decided about the things of their project."""
+"""/console/audit: the audit log, a sentence per decision, with filters, permalinks and export.
+
+A member sees the decisions about resources of their own project.
+"""
 
 import json
 import re
@@ -19,7 +21,7 @@ from holdfast.model.errors import InvalidInput
 from holdfast.runtime.text import HEAD, csv_row
 
 PATH: Final = f"{PREFIX}/audit"
-#: Lines of a page, and around the one of a permalink.
+#: The lines per page, and the lines around the line of a permalink.
 LINES, NEAR = 50, 10
 FILTERS: Final = ("text", "subject", "actor", "project_id", "since", "until")
 _OPTIONS: Final[Mapping[str, str]] = {"project_id": "project"}
@@ -34,7 +36,7 @@ def index(request: Request) -> Response:
 
 
 def lines(request: Request) -> Response:
-    """The lines alone, when there are new ones."""
+    """Render only the lines, for the refresh of an open page."""
     return part(request, "audit_lines.html", **_lines(request))
 
 
@@ -56,7 +58,7 @@ def _lines(request: Request) -> dict[str, Any]:
 
 
 def _around(request: Request) -> Response:
-    """One line, and what was decided just before and after it."""
+    """Render the line of a permalink with the lines just before and after."""
     own = str(request.query["id"])
     if not own.isascii() or not own.isdigit() or len(own) > 15:
         raise InvalidInput(f"id: {own[:40]!r} is not the number of a line")
@@ -79,7 +81,7 @@ def _given(request: Request) -> dict[str, str]:
 
 
 def _asked(request: Request) -> dict[str, str]:
-    """With where the page begins, if not with the newest."""
+    """Return the filters and, unless the page begins with the newest line, the marker."""
     marker = str(request.query.get("marker", "")).strip()
     return _given(request) | ({"marker": marker} if marker else {})
 
@@ -89,7 +91,8 @@ def _is_said(request: Request, name: str) -> bool:
 
 
 def _frame(given: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, Any]:
-    """An export begins where the page does: `asked` says that beside the filters."""
+    """Return the filter form and the export links. An export begins at the marker in `asked`, as
+    the page does."""
     return {
         "given": {name: given.get(name, "") for name in FILTERS},
         "filtered": bool(given),
@@ -107,19 +110,20 @@ def _command(verb: str, asked: Mapping[str, str]) -> list[str]:
 
 
 def _shown(line: Mapping[str, Any]) -> dict[str, Any]:
-    """With where its subject has a page."""
+    """Return a line with the page of its subject."""
     return {**line, "page": subject_page(line["subject"], line["sentence"])}
 
 
 def subject_page(subject: str, sentence: str = "") -> str:
-    """Where more is to be seen of it; empty: nowhere."""
+    """Return the address of the page about an audit subject; empty if there is none."""
     kind, _, own = subject.partition(":")
     if _LEASE.fullmatch(subject):
         return f"{PREFIX}/leases/{subject}"
     if kind == "incident":
         return f"{PREFIX}/incidents/{quote(own, safe='')}"
     if kind == "host":
-        named = _NAME.match(sentence)  # a host may go by its id here, and by its name there
+        # the subject may hold the host's id, while the sentence holds its name
+        named = _NAME.match(sentence)
         name = named[1] if named and _LEASE.fullmatch(own) else own
         return "" if _LEASE.fullmatch(name) else f"{PREFIX}/hosts/{quote(name, safe='')}"
     if kind == "alarm":
@@ -129,7 +133,7 @@ def subject_page(subject: str, sentence: str = "") -> str:
     return ""
 
 
-# export
+# Export
 
 
 def as_json(request: Request) -> Response:
@@ -141,7 +145,7 @@ def as_csv(request: Request) -> Response:
 
 
 def _pages(request: Request) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """The filters are looked at before the first byte goes out; then portion by portion."""
+    """Check the filters before the response starts, then return the lines page by page."""
     asked: dict[str, Any] = _asked(request)
     api_calls.call(request, audit.index, query={**asked, "limit": 1})
     if "marker" in asked:
@@ -151,7 +155,8 @@ def _pages(request: Request) -> Iterator[Sequence[Mapping[str, Any]]]:
 
 
 def _export(request: Request, form: str, content_type: str, text: Iterator[str]) -> Response:
-    """It lasts as long as somebody reads it: others get a 503 while too many do."""
+    """Stream an export. The stream occupies a slot until the client has read everything; without a
+    free slot the API answers 503."""
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="audit.{form}"'}
     stream = request.services.exports.lent(piece.encode() for piece in text)
     return Response(headers=headers, content_type=content_type, stream=stream)

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/console/calendar: hosts, pools or leases by time, and when something could be had. All that
-chooses what is seen is in the address."""
+"""/console/calendar: the reservations of hosts, pools or leases over time, and free windows.
+
+The URL holds the whole view: rows, zoom, start, filters and page. The sections below draw the
+time scale, the host and lease rows, and the pool rows. The last sections build the page and run
+the availability search.
+"""
 
 import json
 from collections import Counter, defaultdict
@@ -23,8 +27,7 @@ from holdfast.hoststatus.status import USABLE
 from holdfast.model.errors import HoldfastError, InvalidInput
 from holdfast.model.incident import covers
 
-# A stretch of time as it is drawn: where a moment lies in it, where its lines are, what is before
-# and after it. Pure.
+# The time scale: positions, grid lines, and the time spans before and after. Pure.
 #
 #     scale = Scale.of("week", start=None, now=now)
 #     scale.place(now)      # 14.2: percent from the left
@@ -36,9 +39,11 @@ _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=
 
 @dataclass(frozen=True)
 class Tick:
+    """A vertical grid line of the time scale."""
+
     x: float
     at: datetime
-    label: str = ""  # none: a thin line
+    label: str = ""  # empty: a thin line
 
     @property
     def told(self) -> str:
@@ -47,7 +52,11 @@ class Tick:
 
 @dataclass(frozen=True)
 class _Zoom:
-    """`back` is where a look at the present begins; a drag jumps by `snap`."""
+    """A zoom level: length, grid and drag step.
+
+    A view of the present starts at the last multiple of `back`. A drag moves in steps of
+    `snap`.
+    """
 
     length: timedelta
     back: timedelta
@@ -69,13 +78,15 @@ WEEK: Final = "week"
 
 @dataclass(frozen=True)
 class Scale:
+    """The time span that the calendar shows."""
+
     zoom: str
     start: datetime
     end: datetime
 
     @classmethod
     def of(cls, zoom: str, start: datetime | None, now: datetime) -> "Scale":
-        """From `start` on; without one, a little before now, on a line."""
+        """Make the scale from `start` on; without `start` from a grid line shortly before now."""
         if zoom not in ZOOMS:
             raise InvalidInput(f"zoom: there is no {zoom[:40]!r}; one of {', '.join(ZOOMS)}")
         kind = ZOOMS[zoom]
@@ -95,12 +106,12 @@ class Scale:
         return ZOOMS[self.zoom].snap
 
     def place(self, at: datetime) -> float:
-        """Percent from the left; what lies outside is at the edge."""
+        """Return the position of a time in percent from the left, clamped to 0..100."""
         part = (at - self.start) / (self.end - self.start)
         return round(100 * min(max(part, 0.0), 1.0), 3)
 
     def spans(self, start: datetime, end: datetime) -> tuple[float, float]:
-        """Left edge and width."""
+        """Return the left edge and the width of a time span, in percent."""
         left = self.place(start)
         return left, round(self.place(end) - left, 3)
 
@@ -128,7 +139,7 @@ def _even(scale: Scale) -> Iterator[tuple[datetime, str]]:
 
 
 def _label(scale: Scale, at: datetime, form: str) -> str:
-    """Hours of another day name the day."""
+    """Format the label of a grid line; midnight shows the day instead of the hour."""
     midnight = scale.zoom in ("hour", "day") and (at.hour, at.minute) == (0, 0)
     return f"{at:%a %d %b}" if midnight else f"{at:{form}}"
 
@@ -141,15 +152,15 @@ def _months(scale: Scale) -> Iterator[tuple[datetime, str]]:
         at = (at + 32 * _DAY).replace(day=1)
 
 
-# Rows of the calendar as they are drawn: bars in lanes, health below, maintenance behind. Pure:
-# rows of the store in, places in percent out.
+# Rows of hosts and leases: bars in lanes, health below, maintenance behind. Pure: database rows
+# in, positions in percent out.
 
 
-#: Colours that projects share out among themselves; calendar.css has them.
+#: The number of colours for projects; calendar.css defines the colours.
 HUES: Final = 8
-#: So many bars one above the other are drawn; a host with more slots says how many are left out.
+#: The most bars drawn above each other. A host with more slots shows the number left out.
 LANES: Final = 5
-#: A host with more holds than that is drawn by blocks, of which it has so many.
+#: A host with more than CROWDED holds is drawn as at most BLOCKS blocks.
 CROWDED, BLOCKS = 40, 24
 SHAPES: Final[Mapping[str, str]] = {
     "PENDING": "○",
@@ -158,14 +169,14 @@ SHAPES: Final[Mapping[str, str]] = {
     "TERMINATED": "✓",
     "DELETING": "✕",
 }
-#: What is said of a host that no lease gets: its enrolment failed or goes on, or it is down.
+#: Text of a host that leases cannot get: enrolment failed or still runs, or the host is down.
 CLOSED: Final = "not reservable"
 _CHANGEABLE: Final = ("PENDING", "ACTIVE")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What one reservation holds of a row, where and how it is drawn."""
+    """The bar of a reservation in a row: position, state and texts."""
 
     lease_id: str
     name: str
@@ -176,8 +187,8 @@ class Bar:
     x: float
     width: float
     what: str = ""
-    flag: str = ""  # what its owner should know
-    movable: bool = False  # its end is on the page and can be pulled
+    flag: str = ""  # a warning for the owner of the lease
+    movable: bool = False  # the end is visible and the user can drag it
     lane: int = 0
 
     @cached_property
@@ -186,7 +197,7 @@ class Bar:
 
     @cached_property
     def told(self) -> str:
-        """All of it, for who points at it or does not see it."""
+        """Return the full description, for the tooltip and for screen readers."""
         flag = f", {self.flag}" if self.flag else ""
         about = f"{self.name}, project {self.project}, {self.status}{flag}, {self.what}"
         return f"{about}, {self.when}"
@@ -206,7 +217,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch that is marked: health, an incident, or maintenance."""
+    """A marked time span in a row: health, an incident, or maintenance."""
 
     x: float
     width: float
@@ -216,7 +227,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Block:
-    """More leases than can be told apart, from the first to the last of them."""
+    """A run of leases too dense to draw separately, from the first start to the last end."""
 
     x: float
     width: float
@@ -226,7 +237,7 @@ class Block:
 
     @property
     def begins(self) -> str:
-        """As it stands in an address."""
+        """Return the start in URL form."""
         return f"{self.start:%Y-%m-%dT%H%%3A%M}"
 
     @cached_property
@@ -236,17 +247,19 @@ class Block:
 
 @dataclass(frozen=True)
 class Row:
+    """A row of the calendar: a host, a pool or a reservation."""
+
     id: str
     name: str
     sub: str = ""
     state: str = ""
     since: datetime | None = None
-    marked: bool = False  # on maintenance, by the word of an operator or of recovery
-    where: str | None = None  # what books exactly this; None: nothing can be booked here
+    marked: bool = False  # an operator or recovery put the host on maintenance
+    where: str | None = None  # the condition that books this row; None: the row cannot be booked
     blocks: Sequence[Block] = ()
     bars: Sequence[Bar] = ()
-    hidden: int = 0  # bars that have no lane
-    health: Sequence[Span] = ()  # how it stands now
+    hidden: int = 0  # bars without a lane
+    health: Sequence[Span] = ()  # the current host status
     incidents: Sequence[Span] = ()
     blocked: Sequence[Span] = ()
     link: str = ""
@@ -259,7 +272,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Level:
-    """So many of a pool are free, from here to there."""
+    """The number of free hosts of a pool in a time span."""
 
     x: float
     width: float
@@ -275,11 +288,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Around:
-    """What is known beside the holds themselves."""
+    """Data beside the holds: incidents, maintenance windows, holds of crowded hosts, clock."""
 
     incidents: Sequence[Any] = ()
     silences: Sequence[Any] = ()
-    dense: Iterable[Any] = ()  # holds of hosts that have too many of them
+    dense: Iterable[Any] = ()  # holds of hosts with more than CROWDED holds
     now: datetime = field(default=datetime.min)
 
 
@@ -332,7 +345,7 @@ def _host(
 
 
 def named(hostname: str) -> str:
-    """The condition that only this host fulfils, as people type conditions."""
+    """Return the condition for exactly this host, in the syntax of the `where` field."""
     plain = all(sign.isalnum() or sign in "._-" for sign in hostname)
     if plain:
         return f"hypervisor_hostname={hostname}"
@@ -341,7 +354,7 @@ def named(hostname: str) -> str:
 
 
 def of_leases(rows: Iterable[Any], scale: Scale, may_change: bool) -> Sequence[Row]:
-    """A row for each reservation, with its one bar."""
+    """Return a row with a single bar for each reservation."""
     found = []
     for row in rows:
         bar = _bar(row, scale, may_change)
@@ -394,7 +407,8 @@ def _flag(hold: Any) -> str:
 
 
 def in_lanes(bars: Iterable[Bar]) -> tuple[Sequence[Bar], int]:
-    """Each where no other is at the same time; and how many found no room."""
+    """Put each bar into a lane where no other bar overlaps. Returns the bars and the number
+    without a lane."""
     ends: list[datetime] = []
     drawn, hidden = [], 0
     for bar in sorted(bars, key=lambda one: one.start):
@@ -408,7 +422,7 @@ def in_lanes(bars: Iterable[Bar]) -> tuple[Sequence[Bar], int]:
 
 
 def in_blocks(holds: Iterable[Any], scale: Scale) -> Sequence[Block]:
-    """Of each part of the time those that begin in it, together."""
+    """Group the holds by the part of the time span in which each begins."""
     part = (scale.end - scale.start) / BLOCKS
     found: dict[int, tuple[int, datetime, datetime]] = {}
     for hold in holds:
@@ -421,7 +435,7 @@ def in_blocks(holds: Iterable[Any], scale: Scale) -> Sequence[Block]:
 
 
 def _health(host: Any, scale: Scale, now: datetime) -> Iterator[Span]:
-    """How it stands, since that is so."""
+    """Yield the span of the current host status, from its start until now."""
     since = host.state_since or scale.start
     x, width = scale.spans(since, now)
     if width:
@@ -430,7 +444,7 @@ def _health(host: Any, scale: Scale, now: datetime) -> Iterator[Span]:
 
 
 def _incidents(incidents: Sequence[Any], scale: Scale, now: datetime) -> Iterator[Span]:
-    """When it had failed; of one that is open nobody knows what comes after now."""
+    """Yield a span for each incident. The span of an open incident ends now."""
     for one in incidents:
         until = one.closed_at or now
         if until < scale.start or one.opened_at >= scale.end:
@@ -441,7 +455,7 @@ def _incidents(incidents: Sequence[Any], scale: Scale, now: datetime) -> Iterato
 
 
 def _blocked(host: Any, around: Around, scale: Scale) -> Iterator[Span]:
-    """Maintenance: said of the host, or planned by a silence about it."""
+    """Yield the maintenance of a host: the mark on the host, and planned maintenance windows."""
     if host.on_maintenance:
         since = host.marked_at or around.now
         x, width = scale.spans(since, scale.end)
@@ -455,20 +469,24 @@ def _blocked(host: Any, around: Around, scale: Scale) -> Iterator[Span]:
             yield Span(x, width, "maintenance", said)
 
 
-# Pools of the calendar: of each rack or zone, how many of its hosts are free when. Pure.
+# Rows of pools: the number of free hosts of each rack or zone over time. Pure.
 
 
-#: Into so many parts the time is cut; of each it is told how many are free at every moment of it.
+#: The number of parts of the time span. A part shows the hosts that are free throughout.
 PARTS: Final = 84
 GIVEN, FAILED = "given", "failed"
-#: A time, and by how many more are held from then on.
+#: A time, and the change in the number of held hosts from then on.
 Step = tuple[datetime, int]
 
 
 def of_pools(
     pools: Iterable[Any], whole: Iterable[Any], slots: Iterable[Any], group: str, scale: Scale
 ) -> Sequence[Row]:
-    """`whole` are hosts that are held as such, several at once; of `slots` each is one hold."""
+    """Return a row for each pool.
+
+    `whole` holds counts of fully reserved hosts. Each entry of `slots` is a single hold on a
+    host.
+    """
     hosts: dict[str, Counter[str]] = defaultdict(Counter)
     for one in pools:
         hosts[one.pool][_how(one)] += one.hosts
@@ -481,14 +499,14 @@ def of_pools(
 
 
 def _how(hosts: Any) -> str:
-    """Whether a lease can get them, or why not."""
+    """Return whether leases can get these hosts, or the reason against."""
     if hosts.state not in USABLE:
         return FAILED
     return GIVEN if hosts.reservable else CLOSED
 
 
 def _joined(slots: Iterable[Any]) -> Iterator[tuple[str, datetime, datetime]]:
-    """A host of which several hold slots is taken once."""
+    """Merge overlapping slot holds of a host, because a host with several holds counts once."""
     held: dict[tuple[str, int], list[tuple[datetime, datetime]]] = defaultdict(list)
     for one in slots:
         held[one.pool, one.host_id].append((one.held_from, one.held_until))
@@ -521,10 +539,10 @@ def _row(
 
 
 def _most(steps: Sequence[Step], scale: Scale) -> Sequence[int]:
-    """Of each part of the time, how many are held at its worst moment."""
+    """Return, for each part of the time span, the highest number of held hosts."""
     part = (scale.end - scale.start) / PARTS
     found, held, at = [0] * PARTS, 0, 0
-    for when, by in sorted(steps):  # who goes at a moment goes before who comes
+    for when, by in sorted(steps):  # at the same moment ends sort before starts
         until = min(max((when - scale.start) / part, 0.0), float(PARTS))
         for place in range(at, min(int(until) + (until % 1 > 0), PARTS)):
             found[place] = max(found[place], held)
@@ -533,7 +551,7 @@ def _most(steps: Sequence[Step], scale: Scale) -> Sequence[int]:
 
 
 def _levels(free: Sequence[int], total: int, scale: Scale) -> Sequence[Level]:
-    """Parts with the same number become one."""
+    """Merge neighbouring parts with the same number of free hosts."""
     part: timedelta = (scale.end - scale.start) / PARTS
     found: list[Level] = []
     begun = 0
@@ -550,16 +568,16 @@ HERE: Final = f"{PREFIX}/calendar"
 HOSTS, LEASES = "hosts", "leases"
 ROWS: Final = 100
 FITS: Final = 5
-#: What is kept in the address beside the form of the search.
+#: Parameters in the URL besides the search form.
 _KEPT: Final = ("view", "from", "zoom", "rack", "zone", "text", "page")
 
-#: Where leases are the rows, a time for another one is chosen here.
+#: The row on which the lease view lets the user drag the time of a new lease.
 _FRESH: Final = Row("row-new", "new lease", "drag to choose its time", where="")
 
 
 @dataclass(frozen=True)
 class CalendarView:
-    """What somebody looks at."""
+    """The view that the URL describes: rows, time scale, filters and page number."""
 
     view: str
     scale: Scale
@@ -572,12 +590,14 @@ class CalendarView:
         return (self.number - 1) * ROWS
 
     def address(self, base: str = HERE, **changes: Any) -> str:
-        """The same with something else; from another page than the first only where it is said."""
+        """Return the URL of this view with changes; the page number resets to 1 unless `changes`
+        sets it."""
         asked = {**self.kept, **({} if "page" in changes else {"page": ""}), **changes}
         return f"{base}?{urlencode({name: value for name, value in asked.items() if value})}"
 
     def closer(self, name: str) -> str:
-        """One step nearer, of this host; where that begins is put behind it (`Block.begins`)."""
+        """Return the URL of the next closer zoom on a host. The caller appends the start
+        (`Block.begins`)."""
         zooms = list(ZOOMS)
         zoom = zooms[max(0, zooms.index(self.scale.zoom) - 1)]
         return self.address(zoom=zoom, text=name, **{"from": ""}) + "&from="
@@ -606,14 +626,14 @@ def show(request: Request) -> Response:
 
 
 def board(request: Request) -> Response:
-    """The rows alone, when something changed."""
+    """Render only the rows, for the refresh of an open page."""
     look = _view_of(request)
     rows, total = _rows(request, look)
     return part(request, "calendar_rows.html", **_board(request, look, rows, total))
 
 
 def _board(request: Request, look: CalendarView, rows: Sequence[Row], total: int) -> dict[str, Any]:
-    # what is refreshed must lie where it lay, however late it is
+    # A refresh must keep the start of the view, however late it comes.
     fixed = {"from": f"{look.scale.start:%Y-%m-%dT%H:%M}", "page": str(look.number)}
     return {
         "look": look,
@@ -682,11 +702,11 @@ def _rows(request: Request, look: CalendarView) -> tuple[Sequence[Row], int]:
     return of_hosts(hosts, holds, around, scale, may_change), total
 
 
-# when something could be had
+# The availability search
 
 
 def _found(request: Request) -> dict[str, Any] | None:
-    """What the search found, or why nothing; None: nobody searched."""
+    """Return the windows that the search found, or the reason for none; None without a search."""
     if "find" not in request.query:
         return None
     wish = Wish.of(request.query)
@@ -702,8 +722,11 @@ def _found(request: Request) -> dict[str, Any] | None:
 
 
 def _book(wish: Wish, window: Mapping[str, Any], now: datetime) -> str:
-    """Where that window is booked. What is free now is so in a minute too: who fills in a form is
-    not late."""
+    """Return the URL of the booking form for a window.
+
+    A window that is free now is still free a minute later, so the form starts `now`: the time
+    that the user needs for the form does not matter.
+    """
     asked = {name: value for name, value in wish.given.items() if value}
     start, end = (datetime.fromisoformat(window[name]) for name in ("start_date", "end_date"))
     asked |= {"start": f"{start:%Y-%m-%d %H:%M}", "end": f"{end:%Y-%m-%d %H:%M}"}

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How values look on a page: times in UTC (our script adds the local one), lengths of time, states
-with a shape besides their colour, and commands that do the same as a button."""
+"""Formatting of values on pages.
+
+Times appear in UTC, and the script adds the local time. States have a shape beside their
+colour. The module also formats durations, numbers with units, URLs, and the command equal to a
+button.
+"""
 
 import math
 import re
@@ -14,7 +18,7 @@ from markupsafe import Markup, escape
 
 from holdfast.api.holdfast_v1 import explanation
 
-#: What each word looks like: a shape and a colour (the class), beside the word itself.
+#: The appearance of each state word: a shape and a colour (the CSS class) beside the word.
 GOOD, BUSY, WARN, BAD, IDLE = "good", "busy", "warn", "bad", "idle"
 _SHAPES: Final[Mapping[str, str]] = {GOOD: "●", BUSY: "◐", WARN: "▲", BAD: "■", IDLE: "○"}
 _MEANS: Final[Mapping[str, str]] = {
@@ -33,7 +37,7 @@ _MEANS: Final[Mapping[str, str]] = {
 
 
 def state(word: Any, text: str | None = None) -> Markup:
-    """A state: its word, with a shape and a colour by what it means."""
+    """Render a state word with the shape and colour of its meaning."""
     means = _MEANS.get(str(word).lower(), IDLE)
     return Markup(
         '<span class="state {}"><span class="shape" aria-hidden="true">{}</span>{}</span>'
@@ -41,20 +45,20 @@ def state(word: Any, text: str | None = None) -> Markup:
 
 
 def moment(value: datetime | str | None, form: str = "%Y-%m-%d %H:%M:%S") -> Markup:
-    """A time in UTC; on hover the local one, if there is a script."""
+    """Render a time in UTC; with scripts enabled the tooltip shows the local time."""
     if value in (None, ""):
         return Markup('<span class="faint">never</span>')
     at = read_time(value)
     return Markup('<time datetime="{}">{} UTC</time>').format(at.isoformat(), f"{at:{form}}")
 
 
-#: A time within a sentence, or two of them; only what says that it is UTC is taken for one.
+#: A time within a sentence, or a range of two. Only a time marked as UTC matches.
 _TIME: Final = r"\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d(?:\.\d+)?)?"
 _IN_TEXT: Final = re.compile(rf"({_TIME})(?: to ({_TIME}))?( UTC|\+00:00)", re.ASCII)
 
 
 def timed(sentence: object) -> Markup:
-    """A sentence whose times have their local one on hover, as those of `moment`."""
+    """Render a sentence. Each time in the text gets a local-time tooltip, as in `moment`."""
     return Markup(_IN_TEXT.sub(_timed, str(escape(sentence))))
 
 
@@ -68,7 +72,7 @@ def _timed(found: re.Match[str]) -> str:
 def _time(said: str, text: str) -> str:
     try:
         at = read_time(said)
-    except ValueError:  # somebody's name for something
+    except ValueError:  # a name that looks like a time
         return text
     return f'<time datetime="{at.isoformat()}">{text}</time>'
 
@@ -79,24 +83,24 @@ def read_time(value: datetime | str | None) -> datetime:
 
 
 def span(value: timedelta | float) -> str:
-    """As the story of an incident tells it, and before zero with a sign."""
+    """Format a duration as the explanation of an incident does, with a sign if negative."""
     length = value if isinstance(value, timedelta) else timedelta(seconds=float(value))
     return f"-{explanation.span(-length)}" if length < timedelta(0) else explanation.span(length)
 
 
 def exact(value: timedelta | float) -> str:
-    """The same, and of less than a second in milliseconds: 46 ms"""
+    """Format a duration; below a second in milliseconds: 46 ms"""
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     return span(seconds) if abs(seconds) >= 1 else f"{seconds * 1000:.0f} ms"
 
 
 def command(*parts: object) -> Markup:
-    """What does the same from a shell; every part is quoted for it."""
+    """Render the shell command equal to a button, with every part quoted."""
     return commands([parts])
 
 
 def commands(lines: Iterable[Iterable[object]]) -> Markup:
-    """The same where it takes several, one after the other."""
+    """Render several shell commands joined with `&&`."""
     line = " && ".join(shlex.join(str(part) for part in parts) for parts in lines)
     return Markup(
         '<details class="cmd"><summary>same by command</summary><code data-copy>{}</code></details>'
@@ -120,10 +124,10 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
 }
 
 
-# For how long something can be paused or silenced by a form.
+# Durations that forms offer for pauses, maintenance windows and mutes.
 
 
-#: In seconds as a form says it, as commands say it, as people say it.
+#: The seconds that the form sends, the form for commands, and the label.
 LENGTHS: Final = (
     ("900", "15m", "15 minutes"),
     ("3600", "1h", "1 hour"),
@@ -133,12 +137,12 @@ LENGTHS: Final = (
 )
 
 
-# Numbers of hosts and guests in the words of people: what a field is called, and how much it is.
+# Metrics of hosts and guests: the label of a field, and the value with its unit.
 #
-# >>> name("util_ratio"), said("util_ratio", 0.974), said("mean_latency_ns", 2.5e6)
-# ('CPU', '97.4 %', '2.5 ms')
-# >>> said("rx_bps", 5e9), said("mem_available_bytes", 3 * 2**30), said("load1", 0.25)
-# ('5 Gbit/s', '3 GiB', '0.25')
+#     >>> name("util_ratio"), said("util_ratio", 0.974), said("mean_latency_ns", 2.5e6)
+#     ('CPU', '97.4 %', '2.5 ms')
+#     >>> said("rx_bps", 5e9), said("mem_available_bytes", 3 * 2**30), said("load1", 0.25)
+#     ('5 Gbit/s', '3 GiB', '0.25')
 
 
 _NAMES: Final[Mapping[str, str]] = {
@@ -165,7 +169,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "tx_bps": "Sends",
     "over_contract_ratio": "Of its contract",
 }
-#: What the end of a name says: by how much it is multiplied, then the units and their steps.
+#: The suffix of a field name selects the factor, the step between units, and the units.
 _BINARY: Final = (1024.0, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 _DECIMAL: Final = (1000.0, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"))
 _fields_TIME: Final = (1000.0, ("ns", "µs", "ms", "s"))
@@ -185,18 +189,19 @@ def name(field: str) -> str:
 
 
 def is_share(field: str) -> bool:
-    """Of a whole, which is 1."""
+    """Return whether the field is a ratio of a whole, 0 to 1."""
     return field.endswith("_ratio")
 
 
 def most(field: str) -> float:
-    """What a picture of it shows at least, so that a little does not look like much."""
+    """Return the lowest upper bound of the chart's scale, so small values do not look large."""
     if field.endswith(("steal_ratio", "iowait_ratio")):
         return 0.1
     return 1.0 if is_share(field) else 10.0 if field.startswith("psi_") else 0.0
 
 
 def said(field: str, value: float | None) -> str:
+    """Format a metric value with its unit."""
     if value is None or not math.isfinite(value):
         return "not known"
     if is_share(field):
@@ -217,14 +222,12 @@ def _scaled(value: float, step: float, units: Sequence[str]) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits that matter, without zeros that do not."""
+    """Format a number with three significant digits, without trailing zeros."""
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     text = f"{value:.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-# Addresses of pages with what was asked of them; without anything there is no question mark.
-
-
 def address(path: str, query: Mapping[str, str] | Sequence[tuple[str, str]]) -> str:
+    """Join a path and a query; without a query there is no question mark."""
     return f"{path}?{urlencode(query)}" if query else path

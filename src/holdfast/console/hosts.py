@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/console/hosts/NAME: how a host stands and why, who sees what of it, who holds it now and next,
-what happened to it; where the cloud is simulated, it can be broken here."""
+"""/console/hosts/NAME: the page of a host.
+
+The page shows the host status and the reason, the view of each monitor, current and next
+holders, incidents, alarms and audit lines. In a simulated cloud the page also offers fault
+injection.
+"""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -27,7 +31,7 @@ def show(request: Request) -> Response:
 
 
 def body(request: Request) -> Response:
-    """What changes of it."""
+    """Render only the changing part, for the refresh of an open page."""
     return part(request, "host_body.html", **_shown(request, request.path["host"]))
 
 
@@ -53,7 +57,7 @@ def _shown(request: Request, name: str) -> dict[str, Any]:
 
 
 def _health(request: Request, seen: Seen) -> Mapping[str, Any] | None:
-    """None if no monitor knows it."""
+    """Return the health of the host as the API shows it; None if no monitor knows the host."""
     try:
         found = api_calls.call(request, hosts.show_health, path={"host": seen.name})
     except NotFound:
@@ -92,7 +96,7 @@ def _lines(request: Request, seen: Seen) -> Any:
 
 
 def agent(request: Request, name: str) -> Mapping[str, Any] | None:
-    """That of the host, and whether it lives; None: none was ever heard of."""
+    """Return the agent of a host and whether it is alive; None if no agent ever reported."""
     found = request.services.store.wall.agent(normalise(name))
     if found is None:
         return None

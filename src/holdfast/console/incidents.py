@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/console/incidents: what died and how it stands, the open ones first; and the page of one, from
-the first missed sample to closed, with what a person can order about it."""
+"""/console/incidents: the list of incidents, open first, and the page of an incident.
+
+The page of an incident shows the phases from the first missed sample until closing, the
+timeline, and the actions that an operator can take now. The sections below build the actions,
+the phases and the timeline as pure functions. The last sections render the pages and run the
+actions.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +26,7 @@ from holdfast.model.incident import ABORTED, FAILED, GUEST, HELD, HOST, KINDS, L
 from holdfast.model.observation import Observed
 from holdfast.model.state_machines import INCIDENT
 
-# What a person can order about an incident now, and by which command; values in, values out.
+# Operator actions on an incident, and the command for each. Pure.
 
 
 MASS_FAILURE: Final = "mass_failure"
@@ -29,7 +34,7 @@ MASS_FAILURE: Final = "mass_failure"
 
 @dataclass(frozen=True)
 class Order:
-    """A form with a button: where it goes, what it says, the command that does the same."""
+    """A form with a button: its target, its text and the equivalent command."""
 
     name: str
     label: str
@@ -38,20 +43,23 @@ class Order:
     kind: str = ""
     needs_reason: bool = True
     confirm: str = ""
-    hidden: Mapping[str, str] = field(default_factory=dict)  # what is sent along
+    hidden: Mapping[str, str] = field(default_factory=dict)  # hidden form fields
 
 
 def possible(
     case: Mapping[str, Any], may: Callable[[str], bool], domain: str = ""
 ) -> Sequence[Order]:
-    """In this state, for who may; the order in which people think of them. `domain` is the rack or
-    zone of its host; empty: nobody knows it."""
+    """Return the actions that the state of the incident and the caller's roles allow.
+
+    The actions come in the order in which an operator thinks of them. `domain` is the rack or
+    zone of the host; empty if unknown.
+    """
     rules = {name: f"holdfast:incident:{name}" for name in _ALL}
     return [one for one in _possible(case, domain) if may(rules[one.name])]
 
 
 def waits_for_approval(case: Mapping[str, Any]) -> bool:
-    """Whether it is held, and because so much seems to have failed."""
+    """Return whether the mass-failure guard holds the incident."""
     return bool(case["status"] == HELD and _says_no(case) == MASS_FAILURE)
 
 
@@ -85,7 +93,10 @@ def _possible(case: Mapping[str, Any], domain: str) -> Iterator[Order]:
 
 
 def _approval(domain: str) -> Order:
-    """It takes the guard against mass failures away, so it says where."""
+    """Build the approval of a mass failure.
+
+    The approval lifts the guard, so the text names the place.
+    """
     where = f"in {domain}" if domain else "everywhere"
     said = f"So much did fail {where}: what is held for that {where} goes on, for an hour."
     if not domain:
@@ -102,7 +113,7 @@ def _command(*words: str) -> Sequence[str]:
 
 
 def _says_no(case: Mapping[str, Any]) -> str:
-    """The first guard that does; it decides."""
+    """Return the first guard that denies recovery; the first denial decides."""
     return next((one["guard"] for one in case["verdicts"] if not one["passed"]), "")
 
 
@@ -110,15 +121,14 @@ def _lacks_proof(details: Mapping[str, Any]) -> bool:
     return not details.get("evidence") and not details.get("confirmed_off")
 
 
-# Where the seconds of an incident went: noticed, judged, fenced, moved, verified, one after the
-# other from the first missed sample on. Values in, values out; the incident is as the API shows
-# it.
+# Phases of an incident: noticed, judged, fenced, moved, verified, in order from the first
+# missed sample. Pure; the incident is in the form of the API.
 #
-#     [Phase("noticed", …, seconds=3.1), Phase("judged", …), …]
+#     [Phase("noticed", …), Phase("judged", …), …]
 
 
 PHASE_DONE, BUSY, TO_COME = "done", "under way", "to come"
-#: The phase of each step, by kind; a step that a site put between them is a phase by itself.
+#: The phase of each step, by incident kind. A step that a site inserted is a phase of its own.
 _OF: Final[Mapping[str, Mapping[str, str]]] = {
     "host": {
         "guards": "judged",
@@ -145,17 +155,17 @@ _OF: Final[Mapping[str, Mapping[str, str]]] = {
         "report": "closed",
     },
 }
-#: What steps say that had nothing to do.
+#: Sentences of steps that had nothing to do.
 _IDLE: Final = ("over", "not needed")
-#: Who saw it earlier than that before it was opened has a clock that is wrong.
+#: An observer that reports a time longer before the opening than this has a wrong clock.
 LONGEST: Final = timedelta(days=1)
-#: A phase is drawn so wide at least, of all: it can be seen and pointed at.
+#: The least width of a phase as a share of the bar, so the user can see it and point at it.
 _LEAST: Final = 0.03
 
 
 @dataclass(frozen=True)
 class Phase:
-    """`x` and `width` are percent of the bar; 0 for what is to come."""
+    """A phase of an incident. `x` and `width` are percent of the bar; 0 for phases to come."""
 
     name: str
     state: str
@@ -177,7 +187,10 @@ class Phase:
 
 
 def first(case: Mapping[str, Any], seen: Sequence[Mapping[str, Any]] = ()) -> datetime:
-    """When the first sample was missed: the earliest that anybody's evidence says."""
+    """Return the time of the first missed sample: the earliest time in any evidence or report.
+
+    Ignores times after the opening, and times more than LONGEST before it.
+    """
     opened = read_time(case["opened_at"])
     said = [*_sinces(case["details"].get("seen")), *(row.get("since") for row in seen)]
     said += [one["generated_at"] for one in case["reports"]]
@@ -194,7 +207,10 @@ def _sinces(votes: Any) -> Iterator[Any]:
 
 
 def phases(case: Mapping[str, Any], begin: datetime, now: datetime) -> Sequence[Phase]:
-    """From the first missed sample on, without gaps; those to come have no times."""
+    """Return the phases from the first missed sample on, without gaps.
+
+    Phases to come have no times.
+    """
     opened = read_time(case["opened_at"])
     seen = str(case["seen"] or case["cause"])
     found = [Phase("noticed", PHASE_DONE, begin, opened, seen)]
@@ -230,14 +246,14 @@ def _phase(
 
 
 def _with_holds(judged: Phase, case: Mapping[str, Any]) -> Phase:
-    """Why it took so long: each reason for which it was held, once."""
+    """Add to the phase every reason for which recovery was held, each once."""
     said = [one["sentence"] for one in case["timeline"] if one["sentence"].startswith("held: ")]
     reasons = [one for one in dict.fromkeys(said) if judged.sentence not in one]
     return replace(judged, sentence="; ".join([*reasons, judged.sentence]))
 
 
 def _rest(case: Mapping[str, Any], found: Sequence[Phase], now: datetime) -> Iterator[Phase]:
-    """What no step stands for: an end by somebody's order, or an incident that has no work."""
+    """Yield the phase after the last step: an end by an operator, or an incident without steps."""
     last, closed = found[-1], api_calls.time(case["closed_at"])
     if last.end is None or last.state != PHASE_DONE or last.name == "closed":
         return
@@ -267,8 +283,8 @@ def total(found: Sequence[Phase]) -> float:
     return sum(one.seconds for one in found)
 
 
-# Everything that happened in an incident, in its order: what was seen, decided, done and moved,
-# what became of reservations, how the host came back. Values in, values out.
+# The timeline of an incident: observations, decisions, steps, moves, repairs of reservations,
+# and the return of the host. Pure.
 
 
 SEEN, DECIDED, DONE, MOVED, REPAIRED, HOST_CHANGE, PERSON = (
@@ -281,19 +297,21 @@ SEEN, DECIDED, DONE, MOVED, REPAIRED, HOST_CHANGE, PERSON = (
     "person",
 )
 _LEASE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
-#: Beginnings of lines that say how the incident stands.
+#: A line that begins with the status of the incident.
 _STANDS: Final = re.compile(r"(\w+): ")
-#: Lines about the move of one server: which, and what.
+#: Lines about the move of a server: the server and the message.
 _MOVE: Final = re.compile(r"server (\S+) (.*)", re.DOTALL)
 _BY_ITSELF: Final = "holdfast"
 
 
 @dataclass(frozen=True)
 class Event:
+    """An entry of the timeline."""
+
     at: datetime
     kind: str
     sentence: str
-    lease: str = ""  # whose page tells more
+    lease: str = ""  # id of the lease whose page shows more
 
     def after(self, begin: datetime) -> float:
         return (self.at - begin).total_seconds()
@@ -301,7 +319,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Sight:
-    """What one monitor saw on one network, since when, who confirms it, and when it said so."""
+    """The view of a monitor on a network: health, since when, confirmed by, and reported when."""
 
     observer: str
     network: str
@@ -312,7 +330,7 @@ class Sight:
 
 
 def sights(votes: Any) -> Sequence[Sight]:
-    """Of those who voted that it is down."""
+    """Return the network views of the monitors that voted the host down."""
     return [
         _sight(str(vote.get("observer", "")), name, said, api_calls.time(vote.get("said_at")))
         for vote in api_calls.votes(votes)
@@ -332,7 +350,10 @@ def events(
     lines: Sequence[Mapping[str, Any]],
     observed: Sequence[Mapping[str, Any]] = (),
 ) -> Sequence[Event]:
-    """`lines` of the audit that are about its host; what was `observed` of it."""
+    """Return the timeline.
+
+    `lines` are audit lines about the host; `observed` are observations of the host.
+    """
     found = [
         *_seen(case),
         *_reported(case),
@@ -356,7 +377,7 @@ def _seen(case: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _reported(case: Mapping[str, Any]) -> Iterator[Event]:
-    """When it is said to have happened, if that was earlier, and when we heard of it."""
+    """Yield the arrival of each report, and the reported time of the failure if earlier."""
     for one in case["reports"]:
         came, made = read_time(one["received_at"]), api_calls.time(one.get("generated_at"))
         if made is not None and came - LONGEST <= made < came:
@@ -366,7 +387,7 @@ def _reported(case: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _observed(row: Mapping[str, Any]) -> Event:
-    """Since when it is so; of who has a wrong clock, when we heard of it."""
+    """Place an observation at its `since` time; with a wrong clock at the time of arrival."""
     names = ("id", "observer", "subject", "kind", "state", "since")
     one = Observed(**{name: row[name] for name in names}, evidence=api_calls.known(row["evidence"]))
     heard = row["created_at"]
@@ -376,7 +397,10 @@ def _observed(row: Mapping[str, Any]) -> Event:
 
 
 def _written(case: Mapping[str, Any]) -> Iterator[Event]:
-    """What steps and moves say again is left to them; of moves that are tries in vain."""
+    """Yield the lines of the incident, except lines that repeat a step or the end of a move.
+
+    Lines about moves that remain are failed attempts.
+    """
     known = {one["sentence"] for one in case["steps"]}
     moves = {one["server"]: one for one in case["servers"]}
     for one in case["timeline"]:
@@ -400,7 +424,7 @@ def _steps(case: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _attempts(case: Mapping[str, Any]) -> Iterator[Event]:
-    """What was asked of the fence, now and in attempts before a retry, and the steps of those."""
+    """Yield the fence requests of this and earlier attempts, and the steps of earlier attempts."""
     details = case["details"]
     before = entries(details.get("attempts"))
     for one in (*before, details):
@@ -419,7 +443,7 @@ def _attempts(case: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _guest(case: Mapping[str, Any]) -> Iterator[Event]:
-    """When a guest died and when it ran again."""
+    """Yield when a guest failed and when it ran again."""
     if case.get("kind") != GUEST:
         return
     name = case.get("server_name") or case.get("server") or "it"
@@ -450,10 +474,10 @@ def _line(line: Mapping[str, Any]) -> Event:
 
 
 PATH: Final = f"{PREFIX}/incidents"
-#: Of those that are over, so many on a page; of the others, so many at all.
+#: The number of closed incidents per page, and the most open incidents shown.
 CLOSED, OPEN = 50, 200
 FILTERS: Final = ("status", "kind", "host", "segment", "open")
-#: What becomes of a host, and of reservations on it, is told for so long after the incident.
+#: For this long after its end an incident shows audit lines about the host and reservations.
 AFTER: Final = timedelta(days=1)
 MOST_LINES: Final = 200
 AUDIT: Final = "holdfast:audit:list"
@@ -461,7 +485,7 @@ Given = Mapping[str, str]
 _NOTHING_SAID: Final[Given] = {}
 
 
-# many
+# The list of incidents
 
 
 def index(request: Request) -> Response:
@@ -469,7 +493,7 @@ def index(request: Request) -> Response:
 
 
 def listed(request: Request) -> Response:
-    """The tables alone, when something changed."""
+    """Render only the tables, for the refresh of an open page."""
     return part(request, "incidents_list.html", **_list(request))
 
 
@@ -524,7 +548,7 @@ def _incidents_command(given: Mapping[str, str], marker: str) -> list[str]:
     return line + (["--marker", marker] if marker else [])
 
 
-# one
+# The page of an incident
 
 
 def show(request: Request) -> Response:
@@ -532,14 +556,14 @@ def show(request: Request) -> Response:
 
 
 def body(request: Request) -> Response:
-    """All that changes while it goes on."""
+    """Render only the changing part, for the refresh of an open page."""
     return part(request, "incident_parts.html", **_case(request))
 
 
 def _page(
     request: Request, why: str = "", status: int = 200, given: Given = _NOTHING_SAID
 ) -> Response:
-    """`given` is what somebody typed, by the name of the order."""
+    """Render the page. `given` holds the entered reasons, by the name of the action."""
     shown = {**_case(request), "given": given}
     title = f"{shown['case']['host'] or shown['case']['subject']}, {shown['case']['status']}"
     return page(
@@ -592,8 +616,11 @@ _NOTHING: Final[Mapping[str, Any]] = {
 def _lines(
     request: Request, case: Mapping[str, Any], begin: datetime
 ) -> Sequence[Mapping[str, Any]]:
-    """Of the audit: what became of the host, and of reservations that had it. One more than are
-    shown, if there are more. It is about all projects: who reads all of the audit reads it."""
+    """Return audit lines about the host and about reservations on the host.
+
+    Returns one line more than the page shows if there are more. The lines cover all projects,
+    so only an administrator with access to the audit log gets them.
+    """
     if not (request.allowed(AUDIT) and request.caller.is_admin):
         return ()
     if case["kind"] != HOST or not case["host"]:
@@ -606,12 +633,12 @@ def _lines(
 
 
 def _domain(request: Request, case: Mapping[str, Any]) -> str:
-    """The rack or zone that an approval would be about."""
+    """Return the rack or zone for an approval; empty unless the incident waits for approval."""
     return request.services.store.cases.domain(case["host"]) if waits_for_approval(case) else ""
 
 
 def _paused(request: Request, case: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Which switches stand: everywhere, and of its segment."""
+    """Return the pauses that apply: everywhere, and in the segment of the incident."""
     if not request.allowed("holdfast:pause:list"):
         return {"everywhere": None, "segment": None}
     rows = api_calls.call(request, switches.list_pauses)["pauses"]
@@ -620,7 +647,7 @@ def _paused(request: Request, case: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"everywhere": of.get(""), "segment": of.get(segment) if segment else None}
 
 
-# orders
+# Actions
 
 
 def retry(request: Request) -> Response:
@@ -637,7 +664,10 @@ def confirm_off(request: Request) -> Response:
 
 
 def approve(request: Request) -> Response:
-    """Where its host is, and nowhere else: that is what the page said."""
+    """Approve a mass failure in the rack or zone of the host only, as the page promised.
+
+    Raises Conflict if the host's rack or zone has changed since.
+    """
     own = {"incident_id": request.path["incident_id"]}
     try:
         case = api_calls.call(request, incidents.show, path=own)["incident"]
@@ -667,7 +697,7 @@ def _order(
 
 
 def _again(request: Request, name: str, error: HoldfastError) -> Response:
-    """The page once more, with what was wrong and what was entered."""
+    """Render the page again with the error and the entered text."""
     missing = error.message.startswith("Missing parameter reason")
     why = "say why: it is kept for those who ask later" if missing else error.message
     given = {name: request.body.get("reason", "")}

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/console/leases/{lease_id}: one lease, how far it is, what it holds and what became of that; and
-what can be done with it, with a preview of what that would do."""
+"""/console/leases/{lease_id}: the page of a lease, with its state, resources and history.
+
+The owner changes, ends, deletes and acknowledges the lease here. A dry run previews each
+change.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +20,8 @@ from holdfast.console.pages import away, page, part
 from holdfast.db.audit import Wanted
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
 
-#: Lines of its history that are shown; of what is older, so many of each that says something of
-#: how it came to be as it is.
+#: The number of audit lines shown; and of older lines, the most per text in TELLING, which
+#: explain the current state.
 _HISTORY, _TELLING = 200, 20
 AUDIT: Final = "holdfast:audit:list"
 Lines = Sequence[Mapping[str, Any]]
@@ -30,7 +33,7 @@ def show(request: Request) -> Response:
 
 
 def state(request: Request) -> Response:
-    """The page's contents, when something changed."""
+    """Render only the contents, for the refresh of an open page."""
     try:
         shown = _shown(request, _lease(request))
     except NotFound:
@@ -39,7 +42,7 @@ def state(request: Request) -> Response:
 
 
 def dates_form(request: Request) -> Response:
-    """Another end, as it was pulled in the calendar: `?end=…`."""
+    """Render the form for another end, as dragged in the calendar: `?end=…`."""
     lease = _lease(request)
     shown = _form(lease, {**_known(lease), **_given(request.query)}, None)
     if "part" in request.query:
@@ -50,7 +53,11 @@ def dates_form(request: Request) -> Response:
 
 
 def change(request: Request) -> Response:
-    """`do` is check, check+1h, check-1h, or change; change@START/END takes what was offered."""
+    """Check or change the dates of a lease.
+
+    The form field `do` is check, check+1h, check-1h, or change. change@START/END uses the dates
+    that a refusal offered.
+    """
     lease = _lease(request)
     given = {**_known(lease), **_given(request.body)}
     verb, _, instead = str(request.body.get("do", "check")).partition("@")
@@ -91,7 +98,7 @@ def acknowledge(request: Request) -> Response:
     return away(f"{HERE}/{lease['id']}", said="It is noted that you have seen it.")
 
 
-# what is shown
+# Contents
 
 
 def _path(request: Request) -> dict[str, str]:
@@ -121,8 +128,11 @@ def _shown(request: Request, lease: dict[str, Any]) -> dict[str, Any]:
 
 
 def _history(request: Request, lease_id: str) -> tuple[Lines, Lines]:
-    """Its lines of the audit, for who may read that: the last ones, and of older ones those that
-    tell when it came to a state and what was done about its resources."""
+    """Return the audit lines of the lease if the caller may read the audit log.
+
+    Returns the newest lines, and from older lines the changes of state and repairs of
+    resources.
+    """
     if not request.allowed(AUDIT):
         return (), ()
     own = None if request.caller.is_admin else request.caller.project_id
@@ -159,7 +169,7 @@ def _answer(
     return page(request, "lease_dates.html", title=title, status=status, **shown)
 
 
-# what is asked for
+# Requested changes
 
 
 def _known(lease: Mapping[str, Any]) -> dict[str, str]:
@@ -175,7 +185,7 @@ def _given(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _meant(given: dict[str, str], verb: str, instead: str) -> dict[str, str]:
-    """With the dates that a refusal offered, or an end so much later or earlier."""
+    """Return the form fields with the dates a refusal offered, or with another end (`verb`)."""
     start, _, end = instead.partition("/")
     if end:
         return {**given, "start": start, "end": end}
@@ -194,7 +204,7 @@ def _meant(given: dict[str, str], verb: str, instead: str) -> dict[str, str]:
 
 
 def _body(request: Request, lease: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """What differs from what it is."""
+    """Return the body of the update: only fields with a new value."""
     known, now = _known(lease), request.services.clock.now()
     body: dict[str, Any] = {} if given["name"] == known["name"] else {"name": given["name"]}
     for name in ("start", "end"):

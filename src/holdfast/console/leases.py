@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/console/leases: the list of leases, and the form by which one is booked: first checked by a dry
-run, then booked; a refusal says why, and what would fit."""
+"""/console/leases: the list of leases, and the form for a new lease.
+
+The form checks a lease with a dry run before it books. A refusal shows the reason and dates
+that fit. The sections below read the form fields, and describe the state and history of a
+lease.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +22,8 @@ from holdfast.console.pages import PREFIX, away, page, part
 from holdfast.model import state_machines
 from holdfast.model.errors import HoldfastError, InvalidInput
 
-# What people fill in to get a lease, as the API takes it and as a command says it. Pure; the
-# words
-# are those of the client: `+8h`, `vcpus>=8 and rack=rack-a`.
+# The booking form: its fields as an API request and as a command. Pure. The syntax is the
+# syntax of the client: `+8h`, `vcpus>=8 and rack=rack-a`.
 #
 #     wish = Wish.of({"kind": "host", "count": "2", "where": "gpu=True", …})
 #     wish.reservation()       # {"resource_type": "physical:host", "min": 2, …}
@@ -29,7 +32,7 @@ from holdfast.model.errors import HoldfastError, InvalidInput
 
 T = TypeVar("T")
 
-#: What can be asked for here; the API knows more.
+#: Resource types that the form offers; the API offers more.
 KINDS: Final[Mapping[str, str]] = {
     "host": "whole hosts",
     "slots": "slots for servers",
@@ -56,7 +59,7 @@ _SEVERAL = re.compile(r"\s+and\s+|;|\n")
 
 @dataclass(frozen=True)
 class Wish:
-    """The fields as they were filled in; empty ones have their default."""
+    """The fields of the booking form; empty fields have their default."""
 
     given: Mapping[str, str]
 
@@ -69,7 +72,7 @@ class Wish:
         return self.given[name]
 
     def reservation(self) -> dict[str, Any]:
-        """The one entry of a lease's reservations."""
+        """Return the single entry of the lease's `reservations`."""
         kind = self["kind"]
         if kind not in KINDS:
             raise InvalidInput(f"kind: there is no {kind[:40]!r}; one of {', '.join(KINDS)}")
@@ -85,7 +88,7 @@ class Wish:
         return {"resource_type": "virtual:instance", **sizes, **amount, **self._where()}
 
     def dates(self, now: datetime) -> dict[str, Any]:
-        """Start, end and the time before the end, on the wire; +8h counts from the start."""
+        """Return start, end and before-end in wire format; +8h counts from the start."""
         start = _date(self["start"], "start")
         origin = _moment(start.at, now, "start")
         announced = self["before_end"]
@@ -100,14 +103,14 @@ class Wish:
         }
 
     def body(self, now: datetime, dry_run: bool) -> dict[str, Any]:
-        """For POST /reservation/v1/leases."""
+        """Return the body for POST /reservation/v1/leases."""
         if not self["name"]:
             raise InvalidInput("name: give the lease a name, so that you find it again")
         found = {"name": self["name"], **self.dates(now), "reservations": [self.reservation()]}
         return {**found, "dry_run": True} if dry_run else found
 
     def search(self, now: datetime, limit: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Of GET /holdfast/v1/availability: the reservation, and the rest of the query."""
+        """Return the reservation and the other parameters of GET /holdfast/v1/availability."""
         try:
             length = dates.span(self["length"])
         except ValueError as error:
@@ -118,7 +121,7 @@ class Wish:
             asked["from"] = _moment(first.on_wire, now, "earliest")
         return self.reservation(), asked
 
-    # the same by command
+    # Equivalent commands
 
     def command(self) -> list[str]:
         words = ["holdfast", "lease", "create", self["name"] or "NAME", *self._what()]
@@ -146,13 +149,16 @@ class Wish:
         return ["--reservation", told]
 
     def _as_said(self) -> str:
-        """What makes no sense is said as it was filled in: the refusal is told beside it."""
+        """Return the conditions as an expression, or as entered if invalid.
+
+        The page shows the error beside the command.
+        """
         try:
             return self._expression()
         except InvalidInput:
             return self["where"]
 
-    # shared
+    # Parsing of fields
 
     def _number(self, name: str, least: int) -> int:
         said = self[name]
@@ -184,20 +190,19 @@ def _date(text: str, field: str) -> dates.Date:
 
 
 def _moment(of: Callable[[datetime], T], origin: datetime, field: str) -> T:
-    """What a date means, counted from there; +24h after the last day of all is none."""
+    """Resolve a date relative to `origin`. Raises InvalidInput if the date is out of range."""
     try:
         return of(origin)
     except (ValueError, OverflowError) as error:
         raise InvalidInput(f"{field}: {error}") from None
 
 
-# The life of a lease as people see it: through which states it came, where it is, what is next;
-# its flags, and what was done about them. Pure: the API's view of a lease and its history in,
-# sentences out.
+# The states of a lease: passed, current and next states, flags, and repairs. Pure: the API's
+# view of a lease and its audit lines in, sentences out.
 
 
 DONE, NOW, NEXT = "done", "now", "next"
-#: What the audit says of a lease when something was done about its resources.
+#: Phrases of audit lines about repairs of the lease's resources.
 _HEALED: Final = (
     "got something else",
     "misses what failed",
@@ -208,9 +213,9 @@ _HEALED: Final = (
     "its pools are put right",
 )
 _STRAIGHT: Final = ("PENDING", "STARTING", "ACTIVE", "TERMINATING", "TERMINATED")
-#: What of its history says something of where it stands and of what was done about it.
+#: Phrases of audit lines that explain the current state or report a repair.
 TELLING: Final = (*(f" is {word}" for word in _STRAIGHT), " failed: ", *_HEALED)
-#: Where a lease was before it came to a state beside the straight way, at least.
+#: The last state that a lease passed at least before it left the normal sequence.
 _AFTER: Final[Mapping[str, str]] = {
     "ERROR": "STARTING",
     "DELETING": "PENDING",
@@ -220,7 +225,7 @@ _AFTER: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Link:
-    """One state of the chain; `at` is when it came to it, or should."""
+    """A state in the sequence; `at` is when the lease reached the state, or is due to."""
 
     word: str
     how: str
@@ -239,7 +244,7 @@ def chain(lease: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Seq
 
 
 def _aside(lease: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Iterator[Link]:
-    """A lease that left the straight way: as far as it came on it, and what it came to."""
+    """Yield the states of a lease outside the normal sequence: passed states, then the current."""
     status = lease["status"]
     was_active = _when(history, " is ACTIVE") is not None
     last = "ACTIVE" if was_active and status != "ERROR" else _AFTER.get(status, "PENDING")
@@ -270,12 +275,12 @@ def _link(
     happened = _when(history, f" is {word}") if how != NEXT else None
     announced = _announced(lease) if word == "TERMINATING" and how == NEXT else ""
     if word == "STARTING" and how != NEXT:
-        due = max(due, lease["created_at"].replace(" ", "T"))  # one that begins at once
+        due = max(due, lease["created_at"].replace(" ", "T"))  # a lease that starts at once
     return Link(word, how, happened or due, said or announced)
 
 
 def _when(history: Sequence[Mapping[str, Any]], ending: str) -> Any:
-    """When the audit says so last; it has the newest first."""
+    """Return the time of the newest audit line with this ending; `history` is newest first."""
     return next((line["at"] for line in history if line["sentence"].endswith(ending)), None)
 
 
@@ -288,7 +293,7 @@ def _announced(lease: Mapping[str, Any]) -> str:
 
 
 def flags(lease: Mapping[str, Any]) -> Sequence[str]:
-    """What its owner should know, in sentences."""
+    """Return warnings for the owner of the lease, as sentences."""
     found = []
     for one in lease["reservations"]:
         what = f"Its reservation of {one['resource_type']}"
@@ -302,13 +307,13 @@ def flags(lease: Mapping[str, Any]) -> Sequence[str]:
 
 
 def healed(history: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """What was done about its resources, the first first."""
+    """Return the audit lines about repairs of the lease's resources, oldest first."""
     told = [line for line in history if any(word in line["sentence"] for word in _HEALED)]
     return told[::-1]
 
 
 def holds(lease: Mapping[str, Any]) -> str:
-    """2 hosts; 3 slots on 2 hosts; 1 address"""
+    """Describe the held resources: 2 hosts; 3 slots on 2 hosts; 1 address"""
     return "; ".join(filter(None, (_holds(one) for one in lease["reservations"]))) or "nothing"
 
 
@@ -327,7 +332,7 @@ def _holds(reservation: Mapping[str, Any]) -> str:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Sequence[str]:
-    """What a change would do to what is held."""
+    """Return sentences about the hosts that a change would add, keep or give up."""
     found = []
     for was, will in zip(old["reservations"], new["reservations"], strict=False):
         had, has = ({host["name"] for host in one.get("hosts") or ()} for one in (was, will))
@@ -341,7 +346,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Sequence[str]
 
 
 def asked(reservation: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """What was asked for, as far as it says anything."""
+    """Return the requested properties of a reservation that are not empty."""
     names = ("min", "max", "amount", "vcpus", "memory_mb", "disk_gb", "flavor_id", "server_id")
     more = ("resource_properties", "hypervisor_properties", "before_end", "network_id", "affinity")
     return [
@@ -362,11 +367,11 @@ _SORTS: Final[Mapping[str, str]] = {
     "name": "name",
     "status": "state",
 }
-#: Of a lease that is only looked at.
+#: The name of a lease without a name in a dry run.
 _UNNAMED: Final = "unnamed"
 
 
-# the list
+# The list of leases
 
 
 def index(request: Request) -> Response:
@@ -428,7 +433,7 @@ def _command(asked: Mapping[str, str]) -> list[str]:
     return [*words, "--limit", str(LIMIT)]
 
 
-# a new one
+# The form for a new lease
 
 
 def new(request: Request) -> Response:
@@ -436,7 +441,10 @@ def new(request: Request) -> Response:
 
 
 def _named(request: Request) -> dict[str, str]:
-    """Who comes from the calendar with a time need not think of a name."""
+    """Return the form fields from the URL.
+
+    A lease from the calendar gets a generated name, so the user need not invent a name.
+    """
     given = {name: str(request.query[name]) for name in DEFAULTS if name in request.query}
     if not given.get("name") and (given.keys() & {"start", "where"}):
         given["name"] = f"{request.caller.user_id}-{request.services.clock.now():%m%d-%H%M}"[:80]
@@ -444,7 +452,7 @@ def _named(request: Request) -> dict[str, str]:
 
 
 def create(request: Request) -> Response:
-    """By a dry run (`do` is check), or for good."""
+    """Check the lease with a dry run (`do` is check), or book the lease (`do` is book)."""
     verb, _, instead = str(request.body.get("do", "check")).partition("@")
     wish = Wish.of(_other_dates(request.body, instead))
     try:
@@ -461,7 +469,7 @@ def create(request: Request) -> Response:
 
 
 def _other_dates(given: Mapping[str, str], instead: str) -> Mapping[str, str]:
-    """What was filled in, at the time that a refusal offered."""
+    """Return the form fields with the dates that a refusal offered."""
     start, _, end = instead.partition("/")
     if not end:
         return given
@@ -482,7 +490,7 @@ def _asked_for(request: Request, wish: Wish, dry_run: bool) -> Any:
 def _form(
     request: Request, wish: Wish, found: Mapping[str, Any] | None, status: int = 200
 ) -> Response:
-    """The page; what was found alone for our script, or the form alone for its dialog."""
+    """Render the whole page, only the outcome (script), or only the form (the script's dialog)."""
     shown: dict[str, Any] = {"wish": wish, "kinds": KINDS, "outcome": found}
     if request.body is not None and "part" in request.body:
         return part(request, "lease_outcome.html", **shown)
@@ -492,6 +500,6 @@ def _form(
 
 
 def outcome(**found: Any) -> dict[str, Any]:
-    """What lease_outcome.html shows."""
+    """Return the variables of lease_outcome.html."""
     empty = {"done": "", "href": "", "lease": None, "differs": (), "why": None, "verb": ""}
     return {**empty, "command": (), "end": "", **found}

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages that are open learn that something changed: by a stream of events, or by asking.
+"""Change notices for open pages, by an event stream or by polling.
 
-One thread for all of them looks at the marks of all topics (db/views) once a second, while
-anybody listens or has asked lately. What is told is the names of topics, never what is in them: the
-page asks for what it shows, with the rights of who looks at it.
+A single thread polls the change marks of all topics (`db/views`) once per second, as long as a
+page listens or has polled lately. A notice holds only names of topics, never data: the page
+requests its contents again, with the rights of its own user.
 
-Where a page is, it says by an id made of the marks themselves. So every process understands the ids
-of all others, whichever of them answers; and who comes again after a rest hears what changed.
+The event id is made of the marks themselves. So every process understands the ids of all other
+processes, and a page that reconnects learns of changes in between. `Memory`, at the end, sends
+an open page only the changed pieces.
 
-    feed = Feed(store.changes.look, clock, streams=16)
-    feed.stream(since)      # bytes of an event stream; Unavailable if all are taken
-    feed.since("1f0a…")     # ("1f0b…", ["hosts", "leases"]): for who asks
+    feed = Feed(store.changes.marks, clock, streams=16)
+    feed.stream(since)      # bytes of an event stream; Unavailable if all streams are taken
+    feed.since("1f0a…")     # ("1f0b…", ["hosts", "leases"]): for a page that polls
 """
 
 import hashlib
@@ -31,23 +32,25 @@ from holdfast.runtime.clock import Clock
 
 LOG = logging.getLogger(__name__)
 EVERY_S: Final = 1.0
-#: A stream ends after that time, and the browser comes again: who may look is asked anew.
+#: A stream ends after this time and the browser reconnects; the API then checks rights again.
 LASTS_S: Final = 300.0
-#: So often something is said, also if nothing changed: a browser that is gone is found out.
+#: The interval of keep-alive comments, by which the API detects a closed connection.
 SIGN_OF_LIFE_S: Final = 3.0
-#: After that time without anybody who listens or asks, nobody looks any more.
+#: The thread stops after this time without a listening or polling page.
 REST_S: Final = 30.0
-#: Nobody has more: a browser has six connections to us, and needs some for the pages themselves.
+#: The most streams per user. A browser opens six connections and needs some for pages.
 MOST_OWN: Final = 4
-#: So many hexadecimal digits of an id are one topic's.
+#: The number of hexadecimal digits per topic in an id.
 DIGITS: Final = 8
-#: The id before anything could be seen: whoever comes from there is told that all changed.
+#: The id before the first poll. A page with this id is told that all topics changed.
 NOWHERE: Final = "-"
 
 Look = Callable[[], Mapping[str, str]]
 
 
 class Feed:
+    """The change feed that all pages of this process share."""
+
     def __init__(self, look: Look, clock: Clock, streams: int) -> None:
         self._look = look
         self._clock = clock
@@ -61,15 +64,18 @@ class Feed:
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """Every stream ends."""
+        """End every stream."""
         self._stop.set()
         with self._lock:
             self._lock.notify_all()
 
-    # for who asks
+    # Polling
 
     def since(self, known: str) -> tuple[str, Sequence[str]]:
-        """Where we are now, and what differs from `known`; everything if that is no id of ours."""
+        """Return the current id, and the topics that changed since `known`.
+
+        Returns "*" for all topics if `known` is not a valid id.
+        """
         self._want()
         with self._lock:
             return self._at, self._after(known)
@@ -82,11 +88,15 @@ class Feed:
         pairs = zip(self._topics, _cut(known), _cut(self._at), strict=True)
         return [topic for topic, old, new in pairs if old != new]
 
-    # for who listens
+    # Event streams
 
     def stream(self, known: str, who: str = "", tab: str = "") -> Lent:
-        """The page that a tab of a browser showed before gives its place to the next one; nobody
-        takes more than half of them, nor more than a few."""
+        """Open an event stream.
+
+        A new page in a browser tab takes over the stream slot of the tab's previous page. A
+        user gets at most half of the slots, and at most MOST_OWN. Raises Unavailable if no slot
+        is free.
+        """
         place = _Place(who, tab)
         with self._lock:
             if self._stop.is_set():
@@ -114,7 +124,7 @@ class Feed:
             if self._stop.is_set():
                 return
             if place not in self._places:
-                yield b"event: moved\ndata: \n\n"  # to a page that calls itself the same tab
+                yield b"event: moved\ndata: \n\n"  # another page with the same tab id took the slot
                 return
             if new != at:
                 at = new
@@ -132,7 +142,7 @@ class Feed:
             self._lock.wait_for(so, SIGN_OF_LIFE_S)
             return self._at, self._after(known)
 
-    # who looks
+    # The polling thread
 
     def _want(self) -> None:
         with self._lock:
@@ -140,7 +150,7 @@ class Feed:
             if self._looking or self._stop.is_set():
                 return
             self._looking = True
-        self._try_turn()  # at once: what changes from now on is seen
+        self._try_turn()  # poll at once, so no later change is missed
         threading.Thread(target=self._forever, name="console", daemon=True).start()
 
     def _forever(self) -> None:
@@ -170,14 +180,14 @@ class Feed:
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """One stream's, by identity."""
+    """The slot of a stream, compared by identity."""
 
     who: str
     tab: str
 
 
 def most_own(streams: int) -> int:
-    """Of so many, how many one person may have."""
+    """Return the most streams per user, given the total."""
     return max(1, min(MOST_OWN, streams // 2))
 
 
@@ -194,11 +204,11 @@ def _cut(known: str) -> Sequence[str]:
     return [known[at : at + DIGITS] for at in range(0, len(known), DIGITS)]
 
 
-# /console/live and /console/changes: what changed, for pages that are open.
+# Handlers of /console/live and /console/changes
 
 
 def live(request: Request) -> Response:
-    """A stream of events; 503 when all are taken, and the page asks instead."""
+    """Open an event stream; 503 when all are taken, and the page polls instead."""
     feed: Feed = request.services.feed
     tab = request.query.get("tab", "")
     since = request.last_event_id or request.query.get("since", "")
@@ -212,21 +222,23 @@ def index(request: Request) -> Response:
     return Response({"at": at, "topics": topics}, headers=HEADERS)
 
 
-# What a page showed, so that of thousands of pieces only those are sent that have changed.
+# Differences between renderings: of thousands of pieces the API sends only the changed pieces.
 #
-# A rendering has pieces, each with an id, and lists of ids in their order. Its version is made of
-# what is in it: a page names the one it shows, and hears what differs.
+# A rendering has pieces, each with an id, and ordered lists of ids. The version is a hash of
+# the contents. A page sends the version it shows and gets the differences.
 #
 #     memory.keep(new)
-#     memory.difference("a1b2…", new)    # all of it if nobody here remembers a1b2…
+#     memory.difference("a1b2…", new)    # everything if this process does not remember a1b2…
 
 
-#: So many renderings are remembered; one of a thousand tiles takes about 100 kB.
+#: The number of remembered renderings; a rendering of a thousand tiles takes about 100 kB.
 REMEMBERED: Final = 64
 
 
 @dataclass(frozen=True)
 class Rendering:
+    """The pieces of a page by id, and the order of the ids in each list."""
+
     lists: Mapping[str, Sequence[str]]
     pieces: Mapping[str, str]
 
@@ -247,6 +259,8 @@ def _mark(text: str) -> bytes:
 
 
 class Memory:
+    """The hashes of the latest renderings, by version."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[Mapping[str, Sequence[str]], Mapping[str, bytes]]]
@@ -260,8 +274,10 @@ class Memory:
                 self._known.popitem(last=False)
 
     def difference(self, version: str, new: Rendering) -> dict[str, Any]:
-        """What a page that shows that version has to change. A version that another process sent
-        is known here only if nothing differs from it."""
+        """Return the changes for a page with the rendering `version`.
+
+        A version from another process is known here only if it equals the new rendering.
+        """
         with self._lock:
             lists, marks = self._known.get(version, ({}, {}))
         self.keep(new)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logging in and out, and the theme that somebody likes."""
+"""Login, logout and the choice of a theme."""
 
 from holdfast.api import login
 from holdfast.api.login import LoginWanted
@@ -30,9 +30,9 @@ def enter(request: Request) -> Response:
         entered = request.services.login.enter(request.body, request.address)
     except (LoginWanted, Forbidden, TooMany, Unavailable) as error:
         return _page(request, then, error.message, error.status)
-    _leave(request)  # what was open in this browser before is over
+    _leave(request)  # end the session that was open in this browser before
     session = cookie(login.SESSION, entered.cookie, entered.lasts_s)
-    # a new word for forms with every session: the old page of somebody else is worth nothing
+    # Every session gets a new form token, so an old page of another user cannot submit forms.
     return away(local(then), cookies=(session, cookie(login.COOKIE, login.new_cookie())))
 
 

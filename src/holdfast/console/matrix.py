@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy as a table, with the hosts that are in each row now; and an edit of it tried before
-anybody goes by it. Nothing here changes the strategy: host monitors follow a file."""
+"""/console/matrix: the HA matrix with the hosts of each row, and a trial of an edited matrix.
+
+Nothing here changes the HA matrix, because host monitors follow a file.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,13 +29,13 @@ from holdfast.hostmonitor.matrix_file import written
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.runtime.documents import MAX_BYTES
 
-# Two strategies side by side: what each says of every combination, how many hosts are in it now,
-# and for which of them something else would follow. Values in, values out.
+# The comparison of two HA matrices: for each combination of network health, the action of each
+# matrix and the hosts in this combination now. Pure.
 
 
 @dataclass(frozen=True)
 class Row:
-    """One health of the networks, by name: what is said of it, now and then."""
+    """A combination of network health, with its hosts and the action now and after the edit."""
 
     health: Mapping[str, str]
     hosts: Sequence[str]
@@ -47,13 +49,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Trial:
+    """The comparison of the HA matrix in force with an edited matrix."""
+
     networks: Sequence[str]
     rows: Sequence[Row]
-    warning: str = ""  # names the rows that the new strategy leaves out
+    warning: str = ""  # names the rows that the edited matrix leaves out
 
     @property
     def changed(self) -> Sequence[Row]:
-        """Rows that differ, with hosts in them."""
+        """Return the rows with hosts whose action differs."""
         return [row for row in self.rows if row.differs and row.hosts]
 
     @property
@@ -61,7 +65,7 @@ class Trial:
         return sum(row.differs for row in self.rows)
 
     def becoming(self, action: str) -> list[str]:
-        """Hosts about which that would be done, and is not now."""
+        """Return the hosts for which the edit would introduce this action."""
         rows = [r for r in self.rows if r.then.action == action != r.now.action]
         return [host for row in rows for host in row.hosts]
 
@@ -89,7 +93,7 @@ _WORDS = (
 
 
 def compare(now: Matrix, then: Matrix, shown: Mapping[str, Any]) -> Trial:
-    """`shown`: the matrix as the API shows it, with the hosts of each row."""
+    """Compare two matrices. `shown` is the API's view of the matrix, with the hosts of each row."""
     blind = shown["blind"]
     rows = [
         Row(
@@ -103,9 +107,9 @@ def compare(now: Matrix, then: Matrix, shown: Mapping[str, Any]) -> Trial:
     return Trial(now.networks, rows, then.warning)
 
 
-#: Of a row so many hosts are named; all of them are on its own page.
+#: The number of hosts named per row; the page of the row lists all.
 NAMED = 4
-#: What a form makes of a text of the largest size.
+#: The size limit of a form: URL encoding can triple the size of the largest text.
 MOST_BYTES = 3 * MAX_BYTES + 4096
 FILE = "strategy.yaml"
 PATH = f"{PREFIX}/matrix"
@@ -122,7 +126,7 @@ def table(request: Request) -> Response:
 
 
 def row(request: Request) -> Response:
-    """Every host of one row; which one is said by network: ?storage=down&…"""
+    """Render every host of a row, selected by network health: ?storage=down&…"""
     found = _found(request)
     health = {name: request.query.get(name, "") for name in found["networks"]}
     if not health or not set(health.values()) <= {UP, DOWN, UNKNOWN}:
@@ -135,7 +139,7 @@ def row(request: Request) -> Response:
 
 
 def try_it(request: Request) -> Response:
-    """What would follow; nothing is changed."""
+    """Render the effects of an edited HA matrix; nothing changes."""
     text = _text(request)
     try:
         trial = _tried(request, text)
@@ -146,7 +150,7 @@ def try_it(request: Request) -> Response:
 
 
 def download(request: Request) -> Response:
-    """As a file, if it is a strategy at all."""
+    """Return the edited HA matrix as a file if it is valid."""
     text = _text(request)
     try:
         _tried(request, text)
@@ -176,7 +180,7 @@ def _refused(request: Request, text: str, error: InvalidDocument) -> Response:
 
 
 def _found(request: Request) -> dict[str, Any]:
-    """As the API shows it; also of rows with something unknown what follows from them."""
+    """Return the HA matrix from the API, with the action added to rows with an unknown network."""
     found: dict[str, Any] = api_calls.call(request, monitors.show_matrix)["matrix"]
     if found["strategy"]:
         strategy = matrix.from_plain(found["strategy"])

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts with their agents and numbers, and the last hour of one of them. Its agent sends that only
-while somebody looks, which the page says by a form: to look at a page changes nothing."""
+"""/console/metrics: hosts with their agents, and charts of the last hour of a host's metrics.
+
+The agent sends live metrics only while a page asks for them. The page asks with a POST form,
+because a GET changes nothing. The sections below draw a chart, place alarms on charts, and lay
+out a host with its guests, all as pure functions. The last sections render the pages.
+"""
 
 import hashlib
 import math
@@ -29,13 +33,13 @@ from holdfast.metrics.history import EVERY_S, FIELDS, Hour, Line
 from holdfast.model.errors import NotFound
 from holdfast.model.host import normalise
 
-# The last hour of a number as a small picture: a line, where alarms stood, and the same in words.
+# Charts of the last hour of a metric: a line, alarms as bands, and a text alternative. Pure.
 #
-#     spark = drawn("s-1", "util_ratio", line.values["util_ratio"], hour, marks)
+#     spark = draw_spark("s-1", "util_ratio", line.values["util_ratio"], hour, marks)
 #     spark.line, spark.last, spark.words
 #
-# A picture is WIDE by HIGH. There are more points than anybody sees: of each bin the one is drawn
-# that differs most from the mean, so that peaks and dips stay. Values in, values out.
+# A chart is WIDE by HIGH. There are more points than anybody can see, so each bin draws the
+# point that differs most from the mean: peaks and dips stay visible.
 
 
 WIDE: Final = 360
@@ -46,7 +50,7 @@ _ROOM: Final = 4  # above the highest point
 
 @dataclass(frozen=True)
 class Mark:
-    """An alarm while it stood; `until` None: it still does."""
+    """The time span of an alarm; `until` is None while the alarm lasts."""
 
     rule: str
     severity: str
@@ -59,7 +63,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Band:
-    """A mark in the picture."""
+    """An alarm as a band in the chart."""
 
     x: float
     width: float
@@ -73,9 +77,11 @@ class Band:
 
 @dataclass(frozen=True)
 class Spark:
+    """A small chart of a metric."""
+
     id: str
     field: str
-    line: str  # of an SVG path
+    line: str  # data of an SVG path
     area: str
     bands: Sequence[Band]
     levels: Sequence[float]  # y of each threshold
@@ -89,7 +95,7 @@ class Spark:
 
     @property
     def words(self) -> str:
-        """What the picture shows, for who does not see it."""
+        """Return the text alternative of the chart, for screen readers."""
         range_ = f"least {self.lowest}, most {self.highest}, last {self.last}"
         return "; ".join([range_, *(spark_text(band.mark) for band in self.bands)])
 
@@ -104,6 +110,7 @@ def spark_text(mark: Mark) -> str:
 def draw_spark(
     id: str, field: str, values: Sequence[float], hour: Hour, marks: Sequence[Mark] = ()
 ) -> Spark:
+    """Draw the chart of a metric with its alarms."""
     known = [value for value in values if math.isfinite(value)]
     bands = tuple(_bands(hour, marks))
     thresholds = sorted({m.threshold for b in bands if (m := b.mark).threshold is not None})
@@ -119,14 +126,14 @@ def draw_spark(
 
 
 def _paths(values: Sequence[float], known: Sequence[float], top: float) -> tuple[str, str]:
-    """A line for each run of what is known, and the ground below it."""
+    """Return SVG paths of the line and of the area below, interrupted where values are missing."""
     mean = sum(known) / len(known) if known else 0.0
     lines, areas, run = [], [], []
     for x, value in [*_binned(values, mean), (0.0, math.nan)]:
         if math.isfinite(value):
             run.append(f"{x:.3g} {_y(value, top):.3g}")
         elif run:
-            # a point alone is a line as well
+            # A single point is drawn as a line too.
             run = run if len(run) > 1 else run * 2
             lines.append("M" + "L".join(run))
             first, last = run[0].split()[0], run[-1].split()[0]
@@ -154,7 +161,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _bands(hour: Hour, marks: Sequence[Mark]) -> Iterator[Band]:
-    """Those that are within the hour, cut to it."""
+    """Yield the alarms that overlap the hour, cut to the hour."""
     begin, end = hour.begin * EVERY_S, max(hour.end - 1, hour.begin + 1) * EVERY_S
     for mark in marks:
         first = mark.since.timestamp()
@@ -167,12 +174,11 @@ def _bands(hour: Hour, marks: Sequence[Mark]) -> Iterator[Band]:
 
 
 def anchor(*parts: str) -> str:
-    """An id for a page, whatever somebody called it."""
+    """Return an HTML id for a name with any characters."""
     return f"{parts[0]}-{hashlib.sha256('/'.join(parts).encode()).hexdigest()[:12]}"
 
 
-# Which alarms are drawn on which numbers: of alarms that were told, and of those that rules would
-# have made of the last hour. Values in, values out.
+# Alarms on charts: raised alarms, and alarms that rules would have raised in the hour. Pure.
 
 
 HOST = "host"
@@ -181,7 +187,7 @@ Rules = Mapping[str, Rule]
 
 @dataclass(frozen=True)
 class Placed:
-    """A mark, and the fields that it is about; none: nobody knows which."""
+    """An alarm and the fields of its rule. Without known fields every chart shows the alarm."""
 
     mark: Mark
     fields: frozenset[str] = frozenset()
@@ -190,12 +196,12 @@ class Placed:
         return not self.fields or field in self.fields
 
 
-#: By kind and entity; a host has one line, however it is called there.
+#: Alarms by kind and entity. The entity of a host is empty: each host has a single line.
 Marks = Mapping[tuple[str, str], Sequence[Placed]]
 
 
 def of_alarms(rows: Iterable[Mapping[str, Any]], rules: Rules, since: datetime) -> Marks:
-    """Rows of the store, those that stood after `since`."""
+    """Return the alarms, from database rows, that lasted past `since`."""
     found: dict[tuple[str, str], list[Placed]] = {}
     for row in rows:
         over = row["resolved_at"]
@@ -215,7 +221,7 @@ def of_alarms(rows: Iterable[Mapping[str, Any]], rules: Rules, since: datetime) 
 
 
 def of_stories(stories: Iterable[Story], rules: Rules) -> Marks:
-    """Of what would have been; only what would have fired."""
+    """Return the alarms that would have fired, from a preview of rules."""
     found: dict[tuple[str, str], list[Placed]] = {}
     for story in stories:
         rule = rules.get(story.rule)
@@ -227,7 +233,7 @@ def of_stories(stories: Iterable[Story], rules: Rules) -> Marks:
 
 
 def mark_text(story: Story, rule: Rule | None) -> list[Mark]:
-    """Each time in which it was something else than well, the oldest first."""
+    """Return the time spans in which the state was not OK, oldest first."""
     ends: list[Change | None] = [*story.changes[1:], None]
     return [
         Mark(
@@ -248,7 +254,7 @@ def fields_of(rule: Rule | None) -> frozenset[str]:
 
 
 def is_plain(rule: Rule) -> bool:
-    """Whether its level is one of the number itself, which can be drawn beside it."""
+    """Return whether the rule's threshold is a value of the metric, and so fits into the chart."""
     (one, *more) = rule.conditions
     return not more and one.measure == VALUE and not one.contract
 
@@ -257,18 +263,18 @@ def _key(kind: str, entity: str) -> tuple[str, str]:
     return kind, "" if kind == HOST else entity
 
 
-# The last hour of a host laid out as people look at it: the host, then each guest with its disks
-# and interfaces, every number with its picture. Values in, values out.
+# The layout of a host's page: the host, then each guest with its disks and interfaces, and a
+# chart for every metric. Pure.
 
 
-#: Guests on one page: each has about ten pictures.
+#: Guests per page: each has about ten charts.
 MOST_GUESTS: Final = 12
 _KINDS: Final = {"guest": "guest", "disk": "disk", "nic": "interface"}
 
 
 @dataclass(frozen=True)
 class Part:
-    """A guest itself, a disk or an interface of it."""
+    """A guest, or a disk or interface of a guest, with its charts."""
 
     kind: str
     name: str
@@ -278,6 +284,8 @@ class Part:
 
 @dataclass
 class Guest:
+    """A guest with its disks and interfaces."""
+
     id: str
     name: str = ""
     project: str = ""
@@ -295,15 +303,20 @@ class Guest:
 
 @dataclass(frozen=True)
 class Laid:
+    """The laid-out page: the host and a page of guests."""
+
     host: Part | None
     guests: Sequence[Guest]
-    found: int  # guests in all that were asked for
+    found: int  # the number of guests that match the search
     page: int
     pages: int
 
 
 def lay_out(hour: Hour, marks: Marks, wanted: str = "", page: int = 1) -> Laid:
-    """`wanted`: what is in a guest's name, id or project. Those with alarms come first."""
+    """Lay out a host's page. Guests with alarms come first.
+
+    `wanted` is a substring of a guest's name, id or project.
+    """
     host = next((one for one in hour.lines if one.kind == "host"), None)
     groups = _grouped(hour.lines)
     chosen = [(whose, lines) for whose, lines in groups.items() if _is_wanted(whose, lines, wanted)]
@@ -365,16 +378,16 @@ def _part(line: Line, hour: Hour, marks: Marks, guest: str = "") -> Part:
 
 
 SAMPLES = "holdfast:host:samples"
-#: Of more hosts these are shown; the rest is found by name.
+#: The number of hosts shown; the search finds the others by name.
 MOST_ROWS = 100
 MOST_ALARMS = 500
 _MOST_PAGES = 1_000
-#: Hosts, and ways in which rules are put together: an hour of a full host takes some megabytes.
+#: Cache entries for hosts and for merged rules: an hour of a full host takes some megabytes.
 REMEMBERED = 16
 
 
 def show(request: Request) -> Response:
-    """For who may not look at hosts, what they may: their alarms."""
+    """Render the list of hosts; without permission for samples the caller's alarms."""
     if not request.allowed(SAMPLES):
         return alarm_pages.show(request)
     return page(request, "metrics.html", title="Metrics", **_hosts(request))
@@ -397,7 +410,7 @@ def figures(request: Request) -> Response:
 
 
 def watch_host(request: Request) -> Response:
-    """Somebody looks: the host's agent is asked for numbers."""
+    """Ask the host's agent to send live metrics."""
     name = _known(request)
     api_calls.call(request, agents.want_samples, path={"host": name})
     return away(f"{PREFIX}/metrics/{quote(name, safe='')}")
@@ -411,13 +424,13 @@ def _known(request: Request) -> str:
 
 
 def is_known(request: Request, name: str) -> bool:
-    """Whether anybody knows of it; of others no numbers are asked for."""
+    """Return whether the host is known; pages ask only known hosts for metrics."""
     store = request.services.store
     seen = store.standings.of(name) or store.wall.agent(name)
     return seen is not None or store.samples.samples_of(name).at is not None
 
 
-# all hosts
+# The list of hosts
 
 
 def _hosts(request: Request) -> dict[str, Any]:
@@ -442,7 +455,7 @@ def _hosts(request: Request) -> dict[str, Any]:
     return {"hosts": found, "count": len(names), "q": wanted}
 
 
-# one host
+# The page of a host
 
 
 def _numbers(request: Request, name: str) -> dict[str, Any]:
@@ -471,8 +484,10 @@ def _at(slot: int) -> datetime:
 
 
 def _marks(request: Request, looked: WatchedHost) -> tuple[Marks, bool]:
-    """Where alarms stood. A simulated host has no agent that could have raised one: what its rules
-    would have said is worked out."""
+    """Return the alarms of a host, and whether the page computed some from the rules.
+
+    A simulated host has no agent to raise alarms, so the page evaluates the rules itself.
+    """
     store = request.services.store
     groups = tuple(agents.groups_of(request, looked.host))
     text, rules = _rules(tuple(store.alarm_rules.documents()), looked.host, groups)
@@ -485,16 +500,18 @@ def _marks(request: Request, looked: WatchedHost) -> tuple[Marks, bool]:
     return {**of_stories(stories, rules), **found}, True
 
 
-# everybody who looks at a host, and every refresh until numbers come, would work out the same
+# Caches: all viewers of a host, and all refreshes until new metrics arrive, share the result.
 
 
 @dataclass(frozen=True)
 class _Worked:
+    """The cache key of a rule preview."""
+
     host: str
     rules: str
     at: datetime | None
     end: int
-    hour: Hour = field(compare=False)  # what came then and ends there is the same
+    hour: Hour = field(compare=False)  # the same arrival time and end imply the same hour
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -506,6 +523,6 @@ def _stories(of: _Worked) -> Sequence[Story]:
 def _rules(
     documents: tuple[Document, ...], host: str, groups: tuple[str, ...]
 ) -> tuple[str, Mapping[str, Rule]]:
-    """Those that hold there, as one text and by id."""
+    """Return the rules for a host, as a single text and by id."""
     text = scopes.merged(documents, host, groups).text
     return text, rules_file.parse(text, "rules").by_id

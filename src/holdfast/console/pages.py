@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a page is made: a template, what it shows, and what no page may be without (the policy that
-forbids scripts of others, the word for its forms, who looks, where else one can go).
+"""Rendering of pages: templates, common parts, static files, error pages and form errors.
 
-    return page(ask, "lease.html", title="Lease blue", lease=lease)
-    return part(ask, "wall_tiles.html", groups=groups)     # of a page, for our script
+Every page carries a content security policy without foreign scripts, the form token, the user
+and the navigation.
+
+    return page(request, "lease.html", title="Lease blue", lease=lease)
+    return part(request, "wall_tiles.html", groups=groups)     # a piece of a page, for the script
     return away("/console/leases", said="lease blue is gone")
 
-Templates escape everything; markup is made by `words` alone.
+Templates escape everything; only `format` produces markup.
 """
 
 import hashlib
@@ -28,9 +30,8 @@ from holdfast.console import format
 from holdfast.hostmonitor.matrix import InvalidDocument
 from holdfast.model.errors import HoldfastError, NotFound, Unavailable
 
-# Styles and scripts, of our own and nobody else's. Their addresses name what is in them, so that
-# a
-# browser keeps them for as long as they stay the same.
+# Static files: only our own styles and scripts. The URL contains a hash of the file, so the
+# browser caches a file until its contents change.
 
 
 _FOLDER = Path(__file__).parent / "static"
@@ -65,7 +66,7 @@ def show(request: Request) -> Response:
 
 PREFIX: Final = "/console"
 THEME, THEMES = "holdfast_theme", ("light", "dark")
-#: What is said on the next page.
+#: The cookie with the message for the next page.
 SAID: Final = "holdfast_said"
 _LONGEST_SAID: Final = 300
 _OURS: Final = "Path=/; HttpOnly; SameSite=Lax"
@@ -87,15 +88,15 @@ _pages_FOLDER = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class Entry:
-    """One in the row at the top of every page."""
+    """An entry of the navigation at the top of every page."""
 
     path: str
     name: str
     rule: str
-    below: tuple[str, ...] = ()  # what else belongs to it, besides what its path begins
+    below: tuple[str, ...] = ()  # further path prefixes that belong to this entry
 
     def current(self, here: str) -> str:
-        """What `aria-current` says of it on the page `here`."""
+        """Return the value of `aria-current` for this entry on the page `here`."""
         path = here.partition("?")[0]
         if path == self.path:
             return "page"
@@ -139,8 +140,11 @@ def environment() -> jinja2.Environment:
 def page(
     request: Request, template: str, *, title: str, status: int = 200, here: str = "", **shown: Any
 ) -> Response:
-    """A whole page. `here` is where it can be looked at again, if that is not where it was asked
-    for: what a form was sent to answers no link."""
+    """Render a whole page.
+
+    `here` is the URL that shows the page again, if it differs from the requested URL: the
+    target of a form does not answer GET.
+    """
     cookies = dict(request.cookies)
     fresh = []
     if not cookies.get(login.COOKIE):
@@ -155,7 +159,7 @@ def page(
         "here": here or request.url,
         "theme": theme(cookies),
         "said": unquote(cookies.get(SAID, "")),
-        # what cannot be done because the database is away is told without it: a form comes back
+        # With the database unreachable, the page must not query it: the form comes back.
         "pauses": pauses(request) if status < 500 else (),
         "leaves": bool(request.services.login.fields),
         "at": request.feed_position,
@@ -167,7 +171,7 @@ def page(
 def part(
     request: Request, template: str, *, headers: Mapping[str, str] | None = None, **shown: Any
 ) -> Response:
-    """A piece of a page, which our script puts into its place."""
+    """Render a piece of a page for the script to insert."""
     text = (
         environment().get_template(template).render({**_common(request, request.cookies), **shown})
     )
@@ -186,7 +190,7 @@ def _common(request: Request, cookies: Mapping[str, str]) -> dict[str, Any]:
 
 
 def pauses(request: Request) -> Sequence[Mapping[str, Any]]:
-    """Recovery that stands still is said on every page."""
+    """Return the pauses of recovery, which every page shows."""
     if not request.caller or not request.allowed("holdfast:pause:list"):
         return ()
     rows = request.services.store.switches.all_pauses()
@@ -200,42 +204,48 @@ def _where(scope: str, names: Mapping[str, str]) -> str:
 
 
 def away(path: str, said: str = "", cookies: Sequence[str] = ()) -> Response:
-    """After a change: to where it can be seen, with a sentence about it. The sentence is kept by
-    a cookie, not by the address: nobody's link can put words into our mouth."""
+    """Redirect after a change, with a message for the next page.
+
+    A cookie holds the message, not the URL, so a link from elsewhere cannot forge a message.
+    """
     kept = [cookie(SAID, quote(said[:_LONGEST_SAID], safe=""), 30)] if said else []
     where = quote(path, safe="/?&=#%+,:;@!$'()*[]~")
     return Response(b"", 303, {**HEADERS, "Location": where}, HTML, cookies=(*kept, *cookies))
 
 
 def theme(cookies: Mapping[str, str]) -> str:
-    """What was chosen; empty: as the system has it."""
+    """Return the chosen theme; empty for the theme of the system."""
     chosen = cookies.get(THEME, "")
     return chosen if chosen in THEMES else ""
 
 
 def cookie(name: str, value: str, lasts_s: int | None = None) -> str:
-    """Set-Cookie of one that only we read; without a time it ends with the browser. Where we are
-    called by HTTPS, `api.app` makes every one Secure."""
+    """Return a Set-Cookie header for a cookie that only the server reads.
+
+    Without `lasts_s` the cookie ends with the browser session. With HTTPS, `api.app` marks
+    every cookie Secure.
+    """
     lasts = "" if lasts_s is None else f"; Max-Age={lasts_s}"
     return f"{name}={value}; {_OURS}{lasts}"
 
 
 def local(path: str) -> str:
-    """Where to go next, if that is a page of ours; the wall otherwise."""
+    """Return the path if it is a local page, otherwise `/`."""
     good = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if good else "/"
 
 
-# Errors as people see them: a page that says what and what now; the login page where nobody is
-# logged in; a short text for our script.
+# Errors: a page with the error and the next step, a redirect to the login page without a
+# session, or a short text for the script.
 
 
-#: By which our script says that it is asking, not a person.
+#: The header that marks a request of the script.
 SCRIPT = "X-Holdfast-Script"
 STREAM = "text/event-stream"
 
 
 def refuse(req: falcon.Request, resp: falcon.Response, error: HoldfastError) -> None:
+    """Write an error as a page, a redirect to the login page, or plain text for the script."""
     resp.set_headers(dict(HEADERS))
     resp.content_type = HTML
     if _is_script(req):
@@ -252,14 +262,20 @@ def refuse(req: falcon.Request, resp: falcon.Response, error: HoldfastError) -> 
 
 
 def _is_script(req: falcon.Request) -> bool:
-    """A browser that opens a stream of events has no header of ours, and no use for a page."""
+    """Return whether the script sent the request.
+
+    An event stream request cannot carry our header, and cannot show a page either.
+    """
     return bool(req.get_header(SCRIPT)) or STREAM in (req.get_header("Accept") or "")
 
 
 def again(request: Request, draw: Callable[[], Response], error: HoldfastError) -> Response:
-    """The page of a form that was refused, as `draw` makes it. Where that cannot be, since what it
-    shows is away as well, the refusal with what somebody wrote: to be copied. It came with the
-    word of our form: no other site can have it shown."""
+    """Render the page of a refused form with `draw`.
+
+    If the page's own data is unavailable too, render the error with the entered text, so the
+    user can copy the text. The request carried the form token, so no other site can trigger
+    this page.
+    """
     try:
         return draw()
     except Unavailable:
@@ -273,19 +289,20 @@ def _page(cookies: Mapping[str, str], error: HoldfastError, entered: Mapping[str
     return environment().get_template("refusal.html").render(shown).encode()
 
 
-# What somebody wrote in a form, and what is wrong with it beside the line in which it is.
+# The text that a user entered in a form, and its errors by line.
 
 
-#: The number of a line (0: the whole text), what is wrong with it, and how it is written there.
+#: The line number (0: the whole text), the error, and the text of the line.
 Wrong = tuple[int, str, str]
 
 
 def entered(said: str) -> str:
-    """As it was written: forms end lines as the network does."""
+    """Return the entered text with `\\n` line ends, because browsers send CRLF."""
     return said.replace("\r\n", "\n")
 
 
 def by_line(text: str, error: InvalidDocument) -> Sequence[Wrong]:
+    """Return the errors of a document with their lines."""
     lines = text.splitlines()
     return [
         (one.line, one.text, lines[one.line - 1] if 0 < one.line <= len(lines) else "")

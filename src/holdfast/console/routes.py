@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every page, and everything that a page can do, on one screen. `_get` shows and changes nothing;
-`_post` takes a form of ours (api/login) and changes something by the API's own handlers."""
+"""The routes of every page and form of the console.
+
+`_get` shows a page and changes nothing. `_post` takes a form with our token (`api/login`) and
+changes data through the API's own handlers.
+"""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents of alarm rules: read, written, and brought back to what they were. What rules would
-have said of the last hour is `rules_preview`'s."""
+"""/console/rules: documents of alarm rules, with editor, versions, rollback and preview.
+
+The preview shows the alarms that a draft would have raised in the last hour.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.model.host import normalise
 from holdfast.runtime.documents import MAX_BYTES
 
-#: What a form makes of a text of the largest size.
+#: The size limit of a form: URL encoding can triple the size of the largest text.
 MOST_BYTES = 3 * MAX_BYTES + 4096
 _NEW = """\
 rules:
@@ -36,7 +38,7 @@ rules:
 
 @dataclass(frozen=True)
 class Draft:
-    """A document as somebody writes it; `version` is what it replaces, 0: nothing."""
+    """A document in the editor; `version` is the version to replace, 0 for a new document."""
 
     name: str
     scope: str
@@ -58,7 +60,7 @@ def rows(request: Request) -> Response:
 
 
 def document(request: Request) -> Response:
-    """As it is, or was at ?version=; with all its versions."""
+    """Render a document, current or at ?version=, with all its versions."""
     return page(
         request,
         "rules_document.html",
@@ -68,7 +70,7 @@ def document(request: Request) -> Response:
 
 
 def state(request: Request) -> Response:
-    """What of that changes."""
+    """Render only the changing part, for the refresh of an open page."""
     return part(request, "rules_state.html", **_told(request))
 
 
@@ -97,8 +99,11 @@ def edit(request: Request) -> Response:
 
 
 def save(request: Request) -> Response:
-    """What was written comes back with whatever kept it from being saved; for our script, which
-    has it still, the reason alone."""
+    """Save a document.
+
+    On an error the editor comes back with the entered text. The script still has the text, so
+    the script gets only the reason.
+    """
     draft = drafted(request)
     path = {"rules_name": draft.name}
     body = {"text": draft.text, "scope": draft.scope, "replaces": draft.version}
@@ -128,11 +133,11 @@ def delete(request: Request) -> Response:
     return away(f"{PREFIX}/rules", said=f"rules {name} are gone; a roll back brings them again")
 
 
-# for who writes
+# The editor
 
 
 def drafted(request: Request) -> Draft:
-    """What a form says."""
+    """Read the draft from the form."""
     said: Mapping[str, str] = request.body
     version = said.get("version", "0")
     return Draft(
@@ -155,7 +160,7 @@ def editor(
 
 
 def problems(text: str, error: HoldfastError | None) -> dict[str, Any]:
-    """Each with its line, as a number and as it stands there; or one sentence."""
+    """Return the errors, each with line number and line text; or a single sentence."""
     if not isinstance(error, BadRules) or not error.problems:
         return {"problems": [], "why": error.message if error else ""}
     return {"problems": by_line(text, error), "why": ""}
@@ -170,16 +175,16 @@ def _place(name: str) -> str:
     return f"{PREFIX}/rules/of/{name}"
 
 
-# What a draft of alarm rules would have said of the last hour, on hosts whose numbers are there.
-# Where none are, some hosts are asked for theirs: that is why it is a form, and changes nothing
-# else.
+# The preview of a draft: the alarms it would have raised in the last hour, on hosts with
+# metrics. If too few hosts have metrics, the preview asks some hosts to send theirs. So the
+# preview is a form, and it changes nothing else.
 
 
-#: Lines of all hosts together: about two seconds of work.
+#: The most lines of all hosts together: about two seconds of work.
 MOST_LINES: Final = 1_000
-#: So many hosts at least are asked for numbers, if there are so many.
+#: The preview wants metrics of at least this many hosts, if there are as many.
 ASKED: Final = 6
-#: Hosts whose numbers are used.
+#: The most hosts whose metrics the preview uses.
 MOST_HOSTS: Final = 20
 MOST_STORIES: Final = 40
 Hours = Mapping[str, Hour]
@@ -187,7 +192,7 @@ Hours = Mapping[str, Hour]
 
 @dataclass(frozen=True)
 class AlarmLine:
-    """One story with its picture, and its changes in words: when, from, to, at what."""
+    """A story with its chart, and its changes as text: time, old state, new state, value."""
 
     story: Story
     spark: Spark | None
@@ -196,12 +201,14 @@ class AlarmLine:
 
 @dataclass(frozen=True)
 class Shown:
+    """The result of a preview."""
+
     told: Sequence[AlarmLine]
-    left_out: int  # stories that are not shown
-    quiet: Sequence[str]  # rules that would have said nothing
+    left_out: int  # the number of stories not shown
+    quiet: Sequence[str]  # rules that would have raised no alarm
     silent: Mapping[str, Sequence[str]]
     hosts: Sequence[str]
-    asked: Sequence[str]  # hosts whose numbers are waited for
+    asked: Sequence[str]  # hosts asked for metrics
     simulated: bool
 
     @property
@@ -210,7 +217,7 @@ class Shown:
 
 
 def show_preview(request: Request) -> Response:
-    """The piece for our script; the whole editor for who has none."""
+    """Render the preview: a piece for the script, or the whole editor without scripts."""
     draft, error, seen = drafted(request), None, None
     try:
         seen = _previewed(request, draft)
@@ -232,13 +239,16 @@ def _previewed(request: Request, draft: Draft) -> Shown:
     for host in {*hours, *asked}:
         api_calls.call(request, agents.want_samples, path={"host": host})
     text = draft.text
-    if scope.kind == scopes.PROJECT:  # its rules are about the project's guests alone
+    if scope.kind == scopes.PROJECT:  # its rules apply to the project's guests only
         text = scopes.merged([document], "", ()).text
     return shown(preview(text, hours, groups), hours, asked)
 
 
 def _hours(request: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) -> Hours:
-    """Of hosts for which the document holds, as many as can be worked through while one waits."""
+    """Return the metrics of hosts in the document's scope.
+
+    Takes as many hosts as the preview can evaluate while the user waits.
+    """
     store, lines = request.services.store.samples, 0
     found: dict[str, Hour] = {}
     for host in store.there(MOST_HOSTS):
@@ -255,8 +265,11 @@ def _hours(request: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) 
 def _asked(
     request: Request, scope: Scope, groups: Mapping[str, Sequence[str]], hours: Hours
 ) -> Sequence[str]:
-    """The host somebody named, if there is one of that name: who types is not done with it yet. And
-    where numbers of few are there, some that could have them."""
+    """Return the hosts to ask for metrics.
+
+    The named host comes first, but only if it is known: the user may still be typing. If few
+    hosts have metrics, more hosts follow.
+    """
     named = normalise(request.body.get("host", ""))[:255]
     first = [named] if named and named not in hours and is_known(request, named) else []
     more = (one for one in _could(request, scope, groups) if one not in hours and one not in first)
@@ -264,7 +277,7 @@ def _asked(
 
 
 def _could(request: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Hosts with an agent; in a simulated cloud every host, the fullest first."""
+    """Yield hosts in scope with an agent; in a simulated cloud every host, the fullest first."""
     names = sorted(groups)
     if request.services.sim is not None:
         found = [one for one in request.services.sim().world()["hosts"] if one["powered"]]
@@ -275,11 +288,11 @@ def _could(request: Request, scope: Scope, groups: Mapping[str, Sequence[str]]) 
             yield name
 
 
-# what is shown of it; values in, values out
+# The result as the template shows it. Pure.
 
 
 def shown(seen: Preview, hours: Hours, asked: Sequence[str] = ()) -> Shown:
-    """Those that fired first, the others after them."""
+    """Build the result: stories that fired come first."""
     rules = seen.rules.by_id
     stories = sorted(seen.stories, key=lambda one: not one.raised)
     spoke = {one.rule for one in stories}
@@ -311,7 +324,11 @@ def _rules_preview_told(story: Story, rule: Rule | None, hour: Hour) -> AlarmLin
 
 
 def said(rule: Rule | None, value: float | None) -> str:
-    """How much it was; a share of a contract, a rate and a time to full are no value as read."""
+    """Format the value of a change.
+
+    A share of a contract, a rate and a time to full are not values of the metric itself, so
+    each has a format of its own.
+    """
     if value is None or rule is None or len(rule.conditions) != 1:
         return "" if value is None else f"{value:.3g}"
     one = rule.conditions[0]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/console/search: hosts, leases and incidents by a few letters. What is meant for sure is opened
-at once; else there is a list of what could be."""
+"""/console/search: hosts, leases and incidents by a part of their name.
+
+A unique or exact match opens at once; otherwise the page lists the matches.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,12 +21,14 @@ INCIDENTS = "holdfast:incident:list"
 
 @dataclass(frozen=True)
 class Hit:
+    """A search result."""
+
     kind: str
     name: str
     path: str
     state: str
     about: str
-    keys: tuple[str, ...]  # who says one of these means it and nothing else
+    keys: tuple[str, ...]  # an equal search text selects exactly this hit
 
 
 def show(request: Request) -> Response:
@@ -38,7 +42,7 @@ def show(request: Request) -> Response:
 
 
 def meant(hits: Sequence[Hit], text: str) -> str:
-    """Where the only thing is that was found, or that is called just so; empty: nobody knows."""
+    """Return the page of the only or exact match; empty if ambiguous."""
     exact = [one for one in hits if normalise(text) in map(normalise, one.keys)]
     if len(exact) == 1:
         return exact[0].path

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaking and mending the simulated cloud from pages; where the cloud is a real one there is no
-such button, and nothing to press it with."""
+"""Fault injection in the simulated cloud from pages. With a real cloud there is neither a button
+nor a handler."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,10 @@ DEEDS = ("fail", "cut", "heal")
 
 
 def world_of(request: Request, host: str) -> Mapping[str, Any] | None:
-    """The simulated host: what is really so; None for who may not break it, or where none is."""
+    """Return the true state of a simulated host.
+
+    None if the caller may not inject faults, or without a simulated host of this name.
+    """
     if request.services.sim is None or not request.allowed(CHANGE):
         return None
     hosts = request.services.sim().world()["hosts"]
@@ -26,7 +29,7 @@ def world_of(request: Request, host: str) -> Mapping[str, Any] | None:
 
 
 def do(request: Request) -> Response:
-    """One deed, then back to where it was done, or to the story of it."""
+    """Run a fault injection, then redirect to the page with the form, or to the wall's story."""
     host, deed = request.body.get("host", ""), request.body.get("deed", "")
     if deed == "fail":
         said = api_calls.call(request, sim.fail_host, path={"name": host})["said"]
@@ -44,7 +47,7 @@ def do(request: Request) -> Response:
 
 
 def _heal(request: Request, host: str) -> str:
-    """Its cables are whole again, and it has power."""
+    """Repair the networks of a host and switch its power on."""
     known = world_of(request, host) or {}
     for network in known.get("cut", ()):
         api_calls.call(request, sim.repair_host, path={"name": host}, body={"network": network})
@@ -52,14 +55,14 @@ def _heal(request: Request, host: str) -> str:
 
 
 def heal_commands(known: Mapping[str, Any]) -> list[list[str]]:
-    """What `heal` does to a host of the simulated world."""
+    """Return the commands equal to `heal` for a simulated host."""
     host = known["name"]
     mends = [["holdfast", "sim", "mend", host, "--network", network] for network in known["cut"]]
     return [*mends, ["holdfast", "sim", "recover-host", host]]
 
 
 def _story(request: Request, host: str) -> str:
-    """With the lease that holds it, to see what becomes of that."""
+    """Return the URL of the story, with the lease that holds the host, to follow its repair."""
     store = request.services.store
     at, seen = int(store.database.now().timestamp()), store.standings.of(host)
     held = store.wall.snapshot(seen.id).held.get(seen.id, ()) if seen is not None else ()

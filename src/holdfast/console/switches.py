@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/console/switches: where recovery is paused, what is left alone in windows of maintenance, what
-operators approved; each with who, why and until when."""
+"""/console/switches: pauses of recovery, maintenance windows and approvals of mass failures.
+
+Each entry shows author, reason and end.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -13,21 +15,21 @@ from holdfast.console.pages import PREFIX, again, away, local, page, part
 from holdfast.model.errors import HoldfastError, InvalidInput
 from holdfast.model.incident import MATCHERS, WORK
 
-# The command that does the same as a form of switches, as it is filled in; static/commands.js
-# says the same of what is chosen later. Values in, values out.
+# The commands equal to the forms, as filled in; static/commands.js updates them when the user
+# changes a field. Pure.
 #
-# >>> pause({"segment": "north", "lasts": "forever"})
+# >>> pause_command({"segment": "north", "lasts": "forever"})
 # ['holdfast', 'incident', 'pause', '--segment', 'north', '--for', 'forever', '--reason', 'TEXT']
 
 
 Given = Mapping[str, str]
 FOREVER: Final = "forever"
-#: What is chosen at first, in seconds.
+#: The preselected duration in seconds.
 HOUR: Final = "3600"
 _WORDS: Final[Mapping[str, str]] = {seconds: word for seconds, word, _ in LENGTHS} | {
     FOREVER: FOREVER
 }
-#: In the order in which the form asks for them.
+#: In the order of the form.
 _NAMED: Final = ("host", "segment", "kind", "server")
 
 
@@ -37,7 +39,10 @@ def pause_command(given: Given) -> list[str]:
 
 
 def silence_command(given: Given) -> list[str]:
-    """All that is named; something must be."""
+    """Return the command for a maintenance window.
+
+    A window must match something, so without a matcher the command shows a placeholder host.
+    """
     named = [(f"--{name}", given.get(name, "").strip()) for name in _NAMED]
     if not any(value for _, value in named):
         named = [("--host", "HOST")]
@@ -60,7 +65,11 @@ def _why(given: Given) -> Iterator[tuple[str, str]]:
 
 
 def _line(words: list[str], options: Sequence[tuple[str, str]]) -> list[str]:
-    """What is empty is left out; what would be taken for an option is tied to its own."""
+    """Append the options that have values.
+
+    A value with a leading dash is joined to its option by `=`, so the parser does not take it
+    for an option.
+    """
     for name, value in options:
         if value.startswith("-"):
             words.append(f"{name}={value}")
@@ -82,12 +91,12 @@ def body(request: Request) -> Response:
 
 
 def banner(request: Request) -> Response:
-    """That recovery stands still, above every page."""
+    """Render the notice of paused recovery, which every page shows at the top."""
     return part(request, "_pauses.html", pauses=pages.pauses(request))
 
 
 def _page(request: Request, form: str = "", why: str = "", status: int = 200) -> Response:
-    """`form` is the one whose fields were sent: what was entered stays there, and nowhere else."""
+    """Render the page. `form` is the submitted form: only this form keeps the entered values."""
     names = request.services.store.cases.segment_names()
     given = {one: _named(request.body, names) if one == form else {} for one in FORMS}
     chosen = {one["segment"] for one in given.values() if one.get("segment")}
@@ -112,8 +121,11 @@ def _page(request: Request, form: str = "", why: str = "", status: int = 200) ->
 
 
 def _named(given: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
-    """Other pages say a segment by its id; here it is chosen by name. One that is gone stays
-    chosen too: instead of it nobody wants everything."""
+    """Replace a segment id, as other pages send it, by the segment's name.
+
+    A deleted segment stays selected, because nobody wants the action to apply everywhere
+    instead.
+    """
     segment = given.get("segment", "")
     return {**given, "segment": names.get(segment, segment)}
 
@@ -135,7 +147,7 @@ def _silences(request: Request) -> list[dict[str, Any]]:
 
 
 def _what(silence: Mapping[str, Any]) -> str:
-    """host cmp-1 and segment north"""
+    """Describe the matcher of a maintenance window: host cmp-1 and segment north"""
     said = silence["matcher"] | ({"segment": silence["segment"]} if silence["segment"] else {})
     return " and ".join(f"{name} {said[name]}" for name in MATCHERS if name in said)
 
@@ -215,8 +227,10 @@ def unsilence(request: Request) -> Response:
 
 
 def _done(request: Request, form: str, do: Callable[[], str]) -> Response:
-    """Back to where it was asked for, with the sentence that `do` gives; what was wrong is shown
-    with what was entered."""
+    """Run `do` and redirect with the returned sentence.
+
+    On an error the page comes back with the error and the entered values.
+    """
     try:
         said = do()
     except HoldfastError as error:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/: every host as a tile, and what changes of it as it does. Who may not list hosts sees those
-that their own reservations hold now.
+"""The wall at `/`: every host as a tile, updated live.
 
-What is shown is `tiles`, in the way that the address says; a page that is open names the rendering
-it shows, and gets the pieces that differ (`renderings`)."""
+A user without permission to list hosts sees the hosts that their own reservations hold now. The
+URL holds grouping and filters. An open page names the rendering it shows and gets only the
+changed pieces (`live.Memory`).
+"""
 
 import hashlib
 from collections import Counter
@@ -39,25 +40,24 @@ from holdfast.model.errors import NotFound
 from holdfast.model.host import normalise, same, short
 from holdfast.model.incident import HOST, Incident, covers
 
-# Tiles of the wall: what is said of each host, which of them somebody wants to see, and in which
-# groups. Values in, values out.
+# Tiles: the state of each host, the filter, and the groups. Pure.
 #
-#     tiles = furnish(look, networks, guests)
-#     wanted = Wanted.read(query)            # ?by=segment&state=down&is=reserved&q=rack-a
-#     near = [one for one in tiles if wanted.near(one)]
-#     groups = grouped([one for one in near if wanted.takes(one)], wanted)
+#     tiles = furnish(look, networks, unseen, guests)
+#     wanted = TileFilter.read(request.every)       # ?by=segment&state=down&is=reserved&q=rack-a
+#     near = [tile for tile in tiles if wanted.near(tile)]
+#     groups = grouped([tile for tile in near if wanted.takes(tile)], wanted)
 
 
 STATES: Final = (DOWN, SUSPECT, RETURNING, UP)
 RACK, SEGMENT, LEASE = "rack", "segment", "lease"
 RESERVED, FREE, CLOSED = "reserved", "free", "closed"
 MAINTENANCE, FENCED, BY_ALARMS, INCIDENT = "maintenance", "fenced", "alarms", "incident"
-#: Evidence of a host whose power read off though Holdfast did not cut it.
+#: The kind of evidence of a host whose power reads off although Holdfast did not cut it.
 POWER_OFF = "power_off"
 IS: Final = (RESERVED, FREE, MAINTENANCE, FENCED, BY_ALARMS, INCIDENT)
-#: With more than that, groups are lines and only what is bad is shown by itself.
+#: With more tiles than this, each group is a line and only bad hosts have tiles.
 MOST_TILES: Final = 400
-#: Of a group that was opened, and of what is bad.
+#: The most tiles of an open group, and the most bad hosts.
 MOST_OF_A_GROUP, MOST_BAD = 1000, 200
 _LONGEST = 100
 Networks = Mapping[str, str]
@@ -65,6 +65,8 @@ Networks = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Tile:
+    """A host as the wall shows it."""
+
     id: int
     name: str
     state: str = UP
@@ -78,13 +80,13 @@ class Tile:
     why: str = ""
     maintenance: bool = False
     spare: bool = False
-    fenced: str = ""  # the sentence that proves it
-    guests: int | None = None  # None: nobody knows
+    fenced: str = ""  # the sentence of the fencing evidence
+    guests: int | None = None  # None: unknown
     alarms: int = 0
     incidents: Sequence[Incident] = ()
     enrolled: bool = False
-    silent_until: datetime | None = None  # left alone by a silence: that is maintenance too
-    off: str = ""  # the sentence that says that its power read off and that it was not fenced
+    silent_until: datetime | None = None  # end of a maintenance window over the host
+    off: str = ""  # the evidence sentence of a host that is off but was not fenced
 
     @property
     def is_bad(self) -> bool:
@@ -92,7 +94,7 @@ class Tile:
 
     @property
     def ways(self) -> frozenset[str]:
-        """Of `IS`, what it is."""
+        """Return the properties in `IS` that apply to this host."""
         said = {
             MAINTENANCE: self.maintenance or self.silent_until is not None,
             FENCED: bool(self.fenced),
@@ -103,7 +105,7 @@ class Tile:
 
     @property
     def text(self) -> str:
-        """What a search goes through."""
+        """Return the text for the search."""
         leases = (f"{one.lease} {one.project_id}" for one in self.held)
         return " ".join((self.name, self.rack, self.zone, self.segment, *leases)).lower()
 
@@ -114,7 +116,7 @@ def furnish(
     unseen: Networks,
     guests: Mapping[str, int],
 ) -> list[Tile]:
-    """`networks` by name of host; `unseen` where no monitor knows it."""
+    """Build the tiles. `networks` is by host name; `unseen` is for hosts no monitor knows."""
     hit: dict[str, list[Incident]] = {}
     for one in look.open:
         hit.setdefault(short(one.host), []).append(one)
@@ -123,7 +125,7 @@ def furnish(
 
 
 def _by_host(silences: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
-    """By the short name that they speak of; those that name no host under no name."""
+    """Group maintenance windows by short host name; windows without a host under the empty name."""
     found: dict[str, list[Any]] = {}
     for one in silences:
         found.setdefault(short(str(one.matcher.get("host", ""))), []).append(one)
@@ -131,7 +133,7 @@ def _by_host(silences: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
 
 
 def _silent(row: Any, left: Mapping[str, Sequence[Any]]) -> datetime | None:
-    """Until when it is left alone as a whole, by the longest that means it."""
+    """Return the end of the last maintenance window that covers the whole host, or None."""
     known = (*left.get("", ()), *left.get(short(row.name), ())) if left else ()
     ends = [
         one.expires_at for one in known if covers(one.matcher, row.service_host, row.segment_id)
@@ -176,24 +178,24 @@ def _tile(
 
 
 def _of(known: Mapping[str, Any], name: str) -> Any:
-    """By its name, whole or short."""
+    """Return the value for a host name, whole or short."""
     found = known.get(name)
     return known.get(short(name)) if found is None and known else found
 
 
 def _proof(last: Incident, kind: str) -> str:
-    """The sentence of evidence of that kind that a host is off, until the host is back."""
+    """Return the evidence sentence of this kind for a host that is off; empty after its return."""
     evidence = last.details.get("evidence") or {}
     is_so = evidence.get("kind") == kind and not last.details.get("back_at")
     return str(evidence.get("sentence", "")) if is_so else ""
 
 
-# what is wanted
+# The filter
 
 
 @dataclass(frozen=True)
 class TileFilter:
-    """All of it is in the address of the page."""
+    """The filter and grouping of tiles; the page's URL holds all of it."""
 
     by: str = RACK
     states: tuple[str, ...] = ()
@@ -203,7 +205,10 @@ class TileFilter:
 
     @classmethod
     def read(cls, every: Mapping[str, Sequence[str]]) -> "TileFilter":
-        """What makes no sense is left aside: an address is not worth an error."""
+        """Read the filter from the URL.
+
+        Ignores invalid values, because a URL is not worth an error.
+        """
         by = every.get("by", [RACK])[-1]
         return cls(
             by if by in (RACK, SEGMENT) else RACK,
@@ -214,13 +219,13 @@ class TileFilter:
         )
 
     def takes(self, tile: Tile) -> bool:
-        """Among those that are `near`."""
+        """Return whether a tile passes the state filters; call `near` first."""
         if self.states and tile.state not in self.states:
             return False
         return not self.ways or tile.ways.issuperset(self.ways)
 
     def near(self, tile: Tile) -> bool:
-        """Whether it is meant by text and group, whatever it is like: what is counted."""
+        """Return whether a tile matches text and group in any state; the counts use these tiles."""
         if self.groups and not any(name in self.groups for name in names(tile, self.by)):
             return False
         return not self.text or all(word in tile.text for word in self.text.lower().split())
@@ -230,7 +235,7 @@ class TileFilter:
         return bool(self.states or self.ways or self.text or self.groups)
 
     def address(self, path: str = "/", **changes: Any) -> str:
-        """Where it is to be seen, with these differences."""
+        """Return the URL of this filter with changes."""
         one = replace(self, **changes)
         pairs = [("by", one.by)] if one.by != RACK else []
         pairs += [("state", state) for state in one.states] + [("is", way) for way in one.ways]
@@ -239,7 +244,7 @@ class TileFilter:
         return f"{path}?{urlencode(pairs)}" if pairs else path
 
     def toggled(self, *, state: str = "", way: str = "") -> str:
-        """The same with one more, or one less."""
+        """Return the URL with a state or property added, or removed if present."""
         return self.address(states=_toggle(self.states, state), ways=_toggle(self.ways, way))
 
 
@@ -249,12 +254,12 @@ def _toggle(some: tuple[str, ...], one: str) -> tuple[str, ...]:
     return tuple(x for x in some if x != one) if one in some else (*some, one)
 
 
-# groups
+# Groups
 
 
 @dataclass(frozen=True)
 class Group:
-    """`tiles` are those that are shown; `states` and `ways` count all."""
+    """A rack, segment or lease. `tiles` are the shown tiles; `states` and `ways` count all."""
 
     name: str
     size: int
@@ -269,7 +274,7 @@ class Group:
 
     @property
     def bar(self) -> Sequence[tuple[str, float, float]]:
-        """State, from and width in percent."""
+        """Return state, left edge and width in percent for each state."""
         found, at = [], 0.0
         for state in STATES:
             if count := self.states.get(state, 0):
@@ -279,7 +284,7 @@ class Group:
 
 
 def grouped(tiles: Sequence[Tile], wanted: TileFilter) -> list[Group]:
-    """All of them, unless they are too many: then lines, and what is bad."""
+    """Group the tiles. With more than MOST_TILES tiles, closed groups show only bad hosts."""
     many = len(tiles) > MOST_TILES
     found: dict[str, list[Tile]] = {}
     for one in tiles:
@@ -315,17 +320,19 @@ def counts(tiles: Iterable[Tile]) -> tuple[Counter[str], Counter[str]]:
     return states, ways
 
 
-# The newcomer's story, on the wall of a simulated cloud: break a host that somebody holds, and
-# watch the reservation heal. Told step by step, each with a link to where it can be seen.
+# The demo of a simulated cloud: break a host that a lease holds, and watch the repair of the
+# reservation. Each step links to the page that shows it.
 
 
-#: A monitor may have seen it a little before our clock says that it was done.
+#: A monitor may report the failure slightly before the database clock says it was injected.
 _EARLY = timedelta(seconds=2)
 DONE, NOW, LATER = "done", "running", "later"
 
 
 @dataclass(frozen=True)
 class Step:
+    """A step of the demo."""
+
     state: str  # done | running | later
     said: str
     path: str = ""
@@ -334,7 +341,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Story:
-    """`victim`: who could be broken; `host`: who was, with what followed."""
+    """The demo: `victim` is a host to break; `host` is the broken host with its steps."""
 
     victim: Tile | None
     hosts: Sequence[str]
@@ -344,11 +351,11 @@ class Story:
     steps: Sequence[Step] = ()
     is_over: bool = False
     query: str = ""
-    healing: Sequence[Sequence[str]] = ()  # commands that mend `host`
+    healing: Sequence[Sequence[str]] = ()  # commands that repair `host`
 
 
 def story_of(request: Request, tiles: Sequence[Tile]) -> Story | None:
-    """None where nothing can be broken."""
+    """Return the demo; None without permission to inject faults or without a simulated cloud."""
     if request.services.sim is None or not request.allowed(sim.CHANGE):
         return None
     world = request.services.sim().world()["hosts"]
@@ -371,7 +378,7 @@ def story_of(request: Request, tiles: Sequence[Tile]) -> Story | None:
 
 
 def show_story(request: Request) -> Response:
-    """The story alone, for a wall that is open."""
+    """Render only the demo's steps, for the refresh of an open wall."""
     found = story_of(request, ())
     if found is None:
         raise NotFound("the cloud of this deployment is not simulated ([cloud] driver)")
@@ -468,21 +475,23 @@ def _lease(request: Request) -> Mapping[str, Any] | None:
 LIST, HOLDERS = "holdfast:host:list", "reservation:host:allocations"
 CASES, ALARM_LIST = "holdfast:incident:list", "holdfast:alarm:list"
 PLAN = "holdfast:repair:plan"
-#: Whose name is not told.
+#: The holder shown to a user without permission to see holders.
 SOMEBODY = Held("", "reserved", "")
 FRESH = f"{PREFIX}/wall/tiles"
-#: What a tile tells of.
+#: The topics that a tile depends on.
 SHOWN = (HOSTS, NETWORKS, LEASES, INCIDENTS, ALARMS, SWITCHES)
 
 
 @dataclass(frozen=True)
 class Wall:
+    """The contents of the wall."""
+
     wanted: TileFilter
     total: int
     near: Sequence[Tile]
     groups: Sequence[Group]
-    whole: bool  # all that is to be said of hosts; not only that they are held
-    plans: bool = False  # whether it may be asked what would follow if they died
+    whole: bool  # True: all details of hosts; False: only the caller's reserved hosts
+    plans: bool = False  # whether the caller may use the what-if page
 
     @property
     def shown(self) -> int:
@@ -509,15 +518,17 @@ def show(request: Request) -> Response:
 
 
 def fresh(request: Request) -> Response:
-    """What differs from the version that the page shows."""
+    """Return the differences from the version that the page shows."""
     made = _for_all(request) if _sees_all(request) else rendering(_snapshot(request)[0])
     changed = _memory().difference(str(request.query.get("since", "")), made)
     return Response(changed, headers=HEADERS)
 
 
 def _sees_all(request: Request) -> bool:
-    """Every host, who holds it, its incidents and everybody's alarms; of others each has a view of
-    their own."""
+    """Return whether the caller sees every host with holders, incidents and all alarms.
+
+    Only such callers share a rendering; each other caller has a view of their own.
+    """
     return (
         request.allowed(LIST)
         and _sees_holders(request)
@@ -531,13 +542,19 @@ def _sees_holders(request: Request) -> bool:
 
 
 def _sees_alarms(request: Request) -> bool:
-    """Those of all projects, as a tile counts them; who is no admin lists their own."""
+    """Return whether the caller sees the alarms of all projects, which a tile counts.
+
+    A caller who is not an administrator lists only the alarms of their own project.
+    """
     return request.caller.is_admin and request.allowed(ALARM_LIST)
 
 
 def _for_all(request: Request) -> Rendering:
-    """When something changed, all who look ask at once: it is worked out once for the state that
-    things are in, and drawn once for each way in which it is wanted."""
+    """Return the rendering, shared between all callers with the same rights.
+
+    After a change all open pages ask at once. So the tiles are computed once per state of the
+    database, and drawn once per filter.
+    """
     services, wanted, plans = (
         request.services,
         TileFilter.read(request.every),
@@ -575,8 +592,11 @@ def _wall(tiles: Sequence[Tile], wanted: TileFilter, *, whole: bool, plans: bool
 
 
 def all_tiles(request: Request, *, to_judge: bool = False) -> list[Tile]:
-    """With what monitors see, and guests where that is known without asking a cloud. `to_judge`:
-    with incidents, which are not to be shown."""
+    """Build the tiles of all hosts, with networks and guest counts.
+
+    Guest counts appear only if known without a cloud call. `to_judge` includes incidents even
+    if the caller may not see them. They serve for decisions only and must not be shown.
+    """
     networks, unseen = seen(request)
     look = (
         _anonymous(request, request.services.store.wall.snapshot())
@@ -587,8 +607,7 @@ def all_tiles(request: Request, *, to_judge: bool = False) -> list[Tile]:
 
 
 def snapshot_of(request: Request, only: int | None = None) -> WallSnapshot:
-    """Who holds hosts, what recovery does about them and what stands out on them is not
-    everybody's business who may list them."""
+    """Return the snapshot without details hidden from the caller: holders, incidents, alarms."""
     look = _anonymous(request, request.services.store.wall.snapshot(only))
     if not request.allowed(CASES):
         look = replace(look, open=(), last={})
@@ -602,7 +621,7 @@ def _anonymous(request: Request, look: WallSnapshot) -> WallSnapshot:
 
 
 def seen(request: Request) -> tuple[Mapping[str, Networks], Networks]:
-    """Of each host that monitors know, its networks; and what is shown of the others."""
+    """Return the networks of each host that monitors know, and the default for other hosts."""
     now, views = request.services.store.monitors.views()
     fresh = [one for one in views if one.is_fresh(now)]
     strategy, _others = votes.in_force(fresh)
@@ -612,7 +631,7 @@ def seen(request: Request) -> tuple[Mapping[str, Networks], Networks]:
 
 
 def _guests(request: Request) -> Mapping[str, int]:
-    """By the word of agents that live, or of the simulation, which has none."""
+    """Return guest counts from live agents, or from the simulation, which has no agents."""
     if request.services.sim is None:
         now, rows = request.services.store.agents.all()
         said = {row["host"]: row["details"].get("guests") for row in rows if is_fresh(row, now)}
@@ -621,10 +640,11 @@ def _guests(request: Request) -> Mapping[str, int]:
     return {normalise(one["name"]): one["servers"] for one in world["hosts"]}
 
 
-# as pieces
+# Pieces
 
 
 def rendering(wall: Wall) -> Rendering:
+    """Render the wall as pieces with ids."""
     words: Any = environment().get_template("wall_tiles.html").module
     states, ways = counts(wall.near)
     chips = words.chips(wall, STATES, IS, states, ways)
@@ -640,5 +660,5 @@ def rendering(wall: Wall) -> Rendering:
 
 
 def _key(group: Group) -> str:
-    """An id that its name does not break."""
+    """Return an HTML id for a group name with any characters."""
     return f"g{hashlib.blake2b(group.name.encode(), digest_size=5).hexdigest()}"

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/console/what-if: hosts or racks are thought dead; what moves, what breaks, what is left. By the
-planner that repairs and the rungs that recovery asks, and nothing is changed: which hosts are meant
-is in the address."""
+"""/console/what-if: the effects of an assumed failure of hosts or racks.
+
+The page shows the servers that would move, the reservations that would lose hosts, and the
+capacity left. It uses the repair planner and the guards of recovery, and changes nothing. The
+URL names the assumed failures. The first section previews recovery, the second computes the
+capacity left, and the last builds the page.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -24,15 +28,14 @@ from holdfast.ports.recovery import Switch
 from holdfast.recovery import guards, mass_failure
 from holdfast.recovery.mass_failure import Rule
 
-# What recovery would do about the servers of hosts that are thought dead, and why not. Pure; the
-# rungs are those that recovery itself asks (`recovery/guards`).
+# The recovery preview: whether the servers of failed hosts would move, and if not, why. Pure.
+# The guards are the guards of recovery itself (`recovery/guards`).
 #
-#     fates(known, dead, report["moves"])     # [Fate("cmp-1", 3, "recovery is paused by ann:
-# storm")]
+#     recovery_preview(known, dead, report["moves"])
+#     # [RecoveryPreview("cmp-1", 3, "north", "recovery is paused by ann: storm")]
 #
-# What only the cloud knows then is left open: whether there is room, whether the power of a host
-# can
-# be proven to be off, which servers their owners want to be left alone.
+# The preview leaves open what only the cloud knows at that time: whether there is capacity,
+# whether fencing can prove the host off, and which servers their owners exclude from recovery.
 
 
 Move = Mapping[str, Any]
@@ -40,11 +43,13 @@ Move = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RecoveryPreview:
-    """Of the servers of one host. `why` they stay down; without it they move, and `how` says what
-    is to be known of that."""
+    """The preview for the servers of a host.
+
+    `why` says why the servers stay down. If empty, they move, and `how` adds a remark.
+    """
 
     host: str
-    guests: int | None  # None: nobody knows
+    guests: int | None  # None: unknown
     segment: str = ""
     why: str = ""
     how: str = ""
@@ -52,11 +57,11 @@ class RecoveryPreview:
 
 @dataclass(frozen=True)
 class Known:
-    """What recovery would look at. Pauses by their scope, silences with their matchers."""
+    """The inputs of recovery: pauses by scope, maintenance windows by matcher, approvals, rules."""
 
     now: datetime
     tiles: Sequence[Tile]
-    members: Mapping[int, SegmentHost]  # by the id of the host
+    members: Mapping[int, SegmentHost]  # by host id
     pauses: Mapping[str, Switch] = field(default_factory=dict)  # by segment; empty: everywhere
     silences: Sequence[tuple[Mapping[str, Any], Switch]] = ()
     approved: Collection[str] = ()  # racks and zones; empty: everywhere
@@ -68,14 +73,14 @@ class Known:
 def recovery_preview(
     known: Known, dead: Collection[str], moves: Sequence[Move]
 ) -> list[RecoveryPreview]:
-    """Of those of the dead that have servers, or may have."""
+    """Return the preview of each failed host with servers, or with an unknown number of servers."""
     case = _Case(known, frozenset(dead), moves)
     return [case.fate(one) for one in known.tiles if one.name in dead and one.guests != 0]
 
 
 @dataclass(frozen=True)
 class Sums:
-    """How many servers move and how many stay, and of how many hosts nobody has counted them."""
+    """The servers that move, the servers that stay, and the hosts with an unknown count."""
 
     move: int
     stay: int
@@ -92,6 +97,8 @@ def sums(some: Sequence[RecoveryPreview]) -> Sums:
 
 @dataclass(frozen=True)
 class _Case:
+    """An assumed failure, with the moves of reservations that the planner computed."""
+
     known: Known
     dead: frozenset[str]
     moves: Sequence[Move]
@@ -110,7 +117,7 @@ class _Case:
         slowly = crowd.sentence if self._found(tile, self._fleet) is not None else ""
         return RecoveryPreview(tile.name, tile.guests, segment, why, "" if why else slowly)
 
-    # what recovery asks first
+    # Guards
 
     def _switches(self, tile: Tile, member: SegmentHost) -> Sequence[Verdict]:
         known, segment = self.known, member.segment.uuid
@@ -146,13 +153,13 @@ class _Case:
 
     @cached_property
     def _fleet(self) -> Mapping[str, mass_failure.Verdict]:
-        """Recovery counts all hosts."""
+        """Return the mass-failure verdicts of recovery; all hosts count."""
         seen = [mass_failure.Seen(_domain(one), self._is_down(one)) for one in self.known.tiles]
         return mass_failure.judge(seen, self.known.rule)
 
     @cached_property
     def _enrolled(self) -> Mapping[str, mass_failure.Verdict]:
-        """The repair of reservations counts those that it may give."""
+        """Return the mass-failure verdicts of reservation repair; only enrolled hosts count."""
         seen = [
             mass_failure.Seen(_domain(one), one.state not in USABLE or one.name in self.dead)
             for one in self.known.tiles
@@ -160,7 +167,7 @@ class _Case:
         ]
         return mass_failure.judge(seen, self.known.rule)
 
-    # where they could go
+    # Targets
 
     @cached_property
     def _alive(self) -> Sequence[Tile]:
@@ -168,7 +175,7 @@ class _Case:
 
     @cached_property
     def _homes(self) -> Mapping[str, set[str]]:
-        """Hosts that leases have and keep."""
+        """Return the hosts that each lease holds and keeps."""
         found: dict[str, set[str]] = defaultdict(set)
         for one in self._alive:
             for held in one.held:
@@ -177,7 +184,7 @@ class _Case:
 
     @cached_property
     def _given(self) -> Mapping[str, set[str]]:
-        """Hosts that leases would get instead."""
+        """Return the replacement hosts of each lease."""
         found: dict[str, set[str]] = defaultdict(set)
         for move in self.moves:
             if move["active"]:
@@ -185,15 +192,18 @@ class _Case:
         return found
 
     def _nowhere(self, tile: Tile, member: SegmentHost) -> str:
-        """Why no host would take them; empty: there is one."""
+        """Return why no host can take the servers; empty if a host can."""
         if not tile.held:
             return self._no_target(tile, member)
         said = [self._no_home(tile, one.lease_id, one.lease) for one in tile.held]
         return said[0] if all(said) else ""
 
     def _no_home(self, tile: Tile, lease: str, name: str) -> str:
-        """Servers of a reservation stay inside it."""
-        if not lease or self._homes.get(lease):  # whose name is not told: nor is what it has
+        """Return why the lease has no host for the servers.
+
+        Reserved servers stay on the hosts of their lease.
+        """
+        if not lease or self._homes.get(lease):  # hidden holder: its hosts are hidden too
             return ""
         if not self._given.get(lease):
             return f"its lease {name} has no other host"
@@ -207,8 +217,11 @@ class _Case:
         return ""
 
     def _no_target(self, tile: Tile, member: SegmentHost) -> str:
-        """Hosts that are enrolled take reserved servers, and such that give way; others the rest.
-        Spares are there for all."""
+        """Return why no host can take servers without a reservation.
+
+        Servers stay among enrolled or among other hosts, like their failed host. An enrolled
+        target must be free and not taken by a lease. Spares are for all.
+        """
         spares = [one for one in self._alive if _is_spare(one, tile)]
         if member.segment.recovery_method == RESERVED_HOST:
             return "" if spares else f"no spare host of segment {member.segment.name} is left"
@@ -231,9 +244,9 @@ def _is_spare(one: Tile, of: Tile) -> bool:
     return one.spare and one.segment == of.segment and not one.maintenance
 
 
-# What racks or segments have now, and would have if hosts were gone. Pure.
+# The capacity of racks or segments now and after the failure. Pure.
 #
-# left(tiles, After({"cmp-1"}, taken, sizes), "rack")     # [Left("rack-a", up=4, still_up=3, …)]
+#     left(tiles, After({"cmp-1"}, taken, sizes), "rack")    # [Left("rack-a", up=4, still_up=3, …)]
 
 
 NOTHING: Final = Size()
@@ -241,7 +254,7 @@ NOTHING: Final = Size()
 
 @dataclass(frozen=True)
 class After:
-    """Hosts that are gone then, those that reservations have got, and what each host has."""
+    """The state after the failure: failed hosts, hosts given to reservations, and host sizes."""
 
     gone: Collection[str]
     taken: Collection[str]
@@ -250,8 +263,11 @@ class After:
 
 @dataclass(frozen=True)
 class Left:
-    """Of a rack or a segment, before and after: hosts that are up, of them those that leases can
-    get, of these free ones; and what all that are up have."""
+    """The capacity of a rack or segment before and after.
+
+    `up` counts hosts that are up, `usable` the hosts of these that leases can get, `free` the
+    free hosts of those. `size` is the total size of hosts that are up.
+    """
 
     name: str
     up: int = 0
@@ -286,7 +302,7 @@ class Left:
 def left(
     tiles: Sequence[Tile], after: After, by: str, kept: Mapping[str, int] | None = None
 ) -> list[Left]:
-    """What each rack or segment has now, and would have then."""
+    """Return the capacity of each rack or segment now and after the failure."""
     found: dict[str, Left] = {}
     for one in (tile for tile in tiles if tile.state in USABLE):
         name = getattr(one, by)
@@ -348,9 +364,13 @@ def _follows(
 
 
 def command(dead: Sequence[Tile], racks: Collection[str], left_out: Collection[str]) -> list[str]:
-    """The planner knows enrolled hosts only; where none dies, it plans what has failed already."""
+    """Return the equivalent command.
+
+    The planner knows only enrolled hosts. Without a failed enrolled host the command plans for
+    hosts that have failed already.
+    """
     thought = [one for one in dead if one.enrolled and one.name not in left_out]
-    if left_out:  # by their racks they would all be meant
+    if left_out:  # rack names would select the left-out hosts too
         racks = ()
     whole = sorted({one.rack for one in thought if one.rack in racks})
     alone = [one.name for one in thought if one.rack not in whole]
@@ -382,7 +402,7 @@ def _known(request: Request, tiles: Sequence[Tile]) -> Known:
 
 
 def _segment_of(pause: Mapping[str, Any]) -> str:
-    """Empty: it counts everywhere."""
+    """Return the segment of a pause; empty for a pause everywhere."""
     return str(pause["scope"]).partition(":")[2]
 
 
@@ -391,7 +411,10 @@ def _switch(row: Mapping[str, Any]) -> Switch:
 
 
 def _plan(request: Request, names: Sequence[str]) -> tuple[Mapping[str, Any] | None, str]:
-    """What the planner says, or why it cannot; it knows those that leases get."""
+    """Return the planner's report, or the reason why there is none.
+
+    The planner knows only enrolled hosts.
+    """
     try:
         found = api_calls.call(request, repair.plan, body={"hosts": names})
     except HoldfastError as error:
@@ -413,7 +436,7 @@ def _taken(report: Mapping[str, Any]) -> set[str]:
 
 
 def _segments(request: Request, tiles: Sequence[Tile], after: After) -> list[Left]:
-    """Those that keep hosts free."""
+    """Return the segments that keep hosts free for failures."""
     if not request.allowed(FAILOVER):
         return []
     said = api_calls.call(request, failover.index)["failover"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL: the one truth. `Store` is the database with one object per noun."""
+"""SQL access to the database; `Store` holds an object per table group."""
 
 from holdfast.db.agents import AgentStore, SampleStore
 from holdfast.db.alarm_rules import AlarmRuleStore
@@ -30,7 +30,7 @@ from holdfast.runtime.clock import Clock
 
 
 class SqlLedger(LeaseStore, HostStore, FloatingIpStore, RepairStore):
-    """All parts of the book: the `ports.ledger.Ledger` of SQL."""
+    """The SQL implementation of `ports.ledger.Ledger`."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -38,7 +38,7 @@ class SqlLedger(LeaseStore, HostStore, FloatingIpStore, RepairStore):
 
 
 class Store:
-    """Everything that asks or tells the database goes through here."""
+    """The database with all its stores; every read and write goes through this object."""
 
     def __init__(self, url: str, clock: Clock, *, pool_size: int = 20, timeout_s: int = 30) -> None:
         self.database = Database(url, clock, pool_size=pool_size, timeout_s=timeout_s)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents of hosts as rows: that each lives, and which rules it goes by. Written by the API."""
+"""Agents of hosts (heartbeats, rule versions) and requested host metrics; the API writes both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from holdfast.model.host import normalise, same, short
 from holdfast.ports.recovery import AgentBeat
 
 a = agents.c
-#: An agent that was not heard of for so long is forgotten.
+#: An agent without a heartbeat for this long is deleted.
 FORGOTTEN = timedelta(days=7)
 
 
 def beat_of(conn: Connection, host: str) -> AgentBeat | None:
-    """The last heartbeat of a host's agent, by whichever name, short or full, it goes."""
+    """Return the last heartbeat of a host's agent, found by short or full host name."""
     like = sa.select(a.host, a.seen_at, a.heartbeat_s, a.boot_id, a.rebooted_at, a.details)
     like = like.where(a.host.startswith(short(normalise(host)), autoescape=True))
     found = [row for row in conn.execute(like) if same(row.host, host)]
@@ -36,7 +36,7 @@ def beat_of(conn: Connection, host: str) -> AgentBeat | None:
 
 
 def all_beat_since(conn: Connection, hosts: Sequence[str], since: datetime) -> bool:
-    """Whether the agent of each of these hosts was heard of after that; False of no host."""
+    """Tell whether the agents of all these hosts sent a heartbeat since; False for no host."""
     names = {normalise(host) for host in hosts}
     alive = sa.select(sa.func.count()).where(a.host.in_(names), a.seen_at > since)
     return bool(names) and conn.execute(alive).scalar_one() == len(names)
@@ -47,8 +47,10 @@ class AgentStore:
         self._db = database
 
     def beat(self, host: str, values: Mapping[str, Any]) -> None:
-        """Keep a heartbeat: that the agent lives, and what it says. Without a `boot_id` the one
-        that is known stays."""
+        """Store a heartbeat of an agent and its values.
+
+        Without a `boot_id` the known boot id stays.
+        """
         boot_id = values.get("boot_id")
 
         def action(conn: Connection) -> None:
@@ -71,49 +73,50 @@ class AgentStore:
         self._db.retry(action)
 
     def groups(self, host: str) -> Sequence[str]:
-        """Those that it says it is in."""
+        """Return the rule groups that the host's agent reports."""
         with self._db.read() as conn:
             found = conn.execute(sa.select(a.details).where(a.host == host)).scalar()
         return list((found or {}).get("groups", ()))
 
     def all(self) -> tuple[datetime, Sequence[Mapping[str, Any]]]:
-        """And the time by which they are fresh or not."""
+        """Return the current time, to judge freshness, and all agents."""
         with self._db.read() as conn:
             rows = conn.execute(sa.select(agents).order_by(a.host)).mappings().all()
             return self._db.now(conn), [dict(row) for row in rows]
 
 
-# The last hour of hosts that somebody looks at: wanted by whoever looks, brought by their agents
-# for as long as it is wanted. Nobody's decision rests on it: what is lost is sent again.
+# Live metrics: the last hour of hosts that a user watches. A viewer requests a host's metrics,
+# and the agent sends them as long as they are requested. No decision depends on them: lost
+# samples are sent again.
 #
-#     store.samples.want("cmp-7")          # by a POST; said again while somebody looks
-#     store.samples.look("cmp-7").hour     # changes nothing
+#     store.samples.want("cmp-7")                 # by a POST; repeated while a user watches
+#     store.samples.samples_of("cmp-7").hour      # changes nothing
 
 
 s = samples.c
-#: For so long numbers are wanted after somebody said so.
+#: How long a request for a host's metrics lasts.
 WANTED = timedelta(minutes=5)
-#: A page that says so again and again is written down after this much of it.
+#: A repeated request is written only after this time, so that a page's polls cause few writes.
 AGAIN = WANTED / 5
-#: Hosts that are looked at; of more, those that were wanted last stay.
+#: Most hosts with live metrics; above this the latest requested stay.
 MOST_HOSTS = 200
-#: Numbers that came longer ago are not of now.
+#: Metrics received earlier than this are not current.
 FRESH = timedelta(seconds=4 * model.EVERY_S)
 
 
 @dataclass(frozen=True)
 class WatchedHost:
-    """What is there of a host."""
+    """The stored metrics of a host and their request state."""
 
     host: str
-    hour: Hour  # model.samples.NOTHING, if nothing came yet
-    at: datetime | None  # when numbers came last
-    wanted_until: datetime | None  # None: nobody ever looked
+    hour: Hour  # metrics.history.NOTHING if no samples came yet
+    at: datetime | None  # when the last samples came
+    wanted_until: datetime | None  # None: never requested
     now: datetime
 
     @property
     def fresh(self) -> bool:
-        """Whether they come in just now."""
+        """Tell whether samples are arriving now."""
         return self.at is not None and self.now - self.at < FRESH
 
     @property
@@ -122,13 +125,13 @@ class WatchedHost:
 
 
 class SampleStore:
-    """Hosts by their names, however they are spelt."""
+    """Live metrics of hosts; host names may be spelt in any way."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def want(self, host: str) -> datetime:
-        """Somebody looks at that host; until when its numbers are wanted now."""
+        """Request the host's metrics; return the time until which they are requested."""
         name = normalise(host)
 
         def action(conn: Connection) -> datetime:
@@ -148,7 +151,7 @@ class SampleStore:
         return self._db.retry(action)
 
     def samples_of(self, host: str) -> WatchedHost:
-        """What there is. To read it changes nothing, and wants nothing."""
+        """Return the stored metrics of the host, without changing or requesting anything."""
         name = normalise(host)
         with self._db.read() as conn:
             now = self._db.now(conn)
@@ -158,21 +161,21 @@ class SampleStore:
         return WatchedHost(name, _hour(row), row.at, row.wanted_until, now)
 
     def there(self, most: int) -> Sequence[str]:
-        """Hosts whose numbers came within the hour, those that came last first."""
+        """Return hosts with samples received within the last hour, latest first."""
         with self._db.read() as conn:
             since = self._db.now(conn) - timedelta(seconds=model.POINTS * model.EVERY_S)
             found = sa.select(s.host).where(s.at > since).order_by(s.at.desc(), s.host)
             return list(conn.execute(found.limit(most)).scalars())
 
     def wanted(self) -> dict[str, int]:
-        """Hosts whose numbers are wanted now, and the last slot that is known of each; -1: none."""
+        """Return the hosts with requested metrics and the last known slot of each; -1: none."""
         with self._db.read() as conn:
             now = self._db.now(conn)
             query = sa.select(s.host, s.last_slot).where(s.wanted_until > now)
             return {row.host: _last(row) for row in conn.execute(query)}
 
     def wanted_of(self, host: str) -> int | None:
-        """The last slot that is known, -1 if none is; None: nothing is wanted of that host."""
+        """Return the last known slot of the host, -1 if none; None if not requested."""
         with self._db.read() as conn:
             now = self._db.now(conn)
             mine = sa.select(s.last_slot).where(s.host == normalise(host), s.wanted_until > now)
@@ -180,8 +183,11 @@ class SampleStore:
         return None if row is None else _last(row)
 
     def put(self, host: str, new: Hour) -> bool:
-        """Whether it was wanted at all: what nobody asked for is not kept. InvalidInput if it is of
-        a time that is yet to come."""
+        """Store samples of a host; tell whether a request for the host's metrics existed.
+
+        Samples that no user requested are dropped. InvalidInput if the samples lie in the
+        future.
+        """
         name = normalise(host)
 
         def action(conn: Connection) -> bool:
@@ -203,7 +209,7 @@ class SampleStore:
 
 
 def _make_room(conn: Connection) -> None:
-    """For one more."""
+    """Delete the hosts with the oldest requests to make room for a new host."""
     found = sa.select(s.host).order_by(s.wanted_until.desc(), s.host).offset(MOST_HOSTS - 1)
     over = conn.execute(found.limit(10 * MOST_HOSTS)).scalars().all()
     if over:

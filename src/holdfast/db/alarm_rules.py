@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents of alarm rules, with every version that there was. Written by the API itself: no
-manager is needed, agents ask for what holds for them."""
+"""Alarm rule documents, with every version.
+
+The API writes them itself, without a manager; agents fetch the rules that apply to their host.
+"""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ from holdfast.model.errors import Conflict, NotFound
 
 r = alarm_rules.c
 Row = Mapping[str, Any]
-#: Older versions than that many are forgotten.
+#: Older versions are deleted.
 MOST_VERSIONS = 100
 
 
@@ -27,9 +29,12 @@ class AlarmRuleStore:
         self._db = database
 
     def put(self, document: Document, author: str, expected: int | None = None) -> Row:
-        """A new version of it, unless nothing about it is new; `expected`: of the version that it
-        replaces, Conflict if that is another by now. InvalidInput if it is more, with the others,
-        than the agent of some host takes."""
+        """Store a new version of the document, unless text and scope are unchanged.
+
+        `expected` is the version that the caller replaces; Conflict if another version is
+        current. InvalidInput if the document, with the others, exceeds the limits of some
+        host's agent.
+        """
 
         def action(conn: Connection) -> Row:
             old = _latest(conn, document.name)
@@ -47,7 +52,10 @@ class AlarmRuleStore:
         return self._db.retry(action)
 
     def roll_back(self, name: str, version: int | None, author: str) -> Row:
-        """To what it was before, or at that version: as a new one, which has to fit like any."""
+        """Restore the previous version, or the given version, as a new version.
+
+        The restored version is checked like any other.
+        """
 
         def action(conn: Connection) -> Row:
             old = _latest(conn, name)
@@ -82,7 +90,7 @@ class AlarmRuleStore:
         self._db.retry(action)
 
     def all(self) -> Sequence[Row]:
-        """Every document as it is now."""
+        """Return the current version of every document."""
         with self._db.read() as conn:
             return _all(conn)
 
@@ -90,7 +98,7 @@ class AlarmRuleStore:
         return [_document(row) for row in self.all()]
 
     def show(self, name: str, version: int | None = None) -> Row:
-        """As it is now, or was at that version. NotFound."""
+        """Return the current version, or the given version; NotFound."""
         query = sa.select(alarm_rules).where(r.name == name, r.removed.is_(False))
         mine = r.latest.is_(True) if version is None else r.version == version
         with self._db.read() as conn:
@@ -101,7 +109,7 @@ class AlarmRuleStore:
         return dict(row)
 
     def history(self, name: str) -> Sequence[Row]:
-        """The newest first. NotFound."""
+        """Return all versions, newest first; NotFound."""
         query = sa.select(alarm_rules).where(r.name == name).order_by(r.version.desc())
         with self._db.read() as conn:
             rows = [dict(row) for row in conn.execute(query).mappings()]

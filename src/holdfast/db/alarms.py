@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarms as rows: what is known of them, what people answer, and what those who work on them ask.
-What agents say of them is taken in by `alarm_taking`."""
+"""Alarms as rows: ingest of agents' alarm reports, operator actions, incidents, effects."""
 
 import hashlib
 import uuid
@@ -32,12 +31,13 @@ from holdfast.ports.ledger import Work
 from holdfast.ports.publishers import EventPublisher
 from holdfast.ports.recovery import Moved
 
-# The incident of an alarm whose rule asks for one: opened, kept up to date and closed with what
-# is said of the alarm, in its transaction. It has no work, so nothing is ever recovered by it.
+# The incident of an alarm whose rule requests one. The transaction of an alarm report opens,
+# updates and closes the incident. The incident has no operation, therefore it triggers no
+# recovery.
 #
-# Its id is the alarm's: however often and by however many that is told, there is one, and who
-# ended
-# it before the alarm was over is not asked again.
+# The incident has the alarm's id: however often and by however many agents the alarm is
+# reported, there is one incident. An incident that an operator closed before the alarm ended is
+# not opened again.
 
 
 i, b = incidents.c, observations.c
@@ -52,8 +52,10 @@ def follow(
     *,
     silent: bool,
 ) -> str | None:
-    """What becomes of the incident, now that this was said of its alarm; its id, if there is one.
-    The alarm's row is ours until the commit."""
+    """Open, update or close the incident of an alarm after a report; return the incident id.
+
+    None if there is no incident. The caller holds the lock of the alarm's row.
+    """
     query = sa.select(incidents).where(i.id == alarm_id)
     if conn.dialect.name != "sqlite":
         query = query.with_for_update()
@@ -70,8 +72,11 @@ def follow(
 
 
 def adopt(conn: Connection, incident_id: str, row: Mapping[str, Any], now: datetime) -> None:
-    """What was said of the alarm before it had an incident belongs to that: it is kept as long as
-    those are, and goes with the last of them."""
+    """Attach earlier reports of the alarm to the incident.
+
+    Retention keeps these reports as long as the incident's other observations, and deletes the
+    incident with the last of them.
+    """
     said = b.subject == row["subject"], b.kind == ALARM, b.observed_at >= row["fired_at"]
     query = sa.select(b.id, b.evidence).where(*said, b.incident_id.is_(None))
     key = row["details"]["key"]
@@ -111,23 +116,21 @@ def _update(
         put(conn, herald.incident("incident.recovered", incident_of(row), now), now)
 
 
-# What is said of an alarm, within somebody's transaction: kept in its row, and with it who is
-# told
-# and what is to be done.
+# Alarm reports, within the caller's transaction: the alarm's row, its notifications and its
+# effects.
 #
-#     take(conn, herald, said, now)          # an agent says so
-#     catch_up(conn, herald, row, now)       # its silence is over: what it kept back
+#     ingest(conn, herald, said, now)        # an agent reports the alarm
+#     catch_up(conn, herald, row, now)       # the mute ended: send what was held back
 #     end(conn, herald, row, "ended by ann", now)
 #
-# An alarm that is silent is only written down. What people were told last is remembered with it
-# (`model.alarm_memory`), so that at the end of a silence how it is can be compared with that:
-# what
-# they know already is not told twice, however often somebody looks.
+# A muted alarm is only written. The row keeps the state that people were last notified about
+# (`alarms.central.Memory`). At the end of a mute the present state is compared with that state:
+# people are not notified twice about a known state, however often the work runs.
 
 
 a = alarms.c
 Row = Mapping[str, Any]
-#: One that is over for so long is forgotten, some at a time.
+#: An alarm that ended this long ago is deleted, some rows at a time.
 KEPT = timedelta(days=30)
 MOST_FORGOTTEN = 100
 _NAMED = ("kind", "entity", "name")
@@ -135,8 +138,11 @@ _OF_DETAILS = (*_NAMED, "threshold", "summary")
 
 
 def ingest(conn: Connection, herald: EventPublisher, said: model.Said, now: datetime) -> str | None:
-    """Keep what an agent says of an alarm, and follow it. The id of its incident, if it has one. A
-    date in the future counts as now: else all that is said later would be outdated."""
+    """Store an agent's report of an alarm, notify, and request effects; return the incident id.
+
+    None if the alarm has no incident. A date in the future counts as now: otherwise all later
+    reports would be outdated.
+    """
     said = replace(said, at=min(said.at, now), first_at=min(said.first_at, now))
     old = locked(conn, a.key == said.key)
     if old is not None and _is_outdated(old, said):
@@ -145,8 +151,10 @@ def ingest(conn: Connection, herald: EventPublisher, said: model.Said, now: date
 
 
 def catch_up(conn: Connection, herald: EventPublisher, row: Row, now: datetime) -> str:
-    """Tell of one that is not silent any more what people have not heard, and have done what it
-    asks for; the sentence about it. The row is ours until the commit."""
+    """Notify people about an alarm whose mute ended, and request the effects held back.
+
+    Returns a sentence about the alarm. The caller holds the lock of the alarm's row.
+    """
     what = name(row)
     if row["state"] == model.OK:
         return f"{what} is over: nothing is told"
@@ -155,7 +163,7 @@ def catch_up(conn: Connection, herald: EventPublisher, row: Row, now: datetime) 
     is_news = memory.recall(row).told != row["state"]
     event = model.RAISED if row["state"] == model.FIRING else model.NO_DATA
     said = model.read(row["details"], row["host"], row["subject"], event)
-    # of one that was told too: its rule may have begun to ask for something meanwhile
+    # also if people know the state: the rule may have begun to request an effect meanwhile
     incident_id = _heed(conn, herald, row, said, now, tell=is_news)
     if incident_id:
         adopt(conn, incident_id, row, now)
@@ -167,8 +175,11 @@ def catch_up(conn: Connection, herald: EventPublisher, row: Row, now: datetime) 
 
 
 def end(conn: Connection, herald: EventPublisher, row: Row, why: str, now: datetime) -> None:
-    """As if its agent had said so: who is told, its incident and its deeds follow in the same way.
-    The row is ours until the commit."""
+    """End an alarm as if its agent had reported the end.
+
+    Notifications, the incident and effects follow in the same way. The caller holds the lock of
+    the alarm's row.
+    """
     said = {"reason": why, "event": model.CLEARED, "state": model.OK, "at": now.isoformat()}
     details = {**row["details"], **said}
     over = model.read(details, row["host"], row["subject"], model.CLEARED)
@@ -176,7 +187,7 @@ def end(conn: Connection, herald: EventPublisher, row: Row, why: str, now: datet
 
 
 def locked(conn: Connection, *where: Any) -> dict[str, Any] | None:
-    """The row, ours until the commit."""
+    """Return the alarm's row, locked until the commit."""
     query = sa.select(alarms).where(*where)
     if conn.dialect.name != "sqlite":
         query = query.with_for_update()
@@ -185,7 +196,7 @@ def locked(conn: Connection, *where: Any) -> dict[str, Any] | None:
 
 
 def stands(conn: Connection, said: model.Said) -> bool:
-    """Whether that alarm was raised and is not over."""
+    """Tell whether the alarm was raised and is not over."""
     state = conn.execute(sa.select(a.state).where(a.key == said.key)).scalar()
     return state is not None and state != model.OK
 
@@ -199,8 +210,10 @@ def name(row: Row) -> str:
 
 
 def quiet_ones(conn: Connection, like: Row, now: datetime) -> list[Row]:
-    """Alarms of the same rule about the same whose silence is in force, the longest first: a server
-    is the subject of all its disks and interfaces."""
+    """Return muted alarms of the same rule and the same entity, longest mute first.
+
+    The entity is compared too, because a server is the subject of all its disks and interfaces.
+    """
     same = (a[one] == like[one] for one in ("host", "rule", "subject"))
     query = sa.select(alarms).where(*same, a.silent_until > now).order_by(a.silent_until.desc())
     entity = like["details"]["entity"]
@@ -228,7 +241,7 @@ def _heed(
     *,
     tell: bool = True,
 ) -> str | None:
-    """Who is told and what is to be done, now that this was said."""
+    """Notify people and request effects after a report; return the incident id."""
     silent, known = is_silent(row, now), memory.recall(row)
     if silent and said.event != model.CLEARED:
         put(conn, [model.end_of_silence(row["id"], row["silent_until"])], now)
@@ -236,7 +249,7 @@ def _heed(
     said = memory.as_heard(said, known)
     if (new := memory.after(said, known)) != known:
         row = remember(conn, row, new, now)
-    # the end of one that is silent too: somewhere it may stand since before the silence
+    # a muted alarm's end is sent too: some sink may display the alarm since before the mute
     if tell and not _is_taken_care_of(row, said, known):
         told = {**_told(row), "silent": silent}
         put(conn, herald.alarm(f"alarm.{said.event}", told, now), now)
@@ -246,25 +259,35 @@ def _heed(
 
 
 def _is_taken_care_of(row: Row, said: model.Said, known: Memory) -> bool:
-    """Whether somebody does, who need not be told of it: again, or for the first time."""
+    """Tell whether an operator has acknowledged the alarm and needs no notification.
+
+    This holds for a repeated alarm, and for the first notification of an acknowledged alarm.
+    """
     is_known = said.event == model.AGAIN or (said.event != model.CLEARED and not known.told)
     return is_known and row["acked_at"] is not None
 
 
 def _is_outdated(old: Row, said: model.Said) -> bool:
-    """Whether it was said before what is known. Of one that stands its end counts always: reports
-    of one subject come in order, and the clock of a host may have been wrong when it began."""
+    """Tell whether the report is older than the stored state.
+
+    The end of a firing alarm always counts: reports about a subject arrive in order, and the
+    host's clock may have been wrong when the alarm began.
+    """
     is_its_end = said.event == model.CLEARED and old["state"] != model.OK
     return bool(old["told_at"] > said.at) and not is_its_end
 
 
 def _have_done(conn: Connection, work: Operation, now: datetime) -> None:
-    """Once for an alarm, also if that is told again after nothing was known of it; after all that
-    was asked for before of the same subject, by whatever alarm."""
+    """Add the effect's operation once per alarm, after earlier operations of the same subject.
+
+    An operation is not repeated if the alarm fires again after NO_DATA. Operations of the
+    subject count whichever alarm requested them.
+    """
     o = operations.c
     if conn.execute(sa.select(o.id).where(o.key == work.key)).first() is not None:
         return
-    # two that count at once would both come next, and be done at the same time
+    # without this lock two concurrent counts would return the same number, and both operations
+    # would run at the same time
     lock_resource(conn, f"alarm:{hashlib.sha256(work.subject.encode()).hexdigest()[:32]}")
     query = sa.select(sa.func.max(o.sequence)).where(o.subject == work.subject)
     last = conn.execute(query).scalar() or 0
@@ -285,7 +308,8 @@ def _written(conn: Connection, old: Row | None, said: model.Said, now: datetime)
         "details": {**said.details, CENTRAL: memory.plain(known)},
     }
     if old is not None:
-        # called as when it began: whoever shows it by its name has to find it at its end
+        # the alarm keeps the names of its start: a sink that shows it by name must find it at
+        # its end
         values["details"] |= {k: v for k, v in old["details"].items() if k in _NAMED}
         write(conn, old["id"], now, **values)
         return {**old, **values}
@@ -302,7 +326,7 @@ def _written(conn: Connection, old: Row | None, said: model.Said, now: datetime)
 
 
 def _silence(conn: Connection, row: Row, now: datetime) -> dict[str, Any]:
-    """One that is in force for an earlier alarm of the same rule about the same."""
+    """Return the mute in force for an earlier alarm of the same rule and entity."""
     longest = next(iter(quiet_ones(conn, row, now)), None)
     return {one: longest[one] if longest else None for one in ("silent_until", "silent_by")}
 
@@ -315,7 +339,7 @@ def _forget(conn: Connection, now: datetime) -> None:
 
 
 def _told(row: Row) -> dict[str, Any]:
-    """What sinks hear of it."""
+    """Return the fields of an alarm that sinks receive."""
     names = ("id", "host", "subject", "project_id", "rule", "rules_version", "severity", "state")
     dates = ("fired_at", "told_at", "resolved_at")
     details = row["details"]
@@ -331,13 +355,13 @@ a, o = alarms.c, operations.c
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which alarms; `project` None: of all."""
+    """Filter of alarms; `project` None means all projects."""
 
     project: str | None = None
     host: str | None = None
     rule: str | None = None
     state: str | None = None
-    standing: bool = True  # only those that are not over
+    standing: bool = True  # only alarms that are not over
     limit: int = 100
 
 
@@ -346,7 +370,7 @@ class AlarmStore:
         self._db = database
 
     def list_all(self, wanted: Wanted) -> Sequence[Row]:
-        """The newest first."""
+        """Return the selected alarms, newest first."""
         query = sa.select(alarms).order_by(a.fired_at.desc(), a.id)
         exact = {"project_id": wanted.project, "host": wanted.host, "rule": wanted.rule}
         exact["state"] = wanted.state
@@ -359,7 +383,7 @@ class AlarmStore:
             return [dict(row) for row in conn.execute(query.limit(wanted.limit)).mappings()]
 
     def counts(self, project: str | None = None) -> Mapping[str, int]:
-        """Of each host that has any, how many stand there; None: of all projects."""
+        """Return the number of firing alarms per host; `project` None means all projects."""
         query = sa.select(a.host, sa.func.count()).where(a.state != model.OK).group_by(a.host)
         if project is not None:
             query = query.where(a.project_id == project)
@@ -367,15 +391,15 @@ class AlarmStore:
             return {host: count for host, count in conn.execute(query)}
 
     def show(self, alarm_id: str) -> Row:
-        """NotFound."""
+        """Return an alarm; NotFound."""
         with self._db.read() as conn:
             row = conn.execute(sa.select(alarms).where(a.id == alarm_id)).mappings().first()
         return _found(dict(row) if row else None, alarm_id)
 
-    # what people answer
+    # operator actions
 
     def acknowledge(self, alarm_id: str, author: str) -> Row:
-        """Somebody takes care of it: it is not told again until it is over."""
+        """Acknowledge an alarm: no repeated notifications until the alarm is over."""
 
         def action(conn: Connection, known: Row, now: datetime) -> None:
             if known["acked_at"] is None:
@@ -386,15 +410,18 @@ class AlarmStore:
         return self._answer(alarm_id, action)
 
     def silence(self, alarm_id: str, author: str, lasts: timedelta) -> Row:
-        """Nothing is told of it, nor of the next ones of the same rule about the same, until then;
-        no time at all ends a silence, and what it kept back is told and done."""
+        """Mute an alarm, and later alarms of the same rule and entity, for a time.
+
+        A time of 0 ends a mute, and notifications and effects held back are sent and started.
+        """
 
         def action(conn: Connection, known: Row, now: datetime) -> None:
             until = now + lasts if lasts else None
             what = f"silent until {until.isoformat()}" if until else "not silent any more"
             said = f"alarm {known['rule']} of {known['subject']} is {what}, by {author}"
             _audit(conn, known, said, now)
-            # those before it, whose silence it has: the next one must not get theirs
+            # earlier muted alarms of the same entity: otherwise the next alarm would inherit
+            # their mute
             others = [one["id"] for one in quiet_ones(conn, known, now) if one["id"] != alarm_id]
             for row in (known, *filter(None, (locked(conn, a.id == one) for one in others))):
                 quiet = {"silent_until": until, "silent_by": author if until else None}
@@ -407,8 +434,7 @@ class AlarmStore:
         return self._answer(alarm_id, action)
 
     def end(self, alarm_id: str, author: str) -> Row:
-        """Somebody knows that it is over, though its agent does not say so; of one that is over
-        already nothing changes."""
+        """End an alarm whose end the agent does not report; an ended alarm stays unchanged."""
 
         def action(conn: Connection, known: Row, now: datetime) -> None:
             if known["state"] != model.OK:
@@ -417,11 +443,13 @@ class AlarmStore:
 
         return self._answer(alarm_id, action)
 
-    # what those ask who do what alarms ask for
+    # used by the effects that alarms request
 
     def speak_up(self, alarm_id: str) -> str:
-        """Its silence is over: tell and have done what was kept back; the sentence about it.
-        NotFound."""
+        """End the mute: send notifications and start effects held back; return a sentence.
+
+        Raises NotFound.
+        """
 
         def action(conn: Connection) -> str:
             row = _found(locked(conn, a.id == alarm_id), alarm_id)
@@ -430,13 +458,13 @@ class AlarmStore:
         return self._db.retry(action)
 
     def paused(self) -> str:
-        """Why recovery is paused everywhere."""
+        """Return why recovery is paused everywhere; empty if it is not."""
         with self._db.read() as conn:
             found = pauses_for(conn, "", self._db.now(conn))
         return found[0].reason if found else ""
 
     def moves(self, alarm_id: str) -> None:
-        """Its server is about to be moved off the host; written before it is."""
+        """Record, before the move, that the alarm's server is to be moved off the host."""
 
         def action(conn: Connection, known: Row, now: datetime) -> None:
             new = replace(memory.recall(known), moved_at=now.isoformat())
@@ -445,7 +473,7 @@ class AlarmStore:
         self._answer(alarm_id, action)
 
     def moved(self, alarm_id: str, since: datetime) -> Moved | None:
-        """The last time since then that another alarm moved the server of this one."""
+        """Return the last move of the alarm's server since then, caused by another alarm."""
         own = self.show(alarm_id)
         others = sa.select(alarms).where(a.subject == own["subject"], a.id != alarm_id)
         with self._db.read() as conn:
@@ -456,15 +484,17 @@ class AlarmStore:
         return max((one for one in moved if one.at > since), key=lambda one: one.at, default=None)
 
     def others_ahead(self, alarm_id: str) -> str:
-        """Another alarm of the same rule that stands there, and for which the host is kept out of
-        use too; empty: none."""
+        """Return another firing alarm of the rule on the host that also keeps the host disabled.
+
+        Empty if there is none.
+        """
         own = self.show(alarm_id)
         rows = self.list_all(Wanted(host=own["host"], rule=own["rule"]))
         others = (row for row in rows if row["id"] != alarm_id)
         return next((row["id"] for row in others if "repair_ahead" in memory.recall(row).asked), "")
 
     def _answer(self, alarm_id: str, action: Callable[[Connection, Row, datetime], None]) -> Row:
-        """Do it with the row, which is ours until the commit; how it is after that. NotFound."""
+        """Run the action with the alarm's locked row; return the row afterwards, or NotFound."""
 
         def whole(conn: Connection) -> Row:
             known = _found(locked(conn, a.id == alarm_id), alarm_id)
@@ -485,22 +515,24 @@ def _audit(conn: Connection, row: Row, said: str, now: datetime) -> None:
 
 
 def _ended(conn: Connection, ids: Sequence[str], since: datetime) -> dict[str, datetime]:
-    """Of these alarms whose servers were to be moved, when that ended; not of those that failed."""
+    """Return when the moves of these alarms ended, without failed moves."""
     keys = {model.action_of(one, "", "migrate_away", since).key: one for one in ids}
     query = sa.select(o.key, o.updated_at).where(o.key.in_(keys), o.updated_at >= since)
     rows = conn.execute(query.where(o.status != ERROR)).all() if keys else []
     return {keys[row.key]: row.updated_at for row in rows}
 
 
-# Alarms of hosts whose agents do not come back: nobody else would ever say that they are over.
+# Alarms of hosts whose agents do not come back: no agent would ever report their end.
 
 
 a, g = alarms.c, agents.c
 
 
 def end_orphans(database: Database, before: datetime, most: int) -> int:
-    """End up to `most` alarms of agents that were not heard of since then, each by itself; how many
-    that were."""
+    """End up to `most` alarms of agents silent since `before`; return the number ended.
+
+    Each alarm is ended in its own transaction.
+    """
     lives = sa.exists().where(g.host == a.host, g.seen_at >= before)
     old = sa.func.coalesce(a.updated_at, a.created_at) < before
     query = sa.select(a.id).where(a.state != model.OK, old, ~lives).limit(most)
@@ -510,7 +542,7 @@ def end_orphans(database: Database, before: datetime, most: int) -> int:
 
 
 def _end(database: Database, alarm_id: str, before: datetime) -> bool:
-    """Whether it was still so: its agent may be back, or somebody may have answered it."""
+    """End an orphaned alarm; False if its agent is back or the alarm is over."""
 
     def action(conn: Connection) -> bool:
         row = locked(conn, a.id == alarm_id)
@@ -530,7 +562,10 @@ def _end(database: Database, alarm_id: str, before: datetime) -> bool:
 
 
 def _heard_at(conn: Connection, row: Mapping[str, Any]) -> datetime:
-    """When something was last heard of the agent, or of the alarm; by our clock."""
+    """Return the time of the agent's last heartbeat or of the alarm's last update, if later.
+
+    Both are times of the database's clock.
+    """
     alike = g.host.startswith(short(row["host"]), autoescape=True)
     found = conn.execute(sa.select(g.host, g.seen_at).where(alike)).all()
     beats: list[datetime] = [one.seen_at for one in found if same(one.host, row["host"])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every decision as a sentence, written in the transaction that carries it out."""
+"""The audit log: every decision as a sentence, written in the decision's transaction."""
 
 import re
 import string
@@ -16,7 +16,7 @@ from holdfast.db.engine import Database
 from holdfast.db.tables import audit
 from holdfast.model.errors import NotFound
 
-#: Who comes and goes, of all hosts together.
+#: Audit subject of changes to the list of hosts.
 HOSTS = "hosts"
 
 _INSERT = sa.insert(audit)
@@ -29,8 +29,10 @@ def write(
 
 
 def write_many(conn: Connection, at: datetime, said: Sequence[tuple[str, str | None, str]]) -> None:
-    """Subject, project and sentence of each. The request in whose name this happens is the thread's
-    oslo context, if there is one."""
+    """Write audit lines, each given as subject, project and sentence.
+
+    The actor and the request id come from the thread's oslo context, if there is one.
+    """
     common = {"at": at, **whose()}
     rows = [
         {**common, "subject": subject, "project_id": project_id, "sentence": sentence}
@@ -41,7 +43,7 @@ def write_many(conn: Connection, at: datetime, said: Sequence[tuple[str, str | N
 
 
 def whose() -> dict[str, str]:
-    """The columns that say in whose name something happens."""
+    """Return the columns actor and request_id of the current request."""
     request = oslo_context.get_current()
     return {
         "actor": (request.user_id if request else None) or "holdfast",
@@ -49,33 +51,36 @@ def whose() -> dict[str, str]:
     }
 
 
-# The audit for people: which decisions were taken, the newest first, page by page.
+# The audit log for people: decisions, newest first, page by page.
 #
-# The marker is the id of a line: lines that come meanwhile neither repeat nor skip others.
+# The marker is the id of a line: lines added meanwhile neither repeat nor skip others.
 #
 #     store.audit.list_all(Wanted(subject="incident:", text="fenced", older_than=4711))
 
 
 a = audit.c
 Line = Mapping[str, Any]
-#: Lines of one page of an export: each page is a short look of its own.
+#: Lines per page of an export; each page is a short read of its own.
 PORTION: Final = 500
-#: What may stand behind a name in a sentence without being part of it.
+#: Characters that may follow a name in a sentence without being part of the name.
 _BEHIND: Final = (set(string.punctuation + string.whitespace) - set("_-")) | set("…→")
 _INCIDENT: Final = "incident:"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which lines; None: any. `project` are those about a project's own things."""
+    """Filter of audit lines; None means any.
 
-    subject: str | None = None  # one that ends with a colon: all of that kind
+    `project` selects lines about a project's resources.
+    """
+
+    subject: str | None = None  # a trailing colon selects all subjects of that kind
     actor: str | None = None
     project: str | None = None
-    text: str | None = None  # anywhere in the sentence, in capitals or not
+    text: str | None = None  # anywhere in the sentence, case-insensitive
     since: datetime | None = None
-    until: datetime | None = None  # not itself
-    older_than: int | None = None  # ids, not themselves
+    until: datetime | None = None  # exclusive
+    older_than: int | None = None  # line id, exclusive
     newer_than: int | None = None
     limit: int = 100
 
@@ -85,7 +90,7 @@ class AuditStore:
         self._db = database
 
     def list_all(self, wanted: Wanted) -> Sequence[Line]:
-        """The newest first; with `newer_than` those that follow that line at once."""
+        """Return lines, newest first; with `newer_than` the lines directly after that line."""
         onwards = wanted.newer_than is not None
         order = a.id.asc() if onwards else a.id.desc()
         query = sa.select(audit).where(*_where(wanted)).order_by(order).limit(wanted.limit)
@@ -94,7 +99,7 @@ class AuditStore:
         return found[::-1] if onwards else found
 
     def pages(self, wanted: Wanted) -> Iterator[Sequence[Line]]:
-        """All of them, a portion at a time: nobody holds the database, or all lines, meanwhile."""
+        """Yield all lines in portions, so that neither a transaction nor memory holds all lines."""
         while found := self.list_all(replace(wanted, limit=PORTION)):
             yield found
             wanted = replace(wanted, older_than=found[-1]["id"])
@@ -102,8 +107,11 @@ class AuditStore:
     def naming(
         self, host: str, since: datetime, until: datetime | None, most: int
     ) -> Sequence[Line]:
-        """The first lines since then that name that host itself, not one whose name begins alike,
-        the oldest first; of incidents none: theirs are told with them."""
+        """Return the first lines since then that name the host, oldest first.
+
+        A longer host name with the same beginning does not count. Lines of incidents are left
+        out, because incidents show them.
+        """
         name = re.compile(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", re.IGNORECASE)
         wanted = Wanted(text=host, since=since, until=until)
         ours = *_where(wanted), _as_word(host), ~a.subject.startswith(_INCIDENT)
@@ -120,7 +128,10 @@ class AuditStore:
             return [dict(row) for row in conn.execute(query).mappings()]
 
     def around(self, line_id: int, project: str | None, near: int) -> Sequence[Line]:
-        """One line with some before and after it. NotFound, also of another project's."""
+        """Return a line with `near` lines before and after.
+
+        Raises NotFound, also for a line of another project.
+        """
         own = Wanted(project=project)
         here = self.list_all(replace(own, older_than=line_id + 1, limit=near + 1))
         if not here or here[0]["id"] != line_id:
@@ -152,6 +163,9 @@ def _where(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
 
 
 def _as_word(name: str) -> sa.ColumnElement[bool]:
-    """Roughly: that it ends where a name ends. In a storm most names begin alike."""
+    """Build a rough condition that the name ends at a word boundary.
+
+    In a mass failure most host names begin alike.
+    """
     behind = [a.sentence.icontains(name + one, autoescape=True) for one in sorted(_BEHIND)]
     return sa.or_(a.sentence.iendswith(name, autoescape=True), *behind)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the stock fresh: hosts and holds in memory, of which only what changed is read again.
+"""In-memory capacity cache: hosts and holds, refreshed with only the changed rows.
 
-Every change of a host or of who holds it raises the host's generation and says when. A look reads
-what was touched since the look before, and a little earlier: a transaction is seen when it commits,
-not when it wrote its time. A writer that was frozen for longer than that is found by a `sure` look:
-generations only grow and rows of hosts stay for ever, so that if there are as many hosts as are
-known and their generations add up to the same, each is the same.
+Every change of a host or of its holds raises the host's generation and sets `touched_at`. A
+refresh reads the rows touched since the previous refresh, minus an overlap of 15 s (OVERLAP),
+because a transaction becomes visible at its commit, not when it wrote `touched_at`. A `sure`
+refresh also finds a writer that was frozen for longer: generations only grow and host rows are
+never deleted. Therefore, if the host count and the sum of generations equal the cached values,
+every host is unchanged.
 """
 
 import functools
@@ -26,14 +27,14 @@ from holdfast.model.capacity import CapacitySnapshot, Line
 from holdfast.model.host import Host
 
 h, a = hosts.c, allocations.c
-#: How long a transaction may take from its write to its commit and still be seen by every look.
+#: How long a transaction may take from its write to its commit so that every refresh sees it.
 OVERLAP = timedelta(seconds=15)
-#: So often it is read who keeps what free; and before anything is refused.
+#: How often the spare hosts of segments are read; they are also read before every refusal.
 SPARES_AGE = timedelta(seconds=5)
-#: So many holds are read at a time: fewer than make Python look for garbage among them.
+#: Holds read at a time: fewer rows than trigger Python's garbage collector.
 ROWS = 500
 _EPOCH = datetime(1970, 1, 1)
-#: Holds of one host by columns, for the same reason: a million pass here at a cold start.
+#: Holds of a host as columns, also to avoid garbage collection: a cold start reads a million.
 _Holds = tuple[list[float], list[float], list[Mapping[str, int] | None]]
 _CAN_BE_RESERVED = (h.enrolled.is_(True), h.reservable.is_(True), USABLE)
 
@@ -42,7 +43,8 @@ class CapacityCache:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._lock = threading.Lock()
-        # How many looks were begun; which was the last that ended well, and the last sure one.
+        # Refreshes begun; the last refresh that succeeded; the last `sure` refresh that
+        # succeeded.
         self._looks = self._seen = self._seen_surely = 0
         self._known: dict[int, tuple[int, datetime | None]] = {}
         self._since: datetime | None = None
@@ -51,8 +53,11 @@ class CapacityCache:
         self._stock = CapacitySnapshot(lines=self._lines)
 
     def stock(self, *, sure: bool = False) -> CapacitySnapshot:
-        """The stock as it is now. Who waited while somebody looked has what that one saw, if that
-        look began after the question."""
+        """Return the current capacity snapshot.
+
+        A caller that waited for another caller's refresh gets that result, if the refresh began
+        after the call.
+        """
         asked = self._looks
         with self._lock:
             if (self._seen_surely if sure else self._seen) <= asked:
@@ -82,7 +87,7 @@ class CapacityCache:
         return bool(count == len(self._known) and (generations or 0) == known)
 
     def _read_again(self, conn: Connection, now: datetime, *where: sa.ColumnElement[bool]) -> None:
-        """Of these hosts what has changed."""
+        """Reload the changed hosts among these hosts."""
         rows = conn.execute(sa.select(h.id, h.generation, h.updated_at).where(*where)).all()
         stale = {i: (gen, at) for i, gen, at in rows if self._known.get(i) != (gen, at)}
         told = [i for i, (_gen, at) in stale.items() if self._facts_differ(i, at)]
@@ -94,15 +99,18 @@ class CapacityCache:
         self._known.update(stale)
 
     def _facts_differ(self, host_id: int, at: datetime | None) -> bool:
-        """Whether the host itself may have changed, not only who holds it. Two changes at the same
-        instant have the same time: what was new at the last look may be new again."""
+        """Tell whether the host itself may have changed, not only its holds.
+
+        Two changes at the same instant have the same time: a row that was new at the last
+        refresh may have changed again.
+        """
         known = self._known.get(host_id)
         if known is None or known[1] != at:
             return True
         return at is not None and self._since is not None and at >= self._since
 
     def _renew_facts(self, conn: Connection, ids: Collection[int]) -> None:
-        """A new stock: who plans with the old one goes on with it."""
+        """Build a new snapshot; callers that plan with the old snapshot continue with it."""
         now: dict[int, Host] = dict(self._stock.hosts)
         for host_id in ids:
             now.pop(host_id, None)
@@ -134,7 +142,7 @@ class CapacityCache:
 
 _ALL = sa.select(sa.func.count(), sa.func.sum(h.generation)).select_from(hosts)
 
-#: Times as the driver gives them, for the same reason.
+#: Times as the driver returns them, also because a cold start reads a million holds.
 _HOLDS = sa.select(
     a.host_id,
     sa.type_coerce(a.held_from, sa.DateTime()),
@@ -148,7 +156,7 @@ _HOLDS = sa.select(
 
 
 def _shared(takes: Mapping[str, Any] | None) -> Mapping[str, int]:
-    """One dictionary for all slots of one size."""
+    """Return a shared dictionary for all slots of the same size."""
     return _one_of(tuple(sorted((takes or {}).items())))
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One database, three dialects: connections, transactions, its clock, its failures by our names.
+"""Database access: connections, transactions, the database's clock, errors and pages.
 
-Every use is `with database.read() as conn` or `with database.write() as conn`. A lost race becomes
-StaleWrite (try again), a database that is away becomes Unavailable (nothing was changed, or we
-cannot know; callers repeat with the same ids). Nothing else of SQLAlchemy's errors leaves this
-package but IntegrityError, which each query translates where it knows the meaning.
+SQLite, PostgreSQL and MariaDB are supported. Every use is `with database.read() as conn` or
+`with database.write() as conn`. A lost race becomes StaleWrite (try again). A database that is
+away becomes Unavailable: nothing was changed, or the outcome is unknown, and callers repeat
+with the same ids. The only SQLAlchemy error that leaves this package is IntegrityError; each
+query translates it where the meaning is known.
 """
 
 import contextlib
@@ -31,22 +32,24 @@ from holdfast.runtime.clock import Clock
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: Races. PostgreSQL: serialisation, deadlock, exclusion, lock; MariaDB: deadlock, lock, changed.
+#: Error codes of a lost race. PostgreSQL: serialisation, deadlock, exclusion, lock; MariaDB:
+#: deadlock, lock, changed.
 _RACES = {"40001", "40P01", "23P01", "55P03", 1213, 1205, 1020}
-#: A server that cannot serve us now though it answers: read-only, shutting down, starting.
+#: Error codes of a server that answers but cannot serve now: read-only, shutting down,
+#: starting.
 _AWAY = {"25006", "57P01", "57P02", "57P03", 1290, 1836}
-#: A table or a column that is not there.
+#: Error codes of a missing table or column.
 _SCHEMA = {"42P01", "42703", 1146, 1054}
 _TRIES = 8
-#: How long a reading of the database's clock is carried on by our own.
+#: How long the monotonic clock extends a reading of the database's clock.
 CLOCK_AGE_S = 2.0
-#: A reading that took longer says little about when it was taken: the one before serves on.
+#: A reading that took longer is too imprecise: the previous reading stays in use.
 SLOW_READ_S = 0.2
-#: Two readings may differ by what they took: by so little the clock does not go back.
+#: Two readings may differ by the time they took; within this difference `now` does not go back.
 UNSURE = timedelta(seconds=1)
-#: A connection that rested longer is asked whether it still lives before it is used.
+#: A connection that was idle longer is pinged before use.
 IDLE_S = 1.0
-#: How long a burst may queue for a connection, and a write for a row that another one holds.
+#: How long a request waits for a connection of the pool, and a write for a row lock.
 POOL_TIMEOUT_S = 10
 LOCK_S = 10
 
@@ -62,12 +65,13 @@ class Database:
         timeout_s: int = 30,
     ) -> None:
         self.clock = clock
-        #: Who makes of what is written what others are told, in the same transaction.
+        #: Turns written changes into notifications, in the same transaction.
         self.herald: EventPublisher = NullPublisher()
         self.engine = _engine(url, pool_size, connect_timeout_s, timeout_s)
         self.dialect = self.engine.dialect.name
-        # READ COMMITTED gives every statement its own snapshot, in a transaction or not: looking
-        # costs PostgreSQL no BEGIN and no COMMIT. SQLite's read transaction is one snapshot.
+        # READ COMMITTED gives every statement its own snapshot, in a transaction or not.
+        # Therefore PostgreSQL reads run in autocommit and cost no BEGIN and no COMMIT. SQLite's
+        # read transaction is one snapshot.
         self._reading = (
             self.engine.execution_options(isolation_level="AUTOCOMMIT")
             if self.dialect == "postgresql"
@@ -98,8 +102,11 @@ class Database:
 
     @contextlib.contextmanager
     def write_one(self) -> Iterator[Connection]:
-        """For a write that is a single statement: where that is a transaction by itself, it costs
-        one round trip instead of three."""
+        """Open a connection for a write of a single statement.
+
+        On PostgreSQL a single statement is a transaction by itself, which costs one round trip
+        instead of three.
+        """
         if self.dialect != "postgresql":
             with self.write() as conn:
                 yield conn
@@ -108,14 +115,17 @@ class Database:
             yield conn
 
     def retry(self, action: Callable[[Connection], T], *, single: bool = False) -> T:
-        """Run one write transaction, again when it lost a race; `single`: on PostgreSQL the action
-        is one statement."""
+        """Run a write transaction, and repeat the transaction after a lost race.
+
+        `single`: on PostgreSQL the action is one statement.
+        """
         for attempt in range(1, _TRIES + 1):
             try:
                 with self.write_one() if single else self.write() as conn:
                     return action(conn)
             except (StaleWrite, sa.exc.IntegrityError) as error:
-                # Somebody wrote the row that we were about to: look again, we will find it.
+                # Another writer wrote the row first: run the action again, which then finds
+                # that row.
                 if attempt == _TRIES:
                     raise StaleWrite("somebody else is always faster, try again") from error
                 pause = random.uniform(0, 0.005 * 2**attempt)
@@ -123,11 +133,13 @@ class Database:
         raise AssertionError("unreachable")
 
     def now(self, conn: Connection | None = None) -> datetime:
-        """The database's clock; SQLite has none but the machine's, which the Clock port gives.
+        """Return the database's time; for SQLite the time of the Clock port.
 
-        It is read every few seconds and carried on by the monotonic clock in between, so that
-        neither a jump of this machine's clock nor a query per look is the price. It goes back only
-        with the database's own: rows are listed in the order of their times.
+        SQLite has no clock except the machine's. The database's clock is read every few seconds
+        (CLOCK_AGE_S), and the monotonic clock extends the reading in between. Therefore a jump
+        of this machine's clock does no harm, and a read costs no extra query. The result goes
+        back only if the database's clock does, because rows are listed in the order of their
+        times.
         """
         if self.dialect == "sqlite":
             return self.clock.now()
@@ -166,7 +178,7 @@ class Database:
 
 
 def _engine(url: str, pool_size: int, connect_timeout_s: int, timeout_s: int) -> Engine:
-    # No overflow: a burst queues for a connection for a moment instead of opening and closing more.
+    # No overflow: a burst waits briefly for a connection instead of opening and closing more.
     parsed = sa.engine.make_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = sa.create_engine(
@@ -194,7 +206,7 @@ def _engine(url: str, pool_size: int, connect_timeout_s: int, timeout_s: int) ->
 
 
 def _patience(backend: str, connect_s: int, answer_s: int) -> dict[str, Any]:
-    """How long we wait for a server that says nothing; `answer_s` 0 waits for ever."""
+    """Return connect arguments with the time-outs for a silent server; `answer_s` 0: no limit."""
     args: dict[str, Any] = {"connect_timeout": connect_s}
     if not answer_s:
         return args
@@ -218,12 +230,12 @@ def _rests(_dbapi: Any, record: Any) -> None:
 
 
 def _still_there(engine: Engine, dbapi: Any, record: Any, _proxy: Any) -> None:
-    """Ask a connection that has rested whether it still lives; one just used need not prove it."""
+    """Ping a connection that was idle for IDLE_S; a connection just used needs no ping."""
     if time.monotonic() - record.info.get("idle_since", time.monotonic()) < IDLE_S:
         return
     try:
         engine.dialect.do_ping(dbapi)
-    except Exception as error:  # whatever a driver raises, this connection is of no use
+    except Exception as error:  # whatever a driver raises, the connection is unusable
         raise sa.exc.DisconnectionError(str(error)) from error
 
 
@@ -241,8 +253,11 @@ def _sqlite_connect(dbapi: Any, _record: Any) -> None:
 
 
 def _sqlite_begin(conn: Connection) -> None:
-    """Said to the driver itself: every look begins one, and as a statement of SQLAlchemy's it would
-    cost as much as the look."""
+    """Begin a transaction directly on the SQLite driver.
+
+    Every read begins a transaction; a SQLAlchemy statement for BEGIN would cost as much as the
+    read.
+    """
     begin = "BEGIN IMMEDIATE" if conn.get_execution_options().get("holdfast_write") else "BEGIN"
     driver: Any = conn.connection.driver_connection
     try:
@@ -271,7 +286,7 @@ def _translated() -> Iterator[None]:
 
 
 def _state(error: sa.exc.DBAPIError) -> set[str | int]:
-    """The codes a driver's exception carries: SQLSTATE, or MariaDB's number."""
+    """Return the error codes of a driver's exception: SQLSTATE, or MariaDB's number."""
     codes: set[str | int] = set()
     sqlstate = getattr(error.orig, "sqlstate", None)
     if sqlstate:
@@ -286,27 +301,28 @@ def _first_line(error: BaseException | None) -> str:
     return (str(error).splitlines() or ["no answer"])[0]
 
 
-# Lists in pages: sorted by keys that the caller names, going on after the row that it saw last.
+# Lists in pages, sorted by keys that the caller names, continued after the last row seen.
 #
-# The marker is a row, not an offset: rows that come and go meanwhile neither repeat nor skip
-# others.
-# What has no value sorts before everything that has one, on every database.
+# The marker is a row, not an offset: rows added or deleted meanwhile neither repeat nor skip
+# others. NULL sorts before every value, on every database.
 #
-# >>> rows = fetch(conn, sa.select(segments), Page(limit=20, marker=40), COLUMNS)
+#     >>> rows = fetch(conn, sa.select(segments), Page(limit=20, marker=40), COLUMNS)
 
 
 MOST = 1000
-#: Public names of what can be sorted by; None: all rows are alike in it.
+#: Public names of sort keys; None: all rows have the same value.
 Columns = Mapping[str, sa.ColumnElement[Any] | None]
 _NEWEST_FIRST = (("created_at", True), ("id", True))
-#: An expression that is sorted by, and whether its largest comes first.
+#: A sort expression, and whether its order is descending.
 _Key = tuple[sa.ColumnElement[Any], bool]
 
 
 @dataclass(frozen=True)
 class Page:
-    """At most `limit` rows after the one with the id `marker`; `sort` holds keys and whether each
-    is descending."""
+    """A page request: at most `limit` rows after the row with id `marker`.
+
+    `sort` holds keys and whether each is descending.
+    """
 
     limit: int = MOST
     marker: str | None = None
@@ -316,7 +332,7 @@ class Page:
 def fetch(
     conn: Connection, query: sa.Select[Any], page: Page, columns: Columns
 ) -> Sequence[RowMapping]:
-    """The rows of a page; InvalidInput names a key or a marker that there is not."""
+    """Return the rows of a page; InvalidInput names an unknown key or marker."""
     keys = _keys(page, columns)
     if page.marker is not None:
         seen = _marker(conn, query, page.marker, keys, columns)
@@ -334,7 +350,7 @@ def _keys(page: Page, columns: Columns) -> list[_Key]:
         column = columns[name]
         if column is None:
             continue
-        if isinstance(column.type, sa.Boolean):  # not every database compares them
+        if isinstance(column.type, sa.Boolean):  # not every database compares booleans
             column = sa.case((column, 1), else_=0)
         elif getattr(column, "nullable", True):
             keys.append((sa.case((column.is_(None), 0), else_=1), descending))
@@ -345,7 +361,7 @@ def _keys(page: Page, columns: Columns) -> list[_Key]:
 def _marker(
     conn: Connection, query: sa.Select[Any], marker: str, keys: Sequence[_Key], columns: Columns
 ) -> Sequence[Any]:
-    """What the row seen last has of each key; whether it is still among the rows is no matter."""
+    """Return the sort values of the last row seen, even if the query no longer returns the row."""
     id_ = columns["id"]
     missing = InvalidInput(
         f"Marker {marker[:40]} could not be found: a marker is the integer id of the last row seen"
@@ -361,11 +377,11 @@ def _marker(
 
 
 def _after(keys: Sequence[_Key], seen: Sequence[Any]) -> sa.ColumnElement[bool]:
-    """Rows that come later: alike in the first keys, and beyond the seen row in the next one."""
+    """Select later rows: equal in the first keys, and beyond the seen row in the next key."""
     beyond: list[sa.ColumnElement[bool]] = []
     alike: list[sa.ColumnElement[bool]] = []
     for (key, descending), value in zip(keys, seen, strict=True):
-        if value is None:  # the key before it has told those without a value from the others
+        if value is None:  # the key before already separates rows with NULL
             continue
         beyond.append(sa.and_(*alike, key < value if descending else key > value))
         alike.append(key == value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floating IPs in the database, and who holds them and other things when."""
+"""Floating IPs in the database, and the holds of floating IPs and other lockable resources."""
 
 import ipaddress
 from collections.abc import Collection, Sequence
@@ -19,11 +19,11 @@ f, a = floatingips.c, allocations.c
 
 
 class FloatingIpStore:
-    """The part of the ledger that is about floating IPs."""
+    """The floating IP part of the ledger."""
 
     _db: Database
 
-    # look
+    # reads
 
     def floatingips(self, network_id: str | None = None) -> Sequence[FloatingIp]:
         with self._db.read() as conn:
@@ -51,7 +51,7 @@ class FloatingIpStore:
                 late.update(conn.execute(_NOT_GIVEN_BACK, bound).scalars())
         return late
 
-    # act
+    # writes
 
     def enrol_floatingip(self, wanted: FloatingIp) -> None:
         def action(conn: Connection) -> None:
@@ -89,7 +89,7 @@ class FloatingIpStore:
         self._db.retry(action)
 
 
-# From its booking on, and beyond its time until the end has given the address back.
+# In use from the booking on, and after the end of the hold until the address is returned.
 _IN_USE = (
     sa.select(sa.func.min(a.held_until))
     .join(reservations, reservations.c.id == a.reservation_id)
@@ -123,6 +123,6 @@ def _load(conn: Connection, *where: Any) -> list[FloatingIp]:
 
 
 def _in_order(one: FloatingIp) -> tuple[str, int, int]:
-    """As people count addresses, which is not how text is sorted."""
+    """Return the sort key of an address in numeric order, which differs from text order."""
     address = ipaddress.ip_address(one.address)
     return one.network_id, address.version, int(address)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of hosts to Host and back, within somebody's transaction."""
+"""Conversion of host rows to `Host` and back, within the caller's transaction."""
 
 import functools
 import math
@@ -25,7 +25,7 @@ from holdfast.model import expression
 from holdfast.model.host import Host, Inventory, normalise, short
 from holdfast.ports.cloud import CloudHost
 
-# Extra capabilities of hosts, and the properties that name them; within somebody's transaction.
+# Extra capabilities of hosts, and the properties that name them.
 
 
 HOST = "physical:host"
@@ -73,7 +73,8 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-#: Where reservations of a type say what they ask of a host; elsewhere these names mean others.
+#: The spec fields of a resource type that hold host expressions; other types use these names
+#: otherwise.
 _EXPRESSIONS = {
     HOST: ("resource_properties", "hypervisor_properties"),
     "virtual:instance": ("resource_properties",),
@@ -81,7 +82,7 @@ _EXPRESSIONS = {
 
 
 def used(conn: Connection, host_id: int, now: datetime) -> set[str]:
-    """Capabilities that live reservations of this host asked for."""
+    """Return capabilities that live reservations of the host request."""
     query = (
         sa.select(reservations.c.resource_type, reservations.c.spec)
         .join(allocations, allocations.c.reservation_id == reservations.c.id)
@@ -96,7 +97,7 @@ def used(conn: Connection, host_id: int, now: datetime) -> set[str]:
     return used
 
 
-# Inventories of a host to JSON and back, and what slots can take of it.
+# Inventories of a host to JSON and back, and the capacity for slots.
 
 
 def pack(inventories: Mapping[str, Inventory]) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def pack(inventories: Mapping[str, Inventory]) -> dict[str, Any]:
 def unpack(
     stored: Mapping[str, Any] | None, vcpus: int, memory_mb: int, local_gb: int
 ) -> Mapping[str, Inventory]:
-    """Where nothing is known, the host's own sizes, as they are."""
+    """Return the inventories; without stored inventories, the host's own sizes."""
     if not stored:
         sizes = {"VCPU": vcpus, "MEMORY_MB": memory_mb, "DISK_GB": local_gb}
         return _shared(tuple((name, (("total", size),)) for name, size in sizes.items()))
@@ -118,7 +119,7 @@ def unpack(
 
 @functools.lru_cache(maxsize=1000)
 def _shared(facts: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]) -> Mapping[str, Inventory]:
-    """One mapping for all hosts of one make: a cloud has many hosts and few makes."""
+    """Return a shared mapping for hosts of the same model: many hosts have few models."""
     return {name: Inventory(**dict(one)) for name, one in facts}
 
 
@@ -155,7 +156,7 @@ _FIELDS = [
 ]
 
 
-#: Not known to have failed: with `enrolled` and `reservable` what a booking needs.
+#: Not known to have failed; a booking needs this, `enrolled` and `reservable`.
 USABLE = h.state.in_(status.USABLE)
 #: Texts that many hosts share.
 _OFTEN = ("hypervisor_type", "cpu_info", "region", "zone", "rack")
@@ -199,7 +200,7 @@ def write_traits(conn: Connection, host_id: int, traits: frozenset[str]) -> None
 
 
 def columns(host: CloudHost) -> dict[str, Any]:
-    """What the cloud says of a host, as the columns that keep it."""
+    """Return the cloud's data of a host as columns."""
     return {
         "name": normalise(host.service_host),
         "hypervisor_hostname": host.hypervisor_hostname,
@@ -217,7 +218,7 @@ def columns(host: CloudHost) -> dict[str, Any]:
 
 
 def named(ref: str) -> sa.ColumnElement[bool]:
-    """By public id, by uuid, or by name: short and full mean the same host."""
+    """Match a host by id, uuid or name; short and full names mean the same host."""
     if ref.isascii() and ref.isdigit() and len(ref) < 10:
         return h.id == int(ref)
     if _UUID.fullmatch(ref):

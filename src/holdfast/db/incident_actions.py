@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator orders about incidents: try again, leave it, that the host is off, that so much
-did fail. One transaction each and no manager needed: possible also in a storm.
+"""Operator actions on incidents: retry, abort, confirm a host off, approve a mass failure.
+
+Each action is one transaction and needs no manager, so that it works during a mass failure too.
 
     store.orders.abort(incident_id, author="alice", reason="a drill")
 
-Rows are taken in the order in which recovery takes them: the moves' lock, work, incident.
+Rows are locked in the order in which recovery locks them: the moves' lock, work, incident.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,12 +32,12 @@ from holdfast.ports.ledger import Work
 from holdfast.ports.recovery import ONGOING, Change
 
 i, o, h, v = incidents.c, operations.c, hosts.c, vmoves.c
-#: What repair and recovery of a failure domain wait for, and how long the word for it counts.
+#: The approval that repair and recovery of a failure domain wait for, and how long it is valid.
 REPAIR = "repair"
 APPROVED = timedelta(hours=1)
-#: What was found out and tried before does not count when it is tried again: the host may have come
-#: back since. It is kept in `attempts`, for people. That servers have left it by migrations of ours
-#: (last_migration) stays.
+#: Findings of an earlier attempt do not count in a retry: the host may have come back since.
+#: They are kept in `attempts`, for people. Servers that our migrations moved off the host
+#: (last_migration) stay recorded.
 _FORGOTTEN: Mapping[str, Any] = {
     "evidence": None,
     "confirmed_off": None,
@@ -66,7 +67,10 @@ _FORGOTTEN: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Approval:
-    """Empty `domain`: everywhere. `held`: incidents that are asked again at once because of it."""
+    """An approval of a mass failure; an empty `domain` means everywhere.
+
+    `held` counts the held incidents whose guards are evaluated again at once.
+    """
 
     domain: str
     author: str
@@ -79,8 +83,10 @@ class OrderStore(IncidentStore):
     """Incidents, as far as operators write to them."""
 
     def retry(self, incident_id: str, author: str, reason: str = "") -> Incident:
-        """One that failed or was aborted begins anew: its guards are asked, what was moved stays
-        moved. Conflict if there is nothing to try, or another one is open about the same."""
+        """Start a failed or aborted incident again: the guards decide, moved servers stay moved.
+
+        Conflict if there is nothing to retry, or another incident about the subject is open.
+        """
 
         def action(conn: Connection) -> Incident:
             claim_move(conn, LOCK)
@@ -138,7 +144,7 @@ class OrderStore(IncidentStore):
         attempts: Sequence[Any],
         now: datetime,
     ) -> Incident:
-        """The host came back: it is not cut, the servers that did not leave it start there."""
+        """Start the remaining servers on the returned host, without fencing the host."""
         new = self._reopen_in_place(conn, old, said, attempts, now)
         if new is None:
             raise Conflict(
@@ -148,7 +154,10 @@ class OrderStore(IncidentStore):
         return new
 
     def abort(self, incident_id: str, author: str, reason: str) -> Incident:
-        """Nothing more is begun for it; servers on their way arrive. Conflict if it is over."""
+        """Abort an incident: nothing more is started; servers on their way arrive.
+
+        Conflict if the incident is closed.
+        """
 
         def action(conn: Connection) -> Incident:
             claim_move(conn, LOCK)
@@ -179,8 +188,11 @@ class OrderStore(IncidentStore):
         reads_on: bool = False,
         despite_power_on: bool = False,
     ) -> Incident:
-        """An operator's word that the host is off counts like a fence's. Conflict if it is not
-        about a host, or over. `reads_on`: its fence said the contrary."""
+        """Record an operator's confirmation that the host is off; it counts like a fence's proof.
+
+        Conflict if the incident is not about a host, or is closed. `reads_on`: the fence read
+        the power state "on".
+        """
 
         def action(conn: Connection) -> Incident:
             now = self._db.now(conn)
@@ -201,8 +213,10 @@ class OrderStore(IncidentStore):
         return self._db.retry(action)
 
     def approve(self, author: str, reason: str, domain: str = "") -> Approval:
-        """So much did fail, there or everywhere: reservations are repaired and hosts recovered.
-        NotFound if no host is in that rack or zone."""
+        """Approve a mass failure in a domain or everywhere: repair and recovery continue.
+
+        NotFound if no host is in this rack or zone.
+        """
         repairs = RepairStore(self._db)
         if domain:
             self._check_domain(domain)
@@ -212,7 +226,10 @@ class OrderStore(IncidentStore):
         return Approval(domain, author, reason, until, self.hasten_held())
 
     def hasten_held(self, segment: str = "") -> int:
-        """Ask the guards of what is held again at once, there or everywhere; of how many."""
+        """Evaluate the guards of held incidents again at once; return the number of incidents.
+
+        With `segment` only incidents of this segment.
+        """
         held = sa.select(i.id).where(i.status == model.HELD)
         if segment:
             held = held.where(i.details["segment"].as_string() == segment)
@@ -232,8 +249,11 @@ class OrderStore(IncidentStore):
 
 
 def _expedite(conn: Connection, ids: Sequence[str], now: datetime) -> int:
-    """The work of these incidents is due at once; how many that are. Whoever is at one looks again
-    afterwards, and a call that may still be on its way is waited for."""
+    """Make the work of these incidents due at once; return the number of operations.
+
+    A manager that runs an operation evaluates it again afterwards. An operation with a call
+    that may still be under way waits for the end of its claim.
+    """
     keys = [f"recovery/{one}" for one in ids]
     mine = o.key.in_(keys), o.is_open.is_(True)
     busy = sa.update(operations).where(*mine, o.status == RUNNING)
@@ -254,13 +274,15 @@ def _check_recovers(old: Incident) -> None:
 
 
 def _may_be_told(old: Incident) -> bool:
-    """Whether Nova may know already that the host is down: that follows its proof at once, and may
-    have been under way when it was aborted."""
+    """Tell whether Nova may know already that the host is down.
+
+    The force-down follows the proof at once, and may have been under way at the abort.
+    """
     return bool(old.details.get("told_at") or old.details.get("evidence"))
 
 
 def _stays(old: Incident) -> str:
-    """What is as recovery left it, and what to do about that."""
+    """Describe the state in which recovery left the host, and the command to change that."""
     if not _may_be_told(old):
         return ""
     verb = "stays" if old.details.get("told_at") else "may be"

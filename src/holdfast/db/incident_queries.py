@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Incidents for people: many in a list, or one with all that belongs to it (its case)."""
+"""Incidents for people: lists, and a single incident with all its related rows (its case)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,15 +33,16 @@ from holdfast.ports.recovery import ServerMove
 
 h, i, n, o, v = hosts.c, incidents.c, notifications.c, operations.c, vmoves.c
 Row = Mapping[str, Any]
-#: Of one incident so many reports of agents are shown.
+#: Most agent reports shown per incident.
 MOST_REPORTS = 50
-#: An agent's word that a guest runs again belongs to an incident that ended so shortly before.
+#: An agent's report that a guest runs again belongs to an incident closed at most this long
+#: before.
 RUNS_AGAIN = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which incidents; None: any."""
+    """Filter of incidents; None means any."""
 
     status: str | None = None
     kind: str | None = None
@@ -49,13 +50,13 @@ class Wanted:
     segment: str | None = None  # uuid
     is_open: bool | None = None
     since: datetime | None = None
-    marker: str | None = None  # the id of the last one seen: older ones follow
+    marker: str | None = None  # id of the last incident seen; older incidents follow
     limit: int = 100
 
 
 @dataclass(frozen=True)
 class Listed:
-    """An incident with the name of its segment and its moves counted by status."""
+    """An incident with the name of its segment and the number of moves per status."""
 
     incident: Incident
     segment_name: str | None = None
@@ -64,14 +65,14 @@ class Listed:
 
 @dataclass(frozen=True)
 class Case(Listed):
-    """One incident and everything that is written down about it, oldest first."""
+    """An incident and all rows about the incident, oldest first."""
 
-    work: Row | None = None  # its durable work; None: tidied away
+    work: Row | None = None  # its operation; None: deleted by retention
     done: Sequence[Row] = ()  # steps
     verdicts: Sequence[Row] = ()
     servers: Sequence[ServerMove] = ()
     reports: Sequence[Row] = ()
-    observations: Sequence[Row] = ()  # what agents reported of its guests and processes
+    observations: Sequence[Row] = ()  # agents' reports about its guests and processes
     timeline: Sequence[Row] = ()
 
 
@@ -80,7 +81,7 @@ class CaseStore:
         self._db = database
 
     def segment_uuid(self, ref: str) -> str:
-        """Of the segment of that uuid or name; NotFound."""
+        """Return the uuid of the segment with this uuid or name; NotFound."""
         s = segments.c
         query = sa.select(s.uuid).where(sa.or_(s.uuid == ref, s.name == ref))
         with self._db.read() as conn:
@@ -94,15 +95,17 @@ class CaseStore:
             return _segment_names(conn)
 
     def domain(self, host: str) -> str:
-        """The rack of a host, or its zone: of what the guard against mass failures speaks. Empty if
-        nobody knows it."""
+        """Return the failure domain of a host (rack, or else zone); empty if unknown.
+
+        The mass-failure guard uses this domain.
+        """
         alike = sa.func.lower(h.name).startswith(short(host), autoescape=True)
         query = sa.select(h.name, h.rack, h.zone).where(alike)
         with self._db.read() as conn:
             return str(domain_of(host, conn.execute(query).all()))
 
     def list_all(self, wanted: Wanted) -> Sequence[Listed]:
-        """The newest first."""
+        """Return incidents, newest first."""
         query = sa.select(incidents).where(*_where(wanted)).order_by(i.opened_at.desc(), i.id)
         with self._db.read() as conn:
             if wanted.marker is not None:
@@ -117,14 +120,14 @@ class CaseStore:
         return [Listed(one, names.get(one.segment), counts.get(one.id, {})) for one in found]
 
     def observations(self, incident_id: str) -> Sequence[Row]:
-        """What monitors and agents saw that belongs to it, in the order in which it came."""
+        """Return the incident's observations of monitors and agents, in the order of receipt."""
         b = observations.c
         query = sa.select(observations).where(b.incident_id == incident_id)
         with self._db.read() as conn:
             return _rows(conn, query.order_by(b.created_at, b.id))
 
     def case(self, incident_id: str) -> Case:
-        """NotFound."""
+        """Return an incident with all its related rows; NotFound."""
         with self._db.read() as conn:
             row = conn.execute(sa.select(incidents).where(i.id == incident_id)).mappings().first()
             if row is None:
@@ -143,7 +146,7 @@ class CaseStore:
                     .where(verdicts.c.incident_id == incident_id)
                     .order_by(verdicts.c.id),
                 ),
-                servers=moves_of(conn, incident_id),  # whoever has a connection takes no second
+                servers=moves_of(conn, incident_id),  # takes no second connection
                 reports=_rows(
                     conn,
                     sa.select(notifications).where(n.incident_id == incident_id).order_by(n.id),
@@ -159,8 +162,11 @@ class CaseStore:
 
 
 def _agents_reports(conn: Connection, incident: Incident) -> list[Row]:
-    """What agents reported that belongs to the incident, in the order in which it came; and, of one
-    about a guest, that it runs again, if that came in while it was open or soon after."""
+    """Return agents' reports about the incident, in the order of receipt.
+
+    For a guest's incident also reports that the guest runs again, received while the incident
+    was open or soon after (RUNS_AGAIN).
+    """
     b = observations.c
     mine = b.incident_id == incident.id
     if incident.kind == model.GUEST:
@@ -183,7 +189,7 @@ def _where(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
         found.append(i.kind == wanted.kind)
     if wanted.segment is not None:
         found.append(i.details["segment"].as_string() == wanted.segment)
-    if wanted.host is not None:  # roughly: what is left is looked at by `_is_on`
+    if wanted.host is not None:  # a rough filter: `_is_on` checks the rest
         name = sa.func.lower(i.details["host"].as_string())
         found.append(name.startswith(short(wanted.host), autoescape=True))
     if wanted.since is not None:
@@ -195,7 +201,7 @@ def _where(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
 
 
 def _after(conn: Connection, marker: str) -> sa.ColumnElement[bool]:
-    """Those that come later in the list than that one; NotFound."""
+    """Select incidents after the marker in the list; NotFound."""
     opened = conn.execute(sa.select(i.opened_at).where(i.id == marker)).scalar()
     if opened is None:
         raise NotFound(f"no incident {marker[:80]}: a marker is the id of the last one seen")

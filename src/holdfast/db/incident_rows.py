@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of incidents and what they are in the model; what the guards count of them."""
+"""Conversion of incident rows to the model, and the facts that guards count from incidents."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -18,7 +18,7 @@ from holdfast.recovery.mass_failure import Seen
 
 
 def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: datetime) -> None:
-    """What the guards said last; each time of its own where it is the same as before."""
+    """Replace the verdicts of the incident; an unchanged verdict keeps its time."""
     v = verdicts.c
     known = {
         (row.guard, row.passed, row.sentence): row.at
@@ -40,7 +40,7 @@ def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: dat
 
 
 def first(account: Account, incident_id: str, now: datetime) -> Incident:
-    """The incident that is opened by it."""
+    """Return the incident that the account opens."""
     member, meaning = account.member, account.meaning
     about = {"host": member.name, "member": member.uuid, "segment": member.segment.uuid}
     details = dict(account.details)
@@ -59,8 +59,10 @@ def first(account: Account, incident_id: str, now: datetime) -> Incident:
 
 
 def still_out(conn: Connection, account: Account) -> tuple[str, str] | None:
-    """The incident that took the host out of use, if it has not come back since; and a sentence.
-    Monitors that are started anew say again what they said before."""
+    """Return the incident that took the host out of use, unless the host came back since.
+
+    The second value is a sentence. Restarted monitors repeat their earlier reports.
+    """
     key = f"host_back/{account.member.key}"[:255]
     waits = sa.select(operations.c.payload).where(
         operations.c.key == key, operations.c.is_open.is_(True)
@@ -77,8 +79,10 @@ def still_out(conn: Connection, account: Account) -> tuple[str, str] | None:
 
 
 def not_back(conn: Connection, account: Account) -> tuple[str, str] | None:
-    """The incident about what was told before, if it ended without bringing it back; and a
-    sentence. Agents that are started anew say again what they said before."""
+    """Return the incident about the earlier report, if the incident ended without recovery.
+
+    The second value is a sentence. Restarted agents repeat their earlier reports.
+    """
     before = account.told_before
     if before is None:
         return None
@@ -93,7 +97,7 @@ def not_back(conn: Connection, account: Account) -> tuple[str, str] | None:
 
 
 def steps_of(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
-    """The steps of its recovery that are done; its work has the incident's id."""
+    """Return the finished steps of the recovery; its operation has the incident's id."""
     t = steps.c
     query = sa.select(t.name, t.finished_at, t.sentence).where(t.operation_id == incident_id)
     return [dict(row) for row in conn.execute(query.order_by(t.position)).mappings()]
@@ -123,7 +127,7 @@ def domain_of(host: str, fleet: Sequence[Any]) -> str:
 
 
 def fleet_of(rows: Sequence[Any], others: Sequence[Incident], mine: Incident) -> list[Seen]:
-    """A host is down if it stands so, or if an incident says so that is not over."""
+    """Return all hosts; a host is down by its status, or by an open incident."""
     hit: dict[str, list[str]] = {}
     for one in (*others, mine):
         if one.kind == model.HOST and one.is_open:
@@ -138,7 +142,7 @@ def fleet_of(rows: Sequence[Any], others: Sequence[Incident], mine: Incident) ->
 
 
 def subjects_on(conn: Connection, host: str) -> set[str]:
-    """Of those that are open about the host, or what is on it."""
+    """Return subjects of open incidents about the host or anything on the host."""
     living = sa.select(incidents).where(incidents.c.status.in_(model.LIVING))
     found = map(incident_of, conn.execute(living).mappings())
     return {one.subject for one in found if same(one.host, host)}
@@ -167,7 +171,10 @@ def starts_of(others: Sequence[Incident], domain: str, mine: Incident) -> list[d
 
 
 def before(others: Sequence[Incident], mine: Incident) -> list[datetime]:
-    """When recoveries of the same subject ended. One that the guards refused never began."""
+    """Return when recoveries of the same subject ended.
+
+    A recovery that the guards refused never started and does not count.
+    """
     return sorted(
         one.closed_at
         for one in others

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Incidents and what the guards said of them: `ports.recovery.Incidents` in SQL.
+"""Incidents and the guards' verdicts: `ports.recovery.Incidents` in SQL.
 
-While an incident is open its key is its subject, so that there is one of each; closed, its id is
-added to the key.
+The key of an open incident is its subject, so that a subject has at most one open incident.
+Closing adds the incident's id to the key.
 """
 
 from collections import Counter
@@ -84,11 +84,11 @@ from holdfast.recovery.liveness import FailureReport
 i, n, h, r, a = incidents.c, notifications.c, hosts.c, reservations.c, allocations.c
 m = segment_hosts.c
 _LIVING = i.status.in_(model.LIVING)
-#: Details of an attempt that do not count when servers that are left start in place.
+#: Details of an attempt that do not count when the remaining servers start in place.
 ENDS_IN_PLACE = ("verified_at", "no_room", "aborted")
-#: Those of one whose host rebooted and died again.
+#: Details that do not count after the host rebooted and died again.
 START_OVER = ("power_returned", "started_at", "sources")
-#: In `reservations.made`: hosts that failed and for which nothing else was found.
+#: In `reservations.made`: failed hosts without a replacement.
 LOST = "lost"
 _HELD_NOW = (
     sa.select(r.made, h.id, h.service_host, h.state, r.id.label("reservation"))
@@ -101,7 +101,7 @@ _HELD_NOW = (
         a.held_until > sa.bindparam("now"),
     )
 )
-# Those of every step are built once: building costs more than running them.
+# Statements of every step are built once, because building costs more than running.
 _ONE = sa.select(incidents).where(i.id == sa.bindparam("its_id"))
 _ONE_LOCKED = _ONE.with_for_update()
 _OPEN = sa.select(incidents).where(i.key == sa.bindparam("about"))
@@ -174,7 +174,7 @@ class IncidentStore:
         told: Callable[[Incident], Sequence[Operation]],
         now: datetime,
     ) -> tuple[IntakeResult, str]:
-        """What becomes of it, and what the contract calls that."""
+        """Return the outcome of an account, and its status in the instance HA contract."""
         meaning = account.meaning
         known = self._open(conn, meaning.subject, lock=True)
         if meaning.kind == model.GUEST and known is None:
@@ -239,7 +239,10 @@ class IncidentStore:
         self._db.retry(action)
 
     def _explain(self, conn: Connection, host: Incident, now: datetime) -> None:
-        """A dead host explains its dead guests: what was begun for them is left."""
+        """Close incidents of guests on a dead host, because the host's incident explains them.
+
+        Work that was started for these guests is cancelled.
+        """
         guests = sa.select(incidents).where(i.kind == model.GUEST, _LIVING)
         for row in conn.execute(guests).mappings().all():
             guest = incident_of(row)
@@ -292,7 +295,7 @@ class IncidentStore:
             return subjects_on(conn, host)
 
     def situation(self, incident: Incident, since: datetime) -> Situation:
-        member = self._segments.member(incident.host)  # whoever has a connection takes no second
+        member = self._segments.member(incident.host)  # first: one connection at a time
         with self._db.read() as conn:
             now = self._db.now(conn)
             fleet = conn.execute(sa.select(h.name, h.rack, h.zone, h.state)).all()
@@ -323,7 +326,10 @@ class IncidentStore:
         others: Sequence[Incident],
         fleet: Sequence[Any],
     ) -> dict[str, Any]:
-        """Since when hosts of a failure domain fail, and whether all others show signs of life."""
+        """Return when open incidents in the domain were opened, and whether other hosts live.
+
+        All other hosts of the domain must show signs of life.
+        """
         names = [row.name for row in fleet if domain and domain == (row.rack or row.zone)]
         failed = [
             one
@@ -395,8 +401,10 @@ class IncidentStore:
         self._db.retry(action)
 
     def _is_spare(self, conn: Connection, uuid: str) -> bool:
-        """Or was, until another incident that is still open used it: those that were on their way
-        there go on."""
+        """Tell whether the host is a spare, or was a spare until another open incident used it.
+
+        In the second case moves on their way to the host continue.
+        """
         if conn.execute(sa.select(m.reserved).where(m.uuid == uuid)).scalar():
             return True
         open_ = sa.select(i.details).where(i.kind == model.HOST, _LIVING)
@@ -478,8 +486,11 @@ class IncidentStore:
     def _reopen_in_place(
         self, conn: Connection, old: Incident, said: str, attempts: Sequence[Any], now: datetime
     ) -> Incident | None:
-        """Servers that failed to leave a host that is in use again are started there: nothing is
-        cut, forced down or moved. None if there are none."""
+        """Start servers that failed to leave a host in use again on this host.
+
+        Recovery does not fence, force down or move anything. Returns None if there are no such
+        servers.
+        """
         if not failed_again(conn, old.id, now):
             return None
         work = model.recovery_of(old.id, old.kind, old.subject, now)
@@ -512,8 +523,10 @@ class IncidentStore:
     # inside
 
     def _ours(self, conn: Connection, claim: Claim, sentence: str | None = None) -> datetime:
-        """`sentence`: what is said of the incident is said of its work by the same commit. Whoever
-        sees that it is held sees why at the step that waits."""
+        """Check the claim; write `sentence` to the operation in the same commit as the incident.
+
+        A reader that sees a held incident then sees the reason at the waiting step too.
+        """
         now = self._db.now(conn)
         said = {} if sentence is None else {"sentence": sentence}
         update_claimed(conn, claim, updated_at=now, **said)
@@ -527,7 +540,7 @@ class IncidentStore:
         return incident_of(row)
 
     def _open(self, conn: Connection, subject: str, *, lock: bool = False) -> Incident | None:
-        """`lock`: it is not closed before our commit."""
+        """Return the open incident of the subject; `lock` keeps it open until the commit."""
         query = _OPEN_LOCKED if lock else _OPEN
         row = conn.execute(query, {"about": subject}).mappings().first()
         return None if row is None else incident_of(row)
@@ -558,6 +571,9 @@ class IncidentStore:
 
 
 def _reads_longer(account: Account, known: Incident) -> bool:
-    """Whether whoever reports it has read Nova's row for longer than the incident, and the same."""
+    """Tell whether the reporter has read Nova's service row for longer than the incident.
+
+    Both must have read the same row (same `updated_at`), unless the incident has none.
+    """
     reads, own = account.details.get("nova"), known.details.get("nova")
     return reads is not None and (not own or own["updated_at"] == reads["updated_at"])

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases in the database: each change one transaction that checks and writes, or does nothing."""
+"""Leases in the database: filters, rows and the lease part of the ledger.
+
+Each change is a transaction that checks and writes, or does nothing.
+"""
 
 import contextlib
 import functools
@@ -24,13 +27,13 @@ from holdfast.model.lease import EVENT_TYPES, Allocation, Event, Lease, Reservat
 from holdfast.model.operation import Claim
 from holdfast.ports.ledger import Change, Limits, Work
 
-# Which leases a list shows: conditions, order, and a page of it that begins after a lease.
+# Lists of leases: conditions, order, and a page that begins after a lease.
 #
-# A page is found by the values of the lease before it, not by counting rows: it costs the same
-# wherever it is, and a lease that comes or goes meanwhile neither doubles nor hides another.
+# A page is found by the values of the lease before it, not by counting rows. Therefore every
+# page costs the same, and a lease added or deleted meanwhile neither doubles nor hides another.
 
 
-#: What a list can be sorted by.
+#: Sort keys of a list.
 SORTS = ("created_at", "end_date", "name", "start_date", "status")
 
 
@@ -54,7 +57,10 @@ _CONDITIONS: Mapping[str, Callable[[Any], sa.ColumnElement[bool]]] = {
 
 @dataclass(frozen=True)
 class Listing:
-    """`where` holds values by the name of their condition; the page begins after `marker`."""
+    """A list request: conditions in `where`, sort order, and the page after `marker`.
+
+    `where` holds values by the name of their condition.
+    """
 
     where: Mapping[str, Any] = field(default_factory=dict)
     sort: str = "created_at"
@@ -66,7 +72,7 @@ class Listing:
 def narrowed(
     conn: Connection, query: sa.Select[Any], listing: Listing, project_id: str | None = None
 ) -> sa.Select[Any]:
-    """The same query of leases, less what the listing leaves out, in its order."""
+    """Add the conditions, the order and the page of the listing to a query of leases."""
     key, id_ = leases.c[listing.sort], leases.c.id
     query = query.where(*(_CONDITIONS[name](value) for name, value in listing.where.items()))
     order = (key.desc(), id_.desc()) if listing.descending else (key, id_)
@@ -80,7 +86,7 @@ def narrowed(
 
 
 def _value(conn: Connection, listing: Listing, project_id: str | None) -> Any:
-    """What the marker's lease has in the column that the list is sorted by."""
+    """Return the sort value of the marker's lease."""
     its = sa.select(leases.c[listing.sort]).where(leases.c.id == listing.marker)
     if project_id is not None:
         its = its.where(leases.c.project_id == project_id)
@@ -92,10 +98,11 @@ def _value(conn: Connection, listing: Listing, project_id: str | None) -> Any:
     return row[0]
 
 
-# Rows of leases, reservations, holds and events to values and back, within a transaction.
+# Conversion of rows of leases, reservations, holds and events to values and back, within a
+# transaction.
 
 
-#: Statements that every lease goes through are built once: building costs more than running.
+#: Statements that every lease uses are built once, because building costs more than running.
 _RESERVATIONS = (
     sa.select(
         *(
@@ -131,7 +138,7 @@ _HELD_OF = (
     .where(reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(reservations.c.lease_id, reservations.c.position, allocations.c.id)
 )
-#: In the order of the dataclass.
+#: In the field order of the dataclass.
 LEASE = (
     leases.c.id,
     leases.c.name,
@@ -221,7 +228,7 @@ def lease(row: sa.Row[Any], parts: Mapping[str, Sequence[Reservation]]) -> Lease
 
 
 def whole(conn: Connection, lease_id: str) -> Lease | None:
-    """A lease with all that it holds, as one look finds it."""
+    """Return a lease with all its holds, read in a single query."""
     rows = conn.execute(_WHOLE, {"lease": lease_id}).all()
     if not rows:
         return None
@@ -231,7 +238,7 @@ def whole(conn: Connection, lease_id: str) -> Lease | None:
 
 
 def without_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
-    """Reservations by lease, without what they hold."""
+    """Return reservations by lease id, without their holds."""
     found: dict[str, list[Reservation]] = {}
     for lease_id, *values in conn.execute(_RESERVATIONS, {"ids": lease_ids}):
         found.setdefault(lease_id, []).append(_reservation(values))
@@ -239,7 +246,7 @@ def without_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[
 
 
 def with_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
-    """Reservations by lease, with what they hold."""
+    """Return reservations by lease id, with their holds."""
     return _parts(conn.execute(_HELD_OF, {"ids": lease_ids}))
 
 
@@ -249,7 +256,7 @@ def _parts(found_rows: Iterable[Sequence[Any]]) -> dict[str, list[Reservation]]:
     for row in found_rows:
         lease_id, *values, id_, host_id, start, end, slots, takes, thing, host = row
         if lease_id is None:
-            continue  # a lease without any
+            continue  # a lease without reservations
         rows[lease_id, values[0]] = values
         if id_ is not None:
             mine = held.setdefault(values[0], [])
@@ -275,23 +282,21 @@ def lease_events(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[E
     return found
 
 
-# A step of a lease that changes states and nothing that it holds, as one statement of PostgreSQL.
+# A step of a lease that changes only states and no holds, as one PostgreSQL statement.
 #
-# Most steps of durable work are of that kind, and a transaction of five statements costs seven
-# round
-# trips. All of it hangs on the rows of the lease and of the claim, taken in that order as
-# everywhere:
-# if one of them is not what it was, nothing is written, and the caller finds out why.
+# Most steps of durable work are of this kind, and a transaction of five statements costs seven
+# round trips. The statement locks the rows of the lease and of the claim, in this order as
+# everywhere. If one of the rows has changed, nothing is written, and the caller finds out why.
 
 
-#: Leases with more reservations that change go the long way: one text per number is kept.
+#: Leases with more changed reservations use a transaction: one SQL text per number is kept.
 MOST_PARTS = 4
 _SAID = ("at", "subject", "project_id", "sentence", "actor", "request_id")
 _bind = sa.bindparam
 
 
 def fits(old: Lease, new: Lease, work: Work | None) -> bool:
-    """Whether the step neither changes what the lease holds nor its work."""
+    """Tell whether the step changes neither the holds of the lease nor its work."""
     if work is not None and work != Work():
         return False
     holds = [(one.id, one.allocations) for one in old.reservations]
@@ -302,7 +307,7 @@ def fits(old: Lease, new: Lease, work: Work | None) -> bool:
 def write(
     conn: Connection, old: Lease, new: Lease, *, claim: Claim, say: str, now: datetime
 ) -> bool:
-    """Write the step; False, and nothing is written, if lease or claim are not what they were."""
+    """Write the step; False, without writing, if the lease or the claim has changed."""
     parts = _changed(old, new)
     row = {**columns(new), "updated_at": now, "version": old.version + 1}
     bound: dict[str, Any] = {f"new_{name}": value for name, value in row.items()}
@@ -327,7 +332,7 @@ def _changed(old: Lease, new: Lease) -> list[Reservation]:
 
 @functools.cache
 def _statement(parts: int, say: bool) -> sa.Select[Any]:
-    """Each part looks at what the one before it found, which also says in which order they run."""
+    """Build the statement; each CTE reads the result of the CTE before, which fixes the order."""
     here = sa.and_(leases.c.id == _bind("its_id"), leases.c.version == _bind("its_version"))
     lease = sa.select(leases.c.id).where(here).with_for_update(key_share=True).cte("lease")
     claim = (
@@ -371,14 +376,15 @@ def _statement(parts: int, say: bool) -> sa.Select[Any]:
 
 
 T = TypeVar("T")
-#: A lease as its owner sees it: without what it holds, with how far its work is.
+#: A lease as its owner sees it: without its holds, with the progress of its work.
 Seen = tuple[Lease, Sequence[Event]]
-#: A lease's id, its version and the state of its work: no two states of a lease share one.
+#: A lease's id, its version and the state of its work: every state of a lease has its own
+#: stamp.
 Stamp = tuple[str, int, str | None]
 
 
 class LeaseStore:
-    """The lease half of the ledger, and what the API reads about leases."""
+    """The lease part of the ledger, and the API's reads of leases."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -386,7 +392,7 @@ class LeaseStore:
     def now(self) -> datetime:
         return self._db.now()
 
-    # look
+    # reads
 
     def lease(self, lease_id: str) -> Lease:
         with self._db.read() as conn:
@@ -398,7 +404,7 @@ class LeaseStore:
     def with_events(
         self, *, lease_id: str | None = None, project_id: str | None = None
     ) -> Sequence[Seen]:
-        """Leases with their events, without what they hold; all, or one, or a project's."""
+        """Return leases with their events, without holds: all, a single lease, or a project's."""
         asked, bound = _asked(lease_id, project_id)
         with self._db.read() as conn:
             return list(_seen(conn, conn.execute(lease_query(asked), bound).all()))
@@ -412,10 +418,11 @@ class LeaseStore:
         listing: Listing | None = None,
         holding: bool = False,
     ) -> tuple[Sequence[Stamp], Mapping[str, Seen]]:
-        """Stamps of the same leases in the same order, and in full those whose ids `missing` says;
-        `listing` leaves some out and sorts, `holding` reads in full what they hold too.
+        """Return stamps of the leases, and in full the leases whose ids `missing` returns.
 
-        What is in full is never older than its stamp: it is read after it, on the same connection.
+        `listing` filters and sorts, `holding` includes the holds of full leases. A full lease
+        is never older than its stamp: the store reads it after the stamp, on the same
+        connection.
         """
         asked, bound = _asked(lease_id, project_id)
         query = _stamps(asked)
@@ -435,7 +442,7 @@ class LeaseStore:
             at = conn.execute(_NEWS_OF_HOSTS, {"since": since}).scalar_one()
             return {**found, "": at} if at else found
 
-    # act
+    # writes
 
     def book(
         self, lease: Lease, work: Work, *, limits: Limits | None = None, patient: bool = True
@@ -481,7 +488,7 @@ class LeaseStore:
                 return saved
         with _no_twins(f"lease {old.id}"), self._db.write() as conn:
             now = self._db.now(conn)
-            # Always in this order, or two of us wait for each other: lease, hosts, things,
+            # Always in this order, against deadlocks: lease, hosts, lockable resources,
             # project, work.
             _update_lease(conn, old, new, now)
             hold(conn, [(old, new)], now, patient=patient, spared=spared)
@@ -499,8 +506,11 @@ class LeaseStore:
     def _save_state(
         self, old: Lease, new: Lease, work: Work | None, claim: Claim, say: str
     ) -> Lease | None:
-        """One statement instead of a transaction of many, where nothing but states changes; None:
-        it does not, or somebody was faster, and a transaction finds out."""
+        """Write a step in one statement instead of a transaction, if only states change.
+
+        Returns None if more changes, or if another writer was faster; the caller's transaction
+        finds out.
+        """
         if not fits(old, new, work):
             return None
         with self._db.write_one() as conn:
@@ -530,10 +540,10 @@ class LeaseStore:
     def erase(self, lease: Lease, *, claim: Claim, say: str, work: Work | None = None) -> None:
         with self._db.write() as conn:
             now = self._db.now(conn)
-            if conn.dialect.name != "sqlite":  # in the order in which a save takes them
+            if conn.dialect.name != "sqlite":  # in the lock order of `save`
                 conn.execute(_LOCK_LEASE, {"lease": lease.id})
             lock_hosts(conn, {a.host_id for a in lease.allocations() if a.host_id is not None}, now)
-            # By their ids: MariaDB would answer a subquery here for each row of the table.
+            # By ids, because MariaDB would run a subquery here for each row of the table.
             mine = [reservation.id for reservation in lease.reservations]
             conn.execute(sa.delete(allocations).where(allocations.c.reservation_id.in_(mine)))
             conn.execute(sa.delete(leases).where(leases.c.id == lease.id))
@@ -544,7 +554,7 @@ class LeaseStore:
 
 
 _WRITTEN = (*LEASE_COLUMNS, "updated_at", "version")
-#: Statements that every lease goes through are built once: building costs more than running.
+#: Statements that every lease uses are built once, because building costs more than running.
 _UPDATE = (
     sa.update(leases)
     .where(leases.c.id == sa.bindparam("its_id"))
@@ -576,18 +586,21 @@ _leases_CONDITIONS: Mapping[str, sa.ColumnElement[bool]] = {
 
 @functools.cache
 def lease_query(asked: tuple[str, ...]) -> sa.Select[Any]:
-    """Lease rows, their columns in the order of the dataclass."""
+    """Build the query of lease rows, with columns in the field order of the dataclass."""
     return _ordered(sa.select(*LEASE), asked)
 
 
 @functools.cache
 def _stamps(asked: tuple[str, ...]) -> sa.Select[Any]:
-    """One row per lease. Its version grows with every save; work goes on between saves, so of
-    each piece of work there is all that can change. One row per kind: the text stays short. Their
-    order is the database's; where it changes its mind, a lease is read once more than needed.
+    """Build the query of stamps: a row per lease with its version and the state of its work.
+
+    The version grows with every save. Work proceeds between saves, therefore the stamp contains
+    everything that can change in each operation. The row of each kind of work is reused, so
+    that the text stays short. The database chooses the order of operations; if that order
+    changes, a lease is read once more than needed.
     """
     o = operations.c
-    nothing: Any = sa.literal_column("''")  # a str would be put in anew at every call
+    nothing: Any = sa.literal_column("''")  # a str would be bound again at every call
     state = o.id + o.status
     for date in (o.due_at, o.updated_at):
         state = state + sa.func.coalesce(sa.cast(date, sa.String(32)), nothing)
@@ -609,7 +622,7 @@ def _asked(
 
 @contextlib.contextmanager
 def _no_twins(what: str) -> Iterator[None]:
-    """The same row written at the same time by somebody else is a lost race like any other."""
+    """Turn an IntegrityError (the same row written concurrently) into StaleWrite."""
     try:
         yield
     except sa.exc.IntegrityError as error:
@@ -628,7 +641,7 @@ def _bound(old: Lease, new: Lease, now: datetime) -> dict[str, Any]:
 
 
 def _take_leases(conn: Connection, olds: Sequence[Lease]) -> None:
-    """Own their rows until the commit; StaleWrite if somebody changed one."""
+    """Lock the rows of the leases until the commit; StaleWrite if a lease has changed."""
     query = sa.select(leases.c.id, leases.c.version).order_by(leases.c.id)
     if conn.dialect.name != "sqlite":
         query = query.with_for_update()
@@ -641,12 +654,12 @@ def _take_leases(conn: Connection, olds: Sequence[Lease]) -> None:
 
 
 def _update_leases(conn: Connection, steps: Sequence[tuple[Lease, Lease]], now: datetime) -> None:
-    """Those whose rows are ours."""
+    """Update leases whose rows are locked by this transaction."""
     conn.execute(_UPDATE, [_bound(old, new, now) for old, new in steps])
 
 
 def _rewrite_reservations(conn: Connection, steps: Sequence[Step], now: datetime) -> None:
-    """The rows of reservations that changed, and what they hold."""
+    """Update the rows of changed reservations, and their holds."""
     rows: list[dict[str, Any]] = []
     for old, new in steps:
         before = {r.id: r for r in old.reservations} if old else {}

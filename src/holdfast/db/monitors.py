@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each monitor sees now, as rows: written by the API every few seconds, read by who counts.
+"""Views of host monitors as rows, registrations of monitors, and votes about hosts.
 
-Who is registered is a row of another table, which stays when a monitor falls silent. Only
-registered monitors count: of the others nothing is read but for the list of monitors.
+The API writes a monitor's view every few seconds; the vote count reads the views. The
+registration is a row of another table, which stays when a monitor falls silent. Only registered
+monitors count; views of others appear only in the list of monitors.
 
-Most often a monitor sees what it saw before: then only the time is written, and nobody reads again
-what may be the names of thousands of hosts.
+Mostly a monitor sees the same as before. Then the API writes only the time, and no process
+reads the view again, which may name thousands of hosts.
 """
 
 import hashlib
@@ -44,9 +45,9 @@ from holdfast.ports.ledger import Work
 
 m, o, r = monitors.c, operations.c, registered_monitors.c
 _WHEN = (m.observer, m.kind, m.at, m.seen_at, m.heartbeat_s, m.digest)
-#: A monitor that was not heard of for so long is forgotten.
+#: A monitor without a view for this long is deleted.
 FORGOTTEN = timedelta(days=7)
-#: For so many more hosts the votes are counted after one view; the next one has the rest.
+#: Most hosts for which one view starts a vote count; the next view starts the rest.
 MOST_AT_ONCE = 200
 
 
@@ -57,7 +58,10 @@ class MonitorStore:
         self._lock = threading.Lock()
 
     def put(self, observer: str, at: datetime, body: Mapping[str, Any]) -> None:
-        """Keep what it sees; what is older than what is kept changes nothing. BadStrategy."""
+        """Store a monitor's view; a view older than the stored view changes nothing.
+
+        Raises InvalidDocument if the HA matrix in the view is invalid.
+        """
         seen = picture(body)
         digest = _digest(body)
 
@@ -65,9 +69,9 @@ class MonitorStore:
             now = self._db.now(conn)
             old = conn.execute(sa.select(*_WHEN).where(m.observer == observer)).first()
             was_heard = old is not None and is_fresh(old, now)
-            said = min(at, now)  # a clock that is ahead must not silence what comes after
+            said = min(at, now)  # a clock that is ahead must not outdate later views
             if old is not None and was_heard and said < old.at:
-                return  # of one that was silent, it is the clock that was set back
+                return  # if the monitor was silent, its clock was set back instead
             _write(conn, old, observer, {"at": said, "seen_at": now}, (digest, body))
             gone = sa.select(m.observer).where(m.seen_at < now - FORGOTTEN)
             for name in conn.execute(gone).scalars().all():
@@ -78,12 +82,12 @@ class MonitorStore:
         self._db.retry(action)
 
     def views(self) -> tuple[datetime, Sequence[View]]:
-        """What the registered monitors see, and the time by which they are fresh or not."""
+        """Return the current time, to judge freshness, and the views of registered monitors."""
         now, listed = self.listed(registered=True)
         return now, [one.view for one in listed if one.view is not None]
 
     def listed(self, *, registered: bool = False) -> tuple[datetime, Sequence[Listed]]:
-        """All monitors that are registered, or say what they see; or those `registered` only."""
+        """Return all monitors with a registration or a view; with `registered` only registered."""
         query = sa.select(*_WHEN)
         if registered:
             query = query.join(registered_monitors, r.observer == m.observer)
@@ -100,15 +104,18 @@ class MonitorStore:
         about = row.observer, row.kind, row.at, row.seen_at, row.heartbeat_s
         return View(*about, self._picture(conn, row))
 
-    # who is registered
+    # registration
 
     def is_registered(self, observer: str) -> bool:
         with self._db.read() as conn:
             return is_registered(conn, observer)
 
     def register(self, observer: str, by: str) -> Registration:
-        """From now on it votes. What anybody said under its name before is forgotten: it may not
-        have been this monitor. Nothing changes if it is registered."""
+        """Register a monitor: its reports are votes from now on.
+
+        Views stored under its name are deleted, because another client may have sent them. A
+        repeated call changes nothing.
+        """
 
         def action(conn: Connection) -> Registration:
             mine = sa.select(r.registered_by, r.created_at).where(r.observer == observer)
@@ -124,7 +131,10 @@ class MonitorStore:
         return self._db.retry(action)
 
     def unregister(self, observer: str) -> None:
-        """It votes no more, and is listed only if it goes on to say what it sees. NotFound."""
+        """Unregister a monitor: its reports are no votes any more; NotFound.
+
+        The monitor is listed only if it continues to send views.
+        """
 
         def action(conn: Connection) -> None:
             gone = sa.delete(registered_monitors).where(r.observer == observer)
@@ -174,8 +184,11 @@ def _write(
 
 
 def _have_counted(conn: Connection, seen: Picture, now: datetime) -> None:
-    """A report has the votes counted; should it have come to nothing, because the one who made it
-    was silent for long, or the others saw otherwise then, what it still sees does."""
+    """Start vote counts for hosts that the view shows as failed and that are not counted now.
+
+    A report already starts a count. If that count had no result, because its monitor was silent
+    for long or the other monitors saw otherwise, the view starts another count.
+    """
     bad = seen.bad()
     if not bad:
         return
@@ -188,7 +201,7 @@ def _have_counted(conn: Connection, seen: Picture, now: datetime) -> None:
 
 
 def is_fresh(row: Any, now: datetime) -> bool:
-    """Whether who beats like that was heard of lately."""
+    """Tell whether the row's monitor or agent sent a heartbeat lately."""
     return bool(now - row.seen_at <= timedelta(seconds=FRESH_BEATS * row.heartbeat_s))
 
 
@@ -196,7 +209,7 @@ def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-# What monitors see and say of one host, brought together: `ports.votes.Votes` in SQL.
+# All views and reports about a host: `ports.recovery.Votes` in SQL.
 
 
 class VoteStore:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications in the database: admitted one after the other per host, worked on, ended.
+"""Notifications of the instance HA contract: admission, processing and end.
 
-A report is admitted in one transaction that takes the row of its host in the segment, so of many
-that say the same at once one is kept. What is to be done about it is written with it: a row of
-durable work, which any manager finds.
+One transaction admits a report and locks the row of its host in the segment. Therefore, of
+several identical reports at once, one is kept. The same transaction writes the operation that
+handles the report, and any manager can claim that operation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ n, v, m, i, o, t = (
     steps.c,
 )
 KIND = "notification"
-#: Of a report whose recovery failed.
+#: Status of a report whose recovery failed.
 IN_ERROR = "error"
 NOTIFICATION_KEYS: Columns = {
     "id": n.id,
@@ -86,7 +86,7 @@ _VMOVES = sa.select(
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the recovery of a notification is: its durable work, and the steps that are done."""
+    """Progress of a notification's recovery: its operation and the finished steps."""
 
     kind: str
     status: str
@@ -99,12 +99,12 @@ class NotificationStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    # look
+    # reads
 
     def list_all(
         self, where: Mapping[str, Any], page: Page, *, since: datetime | None = None
     ) -> Sequence[Notification]:
-        """Those that have these values, by column, and were generated `since` then."""
+        """Return notifications with these column values, generated at or after `since`."""
         wanted = [n[name] == value for name, value in where.items()]
         if since is not None:
             wanted.append(n.generated_time >= since)
@@ -113,19 +113,19 @@ class NotificationStore:
             return [Notification(**row) for row in rows]
 
     def notification(self, ref: str) -> Notification:
-        """By uuid or integer id; NotFound."""
+        """Return a notification by uuid or integer id; NotFound."""
         with self._db.read() as conn:
             return _notification(conn, ref)
 
     def hostnames(self, host_uuids: Sequence[str]) -> Mapping[str, str]:
-        """Of those that are still in a segment."""
+        """Return host names by uuid, for hosts still in a segment."""
         query = sa.select(m.uuid, hosts.c.service_host).join(hosts, hosts.c.id == m.host_id)
         with self._db.read() as conn:
             rows = conn.execute(query.where(m.uuid.in_(set(host_uuids))))
             return {uuid: name for uuid, name in rows}
 
     def progress(self, notification: Notification) -> Progress | None:
-        """None while no recovery has come of it."""
+        """Return the progress of the recovery; None if there is no recovery."""
         if notification.incident_id is None:
             return None
         key = f"recovery/{notification.incident_id}"
@@ -148,7 +148,7 @@ class NotificationStore:
             return [dict(row) for row in fetch(conn, query, page, VMOVE_KEYS)]
 
     def vmove(self, notification: Notification, ref: str) -> Mapping[str, Any]:
-        """NotFound."""
+        """Return a move of the notification; NotFound."""
         own = v.id == int(ref) if _is_number(ref) else v.uuid == ref
         with self._db.read() as conn:
             row = conn.execute(_VMOVES.where(_of(notification), own)).mappings().first()
@@ -156,11 +156,14 @@ class NotificationStore:
             raise NotFound(f"No vmove with uuid {ref[:80]} of notification {notification.uuid}")
         return dict(row)
 
-    # act
+    # writes
 
     def admit(self, id_: str, new: NewNotification, *, interval: timedelta) -> Notification:
-        """Keep the report and the work that comes of it. InvalidInput if nobody knows its host;
-        Conflict if the host is on maintenance, or the report says nothing new."""
+        """Store a report and its operation.
+
+        InvalidInput if the host is in no segment; Conflict if the host is on maintenance, or if
+        the report is a duplicate.
+        """
 
         def action(conn: Connection) -> Notification:
             now = self._db.now(conn)
@@ -190,11 +193,11 @@ class NotificationStore:
         return self._db.retry(action)
 
 
-# within the transaction of whoever works on it
+# within the caller's transaction
 
 
 def claim_notification(conn: Connection, uuid: str) -> Notification | None:
-    """The notification, its row ours until the commit; None if there is none."""
+    """Return the notification, its row locked until the commit; None if there is none."""
     query = sa.select(notifications).where(n.uuid == uuid).with_for_update()
     row = conn.execute(query).mappings().first()
     return None if row is None else Notification(**row)
@@ -209,8 +212,10 @@ def attach(
     message: str,
     now: datetime,
 ) -> None:
-    """It belongs to that incident from now on, or to none, and stands so: it is being worked on,
-    or has ended with that."""
+    """Set incident, status and message of a notification.
+
+    The notification is then being processed, or has ended with this status.
+    """
     values = {"incident_id": incident_id, "status": status, "message": message, "updated_at": now}
     its = n.uuid == uuid
     conn.execute(sa.update(notifications).where(its).values(**values))
@@ -227,7 +232,7 @@ def end(
     message: str,
     now: datetime,
 ) -> None:
-    """What becomes of all notifications of an incident that have not ended yet."""
+    """End all open notifications of an incident with this status."""
     open_ = sa.select(n.id).where(n.incident_id == incident_id, n.status.in_(OPEN))
     its = n.id.in_(conn.execute(open_).scalars().all())
     values = {"status": status, "message": message, "updated_at": now}
@@ -238,7 +243,7 @@ def end(
 def again(
     conn: Connection, herald: EventPublisher, incident_id: str, message: str, now: datetime
 ) -> None:
-    """Notifications of an incident that ended badly are worked on once more."""
+    """Set failed notifications of an incident to running again."""
     badly = sa.select(n.id).where(n.incident_id == incident_id, n.status.in_(_PHASES))
     its = n.id.in_(conn.execute(badly).scalars().all())
     values = {"status": "running", "message": message, "updated_at": now}
@@ -246,7 +251,7 @@ def again(
     _tell(conn, herald, START, its, now)
 
 
-#: How the end of a notification that stands so is told; of any other well.
+#: Event phase of a failed notification's end; END for any other status.
 _PHASES = {"error": ERROR, "failed": ERROR}
 
 
@@ -261,7 +266,7 @@ def _tell(
 
 
 def failure_reports(conn: Connection, incident_id: str, type_: str) -> list[FailureReport]:
-    """The notifications by which somebody says that the subject of an incident failed."""
+    """Return the notifications that report the failure of an incident's subject."""
     mine = sa.select(notifications).where(n.incident_id == incident_id, n.type == type_)
     return [
         FailureReport(
@@ -274,8 +279,10 @@ def failure_reports(conn: Connection, incident_id: str, type_: str) -> list[Fail
 
 
 def _withdrawn_at(conn: Connection, host_uuid: str, type_: str, row: RowMapping) -> datetime | None:
-    """When the same source said, after that report, that it runs: by the order in which reports
-    came in, whatever their dates say."""
+    """Return when the same source reported, after this report, that the subject runs.
+
+    The order of receipt decides, whatever the dates say.
+    """
     later = sa.select(n.payload, n.created_at).where(
         n.segment_host_uuid == host_uuid,
         n.type == type_,
@@ -290,8 +297,10 @@ def _withdrawn_at(conn: Connection, host_uuid: str, type_: str, row: RowMapping)
 
 
 def superseded(conn: Connection, row: RowMapping) -> bool:
-    """Whether the same source had said before, with a later date, that it runs: the report is
-    probably an old one that came in late."""
+    """Tell whether the same source reported earlier, with a later date, that the host runs.
+
+    The report is then probably old and arrived late.
+    """
     before = sa.select(n.payload).where(
         n.segment_host_uuid == row["segment_host_uuid"],
         n.type == row["type"],
@@ -303,9 +312,12 @@ def superseded(conn: Connection, row: RowMapping) -> bool:
 
 
 def lost_compute(conn: Connection, member: SegmentHost) -> bool:
-    """Whether it is on maintenance because its nova-compute died: then it may die altogether, and
-    so may its guests. While that is being seen to, nobody else can have put it there: it would have
-    been left alone."""
+    """Tell whether the host is on maintenance because its nova-compute died.
+
+    Such a host may still die altogether, and its guests may die too. While the nova-compute
+    incident is running or recovered, no operator can have set the maintenance: that incident would
+    have left the host alone.
+    """
     subject = f"{PROCESS}:{member.key}:{NOVA_COMPUTE}"
     query = sa.select(i.status, i.details).where(i.subject == subject)
     row = conn.execute(query.order_by(i.opened_at.desc()).limit(1)).first()
@@ -315,7 +327,7 @@ def lost_compute(conn: Connection, member: SegmentHost) -> bool:
 
 
 def _taken(conn: Connection, new: NewNotification) -> SegmentHost:
-    """The member it is about, its row ours until the commit."""
+    """Return the segment host of the report, its row locked until the commit."""
     hostname = new.hostname
     member = find(conn, hostname)
     if member is not None:
@@ -341,8 +353,10 @@ def _check_new(
     interval: timedelta,
     now: datetime,
 ) -> None:
-    """Conflict if one like it is there already, or if what it tells of was recovered since. A date
-    in the future counts as the time of receipt."""
+    """Raise Conflict if the report is a duplicate, or if its subject was recovered since.
+
+    A date in the future counts as the time of receipt.
+    """
     said, at = new.generated_time, min(new.generated_time, now)
     dated = sa.case((n.generated_time > n.created_at, n.created_at), else_=n.generated_time)
     lately = sa.and_(n.status.in_(OPEN), dated >= at - interval)
@@ -358,7 +372,7 @@ def _check_new(
         if new.type != VM and (row["reporter"] or "") != new.reporter[:255]:
             continue  # each source withdraws its own report only
         if row["generated_time"] != said and _withdrawn_at(conn, member.uuid, new.type, row):
-            continue  # it is over, and the same happened anew
+            continue  # that failure is over, and the same happened again
         again = row["generated_time"] != said and new.type == VM
         if again and row["status"] == IN_ERROR and _ended_before(conn, row, at):
             continue  # its recovery failed and is over: this is a new crash
@@ -372,21 +386,21 @@ def _check_new(
 
 
 def _ended_before(conn: Connection, row: RowMapping, at: datetime) -> bool:
-    """Whether the incident of that report was closed before then."""
+    """Tell whether the incident of the report was closed before `at`."""
     closed = conn.execute(sa.select(i.closed_at).where(i.id == row["incident_id"])).scalar()
     return closed is not None and closed < at
 
 
 def _ordered_again(conn: Connection, incident_id: str | None, at: datetime) -> bool:
-    """Whether that incident had it run again before then: what died at `at` died anew."""
+    """Tell whether the incident had the subject running before `at`: then it died again."""
     details = conn.execute(sa.select(i.details).where(i.id == incident_id)).scalar() or {}
     when = details.get("verified_at") or details.get("down_at")
     return when is not None and _moment(when) < at
 
 
 def recovered_since(conn: Connection, subject: str, at: datetime) -> tuple[str, str] | None:
-    """The incident by which what was dead then runs again, and a sentence that says so."""
-    # What was verified was so before its incident was closed.
+    """Return the incident that recovered the subject after `at`, and a sentence."""
+    # An incident is verified before it is closed.
     later = sa.select(i.id, i.details).where(i.subject == subject, i.closed_at >= at)
     for row in conn.execute(later):
         verified = (row.details or {}).get("verified_at")
@@ -424,7 +438,7 @@ def _is_number(ref: str) -> bool:
 
 
 def _of(notification: Notification) -> sa.ColumnElement[bool]:
-    """Moves of a host belong to all who reported it."""
+    """Select the moves of a notification; moves of a host belong to all its notifications."""
     own = v.notification_uuid == notification.uuid
     if notification.incident_id is None:
         return own

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports as rows: who saw what, since when. Written by the API with or without a manager.
+"""Observations as rows: observer, subject, state and time. The API writes them itself.
 
-What a monitor says of the health of a host is a vote: in the same transaction the one row of work
-per host becomes due that counts them. What an agent says has died is looked at by a row of its own.
+No manager is needed to write them. A monitor's report about a host's health is a vote: the same
+transaction makes the host's single operation due that counts the votes. An agent's report of a
+failure gets its own operation.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,16 +32,17 @@ from holdfast.ports.publishers import EventPublisher
 
 b, h, o, r = observations.c, hosts.c, operations.c, registered_monitors.c
 HOST, SERVER = "host:", "server:"
-#: So many words of a guest tell how it is: there are few who speak of it.
+#: Reports read to find a guest's state: few observers report about a guest.
 LATELY = 50
-#: When it was so: by the monitor's clock, or ours if its is ahead.
+#: Time of the observation: by the monitor's clock, or the database's if the monitor's is ahead.
 _AT = sa.case((b.observed_at > b.created_at, b.created_at), else_=b.observed_at)
 _LATEST = (
     sa.func.row_number()
     .over(partition_by=(b.subject, b.observer), order_by=(_AT.desc(), b.created_at.desc(), b.id))
     .label("place")
 )
-#: Of registered monitors, since they are: before that anybody may have spoken under their names.
+#: Reports of registered monitors since their registration: before that any client may have used
+#: their names.
 _WORDS = (
     sa.select(observations, _AT.label("at"), _LATEST)
     .join(registered_monitors, r.observer == b.observer)
@@ -55,11 +57,13 @@ class ObservationStore:
     def add(
         self, id_: str, values: Mapping[str, Any], *, ask_cloud: bool = False
     ) -> tuple[Mapping[str, Any], bool]:
-        """Write a report; the same key of an observer is the same report. The row, and if new.
-        InvalidInput of an alarm that says nothing.
+        """Write an observation; return the row, and whether it is new.
 
-        `ask_cloud`: an alarm about a server counts only if the cloud has the server on the host
-        that reports it. A row of work asks, and takes the alarm in.
+        The same key of the same observer is the same report. InvalidInput for an alarm without
+        content.
+
+        `ask_cloud`: an alarm about a server counts only if the cloud has the server on the
+        reporting host. An operation asks the cloud and ingests the alarm.
         """
         said = _alarm(values)
 
@@ -106,7 +110,7 @@ class ObservationStore:
         since: datetime | None = None,
         limit: int = 100,
     ) -> Sequence[Mapping[str, Any]]:
-        """The newest first. Of a host: itself, and what was seen on it."""
+        """Return observations, newest first; with `host` those about the host or made there."""
         query = sa.select(observations).order_by(b.observed_at.desc())
         for column, value in ((b.subject, subject), (b.kind, kind), (b.state, state)):
             if value:
@@ -121,13 +125,13 @@ class ObservationStore:
             return [dict(row) for row in conn.execute(query.limit(limit)).mappings()]
 
     def words(self, names: Iterable[str]) -> Mapping[str, Sequence[MonitorReport]]:
-        """What each registered monitor said last of the hosts that it calls so, by name."""
+        """Return the last report of each registered monitor about the hosts, by host name."""
         with self._db.read() as conn:
             return words(conn, names)
 
 
 def _alarm(values: Mapping[str, Any]) -> Said | None:
-    """InvalidInput if the alarm says nothing; None of any other report."""
+    """Parse the alarm of a report; None for other reports, InvalidInput without content."""
     if values["kind"] != observations_model.ALARM:
         return None
     evidence = values["evidence"]
@@ -139,17 +143,17 @@ def is_vote(values: Mapping[str, Any]) -> bool:
     return bool(values["kind"] == HOST_HEALTH and values["subject"].startswith(HOST))
 
 
-# within somebody's transaction
+# within the caller's transaction
 
 
 def is_registered(conn: Connection, observer: str) -> bool:
-    """Whether the host monitor of that name is, and so votes."""
+    """Tell whether the host monitor is registered and therefore votes."""
     mine = sa.select(r.observer).where(r.observer == observer)
     return conn.execute(mine).first() is not None
 
 
 def observation(conn: Connection, id_: str) -> observations_model.Observed:
-    """NotFound."""
+    """Return an observation; NotFound."""
     row = conn.execute(sa.select(observations).where(b.id == id_)).first()
     if row is None:
         raise NotFound(f"no observation {id_}")
@@ -165,12 +169,15 @@ def guest_recovered_since(
     host: str,
     observers: Sequence[str] = (),
 ) -> str:
-    """Who says that a guest runs again, and since when, if that is the last that is known of it;
-    empty otherwise. Of one observer what came later counts, for they tell in order; of several, and
-    of notifications (`reported`), what is dated later.
+    """Return which observer reports the guest running again, and since when; else empty.
 
-    Only reports from `host`, where the cloud has the guest, and from `observers`, whose reports of
-    its failure were accepted, count: an agent's token says nothing about guests of other hosts.
+    Empty if a later report says that the guest failed. Among reports of the same observer the
+    last received counts, because an observer reports in order. Among several observers, and
+    notifications (`reported`), the later date counts.
+
+    Only reports from `host`, where the cloud has the guest, and from `observers`, whose failure
+    reports were accepted, count: an agent's token permits no reports about guests of other
+    hosts.
     """
     states = b.state.in_((observations_model.FAILED, observations_model.WELL))
     heard = sa.or_(b.observer.in_(observers), _seen_on(host))
@@ -194,7 +201,7 @@ def guest_recovered_since(
 def ingest_alarm(
     conn: Connection, herald: EventPublisher, id_: str, said: Said, now: datetime
 ) -> None:
-    """Keep what that report says of an alarm, and follow it."""
+    """Ingest the alarm of a report, and attach the report to the alarm's incident."""
     incident_id = ingest(conn, herald, said, now)
     belong(conn, [id_] if incident_id else [], incident_id or "", now)
 
@@ -202,8 +209,10 @@ def ingest_alarm(
 def ingest_asked_alarm(
     conn: Connection, herald: EventPublisher, id_: str, now: datetime, *, is_there: bool
 ) -> bool:
-    """The same of a report for which the cloud was asked; False if it leads to nothing. An alarm
-    that stands is followed to its end, also after its server left the host."""
+    """Ingest the alarm of a report after asking the cloud; False if it has no effect.
+
+    A firing alarm is followed to its end, also after its server left the host.
+    """
     row = conn.execute(sa.select(observations).where(b.id == id_)).mappings().one()
     said = _alarm(dict(row))
     if said is None or not (is_there or stands(conn, said)):
@@ -213,8 +222,11 @@ def ingest_asked_alarm(
 
 
 def _may_follow(conn: Connection, said: Said) -> bool:
-    """Whether the alarm stands, which the cloud was asked about, and no report before this one
-    waits for the cloud's answer."""
+    """Tell whether the alarm can be ingested without asking the cloud.
+
+    True if the alarm is firing (the cloud was asked then) and no earlier report waits for the
+    cloud's answer.
+    """
     if not said.subject.startswith(SERVER):
         return True
     waits = o.subject == observations_model.alarm_queue(said.key), o.is_open.is_(True)
@@ -222,7 +234,7 @@ def _may_follow(conn: Connection, said: Said) -> bool:
 
 
 def _queue(conn: Connection, id_: str, said: Said, now: datetime) -> None:
-    """Have the cloud asked; reports of one alarm stay in their order."""
+    """Add the operation that asks the cloud; reports of an alarm stay in order."""
     subject = observations_model.alarm_queue(said.key)
     last = conn.execute(sa.select(sa.func.max(o.sequence)).where(o.subject == subject)).scalar()
     work = replace(observations_model.work_of(id_, now), subject=subject, sequence=(last or 0) + 1)
@@ -230,7 +242,7 @@ def _queue(conn: Connection, id_: str, said: Said, now: datetime) -> None:
 
 
 def failed_by(conn: Connection, incident_id: str) -> Sequence[str]:
-    """The observers whose reports that a guest failed led to that incident."""
+    """Return observers whose reports of a guest's failure led to the incident."""
     mine = (
         b.incident_id == incident_id,
         b.kind == observations_model.GUEST,
@@ -240,7 +252,7 @@ def failed_by(conn: Connection, incident_id: str) -> Sequence[str]:
 
 
 def _seen_on(host: str) -> sa.ColumnElement[bool]:
-    """The report comes from that host; `model.host.same` in SQL."""
+    """Build the condition for reports from the host: `model.host.same` in SQL."""
     own, there = normalise(host), sa.func.lower(b.evidence["host"].as_string())
     if not own:
         return sa.false()
@@ -261,22 +273,25 @@ def words(conn: Connection, names: Iterable[str]) -> Mapping[str, Sequence[Monit
 
 
 def known_name(conn: Connection, name: str) -> str:
-    """What we call the host that a monitor calls so; the same if we know none, or several."""
+    """Return our name of the host; the same name if no host or several hosts match."""
     own = normalise(name)
     found = conn.execute(sa.select(h.name).where(by_name(own))).scalars().all()
     return found[0] if len(found) == 1 else own
 
 
 def belong(conn: Connection, ids: Sequence[str], incident_id: str, now: datetime) -> None:
-    """These led to that incident, or were seen of it."""
+    """Attach these observations to the incident."""
     mine = sa.update(observations).where(b.id.in_(ids), b.incident_id.is_(None))
     if ids:
         conn.execute(mine.values(incident_id=incident_id, updated_at=now))
 
 
 def _count(conn: Connection, values: Mapping[str, Any], now: datetime) -> None:
-    """Have the votes counted. Whoever is at it begins anew, for what he saw is old; that a host is
-    well matters only to a count that goes on."""
+    """Make the operation due that counts the votes about the host.
+
+    A count under way starts again, because its data is old. A report of a healthy host matters
+    only to a count under way.
+    """
     work = work_of(known_name(conn, values["subject"].removeprefix(HOST)), now)
     again = {
         "status": WAITING,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durable work in the database: claimed by compare-and-set, found again after any crash."""
+"""Durable work (table `operations`): claimed by compare-and-set, resumed after any crash."""
 
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,14 +18,14 @@ from holdfast.model.operation import CANCELLED, DONE, OPEN, RUNNING, Claim, Oper
 from holdfast.ports.ledger import Work
 from holdfast.ports.publishers import ANNOUNCE
 
-# Work comes to be: added, armed again and cancelled within the transaction of what asks for it.
+# Adding, re-arming and cancelling work, within the transaction of the change that requests it.
 
 
 o = operations.c
 
-#: What work that is armed again keeps; of the claim its end, for a call may be on its way.
+#: Columns that re-armed work keeps; `claim_until` too, because a call may still be under way.
 _FIXED = {"id", "key", "epoch", "created_at", "claim_until"}
-# Built once: building costs more than running them.
+# Built once, because building costs more than running.
 _ADD = sa.insert(operations)
 _ARM_AGAIN = sa.update(operations).where(o.key == sa.bindparam("its_key")).values(epoch=o.epoch + 1)
 _FORGET_STEPS = sa.delete(steps).where(
@@ -56,10 +56,13 @@ _BUSY = sa.select(sa.func.max(o.claim_until)).where(
 def apply_work(
     conn: Connection, subject: str, work: Work, now: datetime, *, is_new: bool = False
 ) -> None:
-    """Add, cancel and re-arm the work of a subject, within somebody's transaction; one that
-    `is_new` has none yet."""
-    # A call of work that we cancel or move may still be on its way: what is new waits for its end.
-    # The rows are ours from here on: nobody claims or renews between this look and our writes.
+    """Add, cancel and re-arm work of a subject, within the caller's transaction.
+
+    With `is_new` the subject has no work yet.
+    """
+    # A call of cancelled or moved work may still be under way: new work waits for the end of
+    # its claim. The rows are locked from here on: no manager claims or renews between this read
+    # and the writes.
     busy = now
     ours = work.cancel or any(one.subject == subject for one in (*work.add, *work.put))
     if ours and not is_new:
@@ -70,7 +73,7 @@ def apply_work(
         conn.execute(_CANCEL, {"of": subject, "kinds": list(work.cancel), "at": now})
 
     def row(operation: Operation) -> dict[str, Any]:
-        """Work that is about something else, and only comes along, need not wait."""
+        """Build the row; work about another subject need not wait."""
         first = max(operation.next_try_at, busy if operation.subject == subject else now)
         return {**_values(operation, now), "next_try_at": first}
 
@@ -87,7 +90,7 @@ def apply_work(
 
 
 def put(conn: Connection, operations_: Sequence[Operation], now: datetime) -> None:
-    """What comes of somebody's change: work, each for its own subject, and news of it."""
+    """Write the work that follows from a change, each for its own subject, and notifications."""
     for operation in operations_:
         if operation.kind == ANNOUNCE:
             _tell(conn, operation, now)
@@ -96,16 +99,22 @@ def put(conn: Connection, operations_: Sequence[Operation], now: datetime) -> No
 
 
 def _tell(conn: Connection, news: Operation, now: datetime) -> None:
-    """After all that was written before about the same. It waits until that has been told, and not
-    for the end of the claim of whoever is telling it: nothing is lost if both are told at once."""
+    """Add a notification after all earlier notifications about the same subject.
+
+    The notification waits for the earlier ones to be sent, but not for the end of the claim on
+    them: nothing is lost if both are sent at once.
+    """
     last = conn.execute(_LAST, {"of": news.subject}).scalar()
     following = replace(news, sequence=(last or 0) + 1)
     apply_work(conn, "", Work(put=(following,)), now)
 
 
 def reschedule_now(conn: Connection, operation: Operation, now: datetime) -> None:
-    """Make the one row of a chore due, within somebody's transaction. Whoever is at it is not
-    disturbed: its `due_at` tells that it was asked for again meanwhile."""
+    """Make the single row of a periodic job due, within the caller's transaction.
+
+    A manager that runs the job is not disturbed: only `due_at` moves, and that manager runs the
+    job once more when it finishes.
+    """
     rows = o.key == operation.key, o.is_open.is_(True)
     known = conn.execute(sa.update(operations).where(*rows).values(due_at=now, updated_at=now))
     if known.rowcount == 0:
@@ -116,7 +125,7 @@ def reschedule_now(conn: Connection, operation: Operation, now: datetime) -> Non
 
 
 def busy_until(conn: Connection, subject: str, now: datetime) -> datetime | None:
-    """Until when somebody's call for this subject may still be on its way."""
+    """Return until when a call for this subject may still be under way."""
     when: datetime | None = conn.execute(_BUSY, {"of": subject, "now": now}).scalar_one()
     return when
 
@@ -144,7 +153,7 @@ def _values(operation: Operation, now: datetime) -> dict[str, Any]:
 
 
 class OperationStore:
-    """The `ports.operations.Operations` of SQL."""
+    """The SQL implementation of `ports.ledger.Operations`."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -158,7 +167,7 @@ class OperationStore:
         if limit <= 0:
             return []
         if self._db.dialect != "postgresql" and not self._any_due(kinds):
-            return []  # there a claim that finds nothing costs a write transaction
+            return []  # on these databases an empty claim costs a write transaction
 
         def action(conn: Connection) -> Sequence[Operation]:
             now = self._db.now(conn)
@@ -173,13 +182,13 @@ class OperationStore:
             ids = conn.execute(_CLAIMABLE, bound).scalars().all()
             if not ids:
                 return []
-            conn.execute(_CLAIM, {"its_ids": ids, **until})  # ours alone: locked by the query above
+            conn.execute(_CLAIM, {"its_ids": ids, **until})  # locked by the query above
             return load(conn, o.id.in_(ids))
 
         return self._db.retry(action, single=True)
 
     def _any_due(self, kinds: Collection[str]) -> bool:
-        """Mostly there is nothing: found out without a write transaction."""
+        """Tell whether work is due, without a write transaction; mostly none is."""
         with self._db.read() as conn:
             first: datetime | None = conn.execute(_FIRST, {"kinds": list(kinds)}).scalar_one()
             return first is not None and first <= self._db.now(conn)
@@ -223,9 +232,9 @@ class OperationStore:
         self, claim: Claim, position: int, name: str, sentence: str, ttl: timedelta
     ) -> None:
         def action(conn: Connection) -> None:
-            # What it said while it waited was said of this step: of the next one nothing is yet.
+            # The sentence of the wait belongs to this step; the next step has none yet.
             now = self._keep(conn, claim, ttl, sentence="")
-            # Recorded already if the answer to our first try got lost.
+            # The step is recorded already if the answer to the first try got lost.
             conn.execute(_FORGET_STEP, {"its_id": claim.operation_id, "its_name": name})
             row = {
                 "operation_id": claim.operation_id,
@@ -293,7 +302,7 @@ class OperationStore:
         return now
 
     def ensure(self, operation: Operation) -> None:
-        """See to it that work of that key is open; what is open already is left alone."""
+        """Add this work unless work of the same key is open; open work stays unchanged."""
 
         def action(conn: Connection) -> None:
             known = sa.select(o.id).where(o.key == operation.key, o.is_open.is_(True))
@@ -310,7 +319,7 @@ class OperationStore:
         raise NotFound(f"no operation {key}")
 
     def take_over_all(self) -> int:
-        """Give back every claim, where it is sure that no other process works on this database."""
+        """Release every claim; only if no other process works on this database."""
 
         def action(conn: Connection) -> int:
             now = self._db.now(conn)
@@ -343,7 +352,7 @@ class OperationStore:
 
 
 def _claimable(due: sa.FromClause) -> sa.Select[Any]:
-    """Due rows, but never before an earlier one of the same subject has ended."""
+    """Select due rows, but none before an earlier operation of the same subject has ended."""
     earlier = operations.alias("earlier")
     return (
         sa.select(due.c.id)
@@ -362,7 +371,7 @@ def _claimable(due: sa.FromClause) -> sa.Select[Any]:
     )
 
 
-# The statements of the loop are built once: building costs more than running them.
+# Statements of the loop are built once, because building costs more than running.
 _CLAIMABLE = _claimable(operations).with_for_update(skip_locked=True)
 _TAKE = sa.update(operations).values(
     status=RUNNING,
@@ -373,7 +382,8 @@ _TAKE = sa.update(operations).values(
     updated_at=sa.bindparam("at"),
 )
 _CLAIM = _TAKE.where(o.id.in_(sa.bindparam("its_ids", expanding=True)))
-#: The rows are chosen once, before any is written: PostgreSQL might else run the choice again.
+#: MATERIALIZED chooses the rows once, before any write: otherwise PostgreSQL may run the choice
+#: again.
 _chosen = _claimable(operations.alias("due")).with_for_update(skip_locked=True)
 _CLAIM_DUE = _TAKE.where(
     o.id.in_(sa.select(_chosen.cte("chosen").prefix_with("MATERIALIZED").c.id))
@@ -400,10 +410,11 @@ _STEPS = sa.select(steps.c.operation_id, steps.c.name).where(
 
 
 def update_claimed(conn: Connection, claim: Claim, **values: Any) -> None:
-    """Write to an operation only while the claim is ours; takes its row until the commit.
+    """Write to an operation only while the claim is valid; lock the row until the commit.
 
-    `failures` adds to the attempts; `claimed_due` makes it due at once where the row is not due at
-    that time any more, for then it was asked for again; any other name is a column.
+    `failures` adds to the attempts. `claimed_due` makes the operation due at once if `due_at`
+    has changed, because then another request came meanwhile. Any other name is a column. Raises
+    ClaimLost.
     """
     if conn.execute(_guarded_update(tuple(values)), _claimed(claim, values)).rowcount != 1:
         raise _lost(claim)
@@ -421,14 +432,14 @@ def _lost(claim: Claim) -> ClaimLost:
 
 @functools.cache
 def _finished(names: tuple[str, ...]) -> sa.UpdateBase:
-    """Close it, and say whether the next of its subject is due, in one statement."""
+    """Build the update that closes an operation and returns whether the subject's next is due."""
     following = _FOLLOWING.where(_next.subject == o.subject, _next.id != o.id)
     return _guarded_update(names).returning(sa.exists(following.correlate(operations)))
 
 
 @functools.cache
 def _guarded_update(names: tuple[str, ...]) -> sa.Update:
-    """Built once per set of columns: building costs more than running it."""
+    """Build the update of a claimed operation; cached, because building costs more than running."""
     values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names}
     if "failures" in values:
         values["attempts"] = o.attempts + values.pop("failures")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What repair asks the book: whom failed hosts hit, who holds a host now, what was approved."""
+"""Queries of reservation repair: affected leases, holders of a host, approvals."""
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -50,7 +50,7 @@ _HOLDERS = (
         r.status != "deleted",
     )
 )
-#: Subjects of work that changes pools and is being done, or should be.
+#: Subjects of open, due work that changes pools.
 _UNDER_WAY = sa.select(o.subject).where(
     o.is_open.is_(True),
     o.due_at <= sa.bindparam("now"),
@@ -67,7 +67,7 @@ _RUNNING = (
         a.held_until > sa.bindparam("now"),
     )
 )
-#: Beyond its time as well, until the host was given back.
+#: Also after the end of the hold, until the host was returned.
 _HELD_WHOLE = (
     sa.select(h.service_host)
     .join(allocations, a.host_id == h.id)
@@ -83,7 +83,7 @@ _HOSTS = sa.select(h.uuid, h.service_host, h.enrolled, h.reservable, USABLE.labe
 
 
 class RepairStore:
-    """The repair half of the ledger."""
+    """The repair part of the ledger."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old rows leave in portions: found without a lock, removed by key in short transactions."""
+"""Retention: old rows are found without a lock and deleted by key in short transactions."""
 
 from datetime import datetime
 from typing import Any
@@ -25,13 +25,13 @@ n, o, b, i = notifications.c, operations.c, observations.c, incidents.c
 _OLD_OPERATIONS = sa.select(o.id).where(
     o.is_open.is_(False),
     o.updated_at < sa.bindparam("before"),
-    ~sa.exists().where(leases.c.id == o.subject),  # its events are shown as long as it is there
+    ~sa.exists().where(leases.c.id == o.subject),  # a lease shows its events as long as it exists
 )
 _OLD_AUDIT = sa.select(audit.c.id).where(audit.c.at < sa.bindparam("before")).order_by(audit.c.at)
 
 
 class TidyStore:
-    """The `ports.tidy.Tidy` of SQL."""
+    """The SQL implementation of `ports.ledger.Tidy`."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -40,7 +40,7 @@ class TidyStore:
         return self._db.now()
 
     def operations(self, before: datetime, most: int) -> int:
-        # Asked again in the delete: work that was armed anew meanwhile stays.
+        # Checked again in the delete: work re-armed meanwhile stays.
         still = o.is_open.is_(False), o.updated_at < before
         return self._remove(_OLD_OPERATIONS, operations, before, most, *still)
 
@@ -55,7 +55,7 @@ class TidyStore:
             return 0
 
         def action(conn: Connection) -> int:
-            # asked again: somebody may look again by now
+            # checked again: a user may watch the host again by now
             return conn.execute(sa.delete(samples).where(samples.c.host.in_(hosts), old)).rowcount
 
         return self._db.retry(action)
@@ -114,12 +114,12 @@ class TidyStore:
 
 
 def _is_open(incident_id: sa.ColumnElement[Any]) -> sa.Exists:
-    """Whether it belongs to an incident that is not over."""
+    """Build the condition that the incident is open."""
     return sa.select(i.id).where(i.id == incident_id, i.closed_at.is_(None)).exists()
 
 
 def _leave(conn: Connection, ids: set[str]) -> None:
-    """Of these incidents, those to which no report and no observation belongs any more go."""
+    """Delete the incidents without any remaining report and observation."""
     for left in (n.incident_id, b.incident_id):
         ids = ids - set(conn.execute(sa.select(left).where(left.in_(ids))).scalars())
     conn.execute(sa.delete(vmoves).where(vmoves.c.incident_id.in_(ids)))

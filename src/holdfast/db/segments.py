@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments and their hosts in the database.
+"""Failover segments and their hosts in the database.
 
-Whoever changes a segment or a host of it first takes the rows of the hosts it is about, in the
-order of their ids, and so does whoever admits a notification: "in use" is sure until the commit.
+A transaction that changes a segment or its hosts first locks the rows of the hosts concerned,
+in the order of their ids. The admission of a notification does the same. Therefore "in use"
+stays valid until the commit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,15 +35,18 @@ from holdfast.ports.publishers import (
 )
 from holdfast.ports.publishers import ERROR as ERROR_EVENT
 
-# What segments share with the list of hosts and with notifications, within a transaction.
+# Shared with the list of hosts and with notifications, within a transaction.
 
 
 h, m, n, i = hosts.c, segment_hosts.c, notifications.c, incidents.c
 
 
 def know(conn: Connection, host: CloudHost, region: str, now: datetime) -> int:
-    """The host's id in the one list of hosts. A row that is not enrolled is written anew as the
-    cloud tells it; of one that is, reservation itself keeps up."""
+    """Return the host's id in table `hosts`, adding or updating the row.
+
+    A row that is not enrolled is updated with the cloud's data; reservation itself keeps
+    enrolled rows up to date.
+    """
     name = normalise(host.service_host)
     query = sa.select(h.id, h.uuid, h.name, h.enrolled)
     query = query.where(sa.or_(h.uuid == host.uuid, by_name(host.service_host)))
@@ -65,8 +69,10 @@ def know(conn: Connection, host: CloudHost, region: str, now: datetime) -> int:
 
 
 def in_use(conn: Connection, segment_id: int) -> bool:
-    """Whether a notification of one of its hosts is being worked on. One in error whose incident
-    is closed is history."""
+    """Tell whether a notification about a host of the segment is being processed.
+
+    A notification in error whose incident is closed is history.
+    """
     mine = sa.select(m.uuid).where(m.segment_id == segment_id)
     over = sa.select(i.id).where(i.id == n.incident_id, i.closed_at.is_not(None)).exists()
     busy = sa.or_(n.status.in_([NEW, RUNNING]), sa.and_(n.status == ERROR, ~over))
@@ -74,8 +80,8 @@ def in_use(conn: Connection, segment_id: int) -> bool:
     return conn.execute(query).first() is not None
 
 
-# What happens to segments, their hosts and reports is told, in the transaction in which it
-# happens: that it began and that it ended. What was refused is told in one of its own.
+# Changes of segments, their hosts and reports are published in the transaction of the change: a
+# start event and an end event. A refused change is published in a transaction of its own.
 
 
 def done(
@@ -85,7 +91,10 @@ def done(
     values: tuple[Values, Values],
     now: datetime,
 ) -> None:
-    """`what`: noun and action; `values`: as it began, as it is now."""
+    """Publish the start and the end of an action.
+
+    `what` is noun and action; `values` are the fields before and after.
+    """
     before, after = values
     put(conn, herald.contract(Event(*what, START, before), now), now)
     put(conn, herald.contract(Event(*what, END, after), now), now)
@@ -134,7 +143,7 @@ HOST_KEYS: Columns = {
     "deleted_at": None,
 }
 _FREE = ("description", "control_attributes")
-#: What a segment and a host of it are unless somebody says otherwise.
+#: Defaults of a segment and of a segment host.
 _AS_NEW = {"description": None, "enabled": True}
 _AS_JOINED = {"reserved": False, "on_maintenance": False}
 _OF_SEGMENT = tuple(column.label(f"segment_{column.name}") for column in segments.columns)
@@ -162,21 +171,21 @@ class SegmentStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    # look
+    # reads
 
     def list_all(self, where: Mapping[str, Any], page: Page) -> Sequence[Segment]:
-        """Those that have these values, by column."""
+        """Return segments with these column values."""
         query = sa.select(segments).where(*(s[name] == value for name, value in where.items()))
         with self._db.read() as conn:
             return [Segment(**row) for row in fetch(conn, query, page, SEGMENT_KEYS)]
 
     def segment(self, ref: str) -> Segment:
-        """By uuid or integer id; NotFound."""
+        """Return a segment by uuid or integer id; NotFound."""
         with self._db.read() as conn:
             return _segment(conn, ref)
 
     def hosts(self, ref: str, where: Mapping[str, Any], page: Page) -> Sequence[SegmentHost]:
-        """Of one segment, those that have these values; `name` means short and full alike."""
+        """Return hosts of a segment with these values; `name` matches short and full names."""
         wanted = [
             by_name(value) if name == "name" else m[name] == value for name, value in where.items()
         ]
@@ -185,12 +194,12 @@ class SegmentStore:
             return [_member(row) for row in fetch(conn, query, page, HOST_KEYS)]
 
     def host(self, ref: str, host_ref: str) -> SegmentHost:
-        """NotFound if there is no such segment, or no such host in it."""
+        """Return a host of a segment; NotFound if the segment or the host does not exist."""
         with self._db.read() as conn:
             return _host(conn, _segment(conn, ref), host_ref)
 
     def member(self, name: str) -> SegmentHost | None:
-        """By host name, short or full; Conflict if it means several hosts."""
+        """Return a segment host by short or full name; Conflict if the name is ambiguous."""
         with self._db.read() as conn:
             return find(conn, name)
 
@@ -210,7 +219,7 @@ class SegmentStore:
             rows = conn.execute(_MEMBERS.where(*where).order_by(m.id)).mappings()
             return [_member(row) for row in rows]
 
-    # act
+    # writes
 
     def create(self, uuid: str, values: Mapping[str, Any]) -> Segment:
         what, asked = (SEGMENT, "create"), {**_AS_NEW, **values, "uuid": uuid}
@@ -245,7 +254,7 @@ class SegmentStore:
         return self._try(action, what, asked)
 
     def delete(self, ref: str) -> None:
-        """Its hosts leave it."""
+        """Delete a segment; its hosts leave the segment."""
         what, asked = (SEGMENT, "delete"), vars(self.segment(ref))
 
         def action(conn: Connection) -> None:
@@ -260,7 +269,7 @@ class SegmentStore:
         self._try(action, what, asked)
 
     def know(self, host: CloudHost, region: str) -> int:
-        """`ports.segments.KnownHosts`."""
+        """Implement `ports.recovery.KnownHosts`."""
         return self._db.retry(lambda conn: know(conn, host, region, self._db.now(conn)))
 
     def add_host(self, uuid: str, ref: str, host_id: int, values: Mapping[str, Any]) -> SegmentHost:
@@ -281,7 +290,7 @@ class SegmentStore:
         return self._try(action, what, asked)
 
     def change_host(self, ref: str, host_ref: str, values: Mapping[str, Any]) -> SegmentHost:
-        """`host_id` among the values: it is another host of the list from now on."""
+        """Change a segment host; `host_id` among the values replaces the host by another."""
         what, asked = (SEGMENT_HOST, "update"), {**vars(self.host(ref, host_ref)), **values}
 
         def action(conn: Connection) -> SegmentHost:
@@ -313,7 +322,7 @@ class SegmentStore:
         self._try(action, what, asked)
 
     def _try(self, action: Callable[[Connection], T], what: tuple[str, str], asked: Values) -> T:
-        """What is refused is told as well."""
+        """Run the action, and publish a refused action too."""
         try:
             return self._db.retry(action)
         except (Conflict, InvalidInput) as error:
@@ -321,14 +330,14 @@ class SegmentStore:
             raise
 
     def _asked(self, uuid: str, ref: str, host_id: int, values: Values) -> Values:
-        """A host that is to join a segment, as far as it is known."""
+        """Return the known fields of a host that is to join a segment."""
         with self._db.read() as conn:
             segment = _segment(conn, ref)
             name = conn.execute(sa.select(h.service_host).where(h.id == host_id)).scalar()
         return {**_AS_JOINED, **values, "uuid": uuid, "segment": segment, "name": name or ""}
 
     def _ours(self, conn: Connection, ref: str) -> Segment:
-        """The segment, its row and its hosts' ours until the commit; Conflict while in use."""
+        """Lock the rows of the segment and its hosts until the commit; Conflict while in use."""
         segment = _segment(conn, ref, lock=True)
         mine = m.segment_id == segment.id
         conn.execute(sa.select(m.id).where(mine).order_by(m.id).with_for_update()).all()
@@ -354,7 +363,7 @@ class SegmentStore:
 
 
 def find(conn: Connection, name: str) -> SegmentHost | None:
-    """The member of that host name, within somebody's transaction."""
+    """Return the segment host with this host name, within the caller's transaction."""
     rows = conn.execute(_MEMBERS.where(by_name(name)).order_by(m.id)).mappings().all()
     found = [_member(row) for row in rows]
     exact = [one for one in found if one.key == normalise(name)]
@@ -373,8 +382,10 @@ def set_member(
     on_maintenance: bool | None = None,
     now: datetime,
 ) -> None:
-    """Change the flags of a host within somebody's transaction; None leaves one as it is. A host
-    that has left its segment has none."""
+    """Change the flags of a segment host within the caller's transaction; None keeps a flag.
+
+    A host that has left its segment is ignored.
+    """
     given = {"reserved": reserved, "on_maintenance": on_maintenance}
     values = {name: value for name, value in given.items() if value is not None}
     update = sa.update(segment_hosts).where(m.uuid == host_uuid)
@@ -406,7 +417,10 @@ def _no_host(ref: str) -> NotFound:
 
 
 def _named(ref: str, table: sa.Table) -> sa.ColumnElement[bool]:
-    """By uuid; openstacksdk's objects carry the integer id along and come back with that."""
+    """Match a row by uuid or integer id.
+
+    openstacksdk's objects carry the integer id and send it back.
+    """
     if ref.isascii() and ref.isdigit() and len(ref) < 10:
         return table.c.id == int(ref)
     return table.c.uuid == ref
@@ -435,7 +449,7 @@ def _check_alone(conn: Connection, host_id: int, *, besides: int) -> None:
 
 
 def _told(values: Mapping[str, Any], name: str = "") -> str:
-    """What was changed; of free text not to what, for it may be long or a secret."""
+    """Describe the changed fields; values of free text are left out: long, or possibly secret."""
     said = [f"{key} = {value}" for key, value in values.items() if key not in (*_FREE, "host_id")]
     said += [f"{key} changed" for key in _FREE if key in values]
     return ", ".join([*said, *([f"name = {name}"] if "host_id" in values else [])])

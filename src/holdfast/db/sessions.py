@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is logged in to the console, by the hash of a cookie; each row ends by itself."""
+"""Console login sessions, keyed by the hash of a cookie; each row has an expiry time."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,7 +16,7 @@ s = sessions.c
 @dataclass(frozen=True)
 class Session:
     user_id: str
-    proof: str  # of the password by which it was opened
+    proof: str  # derived from the password used at login
 
 
 class SessionStore:
@@ -24,7 +24,7 @@ class SessionStore:
         self._db = database
 
     def add(self, session_id: str, user: str, proof: str, lasts: timedelta) -> None:
-        """And what is over goes."""
+        """Store a session, and delete expired sessions."""
 
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
@@ -42,7 +42,10 @@ class SessionStore:
         return None if row is None else Session(row.user_id, row.proof)
 
     def remove(self, session_id: str) -> bool:
-        """Whether there was one. Looked at first: strangers who make sessions up write nothing."""
+        """Delete a session; tell whether the session existed.
+
+        The store reads first, so that invented session ids cause no write.
+        """
 
         def action(conn: Connection) -> bool:
             return conn.execute(sa.delete(sessions).where(s.id == session_id)).rowcount > 0

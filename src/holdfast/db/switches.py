@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's switches: pauses, silences, approvals. Written by the API itself, without a
-manager: they are possible also in a storm."""
+"""Operator switches: pauses, maintenance windows (table `silences`) and approvals.
+
+The API writes them itself, without a manager, so that they work during a mass failure too.
+"""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -35,7 +37,10 @@ class SwitchStore:
     def pause(
         self, segment: str, author: str, reason: str, expires_at: datetime | None
     ) -> Mapping[str, Any]:
-        """Of one segment, or of all where it is empty; the one there was is replaced."""
+        """Pause recovery of a segment, or of all segments if `segment` is empty.
+
+        The new pause replaces an earlier pause of the same scope.
+        """
         scope = segment_scope(segment) if segment else EVERYWHERE
 
         def action(conn: Connection) -> Mapping[str, Any]:
@@ -56,7 +61,7 @@ class SwitchStore:
         return self._db.retry(action)
 
     def resume(self, segment: str, author: str) -> bool:
-        """Whether there was a pause."""
+        """Delete the pause; tell whether there was a pause."""
         scope = segment_scope(segment) if segment else EVERYWHERE
 
         def action(conn: Connection) -> bool:
@@ -76,7 +81,7 @@ class SwitchStore:
             return [dict(row) for row in _in_force(conn, pauses, now, ours)]
 
     def all_approvals(self) -> Sequence[Mapping[str, Any]]:
-        """Those that count still; `domain` is empty for everywhere."""
+        """Return the approvals in force; an empty `domain` means everywhere."""
         with self._db.read() as conn:
             ours = sa.or_(p.scope == APPROVED, p.scope.like(f"{APPROVED}:%"))
             rows = _in_force(conn, pauses, self._db.now(conn), ours)
@@ -106,7 +111,7 @@ class SwitchStore:
 
 
 def expedite(conn: Connection, now: datetime) -> None:
-    """What waits in recovery looks again at once: a switch was moved."""
+    """Make waiting recovery operations due now, because a switch changed."""
     waiting = o.is_open.is_(True), o.kind.like("recovery_%"), o.status != RUNNING
     conn.execute(sa.update(operations).where(*waiting, o.next_try_at > now).values(next_try_at=now))
 
@@ -122,7 +127,7 @@ def silences_for(conn: Connection, incident: Incident, now: datetime) -> list[Sw
 
 
 def approved(conn: Connection, domain: str, now: datetime) -> bool:
-    """Whether an operator said that so much did fail: there, or everywhere."""
+    """Tell whether an operator confirmed a mass failure in the domain, or everywhere."""
     ours = p.scope.in_([APPROVED, f"{APPROVED}:{domain}"])
     return bool(_in_force(conn, pauses, now, ours))
 

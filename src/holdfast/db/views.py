@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All hosts at one look, with all that a tile says of each: one statement for each table, however
-many hosts there are."""
+"""Read-only views for the console: host wall, search, change marks and calendar.
+
+Each view runs one statement per table, however many hosts there are.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,34 +101,37 @@ _ALARMS = (
     .where(alarms.c.state == FIRING, alarms.c.resolved_at.is_(None))
     .group_by(alarms.c.host)
 )
-#: Nova, too, tells only administrators where a server is.
+#: Nova, too, shows only administrators the host of a server.
 _HIDDEN = "virtual:server"
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """That a reservation holds a host now."""
+    """A present hold of a reservation on a host."""
 
     lease_id: str
     lease: str
     project_id: str
-    slots: int | None = None  # None: all of it
+    slots: int | None = None  # None: the whole host
     missing: bool = False
     changed: bool = False
 
 
 @dataclass(frozen=True)
 class WallSnapshot:
-    """`hosts` are rows; all else is of some of them, by id, or by (normalised) name."""
+    """All hosts with the data of their tiles.
+
+    `hosts` are rows; the other fields hold data of some hosts, by id or by (normalised) name.
+    """
 
     now: datetime
     hosts: Sequence[Any] = ()
     held: Mapping[int, Sequence[Held]] = field(default_factory=dict)
     bad: Mapping[int, tuple[datetime | None, str]] = field(default_factory=dict)  # since, why
     open: Sequence[Incident] = ()
-    last: Mapping[str, Incident] = field(default_factory=dict)  # of those not up, by subject
+    last: Mapping[str, Incident] = field(default_factory=dict)  # of hosts not up, by subject
     alarms: Mapping[str, int] = field(default_factory=dict)
-    silences: Sequence[Any] = ()  # rows: what is left alone now, and until when
+    silences: Sequence[Any] = ()  # rows: maintenance windows in force, and their end
 
 
 class WallStore:
@@ -134,7 +139,7 @@ class WallStore:
         self._db = database
 
     def snapshot(self, only: int | None = None) -> WallSnapshot:
-        """Everything, or one host: for who may see all of them."""
+        """Return all hosts, or a single host, for callers that may see all hosts."""
         mine = [] if only is None else [h.id == only]
         holds = _HELD if only is None else _HELD.where(a.host_id == only)
         with self._db.read() as conn:
@@ -152,20 +157,20 @@ class WallStore:
             )
 
     def ahead(self, host_id: int, most: int) -> Sequence[Mapping[str, Any]]:
-        """Who holds a host, now and next."""
+        """Return the leases that hold the host, now and later."""
         query = _AHEAD.where(a.host_id == host_id).limit(most)
         with self._db.read() as conn:
             rows = conn.execute(query, {"now": self._db.now(conn)})
             return [dict(row) for row in rows.mappings()]
 
     def agent(self, host: str) -> Mapping[str, Any] | None:
-        """That of a host of that (normalised) name, if it was ever heard of."""
+        """Return the agent's row of the host with this (normalised) name, if any."""
         with self._db.read() as conn:
             found = conn.execute(sa.select(agents).where(agents.c.host == host)).mappings().first()
         return None if found is None else dict(found)
 
     def own(self, project_id: str) -> WallSnapshot:
-        """The hosts that reservations of a project hold now, and nothing more of them."""
+        """Return the hosts that reservations of a project hold now, without other data."""
         mine = _HELD.where(le.project_id == project_id, r.resource_type != _HIDDEN)
         with self._db.read() as conn:
             now = self._db.now(conn)
@@ -188,7 +193,7 @@ def _held(rows: Iterable[Any]) -> dict[int, list[Held]]:
 
 
 def _last(conn: Connection, subjects: Sequence[str]) -> dict[str, Incident]:
-    """What was last done about hosts that are not up: they may be fenced though that is over."""
+    """Return the last incident of each host not up: a host may stay fenced after its incident."""
     found = {}
     for some in portions(subjects):
         for row in conn.execute(_LAST, {"subjects": list(some)}).mappings():
@@ -196,11 +201,11 @@ def _last(conn: Connection, subjects: Sequence[str]) -> dict[str, Incident]:
     return found
 
 
-# What people look for by a few letters: hosts, leases and incidents, by name or id.
+# Search of hosts, leases and incidents by part of a name or id.
 
 
 h, i, le = hosts.c, incidents.c, leases.c
-#: Letters of an id that are worth a look: fewer are in every one.
+#: Letters of an id that are worth a search: fewer letters match every id.
 LEAST_OF_AN_ID: Final = 4
 SearchRow = Mapping[str, Any]
 
@@ -218,7 +223,7 @@ class SearchStore:
         return self._rows(query, most)
 
     def leases(self, text: str, project_id: str | None, most: int) -> Sequence[SearchRow]:
-        """Of a project, or of all; those that end last come first."""
+        """Return leases of a project, or of all projects, latest end first."""
         said = [le.name.icontains(text, autoescape=True)]
         if len(text) >= LEAST_OF_AN_ID:
             said.append(le.id.startswith(text.lower(), autoescape=True))
@@ -229,7 +234,7 @@ class SearchStore:
         return self._rows(query, most)
 
     def incidents(self, text: str, most: int) -> Sequence[SearchRow]:
-        """By what they are about, too; the newest first."""
+        """Return incidents by id, subject or host, newest first."""
         said = [i.subject.icontains(text, autoescape=True)]
         said.append(i.details["host"].as_string().icontains(text, autoescape=True))
         if len(text) >= LEAST_OF_AN_ID:
@@ -246,15 +251,13 @@ class SearchStore:
             return [dict(row) for row in conn.execute(query.limit(most)).mappings()]
 
 
-# Whether anything that people look at has changed: a mark for each topic, which differs when the
-# topic does, over columns that every writer of the topic touches, and over who has fallen silent.
-# The
-# same in every process that asks.
+# Change marks: a mark per topic that differs when the topic changes. It covers columns that
+# every writer of the topic touches, and the agents and monitors that fell silent. All processes
+# compute the same mark.
 #
-# It is asked once a second. Each of the greatest is looked up by itself, which an index answers
-# without reading all rows. What is counted or summed does read all: of leases, incidents and
-# alarms
-# an index alone; the rows of hosts and agents, which are as many as there are hosts.
+# The marks are read once a second. Each maximum is a query of its own, which an index answers
+# without reading all rows. Counts and sums do read all: of leases, incidents and alarms only an
+# index; of hosts and agents the rows, which are as many as there are hosts.
 
 
 HOSTS, NETWORKS, LEASES, INCIDENTS = "hosts", "networks", "leases", "incidents"
@@ -270,7 +273,7 @@ def _changes_last(column: Any) -> Any:
 
 
 def _said(name: str) -> Any:
-    """How many agents have something to say there."""
+    """Build the count of agents with a non-empty value of this name in their details."""
     return _sum(sa.case((agents.c.details[name].as_string() != "", 1), else_=0))
 
 
@@ -291,7 +294,7 @@ MARKS: Final[Mapping[str, tuple[Any, ...]]] = {
         _changes_last(vmoves.c.id),
         _changes_last(vmoves.c.updated_at),
         _changes_last(steps.c.finished_at),
-        # of what is open alone: leases have far more work that waits
+        # of open incidents alone: leases have far more waiting work
         sa.select(_max(operations.c.updated_at)).where(
             operations.c.key == sa.literal("recovery/").concat(incidents.c.id),
             incidents.c.status.in_(LIVING),
@@ -306,7 +309,7 @@ MARKS: Final[Mapping[str, tuple[Any, ...]]] = {
         sa.select(_count(alarm_rules.c.id), _max(alarm_rules.c.created_at)),
         sa.select(_said("error")),
     ),
-    # what begins and ends by itself, by the time that it does
+    # switches start and expire by time, without a write
     SWITCHES: (
         sa.select(_count(pauses.c.id), _max(pauses.c.created_at)).where(
             sa.or_(pauses.c.expires_at.is_(None), pauses.c.expires_at > _NOW)
@@ -327,7 +330,7 @@ _MONITORS = (
     .order_by(monitors.c.observer)
 )
 _versions = agents.c.rules_version, agents.c.central_version
-#: How many agents go by which rules.
+#: The number of agents per rule version.
 _FOLLOWED = sa.select(*_versions, _count(agents.c.host)).group_by(*_versions).order_by(*_versions)
 _BEAT = sa.select(sa.func.min(agents.c.heartbeat_s))
 _QUIET = (
@@ -342,7 +345,7 @@ class ChangeStore:
         self._db = database
 
     def marks(self) -> Mapping[str, str]:
-        """The mark of each topic."""
+        """Return the mark of each topic."""
         with self._db.read() as conn:
             now = self._db.now(conn)
             marks = {topic: _mark(conn, queries, now) for topic, queries in MARKS.items()}
@@ -357,24 +360,25 @@ def _mark(conn: Connection, queries: tuple[Any, ...], now: datetime) -> str:
 
 
 def _networks(conn: Connection, now: datetime) -> str:
-    """What is seen, and by whom: of one that is silent nothing counts, whatever it saw."""
+    """Return the views' digests per monitor; the view of a silent monitor does not count."""
     seen = conn.execute(_MONITORS).all()
     return " ".join(f"{one.observer} {one.digest} {is_fresh(one, now)}" for one in seen)
 
 
 def _silent(conn: Connection, now: datetime) -> str:
-    """The hosts whose agents are: nothing is read of all the others where every agent beats alike,
-    as they do."""
+    """Return the hosts with silent agents.
+
+    If all agents have the same heartbeat interval, as usual, the query reads only silent
+    agents.
+    """
     beat = conn.execute(_BEAT).scalar()
     since = now - timedelta(seconds=FRESH_BEATS * (beat or 0.0))
     quiet = conn.execute(_QUIET, {"since": since}).all()
     return " ".join(one.host for one in quiet if not is_fresh(one, now))
 
 
-# Who holds which host when, for people who look at a stretch of time: a page of hosts, what is
-# held of them in it, what kept them from being used. One query for each table, whatever the
-# number of
-# hosts and leases.
+# Calendar: a page of hosts, their holds in a time span, and why they could not be used. One
+# query per table, whatever the number of hosts and leases.
 #
 #     hosts, total = store.calendar.hosts(Which(rack="rack-a"), offset=0, limit=100)
 #     store.calendar.holds([host.id for host in hosts], start, end)
@@ -390,7 +394,7 @@ a, h, i, le, r, s, m = (
     segment_hosts.c,
 )
 Row = Any
-#: By which hosts are taken together.
+#: Columns by which hosts are grouped.
 GROUPS = {"racks": h.rack, "zones": h.zone}
 _calendar_HELD = (
     a.host_id,
@@ -415,7 +419,7 @@ _LEASED = reservations.join(leases, r.lease_id == le.id)
 
 @dataclass(frozen=True)
 class Which:
-    """Of the enrolled hosts; empty: any. `text` is somewhere in the name."""
+    """Filter of enrolled hosts; empty means any. `text` is part of the name."""
 
     rack: str = ""
     zone: str = ""
@@ -427,7 +431,7 @@ class CalendarStore:
         self._db = database
 
     def hosts(self, which: Which, offset: int, limit: int) -> tuple[Sequence[Row], int]:
-        """A page of them by name, and how many there are."""
+        """Return a page of hosts by name, and the total number of hosts."""
         where = _where(which)
         known = hosts.outerjoin(segment_hosts, m.host_id == h.id).outerjoin(
             segments, segments.c.id == m.segment_id
@@ -457,7 +461,7 @@ class CalendarStore:
         )
 
     def holds(self, host_ids: Sequence[int], start: datetime, end: datetime) -> Sequence[Row]:
-        """What is held of these hosts in that time, the earliest first."""
+        """Return the holds of these hosts in the time span, earliest lease first."""
         if not host_ids:
             return ()
         held = allocations.join(_LEASED, a.reservation_id == r.id)
@@ -473,7 +477,7 @@ class CalendarStore:
     def dense(
         self, host_ids: Sequence[int], start: datetime, end: datetime, most: int
     ) -> tuple[Sequence[int], Sequence[Row]]:
-        """Of these hosts those that more than so many hold in that time, and when they are held."""
+        """Return hosts with more than `most` holds in the time span, and the times of the holds."""
         span = (a.host_id.in_(host_ids), a.held_until > start, a.held_from < end)
         count = sa.func.count(a.id)
         many = sa.select(a.host_id).where(*span).group_by(a.host_id).having(count > most)
@@ -488,7 +492,7 @@ class CalendarStore:
     def leases(
         self, project_id: str | None, start: datetime, end: datetime, offset: int, limit: int
     ) -> tuple[Sequence[Row], int]:
-        """Reservations of a project's leases, or everybody's, in that time; and how many."""
+        """Return a page of reservations in the time span, of a project or all; and the total."""
         where = [le.start_date < end, le.end_date > start]
         if project_id is not None:
             where.append(le.project_id == project_id)
@@ -499,7 +503,7 @@ class CalendarStore:
             return conn.execute(page).all(), conn.execute(count).scalar_one()
 
     def incidents(self, names: Sequence[str], start: datetime, end: datetime) -> Sequence[Row]:
-        """When these hosts (by the names of the list of hosts) had failed."""
+        """Return the incidents of these hosts in the time span, by names of table `hosts`."""
         subjects = [f"host:{name}" for name in names]
         query = sa.select(i.id, i.subject, i.status, i.opened_at, i.closed_at, i.sentence).where(
             i.subject.in_(subjects),
@@ -515,7 +519,7 @@ class CalendarStore:
             return conn.execute(query).all()
 
     def pools(self, group: str, which: Which) -> Sequence[Row]:
-        """Of each, how many hosts stand how, and whether they can be reserved."""
+        """Return the number of hosts per rack or zone, state and reservability."""
         how = (GROUPS[group].label("pool"), h.state, h.reservable)
         query = sa.select(*how, sa.func.count(h.id).label("hosts")).where(*_where(which))
         with self._db.read() as conn:
@@ -524,8 +528,11 @@ class CalendarStore:
     def taken(
         self, group: str, which: Which, start: datetime, end: datetime
     ) -> tuple[Sequence[Row], Sequence[Row]]:
-        """Of hosts that can be reserved: whole ones of pools that are held in that time, those of
-        one lease together; and those of which slots are, one by one."""
+        """Return holds of reservable hosts in the time span: whole hosts, and hosts with slots.
+
+        Whole hosts are counted per rack or zone and time; holds of slots are listed
+        individually.
+        """
         pool = GROUPS[group].label("pool")
         given = (h.state.in_(USABLE), h.reservable.is_(True))
         span = (a.held_until > start, a.held_from < end, *given)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outside world behind the ports: clouds, fences, memberships, guests, sinks."""
+"""Drivers behind the ports: clouds, fences, memberships, guests, publishers."""
 
 import importlib.metadata
 
@@ -7,7 +7,7 @@ from holdfast.model.errors import DriverError
 from holdfast.ports.guests import Guests, Heartbeats
 from holdfast.runtime.clock import Clock
 
-# Guests of a host, found by entry point `holdfast.guests`: libvirt's, the simulated cloud's.
+# Guest drivers, found by the entry point group `holdfast.guests`: libvirt, simulated cloud.
 
 
 NAMESPACE = "holdfast.guests"
@@ -16,7 +16,7 @@ PORT = "guests"
 
 
 def connect_heartbeats(driver: str, address: str, clock: Clock) -> Heartbeats | None:
-    """Of the guests of that driver; None if it knows of none. Nothing is asked yet."""
+    """Create the heartbeat driver; None if the driver has none. It contacts no guest yet."""
     for entry in importlib.metadata.entry_points(group=HEARTBEATS, name=driver):
         made: Heartbeats = entry.load()(address, clock)
         return made
@@ -24,7 +24,7 @@ def connect_heartbeats(driver: str, address: str, clock: Clock) -> Heartbeats | 
 
 
 def connect_guests(driver: str, address: str, clock: Clock) -> Guests:
-    """The driver of that name; nothing is asked before it is started."""
+    """Create the guest driver of this name; it contacts nothing before `start`."""
     entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=NAMESPACE)}
     if driver not in entries:
         there = ", ".join(sorted(entries))

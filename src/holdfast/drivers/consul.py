@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consul: the members of one cluster, asked of the agent on this host.
+"""The Consul membership driver: asks the Consul agent on this host about the cluster's members.
 
-    look:  GET /v1/health/state/any    blocking, consistent: the leader made sure of its majority
-           GET /v1/agent/members       who left, who is a server
-    prove: GET /v1/health/node/<me>    consistent: the leader, with its majority, hears us
-           GET /v1/agent/members       our own agent's opinion of everybody
-           a TCP connection to gossip ports, where the cluster has fewer than 3 servers
+    poll:  GET /v1/health/state/any    blocking, consistent: the leader confirmed its majority
+           GET /v1/agent/members       which nodes left, which are servers
+    prove: GET /v1/health/node/<me>    consistent: the leader, with its majority, hears this node
+           GET /v1/agent/members       this agent's own view of all members
+           a TCP connection to gossip ports, if the cluster has fewer than 3 servers
 
-A leader that dies silently leaves a question waiting at it for up to a minute; so when `prove`
-hears of another leader, looks that wait are asked again there.
+When a leader dies silently, a blocking poll waits at it for up to a minute. So when `prove` finds
+a new leader, the driver repeats waiting polls there.
 
-A cluster with fewer than 3 servers proves nothing about itself: its one server, cut off, is leader
-and majority and takes all others for dead. There, while a member is lost, a proof has a probe: at
-least half of the other members accept a connection on their gossip port, from our agent's own
-address. Only then are the lost ones asked; one that answers is not lost, for gossip that was cut
-off notices only seconds later that it is back.
+A cluster with fewer than 3 servers proves nothing about itself: a single server that is cut off is
+leader and majority and takes all others for dead. In such a cluster, while a member is lost, a
+proof includes a probe: at least half of the other members must accept a connection on their gossip
+port, from the agent's own address. Only then are the lost members probed. A member that answers is
+not lost, because gossip that was cut off notices only seconds later that the member is back.
 """
 
 import contextlib
@@ -40,29 +40,30 @@ from holdfast.model.errors import DriverError
 from holdfast.ports.membership import LEFT, Members, Proof
 from holdfast.runtime.clock import Clock, SystemClock
 
-# Which members of a cluster accept a TCP connection, all asked at once.
+# TCP probes: which members accept a connection, all asked in parallel.
 #
-# >>> address("10.0.0.1", 8301), address("cmp-1", 8301)
-# (('10.0.0.1', 8301), None)
+#     >>> address("10.0.0.1", 8301), address("cmp-1", 8301)
+#     (('10.0.0.1', 8301), None)
 
 
 Address = tuple[str, int]
-#: So many connections are under way at most; each is a file descriptor.
+#: Maximum number of parallel connections; each is a file descriptor.
 MOST_AT_ONCE: Final = 256
-#: Linux: a port is chosen by destination too, so that thousands of probes do not use up all ports.
+#: Linux chooses the source port by destination too, so that thousands of probes do not use up
+#: all ports.
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Who accepted a connection, and who was asked and did not."""
+    """The result of a probe: members that accepted a connection, and members that did not."""
 
     answered: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
 
 
 def address(host: Any, port: Any) -> Address | None:
-    """An IP address and a port as an agent says them; None if they are none."""
+    """Parse an IP address and a port of an agent's answer; None if invalid."""
     if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 65536:
         return None
     try:
@@ -74,8 +75,11 @@ def address(host: Any, port: Any) -> Address | None:
 def probe(
     asked: Mapping[str, Address], source: str, enough: int, left: Callable[[], float]
 ) -> Probe:
-    """Connect from the address `source` to these, in their order, until `enough` have answered or
-    no time is left. OSError if nothing can be sent from that address."""
+    """Connect from the address `source` to all members in parallel, in the given order.
+
+    Ends when `enough` members have answered or no time is left. Raises OSError if nothing can be
+    sent from `source`.
+    """
     made = Probe()
     names = iter(asked)
     with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
@@ -84,14 +88,14 @@ def probe(
             if not selector.get_map():
                 break
             seconds = left()
-            # when we get no processor for a while, answers that came meanwhile still count
+            # Answers that arrived while this process got no CPU still count.
             for key, _ in selector.select(max(0.0, seconds)):
                 line: Any = key.fileobj
                 selector.unregister(line)
                 if line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
                     made.silent.discard(key.data)
                     made.answered.add(key.data)
-                line.close()  # in order: agents log a connection that is reset
+                line.close()  # an orderly close: agents log a reset connection
             if seconds <= 0:
                 break
     return made
@@ -105,7 +109,7 @@ def _begin(
     selector: selectors.BaseSelector,
     opened: contextlib.ExitStack,
 ) -> None:
-    """Have as many connections under way as may be; whoever is asked is silent at first."""
+    """Open connections up to MOST_AT_ONCE; a member counts as silent until it answers."""
     while len(selector.get_map()) < MOST_AT_ONCE and (name := next(names, None)) is not None:
         line = opened.enter_context(_socket(source))
         made.silent.add(name)
@@ -128,16 +132,13 @@ def _socket(source: str) -> socket.socket:
     return line
 
 
-# A few questions to an HTTP agent over one connection, each answered by JSON: until one moment,
-# up
-# to one size, and ended from another thread if need be.
+# HTTP session with the agent: a few requests over one connection, each answered by JSON, with a
+# deadline and a size limit, and interruptible from another thread.
 #
-# Why not a library for Consul: py-consul 1.8 cannot ask for health with consistent reads, keeps
-# the
-# headers to itself that say whether there is a leader, has no bound on the size of an answer nor
-# on
-# the time of a whole one, cannot end a question that waits, and lets the environment overrule the
-# token. `requests`, on which it stands, cannot do the last three either.
+# Why not a Consul library: py-consul 1.8 cannot read health with consistent reads, hides the
+# headers that say whether there is a leader, limits neither the size of an answer nor the total
+# time, cannot interrupt a blocking query, and lets the environment override the token.
+# `requests`, on which it is built, cannot do the last three either.
 
 
 #: 10,000 members are 4 MB.
@@ -146,7 +147,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Endpoint:
-    """Where an agent is asked, and how we show who we are. ValueError for what is no address."""
+    """The agent's URL, token and TLS files. Raises ValueError for an invalid URL."""
 
     def __init__(
         self,
@@ -167,12 +168,15 @@ class Endpoint:
             good = bool(parts.path)
         else:
             good = scheme in _PORTS and bool(parts.hostname) and not parts.username
-            _ = parts.port  # ValueError says what is wrong with it
+            _ = parts.port  # raises ValueError for an invalid port
         if not good:
             raise ValueError(f"{url!r} is none of http://…, https://…, unix:///path")
 
     def headers(self) -> dict[str, str]:
-        """With the token, read anew: a new one needs no restart."""
+        """Return the request headers.
+
+        The endpoint reads the token file each time, so a new token needs no restart.
+        """
         if not self._token_file:
             return {}
         with open(self._token_file, encoding="ascii") as file:
@@ -182,7 +186,7 @@ class Endpoint:
         return {"X-Consul-Token": token}
 
     def connect(self, left: Callable[[], float]) -> socket.socket:
-        """A line to it, secured if the address says so."""
+        """Open a socket to the agent, with TLS for https."""
         line = self._line(left())
         try:
             if self._parts.scheme != "https":
@@ -208,7 +212,10 @@ class Endpoint:
         return line
 
     def _tls(self) -> ssl.SSLContext:
-        """Made anew when a file has changed: certificates are short-lived."""
+        """Return the TLS context.
+
+        The context is rebuilt when a file has changed, since certificates are short-lived.
+        """
         ca_file, cert_file, key_file = self._files
         stamp = tuple(os.stat(path).st_mtime_ns for path in self._files if path)
         if self._known is None or self._known[0] != stamp:
@@ -221,14 +228,17 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """With the names of headers in small letters."""
+    """The decoded JSON body and the headers, with names in lower case."""
 
     body: Any
     headers: Mapping[str, str]
 
 
 class HttpSession:
-    """Used by one thread; `end` by any. Errors: Unbelievable, with a sentence."""
+    """An HTTP connection to the agent with a deadline.
+
+    Used by one thread; any thread may call `end`. Raises UntrustedAnswer with a sentence.
+    """
 
     def __init__(self, door: Endpoint, clock: Clock, seconds: float) -> None:
         self._door = door
@@ -240,7 +250,7 @@ class HttpSession:
         self.allow(seconds)
 
     def allow(self, seconds: float) -> None:
-        """Everything that follows must be over after so long."""
+        """Set a new deadline, `seconds` from now, for all following requests."""
         self._until = self._clock.monotonic() + seconds
 
     def left(self) -> float:
@@ -250,7 +260,10 @@ class HttpSession:
         return left
 
     def ask(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
-        """The answer, whose status was 200 and whose body is JSON; `path` is quoted here."""
+        """Send a GET request; return the answer, which has status 200 and a JSON body.
+
+        This method quotes `path`.
+        """
         try:
             return self._ask(quote(path) + (f"?{urlencode(query)}" if query else ""))
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
@@ -270,7 +283,7 @@ class HttpSession:
         return Answer(json.loads(body), headers)
 
     def open(self) -> socket.socket:
-        """For the connection alone."""
+        """Open the socket; called by the HTTP connection only."""
         line = self._door.connect(self.left)
         with self._lock:
             if self._ended is not None:
@@ -280,15 +293,16 @@ class HttpSession:
         return line
 
     def end(self, why: Exception) -> None:
-        """Whoever waits for an answer gets this instead."""
+        """Interrupt a waiting request, which then raises `why`."""
         with self._lock:
             self._ended = self._ended or why
             if self._line is not None:
                 try:
-                    # not of the SSLSocket: that one forgets its state, which another thread uses
+                    # Not the SSLSocket's own method: it drops its TLS state, which another
+                    # thread uses.
                     socket.socket.shutdown(self._line, socket.SHUT_RDWR)
                 except OSError:
-                    return  # it has ended by itself
+                    return  # the connection has ended by itself
 
     def close(self) -> None:
         with self._lock:
@@ -297,18 +311,18 @@ class HttpSession:
 
 
 class UntrustedAnswer(Exception):
-    """No answer, or none that anybody could believe."""
+    """The agent gave no answer, or an untrusted answer."""
 
 
 class _Http(http.client.HTTPConnection):
-    """Over a line that keeps to its time."""
+    """An HTTP connection over a socket with a deadline."""
 
     def __init__(self, talk: HttpSession) -> None:
         super().__init__("agent")
         self._talk = talk
 
     def connect(self) -> None:
-        # all that http.client asks of a socket
+        # _Line has all methods of a socket that http.client uses.
         self.sock: Any = _Line(self._talk.open(), self._talk.left)
 
 
@@ -329,7 +343,7 @@ class _Line:
 
 
 class _Incoming(io.RawIOBase):
-    """What comes in, however slowly: never later than agreed."""
+    """The receiving side of the socket; every read ends at the deadline, however slow the data."""
 
     def __init__(self, line: socket.socket, left: Callable[[], float]) -> None:
         self._line = line
@@ -352,21 +366,21 @@ def _why(path: str, error: Exception) -> str:
 
 
 def _shown(body: bytes) -> str:
-    """What an outside part said, short and on one line."""
+    """Return text of an outside component, short and on a single line."""
     text = " ".join(body[:200].decode("utf-8", "replace").split())
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 PORT: Final = "membership"
-#: For a proof, and for what follows a look that has waited.
+#: Seconds for a proof, and for the requests that follow a blocking poll.
 SHORT_S: Final = 2.0
-#: What a look may take longer than it waits; Consul itself adds up to a sixteenth.
+#: Seconds that a poll may take longer than its wait; Consul itself adds up to a sixteenth.
 SPARE_S: Final = 3.0
-#: A server that heard so long nothing of its leader is not believed.
+#: A server without contact to its leader for longer than this is not trusted.
 CONTACT_MS: Final = 1000
-#: With fewer servers a majority is no proof: see above.
+#: With fewer servers a majority proves nothing: see the module docstring.
 FEWEST_SERVERS: Final = 3
-#: How long a member has to accept a connection.
+#: Seconds that a member has to accept a connection.
 PROBE_S: Final = 0.5
 _LONGEST_NAME = 255
 _CHECK = "serfHealth"
@@ -376,13 +390,12 @@ _BY_GOSSIP = {1: UP, 2: LEFT, 3: LEFT, 4: DOWN}
 
 
 class LeaderMoved(Exception):
-    """While a look waited."""
+    """The leader changed while a poll waited."""
 
 
 @dataclass(frozen=True)
 class Gossip:
-    """What one agent says: all nodes, which of them are servers of the cluster, and where each
-    one's gossip is."""
+    """An agent's view of the cluster: node states, server nodes, and gossip addresses."""
 
     states: Mapping[str, str]
     servers: frozenset[str]
@@ -392,11 +405,13 @@ class Gossip:
         return sum(self.states.get(name) == UP for name in self.servers)
 
     def servers_here(self) -> int:
-        """Without those that left for good."""
+        """Return the number of servers, without servers that left for good."""
         return sum(self.states.get(name) != LEFT for name in self.servers)
 
 
 class ConsulMembership:
+    """The membership driver for a Consul cluster; see the module docstring."""
+
     def __init__(
         self, network: str, door: Endpoint, clock: Clock, *, watch_servers: bool = False
     ) -> None:
@@ -405,11 +420,11 @@ class ConsulMembership:
         self._clock = clock
         self._watch_servers = watch_servers
         self._lock = threading.Lock()
-        self._talks: dict[HttpSession, bool] = {}  # and whether it is a look that waits
+        self._talks: dict[HttpSession, bool] = {}  # whether the session is a blocking poll
         self._closed = False
         self._leader = ""
         self._me = ""
-        self._lost: frozenset[str] = frozenset()  # by the leader's last answer
+        self._lost: frozenset[str] = frozenset()  # members down by the leader's last answer
 
     def poll(self, after: int | None, wait_s: float) -> Members:
         with self._told():
@@ -422,7 +437,7 @@ class ConsulMembership:
         waits = after is not None and wait_s > 0
         query = {"consistent": "", "filter": _ONLY_CHECK}
         if waits:
-            # index 0 and wait 0 would mean something else to Consul
+            # Consul gives index 0 and wait 0 another meaning.
             query |= {"index": str(max(1, after or 0)), "wait": f"{max(1, int(wait_s * 1000))}ms"}
         with self._talk(wait_s * 17 / 16 + SPARE_S, waits=waits) as talk:
             answer = talk.ask("/v1/health/state/any", query)
@@ -441,14 +456,14 @@ class ConsulMembership:
             with self._told(), self._talk(SHORT_S) as talk:
                 return self._prove(talk)
         except DriverError:
-            self._me = ""  # perhaps it was another agent's
+            self._me = ""  # the name may have been another agent's
             raise
 
     def _prove(self, talk: HttpSession) -> Proof:
         me = self._my_name(talk)
         gossip = _gossip(talk.ask("/v1/agent/members"))
         health = _checks(talk.ask(f"/v1/health/node/{me}", {"consistent": ""}))
-        leader = _leader(talk)  # after that: the answer may have come from a new one
+        leader = _leader(talk)  # read last: the answer may have come from a new leader
         if health.get(me) != UP:
             seen = "does not hear us" if me in health else "does not know us, or the token shows no"
             raise UntrustedAnswer(f"the leader {leader} {seen} ({me})")
@@ -462,8 +477,11 @@ class ConsulMembership:
         return Proof(leader, me, alive, servers, gossip.states, unanswered, said, _warning(servers))
 
     def _probe(self, me: str, gossip: Gossip) -> tuple[frozenset[str], str]:
-        """Who is lost and does not answer, and how it was proven that we see; Unbelievable if it
-        is not. Nobody is asked while nobody is lost."""
+        """Return the lost members that do not answer, and a sentence about the probe's result.
+
+        Raises UntrustedAnswer if fewer than half of the other members answer. Sends nothing while
+        no member is lost.
+        """
         states, here = gossip.states, gossip.addresses.get(me)
         others = {name for name, state in states.items() if name != me and state != LEFT}
         lost = {name for name in others if states[name] == DOWN or name in self._lost}
@@ -471,7 +489,7 @@ class ConsulMembership:
             return frozenset(), ""
         if here is None:
             raise UntrustedAnswer(f"it does not say its own address ({me})")
-        # an agent on our own machine answers however cut off we are
+        # Skip agents on this machine: they answer however cut off the machine is.
         order = [name for name in sorted(others, key=lost.__contains__) if name in gossip.addresses]
         found = {name: gossip.addresses[name] for name in order}
         asked = {name: at for name, at in found.items() if at[0] != here[0]}
@@ -508,7 +526,7 @@ class ConsulMembership:
             talk.end(LeaderMoved())
 
     def _my_name(self, talk: HttpSession) -> str:
-        """Of our agent; kept until something goes wrong, for the answer is large."""
+        """Return the agent's node name; cached until an error, because the answer is large."""
         if not self._me:
             body = talk.ask("/v1/agent/self").body
             member = body.get("Member") if isinstance(body, dict) else None
@@ -543,8 +561,11 @@ class ConsulMembership:
 def combine(
     checks: Mapping[str, str], gossip: Mapping[str, str], hidden: set[str]
 ) -> dict[str, str]:
-    """The leader's word, but that a node that left is not down, and is shown though the leader has
-    forgotten it."""
+    """Combine the leader's checks with gossip: a node that left is LEFT, not down.
+
+    A node that left is included even though the leader has forgotten it. A node that is up by the
+    leader's check stays up.
+    """
     left = {name: LEFT for name, state in gossip.items() if state == LEFT}
     up = {name: state for name, state in checks.items() if state == UP}
     states = {**checks, **left, **up}
@@ -563,7 +584,10 @@ def _servers(count: int) -> str:
 
 
 def _checks(answer: Answer) -> dict[str, str]:
-    """Node by node what the leader says; Unbelievable if no leader stands behind it."""
+    """Return the state of each node by the leader.
+
+    Raises UntrustedAnswer if no leader confirmed the answer.
+    """
     if answer.headers.get("x-consul-knownleader") != "true":
         raise UntrustedAnswer("it knows no leader")
     silent_ms = _number(answer, "x-consul-lastcontact")
@@ -621,7 +645,10 @@ def _name(value: Any) -> str:
 
 
 def _version(answer: Answer) -> int:
-    """Consul's index. One that went back is simply the new one: all there is came with it."""
+    """Return Consul's index.
+
+    An index that went back simply counts as new: the answer is complete.
+    """
     return max(1, _number(answer, "x-consul-index"))
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filter `external`: a service of the site decides, by HTTP, as Blazar asks it.
+"""The enforcement filter `external`: an HTTP service of the site decides, with Blazar's protocol.
 
     POST <base>/check-create     {"context": {…}, "lease": {…}}
     POST <base>/check-update     {"context": {…}, "current_lease": {…}, "lease": {…}}
     POST <base>/on-end           {"context": {…}, "lease": {…}, "ended_at": "…"}
     X-Auth-Token: <external_service_token>
 
-204 allows, 403 with {"message": …} refuses. No answer, and any other, is neither: a refusal would
-be a lie and a yes would cost the site. So a check ends in 503, and the end of a lease is told again
-until the service has taken it.
+204 allows, 403 with {"message": …} refuses. No answer and any other answer are neither: a refusal
+would be wrong, and an approval could cost the site. So a check then ends in 503, and the end of a
+lease is sent again until the service has accepted it.
 """
 
 import contextlib
@@ -31,21 +31,23 @@ from holdfast.runtime.threads import BoundedCall
 LOG = logging.getLogger(__name__)
 PORT = "enforcement service"
 ALLOWED, REFUSED = 204, 403
-#: Questions that may hang at once; further ones fail without being asked.
+#: Requests that may hang at once; further ones fail without being sent.
 MOST_CALLS = 64
-#: Of an answer, what is read, and of its message, what a user is shown.
+#: Bytes read of an answer; characters of its message shown to a user.
 MOST_BYTES = 65_536
 LONGEST_MESSAGE = 1_000
 
 
 class ExternalService:
+    """The enforcement filter that asks the site's HTTP service."""
+
     name = "external"
     wants_end = True
 
     def __init__(self, conf: Any) -> None:
         self._conf = conf
         self._bounded = BoundedCall(PORT, MOST_CALLS)
-        self._url("check-create")  # a service without an address is found now
+        self._url("check-create")  # raises at once if the URL is not set
 
     @property
     def longest_s(self) -> float:
@@ -76,7 +78,7 @@ class ExternalService:
         raise _failed(f"answered {status}, which is neither yes nor no")
 
     def _post(self, what: str, lease: Lease, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Status and answer; DriverError if there is none in time."""
+        """Send the request; return status and body. DriverError if there is no answer in time."""
         own = self._conf.enforcement
         url, seconds = self._url(what), self.longest_s
         headers = {
@@ -87,7 +89,8 @@ class ExternalService:
         text = json.dumps({"context": self._context(lease), **body})
 
         def call() -> tuple[int, bytes]:
-            # The timeout of requests is that of a single read: only the outer one is sure.
+            # The timeout of requests limits a single read; only the outer limit covers the
+            # whole call.
             with requests.post(
                 url,
                 data=text,
@@ -103,7 +106,7 @@ class ExternalService:
             return self._bounded.run(seconds, call)
         except requests.Timeout as late:
             raise _failed(f"no answer within {seconds:g} s") from late
-        except (OSError, HTTPError) as error:  # those of requests are OSErrors, so is Bounded's
+        except (OSError, HTTPError) as error:  # errors of requests and BoundedCall are OSErrors
             LOG.warning("%s: %s of lease %s: %s", PORT, what, lease.id, error)
             said = str(error) if isinstance(error, TimeoutError) else "cannot be reached"
             raise _failed(said) from error
@@ -138,7 +141,10 @@ def _lease(lease: Lease, hosts: Mapping[int, Host]) -> dict[str, Any]:
 
 
 def _reservation(reservation: Reservation, hosts: Mapping[int, Host]) -> dict[str, Any]:
-    """With its own allocations, also if another reservation of the lease is of the same type."""
+    """Return the reservation with only its own allocations.
+
+    Another reservation of the lease may have the same type.
+    """
     return {
         **reservation.spec,
         "id": reservation.id,
@@ -154,13 +160,13 @@ def _allocation(allocation: Allocation, hosts: Mapping[int, Host]) -> dict[str, 
     slots = {} if allocation.slots is None else {"slots": allocation.slots}
     own = {"id": str(allocation.host_id), **slots}
     host = hosts.get(allocation.host_id)
-    if host is None:  # not for reservation any more: no more is known here than its name
+    if host is None:  # no longer enrolled: only its name is known
         return {**own, "hypervisor_hostname": allocation.host, "extra": {}}
     return {**host.facts(), **own, "extra": dict(host.capabilities)}
 
 
 def _date(value: datetime) -> str:
-    """UTC without a zone, as Blazar writes it."""
+    """Format a time as Blazar does: UTC without a zone."""
     return value.replace(tzinfo=None).isoformat()
 
 

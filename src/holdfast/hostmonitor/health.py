@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several networks say of a host becomes one health, and that what the strategy says. Pure.
+"""Health of hosts: combines all networks, applies the HA matrix, decides on reports. No I/O.
 
-A host is down on a network only if the leader of its cluster says so, our own agent's gossip does
-not contradict, and it was proven since then that we see at all. Where the cluster has too few
-servers to prove that, the host must not have answered a probe. Where we do not see, it is unknown;
-so is it where nobody knows it or it left on purpose. Nothing is reported before it has lasted as
-long as the rule says, and then once, until the host has been well for a while.
+A host is down on a network only if three conditions hold: the leader of the network's cluster
+says so, the local agent's gossip does not contradict, and a later proof shows that this monitor
+sees the network at all. If the cluster has too few servers for that proof, the host must also
+have failed to answer a probe. A host is unknown if the monitor does not see the network, if no
+member knows the host, or if it left on purpose. The monitor reports a state only after it has
+lasted as long as the rule says, and then once, until the host has been healthy for a while.
 
->>> strategy = matrix.default(("storage",))
+>>> ha_matrix = matrix.default(("storage",))
 >>> seen = Sight("storage", {"cmp-1": DOWN}, {"cmp-1": DOWN}, seen_at=1.0, proven_at=2.0)
->>> judge(Book(), [seen], strategy, Moment(2.0, datetime(2026, 1, 1)), 10.0)[1]
+>>> moment = Moment(2.0, datetime(2026, 1, 1))
+>>> records, reports = judge(HealthRecords(), [seen], ha_matrix, moment, 10.0)
+>>> reports
 ()
->>> book, _none = judge(Book(), [seen], strategy, Moment(2.0, datetime(2026, 1, 1)), 10.0)
->>> later = replace(seen, proven_at=6.0)
->>> [r.state for r in judge(book, [later], strategy, Moment(6.0, datetime(2026, 1, 1)), 10.0)[1]]
+>>> later, moment = replace(seen, proven_at=6.0), Moment(6.0, datetime(2026, 1, 1))
+>>> [report.state for report in judge(records, [later], ha_matrix, moment, 10.0)[1]]
 ['failed']
 """
 
@@ -35,7 +37,7 @@ _RANK = {"": 0, ALERTED: 1, FAILED: 2}
 
 @dataclass(frozen=True)
 class Moment:
-    """Monotonic seconds, and what the clock on the wall says then."""
+    """A point in time: monotonic seconds, and the wall clock at the same moment."""
 
     at: float
     now: datetime
@@ -46,26 +48,26 @@ class Moment:
 
 @dataclass(frozen=True)
 class Sight:
-    """What is known of one network. `why`: why nothing of it can be believed, "" if it can."""
+    """Knowledge about a network; `why` says why the monitor cannot trust it, or is empty."""
 
     network: str
-    states: Mapping[str, str] = field(default_factory=dict)  # by the leader
-    gossip: Mapping[str, str] = field(default_factory=dict)  # by our own agent
-    seen_at: float = 0.0  # when `states` came
-    proven_at: float = -1.0  # when the last proof that we see was begun
+    states: Mapping[str, str] = field(default_factory=dict)  # as the leader says
+    gossip: Mapping[str, str] = field(default_factory=dict)  # as the local agent says
+    seen_at: float = 0.0  # when `states` last changed
+    proven_at: float = -1.0  # start of the last proof that this monitor sees
     leader: str = ""
-    servers: str = ""  # how many of the cluster's servers are alive
-    unanswered: frozenset[str] | None = None  # nodes that may be believed lost; None: all
-    probe: str = ""  # how that was proven
+    servers: str = ""  # how many servers of the cluster are alive
+    unanswered: frozenset[str] | None = None  # nodes that may count as lost; None: all
+    probe: str = ""  # how the probe proved it
     why: str = ""
 
     @property
     def is_proven(self) -> bool:
-        """It is known that we saw after what we saw."""
+        """Whether a proof of sight is newer than the node states."""
         return not self.why and self.proven_at >= self.seen_at
 
     def doubts(self) -> bool:
-        """Whether somebody is down by one and not yet by all."""
+        """Whether the leader calls a node down and gossip or the proof do not confirm this yet."""
         said = self.states.items()
         down = [node for node, state in said if state == DOWN]
         return any(not self.is_proven or not self._agrees(node) for node in down)
@@ -80,31 +82,37 @@ class Sight:
         return UP if state == UP else UNKNOWN
 
     def _agrees(self, node: str) -> bool:
-        """Whether our own agent does not contradict: one that was started after the node had died
-        never hears of it."""
+        """Whether the local agent does not contradict.
+
+        An agent started after the node had died never hears of the node.
+        """
         return self.gossip.get(node, DOWN) == DOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What is remembered of one host. Times are monotonic."""
+    """Record of a host between two judgements; times are monotonic seconds."""
 
     health: tuple[str, ...]
-    since: tuple[float, ...]  # of each network's health
-    action: str = NONE  # what the strategy says of it
+    since: tuple[float, ...]  # start of each network's health
+    action: str = NONE  # the action of the HA matrix
     action_since: float = 0.0
-    opinion: str = NONE  # what we stand for: what has lasted, undecided where the unknown decides
-    told: str = ""  # the worst that was reported of it since it was well
+    opinion: str = NONE  # the lasting action; undecided if an unknown network decides
+    told: str = ""  # the worst reported state since the host was healthy
 
 
 @dataclass(frozen=True)
 class HealthRecords:
+    """Tracks of all hosts."""
+
     tracks: Mapping[str, Track] = field(default_factory=dict)
-    due: float | None = None  # when time alone changes something
+    due: float | None = None  # when the next change by time alone is due
 
 
 @dataclass(frozen=True)
 class Report:
+    """A changed host state to send to Holdfast, with evidence."""
+
     host: str
     state: str
     since: datetime
@@ -118,7 +126,7 @@ def judge(
     moment: Moment,
     well_for_s: float,
 ) -> tuple[HealthRecords, tuple[Report, ...]]:
-    """The book after these sights, and what is to be reported."""
+    """Return the updated records and the reports to send."""
     tracks: dict[str, Track] = {}
     reports: list[Report] = []
     blind = [sight.network for sight in sights if sight.why]
@@ -140,7 +148,7 @@ def judge(
 
 
 def view(book: HealthRecords, sights: Sequence[Sight]) -> list[dict[str, Any]]:
-    """All hosts, in groups that look the same."""
+    """All hosts, grouped by equal health and opinion."""
     rows: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for host, track in book.tracks.items():
         rows.setdefault((track.health, track.opinion), []).append(host)
@@ -152,7 +160,7 @@ def view(book: HealthRecords, sights: Sequence[Sight]) -> list[dict[str, Any]]:
 
 
 def _is_gone(host: str, sights: Sequence[Sight]) -> bool:
-    """It has left, or is not known any more, wherever we see; and we see somewhere."""
+    """Whether the host left or is unknown on every visible network, and a network is visible."""
     seeing = [sight for sight in sights if not sight.why]
     return bool(seeing) and all(sight.states.get(host, LEFT) == LEFT for sight in seeing)
 
@@ -174,7 +182,7 @@ def _follow(old: Track | None, health: tuple[str, ...], action: str, moment: Mom
 def _settle(
     track: Track, answer: matrix.Answer, well_for_s: float, at: float
 ) -> tuple[Track, str, float | None]:
-    """What has lasted long enough: the track, a report if one is due, and when to look again."""
+    """Apply the required durations: the track, a report if due, and the time of the next check."""
     lasted = at - track.action_since
     if not answer.is_decided:
         return _doubt(replace(track, opinion=UNDECIDED), answer, lasted)
@@ -193,7 +201,7 @@ def _settle(
 
 
 def _doubt(track: Track, answer: matrix.Answer, lasted: float) -> tuple[Track, str, float | None]:
-    """The unknown decides: we have no opinion, but an alert is reported like any other."""
+    """An unknown network decides: the monitor has no opinion, but reports an alert as usual."""
     if answer.action != ALERT or _RANK[track.told] >= _RANK[ALERTED]:
         return track, "", None
     if lasted < answer.for_s:

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy: what is done about a host, by what is seen of it on each network.
+"""The HA matrix: the action for a host, by the host's state on each network.
 
-Rules are asked in order and the first that matches counts. A network of which nothing is known may
-be up or down: both are tried, and only where all possibilities lead to the same is it done. Where
-all of them are recovery or alert, it is an alert. A host that is up on every network is always left
-alone.
+The first matching rule decides. An unknown network may be up or down: the matrix tries both,
+and acts only if all possibilities lead to the same action. If all of them are recovery or
+alert, the action is an alert. A host that is up on every network always gets no action.
 
->>> strategy = default(("manage", "tenant", "storage"))
->>> strategy.answer({"manage": UP, "tenant": DOWN, "storage": DOWN}).sentence
+>>> ha_matrix = default(("manage", "tenant", "storage"))
+>>> ha_matrix.answer({"manage": UP, "tenant": DOWN, "storage": DOWN}).sentence
 'storage down -> recovery after 3 s'
->>> strategy.answer({"manage": DOWN, "storage": DOWN}).action  # whatever the tenant network is
+>>> ha_matrix.answer({"manage": DOWN, "storage": DOWN}).action  # whatever the tenant network is
 'recovery'
->>> strategy.answer({"manage": DOWN, "tenant": DOWN}).sentence
+>>> ha_matrix.answer({"manage": DOWN, "tenant": DOWN}).sentence
 'undecided: storage is unknown; up would mean none, down would mean recovery'
 >>> [row.answer.action for row in default(("manage",)).table()]
 ['none', 'recovery']
 
-Files are read by `parse`, in Masakari's format or ours (see matrix_file).
+`parse` reads files, in Masakari's format or Holdfast's own (see `matrix_file`).
 """
 
 import itertools
@@ -34,28 +33,28 @@ RECOVERY, ALERT, NONE, UNDECIDED = "recovery", "alert", "none", "undecided"
 ACTIONS = (RECOVERY, ALERT, NONE)
 
 NETWORKS = ("manage", "tenant", "storage")
-#: The network whose loss no server survives, which the default goes by.
+#: No server survives the loss of this network; the default matrix depends on it.
 STORAGE = "storage"
-#: How long a state must last where the file does not say.
+#: Seconds that a state must last if the file does not say.
 DEFAULT_FOR_S = 3.0
 LONGEST_FOR_S = 86_400.0
-#: Every combination is worked out and drawn: 1024 of them.
+#: Limit of networks, because every combination is evaluated and drawn: 1024 of them.
 MOST_NETWORKS = 10
-MOST_RULES = 1_100  # each that has its turn needs a combination of its own
+MOST_RULES = 1_100  # each rule that can match needs its own combination
 LONGEST_SOURCE = 1_000
-#: How many problems one sentence tells; BadStrategy.problems has them all.
+#: Maximum number of problems in one sentence; `InvalidDocument.problems` has them all.
 MOST_SAID = 20
-#: How many combinations that no rule names one sentence lists.
+#: Maximum number of combinations without a rule that one sentence lists.
 MOST_NAMED = 16
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-#: up, down or any (of a host: unknown), in the order of the strategy's networks.
+#: States up, down or any (for a host: unknown), in the order of the matrix's networks.
 Health = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a strategy; line 0 is the file as a whole."""
+    """A problem of an HA matrix file; line 0 means the whole file."""
 
     line: int
     text: str
@@ -65,7 +64,7 @@ class Problem:
 
 
 class InvalidDocument(InvalidInput):
-    """A strategy that cannot be used; `problems` are all that is wrong with it, by line."""
+    """An HA matrix that cannot be used; `problems` lists every problem by line."""
 
     code = "holdfast.strategy.invalid"
     title = "The strategy cannot be used"
@@ -85,7 +84,7 @@ class InvalidDocument(InvalidInput):
 
 @dataclass(frozen=True)
 class Rule:
-    """What is done about hosts of this health, once it has lasted so long; `line` of its file."""
+    """The action for hosts of this health after `for_s` seconds; `line` of the file."""
 
     health: Health
     action: str
@@ -93,7 +92,7 @@ class Rule:
     line: int = 0
 
     def said(self, networks: Sequence[str]) -> str:
-        """line 7: storage down -> recovery after 3 s"""
+        """The rule as text, for example `line 7: storage down -> recovery after 3 s`."""
         where = f"line {self.line}: " if self.line else ""
         lasting = "" if self.action == NONE else f" {after(self.for_s)}"
         return f"{where}{condition(networks, self.health)} -> {self.action}{lasting}"
@@ -101,8 +100,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the strategy says of a host, why, and by which rule, if by any. `is_decided` is false
-    where a network that is unknown decides what is done: nothing, or an alert in its place."""
+    """The action of the HA matrix for a host, the reason, and the matching rule, if any.
+
+    `is_decided` is false if an unknown network decides: then nothing is done, or an alert is
+    sent.
+    """
 
     action: str
     for_s: float
@@ -113,7 +115,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Row:
-    """One combination of up and down, in the order of the networks, and what it leads to."""
+    """A combination of up and down, in the order of the networks, and its answer."""
 
     health: Health
     answer: Answer
@@ -121,17 +123,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Matrix:
-    """`source` says where it came from: a file, or the default."""
+    """An HA matrix; `source` names its origin: a file, or the default."""
 
     networks: tuple[str, ...]
     rules: tuple[Rule, ...]
     source: str
 
     def answer(self, health: Mapping[str, str], blind: Collection[str] = ()) -> Answer:
-        """What is done about a host of which this is seen; what is neither up nor down there, or
-        not there at all, is unknown. `blind` are networks on which no host can be seen, because
-        their cluster has no quorum or the monitor is cut off: a host that is down on all others
-        is an alert, if it would be recovered or alerted were it down on these too."""
+        """The action for a host with these states; a missing or other state is unknown.
+
+        `blind` are networks on which no host can be seen, because their cluster has no quorum
+        or the monitor is cut off. A host that is down on all other networks gets an alert if it
+        would get recovery or alert were it down on the blind networks too.
+        """
         states = (health.get(name, UNKNOWN) for name in self.networks)
         seen = tuple(state if state in (UP, DOWN) else UNKNOWN for state in states)
         found = self._look(seen)
@@ -140,7 +144,7 @@ class Matrix:
         return found
 
     def _is_lost(self, seen: Health, blind: Collection[str]) -> bool:
-        """Whether the host is down on every network that can be seen, and on one at least."""
+        """Whether the host is down on every visible network, and at least on one."""
         rest = [state for n, state in zip(self.networks, seen, strict=True) if n not in blind]
         down_too = self._look(tuple(DOWN if state == UNKNOWN else state for state in seen))
         return set(rest) == {DOWN} and down_too.action in (RECOVERY, ALERT)
@@ -152,7 +156,7 @@ class Matrix:
         return Answer(ALERT, for_s, f"{sentence} {after(for_s)}", is_decided=False)
 
     def left_out(self) -> Sequence[Health]:
-        """The combinations of up and down that no rule names: nothing is done about them."""
+        """The combinations of up and down without a rule: the matrix does nothing about them."""
         return [
             row.health
             for row in self.table()
@@ -161,7 +165,7 @@ class Matrix:
 
     @property
     def warning(self) -> str:
-        """Names the combinations that no rule names; "" where there are none."""
+        """List the combinations without a rule; "" if there are none."""
         found = self.left_out()
         if not found:
             return ""
@@ -178,7 +182,7 @@ class Matrix:
         return [Row(health, self._look(health)) for health in combinations(len(self.networks))]
 
     def agrees(self, other: "Matrix") -> bool:
-        """Whether both say the same of every host, however they are written down."""
+        """Whether both matrices give the same answer for every host, however they are written."""
         if set(self.networks) != set(other.networks):
             return False
         return all(
@@ -188,7 +192,7 @@ class Matrix:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """As it goes over the wire."""
+        """The matrix as JSON-compatible data for the API."""
         rules = [
             {"health": list(r.health), "action": r.action, "for_s": r.for_s, "line": r.line}
             for r in self.rules
@@ -197,13 +201,15 @@ class Matrix:
 
     @cached_property
     def _answers(self) -> dict[Health, Answer]:
-        """Each health is worked out once: there are thousands of hosts."""
+        """Cache of answers by health, because there are thousands of hosts."""
         return {}
 
     @cached_property
     def _tests(self) -> Sequence[tuple[int, int, Rule]]:
-        """Each rule with the networks that matter to it and those that must be down, as bits:
-        tables of many networks are long."""
+        """Each rule with bit masks of its relevant networks and of the networks that must be down.
+
+        Tables of many networks are long, and bit masks are fast.
+        """
         return [(_bits(r.health, UP, DOWN), _bits(r.health, DOWN), r) for r in self.rules]
 
     def _look(self, seen: Health) -> Answer:
@@ -213,7 +219,7 @@ class Matrix:
         return self._answers[seen]
 
     def _possible(self, seen: Health) -> Answer:
-        """The one answer of all that an unknown network can be, or that there is none."""
+        """The common answer for all states of the unknown networks, or an undecided answer."""
         found = [self._look(one) for one in completions(seen)]
         unknown = [n for n, state in zip(self.networks, seen, strict=True) if state == UNKNOWN]
         last = max(found, key=lambda one: one.for_s)
@@ -254,15 +260,17 @@ def _undecided(unknown: Sequence[str], found: Sequence[Answer]) -> str:
 
 
 def parse(text: str | bytes, networks: Sequence[str], source: str = "the strategy") -> Matrix:
-    """The strategy that a file says, of either format, for the networks there are; BadStrategy
-    names all that is wrong with it."""
-    from holdfast.hostmonitor.matrix_file import read  # YAML is for those who read a file
+    """Read an HA matrix file of either format for the configured networks.
+
+    InvalidDocument lists all problems of the file.
+    """
+    from holdfast.hostmonitor.matrix_file import read  # only readers of files need YAML
 
     return read(text, networks, source)
 
 
 def default(networks: Sequence[str]) -> Matrix:
-    """Recovery when storage is down, whatever the rest; of a single network, when it is down."""
+    """Recovery when storage is down; with a single network, when this network is down."""
     if problems := wrong_networks(networks):
         raise InvalidDocument.because("the list of networks", problems)
     if len(networks) > 1 and STORAGE not in networks:
@@ -278,7 +286,7 @@ def default(networks: Sequence[str]) -> Matrix:
 
 
 def from_plain(plain: Mapping[str, Any]) -> Matrix:
-    """What to_plain made, from whoever sent it; BadStrategy if it cannot be that."""
+    """Read the result of `to_plain` from any sender; InvalidDocument if malformed."""
     if not isinstance(plain, Mapping):
         raise InvalidDocument("a strategy is an object with networks, rules and source")
     networks, source, rules = (plain.get(key) for key in ("networks", "source", "rules"))
@@ -305,7 +313,7 @@ def _rule(plain: Any, width: int) -> Rule:
         or any(word not in (UP, DOWN, ANY) for word in health)
         or action not in ACTIONS
         or not isinstance(for_s, int | float)
-        or not 0 <= for_s <= LONGEST_FOR_S  # which NaN is not, either
+        or not 0 <= for_s <= LONGEST_FOR_S  # also refuses NaN
         or not isinstance(line, int)
     ):
         raise InvalidDocument(
@@ -316,7 +324,7 @@ def _rule(plain: Any, width: int) -> Rule:
 
 
 def wrong_networks(networks: Sequence[Any]) -> list[Problem]:
-    """What is wrong with a list of names of networks."""
+    """List the problems of a list of network names."""
     if not networks:
         return [Problem(0, "no network is named: name at least one")]
     if len(networks) > MOST_NETWORKS:
@@ -333,7 +341,7 @@ def wrong_networks(networks: Sequence[Any]) -> list[Problem]:
 
 
 def combinations(width: int) -> Iterator[Health]:
-    """All of up and down for so many networks, in drawing order.
+    """All combinations of up and down for `width` networks, in drawing order.
 
     >>> list(combinations(2))
     [('up', 'up'), ('up', 'down'), ('down', 'up'), ('down', 'down')]
@@ -342,7 +350,7 @@ def combinations(width: int) -> Iterator[Health]:
 
 
 def completions(health: Health) -> Iterator[Health]:
-    """All that it can be, where what is unknown (or any) is up or down.
+    """All combinations of up and down for the unknown (or any) states of a health.
 
     >>> list(completions(("down", "unknown")))
     [('down', 'up'), ('down', 'down')]
@@ -351,7 +359,7 @@ def completions(health: Health) -> Iterator[Health]:
 
 
 def condition(networks: Sequence[str], health: Health) -> str:
-    """A health in words, without what does not matter.
+    """A health as text, without the networks in state any.
 
     >>> condition(("manage", "storage"), ("any", "down")), condition(("manage",), ("any",))
     ('storage down', 'anything else')
@@ -361,7 +369,8 @@ def condition(networks: Sequence[str], health: Health) -> str:
 
 
 def after(for_s: float) -> str:
-    """
+    """A duration as text.
+
     >>> after(3.0), after(0.25), after(0)
     ('after 3 s', 'after 0.25 s', 'at once')
     """

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strategy files: Masakari's format and ours, read so that every problem is named with its line.
+"""HA matrix files in Masakari's format and Holdfast's own, read and written.
+
+The reader names every problem with its line.
 
     sequence: [manage, tenant, storage]        networks: [manage, tenant, storage]
     matrix:                                    for: 3s
@@ -8,9 +10,10 @@
       - …                                        - {when: {manage: down}, do: alert}
                                                otherwise: none
 
-Of our rules the first that matches counts, and a network that a rule does not name may be anything.
-A rule that never has its turn and two that contradict each other are mistakes. Combinations that no
-row or rule names count as none (`Strategy.warning` names them), as in Masakari.
+In Holdfast's format the first matching rule decides, and a network that a rule does not name
+may have any state. A rule that can never match and two rules that contradict each other are
+errors. Combinations without a row or rule count as none, as in Masakari (`Matrix.warning` lists
+them).
 """
 
 import functools
@@ -43,7 +46,7 @@ OUR_RULE = ("when", "do", "for")
 
 
 def read(data: str | bytes, networks: Sequence[str], source: str) -> Matrix:
-    """matrix.parse says what for."""
+    """Read an HA matrix file; see `matrix.parse`."""
     if wrong := wrong_networks(networks):
         raise InvalidDocument.because("the list of networks", wrong)
     reading = _Reading(tuple(networks))
@@ -53,14 +56,19 @@ def read(data: str | bytes, networks: Sequence[str], source: str) -> Matrix:
 
 @dataclass(frozen=True)
 class _Claim:
-    """A rule as far as it could be read: a state that could not stands as any, and which hosts it
-    is about is then not `sure`; an action that could not is empty."""
+    """A rule as far as the reader understood it.
+
+    An unreadable state counts as any, and `sure` is then false because the matching hosts are
+    not certain. An unreadable action is empty.
+    """
 
     rule: Rule
     sure: bool
 
 
 class _Reading(Reading):
+    """Reader of an HA matrix file in either format."""
+
     def __init__(self, networks: tuple[str, ...]) -> None:
         super().__init__()
         self.networks = networks
@@ -117,7 +125,7 @@ class _Reading(Reading):
         self.say(node.line, f"{shown(node)} is no action: write [{RECOVERY}], [{ALERT}] or []")
         return ""
 
-    # ours
+    # Holdfast's format
 
     def _ours(self, tree: Map, source: str) -> Matrix:
         fields = self.fields(tree, OUR_KEYS, needed=("rules",))
@@ -146,7 +154,10 @@ class _Reading(Reading):
         return _Claim(rule, len(self.problems) == before)
 
     def _otherwise(self, node: Node, claims: Sequence[_Claim], lasts_s: float) -> _Claim:
-        """The last rule, about all the rest; that nothing is done about nobody is no mistake."""
+        """The final rule about all other combinations.
+
+        The rule may match nothing if its action is none.
+        """
         action = self._action(node)
         everything = (ANY,) * len(self.networks)
         rule = Rule(everything, action, 0.0 if action == NONE else lasts_s, node.line)
@@ -164,7 +175,7 @@ class _Reading(Reading):
     # both
 
     def _names(self, node: Node | None) -> tuple[str, ...]:
-        """The networks in the order of the file, which must name all that are configured."""
+        """The networks in the order of the file, which must list all configured networks."""
         if node is None:
             return self.networks
         before = len(self.problems)
@@ -190,12 +201,12 @@ class _Reading(Reading):
         return ANY
 
     def _check(self, claims: Sequence[_Claim], *, only_last: bool = False) -> None:
-        """No rule contradicts another or comes too late, and hosts that are well are left alone."""
+        """Report contradicting rules, unreachable rules, and actions on healthy hosts."""
         sets, covered = _Sets(len(self.networks)), 0
         sure = [claim.rule for claim in claims if claim.sure]
         for place, rule in enumerate(sure):
             matched = sets.of(rule.health)
-            # what is up everywhere is left alone whatever a rule says
+            # a host that is up on every network gets no action, whatever a rule says
             worked = matched & ~sets.all_up if rule.action in (RECOVERY, ALERT) else matched
             if only_last and rule is not sure[-1]:
                 pass
@@ -208,7 +219,7 @@ class _Reading(Reading):
 
 
 class _Sets:
-    """Sets of combinations as numbers, a bit for each in drawing order: all up is the lowest."""
+    """Sets of combinations as bit masks, a bit per combination in drawing order; bit 0: all up."""
 
     all_up = 1
 
@@ -246,20 +257,18 @@ def _too_late(rule: Rule, earlier: Sequence[Rule], sets: _Sets) -> str:
     return f"it never has its turn: {where} matched before; move it up or take it away"
 
 
-# A strategy as a file of our format would say it, wherever it came from: for somebody who wants
-# to
-# change it.
-#
-# >>> from holdfast.hostmonitor.matrix import default
-# >>> print(written(default(("manage", "tenant", "storage"))), end="")
-# networks: [manage, tenant, storage]
-# rules:
-#   - {when: {storage: down}, do: recovery, for: 3s}
-# otherwise: none
-
-
 def written(strategy: Matrix) -> str:
-    """Read again it says the same of every host (`Strategy.agrees`)."""
+    """An HA matrix as a file in Holdfast's format, for an operator who wants to change it.
+
+    The written file gives the same answers for every host (`Matrix.agrees`).
+
+    >>> from holdfast.hostmonitor.matrix import default
+    >>> print(written(default(("manage", "tenant", "storage"))), end="")
+    networks: [manage, tenant, storage]
+    rules:
+      - {when: {storage: down}, do: recovery, for: 3s}
+    otherwise: none
+    """
     used = _used(strategy)
     last = used[-1] if used and set(used[-1].health) == {ANY} else None
     rules = used[:-1] if last is not None else used
@@ -267,7 +276,7 @@ def written(strategy: Matrix) -> str:
 
 
 def _used(strategy: Matrix) -> Sequence[Rule]:
-    """In their order, those that ever have their turn: a file with others is refused."""
+    """The rules that can match, in their order: the reader refuses a file with other rules."""
     turns = {id(row.answer.rule) for row in strategy.table() if set(row.health) != {UP}}
     return [rule for rule in strategy.rules if id(rule) in turns]
 
@@ -282,12 +291,12 @@ def _lines(networks: Sequence[str], rules: Sequence[Rule], last: Rule | None) ->
         when = ", ".join(f"{_quoted(name)}: {state}" for name, state in named if state != ANY)
         lasts = "" if rule.action == NONE else f", for: {_span(rule.for_s)}"
         yield f"  - {{when: {{{when}}}, do: {rule.action}{lasts}}}"
-    # of what no rule speaks nothing is done, and a file has to say so
+    # combinations without a rule count as none, and the file must say this
     yield f"otherwise: {NONE if last is None else last.action}"
 
 
 def _quoted(name: str) -> str:
-    """A name that YAML would take for something else, or for nothing, stays a name."""
+    """Quote a network name which YAML would read as another type."""
     return name if name[0].isalpha() else f"'{name}'"
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host monitor: watches all networks, judges when something changed, writes what is to be
-reported to the spool. It remembers a report only once it is on disk; so one that could not be
-written is decided again.
+"""The host monitor: watches all networks, judges hosts on changes, writes reports to the outbox.
+
+The monitor updates its records only after a report is on disk, so it decides again about a
+report that could not be written. `MatrixFile` follows the operator's HA matrix file.
 """
 
 import functools
@@ -21,13 +22,12 @@ from holdfast.model.errors import HoldfastError
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.documents import Followed
 
-# The strategy in force: the operator's file, followed as it changes, or the default.
-
-
 LOG = logging.getLogger(__name__)
 
 
 class MatrixFile(Followed[Matrix]):
+    """The HA matrix in force: the operator's file, reloaded after changes, or the default."""
+
     def __init__(self, path: str | None, networks: Sequence[str]) -> None:
         names = tuple(networks)
         super().__init__(
@@ -43,29 +43,31 @@ class MatrixFile(Followed[Matrix]):
 
 
 def _parse(data: bytes, networks: Sequence[str], source: str) -> Matrix:
-    """The strategy of a file; rows that it leaves out are named in the log."""
+    """Read an HA matrix file and log the combinations without a rule."""
     strategy = matrix.parse(data, networks, source)
     if strategy.warning:
         LOG.warning("strategy file %s: %s", source, strategy.warning)
     return strategy
 
 
-#: What a report of ours is about.
+#: Kind of the reports.
 KIND = "host_health"
-#: So often at least we look whether time alone has changed something.
+#: Maximum seconds between two checks for changes by time alone.
 TICK_S = 0.5
-#: A turn that comes that much late means that we were not there.
+#: A delay of a turn by more seconds than this means that the process was stopped.
 SLEPT_S = 2.0
 
 
 class Settings(Protocol):
-    """[hostmonitor]."""
+    """The options of [hostmonitor]."""
 
     heartbeat_s: float
     well_for_s: float
 
 
 class HostMonitor:
+    """The judging thread of a host monitor."""
+
     def __init__(
         self,
         observer: str,
@@ -78,8 +80,11 @@ class HostMonitor:
         spooled: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
-        """`networks`: each makes the watch of one, which calls what it is given when there is
-        news. `spooled`, `changed`: who wants to know of a report, of another view."""
+        """Create a watch per network.
+
+        `networks`: factories of watches; each receives the callback for news. `spooled` is
+        called after a report was written to the outbox, `changed` after the view changed.
+        """
         self._observer = observer
         self._strategy = strategy
         self._spool = spool
@@ -93,7 +98,7 @@ class HostMonitor:
         self._book = HealthRecords()
         self._judged: tuple[object, ...] = ()
         self._rows: list[dict[str, Any]] = []
-        self._judged_at = clock.now()  # what `_rows` say was so then
+        self._judged_at = clock.now()  # the time of `_rows`
         self._started_at = clock.now()
         self._alone = False
         self._lock = threading.Lock()
@@ -113,7 +118,7 @@ class HostMonitor:
             watch.stop()
 
     def view(self) -> Mapping[str, Any]:
-        """All that we see now, as it goes to Holdfast."""
+        """The current view of all hosts, in the format for Holdfast's API."""
         with self._lock:
             rows, at = self._rows, self._judged_at
         waiting, parked = self._spool.counts()
@@ -146,7 +151,7 @@ class HostMonitor:
             except HoldfastError as error:
                 LOG.error("%s; it is tried again", error.message)
                 self._clock.wait(self._stop, TICK_S)
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # top of the thread: the loop must continue
                 LOG.exception("judge: unforeseen")
                 self._clock.wait(self._stop, TICK_S)
 
@@ -160,7 +165,7 @@ class HostMonitor:
             watch.slept()
 
     def turn(self, at: float) -> None:
-        """Look, judge, write down; nothing if nothing can have changed."""
+        """Read the sights, judge the hosts, write reports; skip if nothing can have changed."""
         if self._strategy.follow():
             forgotten = {
                 host: replace(track, health=(), since=())
@@ -218,5 +223,5 @@ class HostMonitor:
 
 
 def _gist(sight: Sight) -> tuple[object, ...]:
-    """What of a sight can change a judgement."""
+    """The parts of a sight which can change a judgement."""
     return sight.states, sight.gossip, sight.why, sight.is_proven, sight.unanswered

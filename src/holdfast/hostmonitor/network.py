@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One network, watched by two threads: one waits for what the cluster says of its nodes, one proves
-that we see at all. What both know is a `Sight`.
+"""Watches a network with two threads: poll the cluster members, and prove the own sight.
+
+The first thread waits for the cluster's view of its nodes. The second thread proves that this
+monitor sees the network at all. `Sight` combines both results.
 """
 
 import logging
@@ -15,22 +17,24 @@ from holdfast.runtime.clock import Clock
 
 LOG = logging.getLogger(__name__)
 
-#: How long one question waits for news.
+#: Seconds that one poll waits for news.
 WAIT_S = 30.0
-#: After a question that failed; doubled up to the second.
+#: Seconds to wait after a failed poll, doubled up to the second value.
 PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
-#: While the leader and our gossip disagree, gossip is asked again so often.
+#: Seconds between two gossip reads while the leader and the local gossip disagree.
 DOUBT_S = 0.05
 
 
 class Settings(Protocol):
-    """[hostmonitor]."""
+    """The options of [hostmonitor]."""
 
     proof_every_s: float
     proof_fresh_s: float
 
 
 class NetworkWatch:
+    """Watch of a network; calls `changed` after every new answer."""
+
     def __init__(
         self,
         membership: Membership,
@@ -45,13 +49,13 @@ class NetworkWatch:
         self._changed = changed
         self._lock = threading.Lock()
         self._members: Members | None = None
-        self._seen_at = 0.0  # when what it says was new
+        self._seen_at = 0.0  # when the member states last changed
         self._proof: Proof | None = None
         self._proven_at = float("-inf")
         self._error = "it has not been looked at yet"
         self._sighted, self._since = False, clock.now()
-        self._nap = 0  # how often we slept: what was asked before counts for nothing
-        self._deaf = True  # the one that waits for news has none to go on from
+        self._nap = 0  # number of process pauses; answers to earlier polls do not count
+        self._deaf = True  # the polling thread has no version to continue from
         self._stop = threading.Event()
         self._hurry = threading.Event()
         names = (("look", self._looking), ("prove", self._proving))
@@ -72,7 +76,7 @@ class NetworkWatch:
             thread.join(timeout=5)
 
     def sight(self) -> Sight:
-        """What is known now. Proof that is too old proves nothing."""
+        """The current knowledge; a proof older than `proof_fresh_s` does not count."""
         with self._lock:
             proof = self._proof
             why = self._why_blind()
@@ -92,7 +96,7 @@ class NetworkWatch:
             )
 
     def state(self) -> dict[str, object]:
-        """For people: whether we see, and since when or why not."""
+        """For people: whether the monitor sees the network, since when, or why not."""
         sight = self.sight()
         state = {
             "sighted": not sight.why,
@@ -104,7 +108,7 @@ class NetworkWatch:
         return {**state, "warning": warning} if warning else state
 
     def slept(self) -> None:
-        """We were not there for a while: what we know is not what is."""
+        """Discard all knowledge after a pause of this process: states may have changed."""
         with self._lock:
             self._nap += 1
             self._proven_at, self._deaf = float("-inf"), True
@@ -127,7 +131,7 @@ class NetworkWatch:
     # the threads
 
     def _looking(self) -> None:
-        """Wait for news for ever; what fails is asked again, with pauses."""
+        """Poll for news forever; after an error, poll again after a growing pause."""
         version: int | None = None
         pause_s = PAUSE_S
         while not self._stop.is_set():
@@ -140,7 +144,7 @@ class NetworkWatch:
                 continue
             except HoldfastError as error:
                 self._fails(error.message)
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # top of the thread: the loop must continue
                 LOG.exception("network %s: unforeseen", self.network)
                 self._fails("something unforeseen, see the log")
             version, self._deaf = None, True
@@ -154,7 +158,7 @@ class NetworkWatch:
                 self._prove()
             except HoldfastError as error:
                 self._fails(error.message)
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # top of the thread: the loop must continue
                 LOG.exception("network %s: unforeseen", self.network)
                 self._fails("something unforeseen, see the log")
             sight = self.sight()
@@ -165,7 +169,7 @@ class NetworkWatch:
 
     def _prove(self) -> None:
         nap = self._nap
-        if self._deaf:  # a quick look: the other thread may still wait for an answer
+        if self._deaf:  # poll at once: the other thread may still wait for an answer
             self._saw(self._membership.poll(None, 0.0), nap)
         began = self._clock.monotonic()
         proof = self._membership.prove()
@@ -179,7 +183,7 @@ class NetworkWatch:
         self._changed()
 
     def _saw(self, members: Members, nap: int) -> bool:
-        """False if it was asked before we slept."""
+        """Store the members; False if the poll began before a pause of this process."""
         with self._lock:
             if nap != self._nap:
                 return False

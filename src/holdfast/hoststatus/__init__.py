@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching: monitors hear and look, their sightings become standings of hosts."""
+"""Host status: monitors poll Nova and receive its notifications; their reports set the status."""

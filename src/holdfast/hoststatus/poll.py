@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The look round: every monitor is asked how its hosts stand, by one of all managers at a time.
+"""Monitors of hosts: the plugin interface, the polling job, and the update of host status.
 
-One row of durable work that never ends. A host that is suspect is looked at again soon, so that a
-failure is found within the interval though one sample does not make one.
+A manager polls every monitor for the status of its hosts. The job `MonitorsPoll` is one row of
+durable work that never ends, so one manager polls at a time. A suspect host is polled again
+soon, so that a failure is found within the interval although a single sample is not enough.
+`MonitorWorker` isolates calls of plugins; `HostWatch` turns status reports into host status.
 """
 
 import functools
@@ -28,61 +30,60 @@ from holdfast.ports.cloud import Cloud
 from holdfast.ports.recovery import HostStatuses, Repair, StatusChange, Watched
 from holdfast.runtime.clock import Clock
 
-# What a monitor is: a plugin that knows one kind of resource, and nothing of what follows.
-#
-# It is told what Nova says (push) and asked how things stand (poll), and answers with sightings
-# of
-# hosts, or words about guests. It decides nothing: debouncing, damping and what a failure means
-# are
-# `hoststatus/status.py`'s. A third party needs one class and one entry point; `plugin(conf)` makes
-# it:
-#
-#     [project.entry-points."holdfast.monitors"]
-#     power = "acme_power:PowerMonitor"
-
-
 NAMESPACE = "holdfast.monitors"
 Seen = StatusReport | GuestReport
-#: How a call of a monitor can go wrong.
+#: Ways in which a call of a monitor can fail.
 RAISED, HUNG, BUSY, NOT_LOADED = "raised", "hung", "busy", "not loaded"
 
 
 class Monitor(Protocol):
+    """A plugin for one kind of resource, without knowledge of the consequences.
+
+    The manager passes Nova's notifications to the monitor (push) and polls it for states
+    (poll). The monitor answers with status reports of hosts or reports about guests. The
+    monitor decides nothing: debouncing, damping and the meaning of a failure are in
+    `hoststatus/status.py`. A third party needs one class and one entry point; `plugin(conf)`
+    creates the monitor:
+
+        [project.entry-points."holdfast.monitors"]
+        power = "acme_power:PowerMonitor"
+    """
+
     name: str
-    topics: Sequence[str]  # of Nova's broker, beside those of [notifications] topics
-    event_types: Sequence[str]  # what it wants to hear; `service.*` means all of that noun
+    topics: Sequence[str]  # on Nova's broker, besides [notifications] topics
+    event_types: Sequence[str]  # wanted notifications; `service.*` means all of this noun
 
     def heard(self, notice: Notice) -> Sequence[Seen]:
-        """What a message says about hosts and guests. It may come twice, and late."""
+        """Reports about hosts and guests in a notification, which may arrive twice or late."""
         ...
 
     def states(self, cloud: Cloud, at: datetime) -> Sequence[StatusReport]:
-        """How all hosts stand; `at` is when this look began. To be left out is to be unknown."""
+        """The status of all hosts; `at` is the start of this poll. A host left out is unknown."""
         ...
 
 
 class Tally(Protocol):
-    """Whoever counts; all methods must be quick and must not raise."""
+    """Counter of monitor events for metrics; all methods must be quick and must not raise."""
 
     def sighted(self, sighting: StatusReport) -> None: ...
 
     def failed(self, monitor: str, how: str) -> None: ...
 
     def polled(self, monitor: str) -> None:
-        """Its look is done."""
+        """A poll of the monitor has ended."""
         ...
 
     def connected(self, there: bool) -> None:
-        """We listen to Nova's broker now, or no longer."""
+        """The connection to Nova's broker opened or closed."""
         ...
 
     def message(self, how: str) -> None:
-        """A message was heard, not understood, put off or set aside."""
+        """A notification was heard, not understood, deferred or parked."""
         ...
 
 
 class NoTally:
-    """Nobody counts."""
+    """A tally without effect."""
 
     def sighted(self, sighting: StatusReport) -> None: ...
 
@@ -105,12 +106,15 @@ def topics(monitors: Iterable[Monitor]) -> list[str]:
 
 
 def only_hears(monitor: Monitor) -> bool:
-    """Whether it is told and never asked, so of no use where nobody listens; it may say so."""
+    """Whether the monitor only receives notifications and is never polled; attribute `only_hears`.
+
+    A monitor like this is useless without a connection to the broker.
+    """
     return bool(getattr(monitor, "only_hears", False))
 
 
 def checked(given: Any) -> list[Seen]:
-    """What a monitor answered, if it is what a monitor answers."""
+    """The monitor's answer as a list; TypeError if an element is not a report."""
     found = list(given)
     for one in found:
         if not isinstance(one, Seen):
@@ -119,7 +123,7 @@ def checked(given: Any) -> list[Seen]:
 
 
 def load(conf: cfg.ConfigOpts) -> tuple[list[Monitor], dict[str, str]]:
-    """Every installed monitor, and of those that do not load, why."""
+    """Load every installed monitor, and return the reasons of failed loads by name."""
     broken: dict[str, str] = {}
     made: list[Monitor] = []
 
@@ -132,16 +136,9 @@ def load(conf: cfg.ConfigOpts) -> tuple[list[Monitor], dict[str, str]]:
             monitor: Monitor = item.plugin(conf)
             _ = monitor.name, [*monitor.topics, *monitor.event_types]
             made.append(monitor)
-        except Exception as error:  # whatever a stranger's constructor raises
+        except Exception as error:  # a plugin's constructor may raise anything
             broken[item.name] = f"{type(error).__name__}: {error}"
     return sorted(made, key=lambda monitor: monitor.name), broken
-
-
-# A monitor's calls on a thread of their own: one that hangs or raises harms nobody else.
-#
-# A lane takes one call at a time. A call that is not back in time is left behind; until it
-# returns,
-# the lane takes no other. Trouble is said once, when it begins, and once when it is over.
 
 
 LOG = logging.getLogger(__name__)
@@ -150,7 +147,13 @@ Sightings = Sequence[Seen]
 
 
 class MonitorWorker:
-    """`what` is what it is used for, for the log: one lane to look, one to hear."""
+    """Runs calls of a monitor on a thread, one call at a time.
+
+    A monitor that hangs or raises does not harm the others. After its timeout the worker
+    abandons a call and starts no other call until the abandoned call returns. The worker logs a
+    problem once when it begins and once when it is over. `what` names the use in the log: one
+    worker polls, one passes notifications.
+    """
 
     def __init__(self, monitor: Monitor, what: str, tally: Tally) -> None:
         self.monitor = monitor
@@ -164,7 +167,7 @@ class MonitorWorker:
         return self._under_way is None or self._under_way.done()
 
     def begin(self, call: Callable[[], Any]) -> "Future[Sightings] | None":
-        """Start it; None while an earlier call has not returned."""
+        """Start the call; None while an earlier call has not returned."""
         if not self.is_free:
             self._tally.failed(self.monitor.name, BUSY)
             return None
@@ -175,7 +178,7 @@ class MonitorWorker:
         return made
 
     def late(self, patience_s: float) -> None:
-        """What was begun is not back in time."""
+        """Record a call without an answer after the timeout."""
         why = f"has not returned within {patience_s:g} s; it is not called until it has"
         self._trouble_is(HUNG, HUNG, why)
 
@@ -194,7 +197,7 @@ class MonitorWorker:
     def _trouble_is(
         self, how: str, kind: str, why: str, error: BaseException | None = None
     ) -> None:
-        """Counted each time; said once until all is well again, or something else is wrong."""
+        """Count the problem; log it once until the monitor works again or the problem changes."""
         self._tally.failed(self.monitor.name, how)
         if kind != self._trouble:
             LOG.error("monitor %s, %s: %s", self.monitor.name, self.what, why, exc_info=error)
@@ -204,18 +207,11 @@ class MonitorWorker:
 def _run(made: "Future[Sightings]", call: Callable[[], Any]) -> None:
     try:
         made.set_result(checked(call()))
-    except BaseException as error:  # the top of a stranger's thread: whoever waits hears of it
+    except BaseException as error:  # top of a plugin's thread: the caller receives the error
         made.set_exception(error)
 
 
-# The one road for what anybody knows of hosts: sightings in, standings written, repair armed.
-#
-# Monitors take it; so do fencing, recovery and operators, with a source of their own:
-#
-#     watch.see([Sighting(host="cmp-7", source="recovery", verdict=DOWN, decisive=True, …)])
-
-
-#: How often somebody else may be faster before we leave it to the next sample.
+#: Tries against concurrent writers before the judgement is left to the next sample.
 TRIES = 5
 
 _Next = Callable[[HostStatus, datetime], HostStatus]
@@ -224,17 +220,25 @@ _Sort = Callable[[Sequence[Watched]], Mapping[int, _Next]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of some sightings."""
+    """Result of some status reports."""
 
-    hosts: int = 0  # of which they spoke
+    hosts: int = 0  # hosts in the reports
     suspects: int = 0
-    moved: tuple[str, ...] = ()  # a sentence for each that changed
+    moved: tuple[str, ...] = ()  # a sentence for each changed host
 
     def __str__(self) -> str:
         return "; ".join([f"{self.hosts} hosts seen", *self.moved])
 
 
 class HostWatch:
+    """Turns status reports into host status in the database and starts repair of reservations.
+
+    Monitors use this class, and so do fencing, recovery and operators, each with its own
+    source:
+
+        watch.see([StatusReport(host="cmp-7", source="recovery", verdict=DOWN, decisive=True, …)])
+    """
+
     def __init__(
         self,
         standings: HostStatuses,
@@ -249,8 +253,11 @@ class HostWatch:
         self._wake = wake
 
     def see(self, sightings: Sequence[StatusReport], *, news: bool = True) -> Outcome:
-        """Judge by these. `news` False: a look, one of many, of which those that say nothing new
-        are not written down, not even their time."""
+        """Judge the hosts by these reports and write changed statuses.
+
+        `news` False: the reports come from a poll. Polled reports without a change are not
+        written, not even their time.
+        """
         if not sightings:
             return Outcome()
 
@@ -263,7 +270,7 @@ class HostWatch:
         return self._settle(sort, news)
 
     def ripen(self) -> Outcome:
-        """Let time do its part where nobody looks."""
+        """Advance returning hosts by time alone, for sites without polling."""
 
         def sort(watched: Sequence[Watched]) -> Mapping[int, _Next]:
             return {one.id: lambda old, now: ripen(old, self._rules, now) for one in watched}
@@ -278,7 +285,7 @@ class HostWatch:
         return old
 
     def _settle(self, sort: _Sort, news: bool) -> Outcome:
-        """Look, judge, write; again where somebody else was faster."""
+        """Read, judge and write host statuses; repeat if another manager wrote first."""
         moved: list[str] = []
         for _ in range(TRIES):
             watched, now = self._standings.watched(), self._standings.now()
@@ -304,14 +311,14 @@ class HostWatch:
                 said.append(one.say)
                 LOG.log(logging.INFO if one.new.usable else logging.WARNING, "%s", one.say)
         if said:
-            self._wake()  # work may follow from it
+            self._wake()  # a status change may create work
         return said
 
 
 def by_host(
     watched: Sequence[Watched], sightings: Sequence[StatusReport]
 ) -> dict[int, list[StatusReport]]:
-    """Who is meant: by full name, or by the short one if only one host can be meant."""
+    """Assign reports to host ids, by full name, or by short name if unambiguous."""
     full: dict[str, int] = {}
     shorts: dict[str, list[tuple[str, int]]] = {}
     for one in watched:
@@ -352,16 +359,16 @@ def _change(one: Watched, new: HostStatus) -> StatusChange:
 
 
 POLL = "monitors_poll"
-#: Switched off, it looks so often whether it has been switched on, and what time has ripened.
+#: Seconds between two checks for changes by option or by time while [monitors] poll is off.
 OFF_S = 5.0
-#: How often the claim is looked after while monitors look.
+#: Seconds between two renewals of the claim while monitors poll.
 BREATH_S = 1.0
-#: How long the claim must last beyond a breath.
+#: Seconds that the claim must last beyond the next renewal.
 KEEP_S = 5.0
 
 
 class Settings(Rules, Protocol):
-    """[monitors], read anew each time."""
+    """The options of [monitors], read again at every access."""
 
     enabled: Sequence[str]
     poll: bool
@@ -372,17 +379,17 @@ class Settings(Rules, Protocol):
 
 @dataclass(frozen=True)
 class Watch:
-    """What looking and hearing share."""
+    """Objects shared by polling and notification handling."""
 
     hosts: HostWatch
     monitors: Sequence[Monitor]
     tally: Tally
     clock: Clock
-    stop: threading.Event = field(default_factory=threading.Event)  # who waits for a monitor ends
-    guests: Callable[[Sequence[GuestReport]], None] = lambda _words: None  # writes them down
+    stop: threading.Event = field(default_factory=threading.Event)  # ends all waits for monitors
+    guests: Callable[[Sequence[GuestReport]], None] = lambda _words: None  # writes guest reports
 
     def ingest(self, seen: Sequence[Seen]) -> list[StatusReport]:
-        """Write down what is said of guests, count what is said of hosts, which is given back."""
+        """Write guest reports, count status reports of hosts, and return the latter."""
         words = [one for one in seen if isinstance(one, GuestReport)]
         if words:
             self.guests(words)
@@ -393,6 +400,8 @@ class Watch:
 
 
 class MonitorsPoll:
+    """The job that polls all monitors."""
+
     name = POLL
     retry_forever = True
 
@@ -410,7 +419,7 @@ class MonitorsPoll:
         return (Step("look", self.poll, recorded=False),)
 
     def poll(self, run: Run) -> str:
-        """It never ends but by NotYet."""
+        """Poll all monitors and update host status; always ends with NotYet."""
         if not self._settings.poll:
             ripe = self._watch.hosts.ripen()
             raise NotYet(f"nobody looks: [monitors] poll is off; {ripe}", OFF_S)
@@ -423,7 +432,10 @@ class MonitorsPoll:
         raise NotYet(said or "no monitor has answered", self._pause([one for _, one in saw]))
 
     def _pause(self, saw: Sequence[Outcome]) -> float:
-        """Soon again while somebody is suspect; else so that all samples fit into the interval."""
+        """Seconds until the next poll: short while a host is suspect.
+
+        Otherwise the pause leaves room for all samples within the poll interval.
+        """
         settings = self._settings
         if any(one.suspects for one in saw):
             return settings.confirm_s
@@ -431,7 +443,10 @@ class MonitorsPoll:
         return max(settings.poll_interval_s - more, settings.poll_interval_s / 2)
 
     def _answers(self, run: Run, at: datetime) -> Iterator[tuple[MonitorWorker, Sightings]]:
-        """Who is enabled and free looks, all at once; as they come back. ClaimLost ends it."""
+        """Call all enabled, free monitors at once and yield answers in order of arrival.
+
+        ClaimLost ends the iteration.
+        """
         under_way: dict[Future[Sightings], MonitorWorker] = {}
         for lane in self._lanes:
             if lane.monitor.name in self._settings.enabled:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova says reaches the monitors that want it, in every manager; they share the messages.
+"""Delivery of Nova's notifications to monitors, in every manager; managers share the messages.
 
-A monitor that raises gets a message three times, then the message is set aside for people to look
-at. News that is old is not believed: it makes us look instead.
+If a monitor raises, it gets the message three times; then the manager parks the message for
+people. An old notification is not trusted: the manager polls instead. `Monitors` connects to
+the broker as configured.
 """
 
 import logging
@@ -35,7 +36,7 @@ TRIES = 3
 
 
 class Settings(Protocol):
-    """[monitors], read anew each time."""
+    """The options of [monitors], read again at every access."""
 
     enabled: Sequence[str]
     poll: bool
@@ -45,8 +46,11 @@ class Settings(Protocol):
 
 
 class Hearer:
-    """`look` asks for a look round, soon. What `hear` raises, the listener understands: a message
-    that could not be written down now comes again."""
+    """Passes a notification to all monitors which want it.
+
+    `look` requests a poll soon. The listener handles errors of `hear`: a message that could not
+    be written now is delivered again.
+    """
 
     def __init__(
         self,
@@ -66,7 +70,7 @@ class Hearer:
         for lane, answer in self._told(notice):
             lane.fine()
             seen += answer
-        sightings = self._watch.ingest(seen)  # of guests even if it is old: who acts on it looks
+        sightings = self._watch.ingest(seen)  # guest reports even if old: recovery checks them
         if not self._is_fresh(notice):
             if sightings:
                 self._look()
@@ -78,7 +82,10 @@ class Hearer:
         return age <= self._settings.push_fresh_s or not self._settings.poll
 
     def _told(self, notice: Notice) -> list[tuple[MonitorWorker, Sightings]]:
-        """All who want to hear it, at once; each as often as it takes, within the time there is."""
+        """Call all monitors which want the message at once, each up to TRIES times.
+
+        The calls share the timeout `push_timeout_s`.
+        """
         answers: list[tuple[MonitorWorker, Sightings]] = []
         under_way: dict[Future[Sightings], tuple[MonitorWorker, int]] = {}
         for lane in self._lanes:
@@ -119,10 +126,10 @@ class Hearer:
         if begun is not None:
             under_way[begun] = lane, tries
         else:
-            self._missed(lane, notice)  # it is stuck, and does not hear this
+            self._missed(lane, notice)  # the worker is stuck and misses this message
 
     def _missed(self, lane: MonitorWorker, notice: Notice) -> None:
-        """A look shows it; where none does, people have it."""
+        """Request a poll for a missed message; park it if the monitor is never polled."""
         if only_hears(lane.monitor):
             self._set_aside(lane, notice, TimeoutError("it has not answered in time"), 1)
         else:
@@ -149,19 +156,20 @@ class Hearer:
         )
 
 
-# The monitors' part of a manager: it listens when the configuration says so, for as long as it
-# says so, and has the look round done early when that is due: the broker is back, a message was
-# missed, or the configuration changed.
-
-
-#: How often the configuration is looked at.
+#: Seconds between two reads of the configuration.
 EVERY_S = 1.0
 
-#: Makes a listener that counts with this; None where there is nothing to listen to.
+#: Creates a listener with this tally; None if there is no broker to listen to.
 Connect = Callable[[NoticeTally], Notices]
 
 
 class Monitors:
+    """The monitors of a manager: connects to Nova's broker as long as the configuration says.
+
+    The thread expedites the next poll when the broker is back, a message was missed, or the
+    configuration changed.
+    """
+
     def __init__(
         self,
         watch: Watch,
@@ -179,7 +187,7 @@ class Monitors:
         self._wake = wake
         self._hearer = Hearer(watch, standings, settings, self.poll_soon)
         self._listening: Notices | None = None
-        self._wanted = threading.Event()  # a look round
+        self._wanted = threading.Event()  # a poll is requested
         self._bell = threading.Event()
         self._stop = watch.stop
         self._known: tuple[Any, ...] = self._facts()
@@ -210,12 +218,12 @@ class Monitors:
                 self.turn()
             except HoldfastError as error:
                 self._complain(error.message)
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # top of the thread: the loop must continue
                 LOG.exception("monitors: unforeseen")
             self._clock.wait(self._bell, EVERY_S)
 
     def turn(self) -> None:
-        """Make it so as the configuration says now, and have somebody look if that is wanted."""
+        """Apply the current configuration and expedite a poll if requested."""
         facts = self._facts()
         if facts != self._known:
             self._known = facts
@@ -239,15 +247,15 @@ class Monitors:
         if due:
             self._wake()
         else:
-            self._wanted.set()  # somebody looks now, or nobody can yet: again when that is over
+            self._wanted.set()  # a poll runs now, or cannot run yet: try again later
 
     def _facts(self) -> tuple[Any, ...]:
-        """What of the configuration makes a difference to when we look next."""
+        """The options with influence on the time of the next poll."""
         settings: Any = self._settings
         return (settings.poll, settings.poll_interval_s, tuple(settings.enabled))
 
     def _listen(self, connect: Connect) -> None:
-        """DriverError where that can never be, which is said once."""
+        """Connect to the broker; DriverError if this can never work, which is logged once."""
         if self._listening is None:
             made = connect(_Tally(self))
             made.listen(self._hearer.hear)
@@ -261,7 +269,7 @@ class Monitors:
             LOG.info("monitors: no longer listening to Nova's notifications")
 
     def _complain_of_deafness(self) -> None:
-        """Once, while somebody is to listen and cannot."""
+        """Log once if an enabled monitor needs notifications and none are received."""
         settings = self._settings
         ready = settings.push and self._connect is not None
         in_vain = [] if ready else [one.name for one in self._monitors if only_hears(one)]
@@ -282,7 +290,7 @@ class Monitors:
 
 
 class _Tally:
-    """What the listener tells; a broker that is there (again) is a reason to look."""
+    """Tally of the listener; a new connection to the broker requests a poll."""
 
     def __init__(self, part: Monitors) -> None:
         self._part = part
@@ -309,7 +317,7 @@ class _Tally:
 def report(
     monitors: Sequence[Monitor], broken: dict[str, str], enabled: Sequence[str], tally: Tally
 ) -> None:
-    """Say what could not be loaded and what was asked for in vain."""
+    """Log monitors which could not be loaded, and enabled monitors which are not installed."""
     for name, why in broken.items():
         tally.failed(name, NOT_LOADED)
         LOG.error("monitor %s cannot be loaded, the others go on without it: %s", name, why)

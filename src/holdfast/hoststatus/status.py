@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a host can be used: the one place that decides it, whoever saw what.
+"""Host status: decides, from the reports of all sources, whether a host can be used.
 
-A `Sighting` is what one source says of one host at one moment: Nova's list of services, a message,
-a monitor of somebody else's, the recovery engine, an operator. A `Standing` is what all sightings
-so far amount to. `judge` makes the next standing from the one before:
+A `StatusReport` is the statement of one source about one host at one moment. Sources are Nova's
+service list, a Nova notification, a third-party monitor, the recovery engine, and an operator.
+A `HostStatus` is the result of all reports until now. `judge` computes the next status:
 
-    up ──bad sample──▶ suspect ──enough of them, or a decisive word──▶ down
+    up ──bad sample──▶ suspect ──enough of them, or a decisive one──▶ down
     ▲                     │                                             │ ▲
     │◀──────well again────┘                       well on all sides     ▼ │ bad again
     └──────────healthy for long enough, and the damping over──────── returning
 
-A host that is up or suspect is used; one that is down or returning is not, so a host that flaps
-stays out and nothing is decided about it again until it has been well for `healthy_for_s`; time in
-which nobody looked does not count for that.
-No clock, no table: times come in as arguments.
+Holdfast uses hosts that are up or suspect, and does not use hosts that are down or returning. A
+flapping host therefore stays out, and nothing is decided about it again, until it has been
+healthy for `healthy_for_s`. Time without a poll does not count. The module has no clock and no
+database access: times are arguments.
 """
 
 from collections.abc import Mapping
@@ -23,22 +23,23 @@ from typing import Any, Protocol
 
 from holdfast.model.errors import InvalidInput
 
-#: Standings.
+#: States of a host status.
 UP, SUSPECT, DOWN, RETURNING = "up", "suspect", "down", "returning"
 USABLE = (UP, SUSPECT)
-#: Verdicts. A host closed by a person or by Nova itself is alive and takes no new servers.
+#: Verdicts. A host disabled by a person or by Nova itself is alive and takes no new servers.
 UNKNOWN, DISABLED, AUTO_DISABLED = "unknown", "disabled", "auto-disabled"
 VERDICTS = (UP, DOWN, UNKNOWN, DISABLED, AUTO_DISABLED)
-#: What is kept of each host: so many sources, of each so much of its reason.
+#: Limits per host: number of sources, length of a source name, length of a reason.
 MOST_SOURCES = 12
 LONGEST_SOURCE = 64
 LONGEST_REASON = 200
-#: In looks: so long after the last one nobody has looked; so often it is written down that one was.
+#: In poll intervals: a longer time since the last report is a gap in observation; and how often
+#: `seen_at` is written to the database.
 GAP, NOTED = 5, 2
 
 
 class Rules(Protocol):
-    """[monitors], read anew each time."""
+    """The options of [monitors], read again at every access."""
 
     down_samples: int
     down_for_s: float
@@ -51,8 +52,11 @@ class Rules(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReport:
-    """What `source` says of `host`. `decisive`: no second sample is needed, for somebody who knows
-    said so; a decisive `up` also ends what all others said before it."""
+    """The verdict of `source` about `host`.
+
+    `decisive`: no second sample is needed, because the source knows for certain. A decisive
+    `up` also discards the earlier verdicts of all other sources.
+    """
 
     host: str
     source: str
@@ -73,11 +77,11 @@ class StatusReport:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a source said last, and for how long it has been saying something bad."""
+    """The last verdict of a source, and the duration of its bad verdicts."""
 
     verdict: str
     at: datetime
-    bad: int = 0  # samples in a row
+    bad: int = 0  # bad samples in a row
     bad_since: datetime | None = None
     decisive: bool = False
     reason: str = ""
@@ -89,7 +93,7 @@ class Memory:
         return self.decisive or (self.bad >= rules.down_samples and lasted)
 
     def gist(self, rules: Rules) -> tuple[Any, ...]:
-        """All but when: samples that say the same again are not worth writing down."""
+        """All fields except the time: equal repeated samples are not written to the database."""
         convinces = self.convinces(rules)
         count = 0 if convinces else self.bad
         return self.verdict, self.decisive, self.reason, convinces, count, self.bad_since
@@ -97,12 +101,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
+    """Status of a host: state, reason, and the last verdict of each source."""
+
     state: str = UP
     since: datetime | None = None
     why: str = ""
-    decided_at: datetime | None = None  # when it was last taken out of use
+    decided_at: datetime | None = None  # when the host was last taken out of use
     well_since: datetime | None = None
-    seen_at: datetime | None = None  # well, while it is returning; about when last
+    seen_at: datetime | None = None  # state returning: approximate time of the last good sample
     sources: Mapping[str, Memory] = field(default_factory=dict)
 
     @property
@@ -110,7 +116,7 @@ class HostStatus:
         return self.state in USABLE
 
     def differs(self, other: "HostStatus", rules: Rules) -> bool:
-        """Whether there is more between them than the time of the last sample."""
+        """Whether the two statuses differ in more than the time of the last sample."""
 
         def gist(one: HostStatus) -> tuple[Any, ...]:
             kept = {n: m.gist(rules) for n, m in one.sources.items() if m.verdict != UP}
@@ -120,10 +126,10 @@ class HostStatus:
 
 
 def judge(standing: HostStatus, sighting: StatusReport, rules: Rules, now: datetime) -> HostStatus:
-    """What the host is to us after this sighting; the same if it says nothing new."""
+    """The host status after this report; unchanged if the report says nothing new."""
     if sighting.verdict == UNKNOWN:
         return standing
-    at = min(sighting.at, now)  # a clock that is ahead must not silence what comes after
+    at = min(sighting.at, now)  # a clock that is ahead must not hide later reports
     before = standing.sources.get(sighting.source)
     if before is not None and at <= before.at:
         return standing
@@ -136,8 +142,11 @@ def judge(standing: HostStatus, sighting: StatusReport, rules: Rules, now: datet
 
 
 def _seen(standing: HostStatus, rules: Rules, at: datetime) -> HostStatus:
-    """The host was seen well. If nobody had looked for long, it has been well since then: nobody
-    knows what it was before."""
+    """Record a good sample of a returning host.
+
+    After a gap in observation the host counts as healthy only since this sample, because its
+    state before is unknown.
+    """
     before = standing.seen_at or at
     if at - before > timedelta(seconds=GAP * rules.poll_interval_s):
         why = f"looks well since {at:%H:%M:%S} UTC; before that nobody looked for a while"
@@ -147,7 +156,10 @@ def _seen(standing: HostStatus, rules: Rules, at: datetime) -> HostStatus:
 
 
 def ripen(standing: HostStatus, rules: Rules, now: datetime) -> HostStatus:
-    """What time alone makes of it: for when nobody looks, and no news has to do for good news."""
+    """Advance a returning host by time alone, for sites without polling.
+
+    Without polling, the absence of bad reports must count as health.
+    """
     return _conclude(standing, rules, now) if standing.state == RETURNING else standing
 
 
@@ -174,7 +186,7 @@ def _is_bad(verdict: str, rules: Rules) -> bool:
 
 
 def _few(sources: dict[str, Memory]) -> dict[str, Memory]:
-    """If there are too many, those that complain, and of the others those that spoke last."""
+    """Limit the number of sources: keep sources with bad verdicts, then the latest."""
     if len(sources) <= MOST_SOURCES:
         return sources
     best = sorted(sources, key=lambda name: (sources[name].bad > 0, sources[name].at), reverse=True)
@@ -194,7 +206,7 @@ def _conclude(standing: HostStatus, rules: Rules, now: datetime) -> HostStatus:
             return _move(standing, UP, "well", now)
         return _move(standing, SUSPECT, _why(bad, said[bad]), now)
     closed = next((name for name, one in said.items() if one.verdict != UP), None)
-    if closed is not None:  # bad again, or closed by somebody: not well on all sides
+    if closed is not None:  # bad again, or disabled: not healthy for all sources
         out = replace(standing, well_since=None, seen_at=None)
         return _move(out, DOWN, _why(closed, said[closed]), now)
     return _returning(standing, rules, now)
@@ -225,7 +237,7 @@ def _why(source: str, said: Memory) -> str:
 
 
 def to_plain(standing: HostStatus) -> dict[str, Any]:
-    """What is kept beside `state` and `since`, fit for JSON."""
+    """The fields besides `state` and `since`, as JSON-compatible data."""
     return {
         "why": standing.why,
         "decided_at": _text(standing.decided_at),

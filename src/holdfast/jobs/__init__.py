@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durable work, built once for leases, repair and recovery: kinds, runner, loop."""
+"""Durable jobs for leases, repair and recovery: job kinds, job runner, claim loop."""

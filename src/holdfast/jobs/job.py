@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kind of durable work is made of: steps that can be repeated, and a word for when it fails.
+"""Durable jobs: the interface of job kinds and steps, and the claim guard for cloud calls.
 
-A step looks before it acts, so that running it twice does what running it once does. It returns the
-sentence that tells what it did, or raises NotYet when the world needs more time.
+A step reads the current state before it acts, so running it twice has the effect of running it
+once. A step returns a sentence that says what it did, or raises NotYet when the cloud needs
+more time.
 """
 
 import functools
@@ -17,7 +18,7 @@ from holdfast.ports.cloud import Cloud
 
 
 class NotYet(Exception):
-    """Not finished and nothing wrong: look again in `seconds`."""
+    """The job is not finished and nothing failed: the runner tries again after `seconds`."""
 
     def __init__(self, sentence: str, seconds: float = 0.5) -> None:
         super().__init__(sentence)
@@ -27,36 +28,42 @@ class NotYet(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """One attempt at an operation. `hold(seconds)` makes sure the claim lasts that much longer;
-    it raises ClaimLost when the work belongs to somebody else by now."""
+    """A manager's attempt at an operation.
+
+    `hold(seconds)` ensures that the claim lasts at least `seconds` more. It raises ClaimLost
+    when another manager owns the operation.
+    """
 
     operation: Operation
     claim: Claim
     hold: Callable[[float], None]
-    memo: dict[str, Any] = field(default_factory=dict)  # what steps of this attempt share
+    memo: dict[str, Any] = field(default_factory=dict)  # state shared by the steps of this attempt
 
 
 @dataclass(frozen=True)
 class Step:
     name: str
     run: Callable[[Run], str]
-    recorded: bool = True  # whether it is recorded; False where its effect is itself a row
-    pre_due: bool = False  # worth doing before the operation's time, left out once it has come
+    recorded: bool = True  # record the step in the database; False where its effect is itself a row
+    pre_due: bool = False  # run before the operation is due; skip once it is due
 
 
 class Kind(Protocol):
     name: str
-    retry_forever: bool  # whether any failure is tried again, not only those that look passing
+    retry_forever: bool  # retry after every failure, not only after transient ones
 
     def steps(self) -> Sequence[Step]: ...
 
     def give_up_at(self, operation: Operation) -> datetime | None:
-        """When trying again, or waiting any longer, has lost its meaning; None: never."""
+        """Return the time after which the runner neither retries nor waits; None: no limit."""
         ...
 
     def failed(self, run: Run, why: str) -> bool | None:
-        """Write down that the work failed; the operation itself is closed after. True: another try
-        follows by itself. Anything else: nothing tries it again."""
+        """Record the failure; the runner closes the operation afterwards.
+
+        True means that another attempt follows by itself. Any other value means that nothing
+        retries it.
+        """
         ...
 
 
@@ -64,8 +71,10 @@ _NAMES = uuid.UUID("0d5c5a52-7a53-4b39-8f57-3c2b1c1f6f0a")
 
 
 def never_ending(kind: str, now: datetime) -> Operation:
-    """The one row of a chore: work that puts itself off (NotYet) for ever, so that of all managers
-    one does it at a time."""
+    """Make the single row of a periodic job, which reschedules itself with NotYet.
+
+    Because all managers share the row, one manager at a time runs the job.
+    """
     return Operation(
         id=str(uuid.uuid5(_NAMES, kind)),
         kind=kind,
@@ -76,19 +85,19 @@ def never_ending(kind: str, now: datetime) -> Operation:
     )
 
 
-# A cloud that is only called while the claim outlasts the call.
+# Cloud calls under a claim.
 #
-# The epoch stops a late writer at the database; it cannot stop a cloud call already on its way.
-# So no
-# call starts unless the claim is sure to last until the call has ended, one way or the other.
+# The epoch stops a late writer at the database, but it cannot stop a cloud call that is already
+# on its way. Therefore no call starts unless the claim is sure to last until the call has
+# ended, with success or by timeout.
 
 
-#: Beyond the call's own limit: the time it takes a thread to be scheduled again.
+#: Added to the call's timeout: the time until the operating system schedules the thread again.
 MARGIN_S = 1.0
 
 
 def guarded(cloud: Cloud, hold: Callable[[float], None]) -> Cloud:
-    """The same cloud; every call of every port makes sure of the claim first."""
+    """Wrap a cloud: every call of every port first renews the claim to outlast the call."""
     return cast(Cloud, _Guarded(cloud, lambda: hold(cloud.call_timeout_s + MARGIN_S)))
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop of due work: take what is due, sleep until the next is, wake early when the bell rings.
+"""The claim loop and the runner: claim due operations, run them on a thread pool, record the
+result.
 
-There is no tick: the sleep ends when the next row of the table wants to be looked at. The poll
-interval only bounds it, for rows that other processes wrote and whose bell we did not hear.
+The loop has no fixed tick: it sleeps until the next row of the table is due, and wakes early
+when a worker is free or new work is announced. The poll interval bounds the sleep, for rows
+that other processes wrote without waking this one.
 """
 
 import logging
@@ -20,32 +22,31 @@ from holdfast.model.operation import DONE, ERROR, RETRYING, WAITING, Claim, Oper
 from holdfast.ports.ledger import Operations
 from holdfast.runtime.clock import Clock
 
-# Runs claimed operations on a bounded pool of threads and writes down how each ended.
+# The runner runs claimed operations on a bounded pool of threads and records how each ended.
 #
 # `kill -9` at any line leaves a claim that expires and steps that are recorded or repeatable;
-# another
-# manager goes on from there.
+# another manager continues from there.
 
 
 LOG = logging.getLogger(__name__)
 
-#: Between why it failed and why that could not be written down: so whoever tries that again knows
-#: that it has been said.
+#: Separates why an operation failed from why recording the failure failed. A later attempt sees
+#: by it that the first reason is logged already.
 THEN = "; then: "
 
 
 class Patience(Protocol):
-    """How long to wait after failures, how much to take on; read anew each time."""
+    """Retry and claim options, read anew at every use."""
 
     retry_first_s: float
     retry_most_s: float
-    # Beyond the workers: claims are quick in large numbers and slow one by one.
+    # Operations claimed beyond the free workers: claims are fast in bulk and slow one by one.
     claim_ahead: int
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What observers of the runner hear when an operation has ended or was put off."""
+    """How an operation ended or was postponed, as the runner reports it to observers."""
 
     operation: Operation
     status: str
@@ -77,27 +78,29 @@ class Runner:
         self._stop = threading.Event()
         self._pool = pool or ThreadPoolExecutor(workers, thread_name_prefix="work")
         self._free = workers
-        self._waiting: dict[Claim, float] = {}  # for a worker; since when the claim lasts
+        self._waiting: dict[Claim, float] = {}  # claimed at; waits for a worker
         self._lock = threading.Lock()
         self.freed = threading.Event()
 
     def free(self, *, ahead: bool = False) -> int:
-        """How many more operations can be taken on now; `ahead`: also those that would wait here
+        """Count the operations that the runner accepts now; `ahead`: plus those that may wait
         for a worker."""
         with self._lock:
             more = self._patience.claim_ahead if ahead else 0
             return 0 if self._stop.is_set() else max(0, self._free + more)
 
     def submit(self, operation: Operation, claimed_at: float) -> None:
-        """Run a claimed operation; `claimed_at` is the monotonic time just before its claim."""
+        """Run a claimed operation; `claimed_at` is the monotonic time just before the claim."""
         with self._lock:
             self._free -= 1
             self._waiting[Claim(operation.id, self.owner, operation.epoch)] = claimed_at
         self._pool.submit(self._guarded_run, operation)
 
     def keep_waiting(self) -> None:
-        """Renew the claims of what waits here for a worker: else others would claim it, and wait
-        with it for theirs."""
+        """Renew the claims of operations waiting for a worker.
+
+        Otherwise other managers would claim them, and let them wait for their own workers.
+        """
         before = self._clock.monotonic()
         old = before - self.ttl.total_seconds() / 3
         with self._lock:
@@ -111,7 +114,7 @@ class Runner:
                     self._waiting[claim] = before
 
     def stop(self) -> None:
-        """Take nothing more; what is under way ends its present step and is handed back."""
+        """Accept no more operations; those under way end their current step and are handed back."""
         self._stop.set()
         self._pool.shutdown(wait=True)
 
@@ -126,14 +129,15 @@ class Runner:
             LOG.exception("operation %s %s: unforeseen", operation.kind, operation.id)
         finally:
             with self._lock:
-                waited_for = self._free == 0  # below, others wait here already
+                waited_for = self._free == 0  # below 0: claimed operations wait here already
                 self._free += 1
             if waited_for or attempt.news:
                 self.freed.set()
 
 
 class _Attempt:
-    """One operation in the hands of one manager, from claim to giving it back."""
+    """A manager's work on a claimed operation, until the operation is finished or
+    postponed."""
 
     def __init__(self, runner: Runner, operation: Operation, claimed_at: float) -> None:
         self.r = runner
@@ -143,12 +147,12 @@ class _Attempt:
         self.run = Run(operation, self.claim, self.hold)
         self.done = set(operation.done_steps)
         self.due = False
-        self.news = False  # whether the loop should look: a successor can go, or a time was set
+        self.news = False  # wake the loop: a successor can run, or a new time was set
         self.said = ""
-        self.verdict = ""  # why it failed, once that was said
+        self.verdict = ""  # why the operation failed, once `kind.failed` was called with it
 
     def hold(self, seconds: float) -> None:
-        """Make sure that the claim lasts `seconds` more."""
+        """Renew the claim unless `seconds` or more are left."""
         before = self.r._clock.monotonic()
         if before + seconds <= self.sure_until:
             return
@@ -156,7 +160,8 @@ class _Attempt:
         self.sure_until = before + self.r.ttl.total_seconds()
 
     def is_ours(self) -> bool:
-        """Whether the claim outlived the time it waited for a worker; kept for a while if so."""
+        """Whether the claim outlived the wait for a worker; if yes, keep it for half its
+        lifetime."""
         half = self.r.ttl.total_seconds() / 2
         try:
             self.hold(half)
@@ -177,8 +182,9 @@ class _Attempt:
                 LOG.warning("%s", lost)
                 return
             except Unavailable as away:
-                # The database: keep the place in the queue, go on where we were when it is back.
-                # Its last answer may be lost, and with it our claim: make sure before we act again.
+                # The database is unreachable: keep the worker, and continue at the same step
+                # when it is back. Its last answer may be lost, and with it our claim: renew the
+                # claim before the next action.
                 LOG.warning("%s: %s", self.operation.key, away.message)
                 self.sure_until = -math.inf
                 self.run.memo.clear()
@@ -205,7 +211,7 @@ class _Attempt:
         return self.due
 
     def _must_wait(self, step: Step) -> bool:
-        """Give the operation back before this step: its time has not come, or ours is over."""
+        """Hand the operation back before this step: not due yet, or this manager stops."""
         if self.r._stop.is_set():
             self._put_off(WAITING, self.r._operations.now(), f"handed over before {step.name}")
             return True
@@ -223,7 +229,7 @@ class _Attempt:
         self.done.add(step.name)
 
     def _stumbled(self, kind: Kind, error: Exception) -> None:
-        """Try again while that can help; otherwise give up."""
+        """Schedule a retry while a retry can help; otherwise give up."""
         try:
             when = self._next_try(kind, error)
             until = kind.give_up_at(self.operation)
@@ -236,13 +242,13 @@ class _Attempt:
             self._put_off(RETRYING, when, _why(error), failures)
         except (ClaimLost, Unavailable):
             raise
-        except Exception as second:  # giving up failed as well: not the end of the matter
+        except Exception as second:  # recording the failure failed as well: retry that later
             said = f"{_why(error)}{THEN}{_why(second)}"
             LOG.warning("%s: %s", self.operation.key, said)
             self._put_off(RETRYING, self._in(self._pause()), said, failures=1)
 
     def _next_try(self, kind: Kind, error: Exception) -> datetime | None:
-        """When to try again after this; None when that cannot help."""
+        """Return when to try again after this error; None when a retry cannot help."""
         if isinstance(error, NotYet):
             return self._in(error.seconds)
         if not isinstance(error, HoldfastError):
@@ -251,7 +257,7 @@ class _Attempt:
         if not passing and not kind.retry_forever:
             return None
         when = self._in(self._pause())
-        # What failed ahead of its time must not make the operation itself late.
+        # A failure of a step that runs before the due time must not make the operation late.
         return when if self._is_due() else min(when, self.operation.due_at)
 
     def _give_up(self, kind: Kind, why: str) -> None:
@@ -302,10 +308,11 @@ def _why(error: Exception) -> str:
     return error.message if isinstance(error, HoldfastError) else repr(error)
 
 
-#: How much is claimed in one go at first, and at most: as long as there is more, each claim takes
-#: twice as much as the one before. So managers share a burst, and thousands cost few queries.
+#: Operations in the first claim, and the most in a claim. While more are due, each claim
+#: doubles. So managers share a burst, and thousands of operations cost few queries.
 FIRST, MOST = 100, 800
-#: Between two looks: what falls due, or is handed back, within that time is taken in one go.
+#: Pause between two cycles: operations that become due or are handed back meanwhile are claimed
+#: together.
 BREATH_S = 0.02
 
 
@@ -319,7 +326,7 @@ class Loop:
         self._runner = runner
         self._clock = clock
         self._pace = pace
-        self._bell = runner.freed  # a worker that more work waits for, or a finished predecessor
+        self._bell = runner.freed  # a worker is free, or a predecessor has finished
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._forever, name="loop", daemon=True)
         self.last_cycle = clock.monotonic()
@@ -328,7 +335,7 @@ class Loop:
         self._thread.start()
 
     def wake(self) -> None:
-        """There is something new: look now."""
+        """Start a cycle now, because new work exists."""
         self._bell.set()
 
     def stop(self) -> None:
@@ -339,15 +346,16 @@ class Loop:
         self._runner.stop()
 
     def age_s(self) -> float:
-        """How long ago the loop last came round."""
+        """Return the seconds since the last cycle."""
         return self._clock.monotonic() - self.last_cycle
 
     def cycle(self) -> float:
-        """Take what is due; how many seconds may pass until the next look."""
+        """Claim all due operations; return the seconds until the next cycle."""
         looked_at, before = self._operations.now(), self._clock.monotonic()
         self._runner.keep_waiting()
         self._take()
-        # What was due before that look is taken, or waits for an earlier one of its subject.
+        # Operations due before `looked_at` are claimed, or wait for an earlier one of their
+        # subject.
         following = self._operations.next_look(looked_at)
         if following is None or not self._runner.free():
             return self._pace.poll_interval_s
@@ -355,8 +363,10 @@ class Loop:
         return min(max(left, 0.0), self._pace.poll_interval_s)
 
     def _take(self) -> None:
-        """Claim what is due. None of it begins before all is claimed: thousands that are under way
-        would leave no time for claiming thousands more."""
+        """Claim the due operations, and start none before all are claimed.
+
+        Thousands of running operations would leave no time to claim thousands more.
+        """
         taken: list[tuple[Operation, float]] = []
         batch, room = FIRST, self._runner.free()
         try:
@@ -381,9 +391,9 @@ class Loop:
             except HoldfastError as error:
                 LOG.warning("looking for due work: %s", error.message)
                 pause = min(1.0, self._pace.poll_interval_s)
-            except Exception:  # the top of the loop: it must come round again
+            except Exception:  # the top of the loop: it must continue
                 LOG.exception("looking for due work: unforeseen")
                 pause = 1.0
             self.last_cycle = self._clock.monotonic()
-            self._stop.wait(BREATH_S)  # by no clock: it spares the processor
+            self._stop.wait(BREATH_S)  # real time, also with a test clock: it spares the processor
             self._clock.wait(self._bell, pause - self.age_s())

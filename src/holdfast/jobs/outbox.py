@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""News on its way to the sinks: a row of work for each piece and sink, told at least once.
+"""The outbox: deliver events to sinks, at least once, from a job row per event and sink.
 
-Who writes such a row decides what is told (`leases/events`, `recovery/events`); here it is brought
-there. Those of one subject are told in the order of their `sequence`.
+`leases/events` and `recovery/events` write the rows and decide the content. This module
+delivers them. Events of one subject are delivered in the order of their `sequence`.
 """
 
 import random
@@ -18,25 +18,26 @@ from holdfast.model.operation import Operation
 from holdfast.ports.publishers import ANNOUNCE, PRIORITY, PUBLISHER, LeaseNotice, Sink
 from holdfast.runtime.clock import Clock
 
-#: Beyond the sink's own limit: the time it takes a thread to be scheduled again.
+#: Added to the sink's timeout: the time until the operating system schedules the thread again.
 MARGIN_S = 1.0
 
 
 class Settings(Protocol):
-    """[lease_notifications], read anew each time."""
+    """The `[lease_notifications]` options, read anew at every use."""
 
     give_up_h: float
 
 
 class OutboxJob:
-    """The ways to all sinks of this process."""
+    """The outbox of this process: a gate for each configured sink."""
 
     def __init__(self, sinks: Sequence[Sink], settings: Settings | None, clock: Clock) -> None:
         self._settings = settings
         self._doors = {sink.name: SinkGate(sink, clock) for sink in sinks}
 
     def kinds(self) -> dict[str, Kind]:
-        """Also with no sinks: what was written when there were some must come to its end."""
+        """Return the job kind, also with no sinks: rows written for earlier sinks must still
+        end."""
         return {ANNOUNCE: _Publish(self._doors, self._settings)}
 
     def close(self) -> None:
@@ -44,29 +45,32 @@ class OutboxJob:
             door.sink.close()
 
 
-#: Of one sink: so many sends at once, so long a rest after failures.
+#: Per sink: at most 8 sends run at once. After a failure the sink rests 1 s, at most 60 s.
 MOST_AT_ONCE = 8
 FIRST_REST_S, MOST_REST_S = 1.0, 60.0
-#: Who waits outside comes back so long after the one before, or somewhen within a while: ten
-#: thousand that wait for a slow sink must not keep all other work waiting by asking.
+#: A waiting event retries 10 ms after the previous waiting event, or at a random time within
+#: 2 minutes. Otherwise ten thousand events that wait for a slow sink would delay all other jobs.
 APART_S, WHILE_S = 0.01, 120.0
 
 
 @dataclass
 class SinkGate:
-    """The way to one sink. While it is away a try now and then finds out; all others wait
-    outside, each with a time at which it may ask again."""
+    """The gate of a sink: limits concurrent sends, and rests after failures.
+
+    While the sink is unreachable, a single send at a time probes it. All other events wait,
+    each with a time at which it may try again.
+    """
 
     sink: Sink
     clock: Clock
     _failures: int = 0
     _inside: int = 0
     _rests_until: float = 0.0
-    _line_until: float = 0.0  # when the last of those outside asks again
+    _line_until: float = 0.0  # when the last waiting event tries again
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def enter(self) -> None:
-        """NotYet when it is not our turn."""
+        """Start a send; raise NotYet while the sink rests or is busy."""
         with self._lock:
             left = self._rests_until - self.clock.monotonic()
             if left > 0:
@@ -85,7 +89,7 @@ class SinkGate:
         return following - now
 
     def leave(self, *, away: bool | None) -> None:
-        """`away` None: it was not found out."""
+        """End a send. `away` None: the send did not show whether the sink is reachable."""
         with self._lock:
             self._inside -= 1
             if away is None:
@@ -96,8 +100,11 @@ class SinkGate:
 
 
 class _Publish:
-    """One piece of news to one sink. What the sink refuses for good is let go; what does not reach
-    it is tried again for hours."""
+    """Job kind: deliver an event to a sink.
+
+    The job drops an event that the sink refuses for good. It retries an event that does not
+    reach the sink until `give_up_h` hours have passed.
+    """
 
     name = ANNOUNCE
     retry_forever = False
@@ -112,7 +119,7 @@ class _Publish:
     def publish(self, run: Run) -> str:
         told = run.operation.payload
         door = self._doors.get(told["sink"])
-        if door is None:  # of another manager's configuration, or of none any more
+        if door is None:  # configured on another manager only, or removed from the configuration
             raise NotYet(f"{told['sink']} is not configured here", 60.0)
         door.enter()
         away: bool | None = None
@@ -132,7 +139,7 @@ class _Publish:
         return operation.due_at + timedelta(hours=hours)
 
     def failed(self, run: Run, why: str) -> None:
-        """The row says so; the lease is none the worse."""
+        """Write nothing: the row records the failure, and the lease is not affected."""
 
 
 def notice(told: Mapping[str, Any]) -> LeaseNotice:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durable work that never ends: once an hour old rows go, so that the tables do not grow for ever,
-and alarms end whose agents do not come back to say so.
+"""Retention: an hourly job deletes old rows and ends alarms of lost agents.
 
-There is one row of it, armed when a manager starts (`armed`); whichever manager claims it does it.
+All managers share the single row of this periodic job (`never_ending`); the manager that claims
+it runs it.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,19 +15,19 @@ from holdfast.ports.ledger import Tidy
 
 TIDY = "tidy"
 EVERY_S = 3600.0
-#: So many at a time, so that nobody waits long for the rows beside them.
+#: Rows deleted in a transaction: few, so that writers do not wait long for neighbouring rows.
 PORTION = 500
-#: What a portion may take at most, for the claim.
+#: The claim covers at least this time for a portion.
 PORTION_S = 10.0
-#: Numbers of a host that nobody looks at any more.
+#: How long to keep metrics samples of a host.
 KEEP_SAMPLES = timedelta(hours=1)
-#: In one go; what is left comes soon after.
+#: Portions in a run; the job deletes the rest `SOON_S` seconds later.
 MOST_PORTIONS = 200
 SOON_S = 5.0
 
 
 class Settings(Protocol):
-    """[manager], read anew each time."""
+    """The `[manager]` options, read anew at every use."""
 
     keep_operations_days: int
     keep_audit_days: int
@@ -68,7 +68,8 @@ class TidyUp:
     def _remove(
         self, run: Run, keep: timedelta, remove: Callable[[datetime, int], int]
     ) -> tuple[int, bool]:
-        """How many went, and whether more are left; no time at all: all stay for ever."""
+        """Delete old rows: return the count, and whether more are left. `keep` 0: keep all for
+        ever."""
         if not keep:
             return 0, False
         before, removed = self._tidy.now() - keep, 0
@@ -84,7 +85,7 @@ class TidyUp:
         return None
 
     def failed(self, run: Run, why: str) -> None:
-        """Never: it is tried again."""
+        """Do nothing: the runner retries this job for ever."""
 
 
 def kinds(tidy: Tidy, settings: Settings) -> dict[str, Kind]:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reservations: plan picks (pure), leases books, due starts and ends on time, hosts enrols."""
+"""Leases: booking, placement, lifecycle jobs, host pools, and repair after host failures."""

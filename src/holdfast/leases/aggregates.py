@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on the cloud's host aggregates: resync the scheduler, delete those of ended leases,
-reconcile them with the database."""
+"""Jobs on Nova's host aggregates (pools): resync the scheduler, delete pools of ended leases,
+and reconcile pools with the database."""
 
 import logging
 import uuid
@@ -29,48 +29,52 @@ from holdfast.nova.names import CLOSED, KEPT, KEPT_POOL, OPEN, OWNER
 from holdfast.ports.cloud import Cloud, Pool
 from holdfast.ports.ledger import Rightful, Work
 
-# Says again how pools stand, and deletes those of leases that are over.
+# Resync: announce pool changes to the scheduler again, and delete the pools of ended leases.
 #
-# Who places servers hears of pools by message. Just after the broker was away it may not be back
-# when
-# a change is made, and no call fails. So what changed is told again, three times, and a pool that
-# is
-# over stays, shut and empty, until its last telling: deleted, it could not be told any more.
+# nova-scheduler learns of aggregate changes by message. Just after a broker outage it may not
+# be connected yet when a change is made, and no call fails. Therefore the manager repeats each
+# change three times. The pool of an ended lease stays, closed and empty, until its last resync:
+# a deleted pool could not be announced any more.
 #
-# One chore for all pools: it looks at what the audit says was changed and at what is in the
-# cloud,
-# and remembers nothing that it could not do without. A burst of changes makes it slow, nothing
-# else.
+# One periodic job serves all pools. It reads the changes from the audit table and the pools
+# from the cloud, and keeps only state that it can lose. A burst of changes makes the job slow,
+# nothing else.
 
 
 LOG = logging.getLogger(__name__)
 
 TELL = "pools_tell"
-#: After a change; beyond the half minute that a service may take to find its broker again.
+#: Seconds after a change; the last is beyond the half minute that a service may need to
+#: reconnect.
 TELL_AFTER_S = (5.0, 20.0, 50.0)
-#: How often it looks for news; and at the cloud without any, for pools that nobody deleted.
+#: How often the job reads the audit; and how often it lists the pools without any change, to
+#: find pools that were never deleted.
 LOOK_S, LOOK_AT_ALL = 5.0, timedelta(minutes=1)
-#: A sentence of the audit is seen when its transaction ends.
+#: An audit row becomes visible when its transaction ends: up to this much late.
 LATE = timedelta(seconds=15)
-#: What it looks back for: more when it has just begun, for nobody may have told meanwhile.
+#: How far back the job reads the audit; further after a start, because no manager may have run
+#: it.
 BACK, FAR_BACK = timedelta(minutes=2), timedelta(hours=1)
-#: Calls in a turn, and how many of them at once: leases that start come first.
+#: Cloud calls in a run, and how many at once: starting leases have priority.
 MOST_CALLS, AT_ONCE = 50, 8
 PAUSE_S = 1.0
-#: What fails for one pool rests so long, and keeps nobody else waiting.
+#: After a failure a pool rests this long, and does not delay the other pools.
 REST = timedelta(seconds=LOOK_S)
 
 
 @dataclass
 class _Resync:
-    """How often one pool was told of one change. One that is late keeps the distance: who is deaf
-    now may hear then."""
+    """The resyncs of a pool after a change.
+
+    A late resync keeps the distance to the next: a scheduler that is unreachable now may be
+    reachable then.
+    """
 
     changed: datetime
     shut: bool
     begins: datetime
     times: int = 0
-    rests_until: datetime | None = None  # for it failed
+    rests_until: datetime | None = None  # after a failure
 
     def next(self) -> datetime | None:
         if self.times == len(TELL_AFTER_S):
@@ -99,7 +103,7 @@ class AggregateResync:
         return (Step("tell", self.resync, recorded=False),)
 
     def resync(self, run: Run) -> str:
-        """It never ends but by NotYet."""
+        """Resync and delete due pools; always ends with NotYet."""
         now = self._context.ledger.now()
         news = self._context.ledger.news_of_pools(now - (BACK if self._looked else FAR_BACK))
         if not self._must_look(news, now):
@@ -119,7 +123,7 @@ class AggregateResync:
         raise NotYet(f"{len(due) - len(failures)} pools told{not_told}", self._pause(now))
 
     def _must_look(self, news: Mapping[str, datetime], now: datetime) -> bool:
-        """At the cloud: something changed, is to be told, or it is time to look at all."""
+        """Whether to list the cloud's pools: a change, a due resync, or LOOK_AT_ALL has passed."""
         if self._looked is None or now - self._looked >= LOOK_AT_ALL:
             return True
         if any(changed > self._looked - LATE for changed in news.values()):
@@ -127,10 +131,11 @@ class AggregateResync:
         return any(one.next() or one.rests_until for one in self._tellings.values())
 
     def _note(self, pools: Sequence[Pool], news: Mapping[str, datetime], now: datetime) -> None:
-        """What is to be told of which pool; who is gone is forgotten."""
+        """Record which pools need a resync; forget deleted pools."""
         known, self._tellings = self._tellings, {}
         free = self._context.freepool
-        for pool in sorted(pools, key=lambda pool: pool.name == free):  # it last: all come from it
+        # The free pool last: it depends on all others.
+        for pool in sorted(pools, key=lambda pool: pool.name == free):
             telling = self._telling(pool, known.get(pool.id), news, now)
             if telling and (telling.next() or telling.changed > now - BACK or _is_over(pool)):
                 self._tellings[pool.id] = telling
@@ -138,8 +143,10 @@ class AggregateResync:
     def _telling(
         self, pool: Pool, old: _Resync | None, news: Mapping[str, datetime], now: datetime
     ) -> _Resync | None:
-        """What is begun goes on until something newer is to be told. The common pools change all
-        the time: their tellings come one after the other."""
+        """Return the resync of a pool: the old resync continues until a newer change.
+
+        The common pools change all the time: a resync of theirs ends before the next begins.
+        """
         common = pool.name in (self._context.freepool, KEPT_POOL)
         changed = news.get("" if common else pool.name)
         if pool.name == self._context.freepool:
@@ -153,7 +160,7 @@ class AggregateResync:
         return _Resync(changed, _is_shut(pool), changed) if changed else None
 
     def _due(self, pools: Sequence[Pool], now: datetime) -> list[Pool]:
-        """Those to be told now, or deleted; who waits longest first."""
+        """List the pools to resync or delete now, the longest waiting first."""
         found: list[Pool] = []
         for pool in pools:
             if telling := self._tellings.get(pool.id):
@@ -167,8 +174,10 @@ class AggregateResync:
     def _act(
         self, hands: EffectContext, pools: Sequence[Pool], now: datetime
     ) -> list[HoldfastError]:
-        """What could not be done; such a pool rests, for who always fails must not be first for
-        ever."""
+        """Resync or delete these pools; return the failures.
+
+        A pool that failed rests, because a pool that always fails must not stay first for ever.
+        """
         by_id = {pool.id: pool for pool in pools}
         failures: list[HoldfastError] = []
 
@@ -181,7 +190,7 @@ class AggregateResync:
                 if telling.next() is None and _is_over(by_id[pool_id]):
                     hands.cloud.pools.delete(pool_id)
             except NotFound:
-                return  # gone meanwhile: nothing to tell
+                return  # gone meanwhile: no resync needed
             except (ClaimLost, Unavailable):
                 raise
             except HoldfastError as error:
@@ -194,7 +203,7 @@ class AggregateResync:
         return failures
 
     def _pause(self, now: datetime) -> float:
-        """Until the next telling, or the next look."""
+        """Return the seconds until the next resync or the next read of the audit."""
         waits = [when for one in self._tellings.values() if (when := one.next())]
         left = (min(waits) - now).total_seconds() if waits else LOOK_S
         return min(max(left, 0.1), LOOK_S)
@@ -218,42 +227,40 @@ def resync_kinds(context: LeaseContext) -> dict[str, Kind]:
     return {TELL: AggregateResync(context)}
 
 
-# What the cloud's pools are and what the book says they should be: found, and put right or told.
+# Reconcile: compare the cloud's pools with the database, and repair or report each difference.
 #
-# Somebody edits an aggregate by hand; a call took effect after its time was up. One chore looks
-# at
-# all pools now and then. A difference counts when a second look, some seconds later, finds it
-# too: a
-# lease that starts or ends in between makes one for a moment. The pool of a running reservation
-# is
-# put right by that lease's own work, which waits its turn among the others of the lease.
+# Differences arise when a person edits an aggregate, or when a call takes effect after its
+# timeout. A periodic job compares all pools. A difference counts only when a second comparison,
+# some seconds later, finds it too, because a lease that starts or ends makes one for a moment.
+# The pool of a running reservation is repaired by an operation of that lease, which waits for
+# its turn among the lease's other operations.
 
 
 RECONCILE = "pools_reconcile"
-#: Until the second look; switched off, it looks so often whether it has been switched on.
+#: Seconds until the second comparison; and between checks of the option while it is off.
 AGAIN_S, OFF_S = 5.0, 60.0
 
-#: So many are put right in one look.
+#: Repairs in a run.
 MOST = 100
 
-#: What can be wrong: a host is missing, a host is too many, the pool says something else.
+#: Kinds of difference: a host is missing, a host is too many, the metadata differ.
 LACKS, HAS, SAYS = "lacks", "has", "says"
 
 
 class Settings(Protocol):
-    """[reservation], read anew each time."""
+    """The `[reservation]` options, read anew at every use."""
 
     reconcile_s: float
 
 
 @dataclass(frozen=True, order=True)
 class Difference:
-    """One thing that is not as the book has it."""
+    """A difference between a pool and the database."""
 
     pool: str
     what: str
     host: str = ""
-    lease_id: str = ""  # whose pool it is; empty: everybody's
+    lease_id: str = ""  # the lease of the pool; empty: a common pool
 
     def __str__(self) -> str:
         if self.what == SAYS:
@@ -262,7 +269,7 @@ class Difference:
 
 
 def differences(pools: Iterable[Pool], rightful: Rightful, freepool: str) -> frozenset[Difference]:
-    """Pure: what should be done, whoever does it."""
+    """Compare the pools with the database; no side effects."""
     by_name = {pool.name: pool for pool in pools}
     found: set[Difference] = set()
     for name, mine in rightful.reservations.items():
@@ -303,17 +310,19 @@ class Reconcile:
         return (Step("reconcile", self.reconcile, recorded=False),)
 
     def reconcile(self, run: Run) -> str:
-        """It never ends but by NotYet."""
+        """Compare, and repair the differences found twice; always ends with NotYet."""
         if not self._settings.reconcile_s:
             raise NotYet("nobody compares pools: [reservation] reconcile_s is 0", OFF_S)
         cloud = self._context.hands(run).cloud
-        # The cloud first: what the book has changed since then looks different now, and not twice.
+        # Read the cloud first: a later change in the database makes a difference now, but not
+        # twice.
         pools = cloud.pools.list()
         rightful = self._context.ledger.rightful(self._kinds())
         now = differences(pools, rightful, self._context.freepool)
         sure, self._seen = now & self._seen, now
         owners = {name: one.project_id for name, one in rightful.reservations.items()}
-        # Those that could not be put right last time come last; the others at the next look.
+        # Differences that could not be repaired last time come last; the rest waits for the
+        # next run.
         these = sorted(sure, key=lambda one: (one in self._told, one))[:MOST]
         left = [one for one in these if not self._tried(cloud, pools, owners, one)]
         self._tell(frozenset(these), left)
@@ -330,7 +339,7 @@ class Reconcile:
     def _tried(
         self, cloud: Cloud, pools: Sequence[Pool], owners: Mapping[str, str], one: Difference
     ) -> bool:
-        """One that the cloud refuses does not keep the others waiting."""
+        """Repair a difference; a refusal of the cloud does not delay the others."""
         try:
             return self._put_right(cloud, pools, owners, one)
         except (NotFound, Conflict, InvalidInput) as refused:
@@ -340,7 +349,7 @@ class Reconcile:
     def _put_right(
         self, cloud: Cloud, pools: Sequence[Pool], owners: Mapping[str, str], one: Difference
     ) -> bool:
-        """Whether it is, or will be."""
+        """Repair a difference; return whether the repair succeeded or is scheduled."""
         by_name: Mapping[str, Pool] = {pool.name: pool for pool in pools}
         if one.what == HAS and one.lease_id:
             return self._remove_if_empty(cloud, by_name[one.pool], one.host)
@@ -357,7 +366,8 @@ class Reconcile:
         return True
 
     def _remove_if_empty(self, cloud: Cloud, pool: Pool, host: str) -> bool:
-        """Whose servers they are nobody can tell: not ours to separate from their host."""
+        """Remove an unexpected host without servers; a host with servers stays, as their owner
+        is unknown."""
         if cloud.servers.list(host=host):
             return False
         cloud.pools.remove_host(pool.id, host)
@@ -368,17 +378,17 @@ class Reconcile:
         work = lease_work(str(uuid.uuid4()), lease_id, APPLY, ledger.now())
         try:
             lease = ledger.lease(lease_id)
-            for reservation in lease.reservations:  # the pool may be another one now
+            for reservation in lease.reservations:  # the cached pool id may be stale
                 self._context.known.forget(reservation.id)
             if lease.status == "ACTIVE":
                 doubted = replace(lease, reservations=tuple(map(_doubted, lease.reservations)))
                 ledger.save(lease, doubted, work=Work(put=(work,)), say="its pools are put right")
         except (NotFound, StaleWrite):
-            return False  # it lives: the next look finds what is left
+            return False  # the lease changed meanwhile: the next run finds the rest
         return True
 
     def _tell(self, sure: frozenset[Difference], left: Sequence[Difference]) -> None:
-        """Each once, for as long as it lasts."""
+        """Log and record each difference once, for as long as the difference lasts."""
         for one in sorted(sure - self._told):
             how = "left as it is: look at it" if one in left else "put right"
             LOG.warning("%s: %s", one, how)
@@ -393,7 +403,7 @@ class Reconcile:
 
 
 def _doubted(reservation: Reservation) -> Reservation:
-    """What was made for it is looked at anew; its hosts stay known, for those that leave."""
+    """Mark the cloud objects of a reservation for a new check; its hosts stay known."""
     stands = reservation.made.get("stands")
     if not stands:
         return reservation

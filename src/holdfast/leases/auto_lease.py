@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that should have a lease and have none get one.
+"""Auto-lease: a periodic job makes the missing leases of servers.
 
-One row of durable work that never ends, so that of all managers one does it. nova-api writes the
-lease a server is to get into its metadata before the server is made (`nova/api_filter`); if no
-one made
-that lease, because Holdfast was away or nova-api died in between, it is made here, in the name of
-the server's owner. With `lease_every_server` every server that is in no reservation gets one.
+One manager at a time runs it. Before nova-api makes a server, it writes the lease that the
+server is to get into the server's metadata (`nova/api_filter`). If that lease was never made,
+because Holdfast was unreachable or nova-api died in between, this job makes it in the name of
+the server's owner. With `lease_every_server` every server outside a reservation gets a lease.
 
-A server is leased here once in its life: who deletes the lease, or lets it end, has decided.
+The job leases a server once in its life: an owner who deletes the lease, or lets it end, has
+decided.
 """
 
 import logging
@@ -31,11 +31,13 @@ from holdfast.ports.manager import NewLease, NewReservation
 LOG = logging.getLogger(__name__)
 
 SWEEP = "servers_sweep"
-#: How long a turn makes leases before it looks anew, and no shorter than its look took.
+#: How long a run makes leases before it lists servers again; at least as long as the listing
+#: took.
 TURN = timedelta(seconds=5)
-#: A younger server is nova-api's: it asks for the lease itself within a minute (ACT_WITHIN_S).
+#: A younger server is left to nova-api, which requests the lease within a minute
+#: (ACT_WITHIN_S).
 GRACE = timedelta(seconds=90)
-#: Switched off, it looks so often whether it has been switched on.
+#: Seconds between checks of the option while the job is off.
 OFF_S = 60.0
 _LOST = frozenset({"ERROR", "DELETED", "SOFT_DELETED", "UNKNOWN"})
 _NAMES = uuid.UUID("0d5c5a52-7a53-4b39-8f57-3c2b1c1f6f0a")
@@ -44,7 +46,7 @@ Create = Callable[[Caller, NewLease], object]
 
 
 class Settings(Protocol):
-    """[reservation], read anew each time."""
+    """The `[reservation]` options, read anew at every use."""
 
     server_sweep_s: float
     lease_every_server: bool
@@ -53,7 +55,7 @@ class Settings(Protocol):
 
 @dataclass
 class _Round:
-    """How far this manager has come; another one that takes over begins its own."""
+    """The progress of this manager; another manager that takes over starts its own round."""
 
     after: str = ""
     made: int = 0
@@ -72,13 +74,13 @@ class ServersSweep:
         self._settings = settings
         self._create = create
         self._round = _Round()
-        self._said: dict[str, str] = {}  # what was complained of already, by server
+        self._said: dict[str, str] = {}  # the last warning per server
 
     def steps(self) -> Sequence[Step]:
         return (Step("look", self.sweep, recorded=False),)
 
     def sweep(self, run: Run) -> str:
-        """Go on with the round; it never ends but by NotYet."""
+        """Continue the round; always ends with NotYet."""
         if not self._settings.server_sweep_s:
             raise NotYet("servers are not looked for: [reservation] server_sweep_s is 0", OFF_S)
         began = self._context.ledger.now()
@@ -86,17 +88,19 @@ class ServersSweep:
         seen = self._context.ledger.now()
         took = seen - began
         for server, wish in waiting:
-            self._round.after = server.id  # first: one that always fails must not stop the others
+            # Set first: a server that always fails must not stop the others.
+            self._round.after = server.id
             run.hold(self._context.cloud.call_timeout_s)
             self._lease(server, wish)
             if self._context.ledger.now() >= seen + max(TURN, took):
                 raise NotYet(f"{self._round} so far", 0.1)
         said, self._round = str(self._round), _Round()
-        # A cloud that takes long to tell its servers is not asked all the time.
+        # Do not poll a cloud all the time that takes long to list its servers.
         raise NotYet(said, max(self._settings.server_sweep_s, 10 * took.total_seconds()))
 
     def _without_a_lease(self, run: Run, now: datetime) -> list[tuple[Server, Wish]]:
-        """Servers that should have one and never had, and which; in a lasting order."""
+        """List servers without a lease that never had one, with the lease to make, in a stable
+        order."""
         servers = self._context.hands(run).cloud.servers.list()
         present = {server.id for server in servers}
         self._said = {key: why for key, why in self._said.items() if key in present}
@@ -112,7 +116,7 @@ class ServersSweep:
         return [(s, wished[s.id]) for s in left if s.id > self._round.after]
 
     def _wish(self, server: Server, now: datetime) -> Wish | None:
-        """The lease that the server itself says it is to get."""
+        """Return the lease request in the server's metadata."""
         note = server.metadata.get(WISH)
         if note is None:
             return None
@@ -126,8 +130,10 @@ class ServersSweep:
         return wish
 
     def _in_no_reservation(self, servers: Sequence[Server]) -> list[Server]:
-        """Those on hosts that cannot be reserved. One that is shelved stays so: a lease that starts
-        now would bring it back."""
+        """List the servers on hosts outside reservation.
+
+        A shelved server is left out: a lease that starts now would bring it back.
+        """
         reserved = {host.service_host for host in self._context.ledger.enrolled()}
         return [server for server in servers if server.host and server.host not in reserved]
 
@@ -146,7 +152,7 @@ class ServersSweep:
         LOG.info("server %s (%s) has lease %s now", server.name, server.id, wish.name)
 
     def _complain(self, server: Server, why: str) -> None:
-        """Once, not every minute."""
+        """Log a warning once per server and reason, not every minute."""
         if self._said.get(server.id) != why:
             self._said[server.id] = why
             LOG.warning("server %s (%s): %s", server.name, server.id, why)
@@ -163,7 +169,7 @@ def kinds(context: LeaseContext, settings: Settings, create: Create) -> dict[str
 
 
 def _lease(server: Server, wish: Wish) -> NewLease:
-    """Its id is the server's: made twice it is made once."""
+    """Make the lease request; its id derives from the server, so a repeat makes no second lease."""
     wanted = wish.reservation(server.id)
     return NewLease(
         id=str(uuid.uuid5(_NAMES, f"{SWEEP}/{server.id}")),

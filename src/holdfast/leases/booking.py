@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands on leases: draft, check, book at once; when somebody was faster, draft again."""
+"""Lease commands: draft, check, and book in a transaction; after a lost race, draft again."""
 
 import random
 import threading
@@ -50,9 +50,10 @@ T = TypeVar("T")
 _TRIES = 30
 _IMPATIENT_TRIES = 5
 _LONGEST_S = 30.0
-#: After so many, the stock itself is doubted: it may have missed a writer that was frozen for long.
+#: After this many attempts reload the snapshot: it may have missed a writer that was frozen for
+#: long.
 _DOUBTFUL_TRIES = 3
-#: How far ahead availability looks unless it is told.
+#: How far ahead availability searches by default.
 _AHEAD = timedelta(days=30)
 
 
@@ -70,7 +71,7 @@ class Leases:
             asked = self._drafts.asked(caller, wanted.reservations)
         except DriverError:
             if self._known(caller, wanted.id):
-                return None  # the same command again, while the cloud is away
+                return None  # the same command again, while the cloud is unreachable
             raise
         return self._until_won(lambda attempt: self._create(caller, wanted, asked, attempt))
 
@@ -78,14 +79,14 @@ class Leases:
         return self._until_won(lambda attempt: self._update(caller, lease_id, change, attempt))
 
     def delete(self, caller: Caller, lease_id: str) -> str:
-        """Begin to delete; the key of the work that will have done it."""
+        """Start to delete a lease; return the key of the operation."""
         self._until_won(lambda _attempt: self._delete(caller, lease_id))
         return f"{DELETE}/{lease_id}"
 
     def replace_host(
         self, caller: Caller, lease_id: str, reservation_id: str, host_id: int
     ) -> None:
-        """Give a reservation that has not started something else instead of that host."""
+        """Replace a host of a pending reservation."""
 
         def replaced(attempt: _Attempt) -> None:
             old = self._visible(caller, lease_id)
@@ -96,7 +97,7 @@ class Leases:
         self._until_won(replaced)
 
     def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
-        """What could be had and when; the same planning as a create, and nothing is booked."""
+        """Return when and how many could be booked; plans like a create, and books nothing."""
         (asked,) = self._drafts.asked(caller, [query.reservation])
         now = self._context.ledger.now()
         start = now if query.start is None else max(query.start, now)
@@ -221,7 +222,8 @@ class Leases:
         due = dates.events(new.start, new.end, new.before_end)
         moved = {kind: at for kind, at in due.items() if was.get(kind) != at}
         if new.status == "ACTIVE" and _holds(new.reservations) != _holds(old.reservations):
-            # The end is armed anew too: one that is about to begin must wait for what is new.
+            # Schedule the end anew too: an end that is about to run must wait for the new
+            # hosts.
             moved |= {APPLY: self._context.ledger.now(), END: new.end}
         return Work(
             put=tuple(self._operation(new.id, kind, at) for kind, at in moved.items()),
@@ -234,7 +236,7 @@ class Leases:
         lease = self._visible(caller, lease_id)
         if lease.status == "DELETING":
             return
-        work = Work(  # `put`, for an earlier delete may have failed
+        work = Work(  # `put`, because an earlier delete may have failed
             put=(self._operation(lease.id, DELETE, self._context.ledger.now()),),
             cancel=frozenset({ARRANGE, START, APPLY, BEFORE_END, END}),
         )
@@ -244,7 +246,7 @@ class Leases:
     # shared
 
     def _until_won(self, action: Callable[["_Attempt"], T]) -> T:
-        """Repeat until the write was ours, a little apart; nobody waits for the answer for ever."""
+        """Repeat an action until its write wins, with short random pauses, at most 30 s."""
         deadline = self._clock.monotonic() + _LONGEST_S
         for tries in range(_TRIES):
             try:
@@ -271,7 +273,7 @@ class Leases:
         return Preview(self._named(new))
 
     def _named(self, lease: Lease) -> Lease:
-        """With the names of its hosts, which a plan does not need and a person does."""
+        """Add host names to the allocations, for people; a plan needs only ids."""
         hosts = self._context.ledger.stock().hosts
 
         def named(allocation: Allocation) -> Allocation:
@@ -290,8 +292,11 @@ class Leases:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """Once beaten, hosts are looked at in no order that rivals would choose too; only who has been
-    beaten often waits for a host that another booking has in hand."""
+    """An attempt at a command.
+
+    After a lost race, hosts are tried in random order, because rivals would choose the same.
+    Only a command that lost often waits for a host that another booking has locked.
+    """
 
     tries: int
 
@@ -305,5 +310,5 @@ class _Attempt:
 
 
 def _holds(reservations: Iterable[Reservation]) -> set[tuple[int | None, str | None, int | None]]:
-    """What is held, whenever: a change of it is work for the cloud."""
+    """Return the held resources without times: a change of them needs work in the cloud."""
     return {(a.host_id, a.thing, a.slots) for r in reservations for a in r.allocations}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Manager interface itself: each command, and how long it waits for its effect.
+"""The Manager interface: each command, and how long it waits for its effect.
 
-A command that leaves durable work behind (delete, enrol, withdraw) waits for it a while, because
-callers expect to find it done; it does not fail when the cloud is slow, the work goes on
-regardless.
+A command with an operation behind it (delete, enrol, withdraw) waits a while for that
+operation, because callers expect to find it done. It does not fail when the cloud is slow: the
+operation continues regardless.
 """
 
 import threading
@@ -31,7 +31,7 @@ from holdfast.runtime.clock import Clock
 
 
 class Commands:
-    def __init__(  # noqa: PLR0913  # one for each noun that there are commands of
+    def __init__(  # noqa: PLR0913  # one for each noun that has commands
         self,
         leases: Leases,
         hosts: Hosts,
@@ -90,7 +90,7 @@ class Commands:
     def run_repair(
         self, caller: Caller, approve: bool = False, reason: str = "", domain: str = ""
     ) -> RepairReport:
-        """What it does is the plan before it; the row is made due, and a manager does it."""
+        """Plan a repair and make the repair job due; return the plan."""
         if approve:
             self._repairs.approve(caller, reason, domain)
         report = self._repairs.plan((), ())
@@ -130,7 +130,7 @@ class Commands:
         self._floatingips.withdraw(floatingip_id)
 
     def _wait(self, key: str) -> None:
-        """Until the work is done, or patience ends; its failure is the command's."""
+        """Wait until the operation is done or the patience ends; raise Conflict if it failed."""
         self._wake()
         never = threading.Event()
         deadline = self._clock.monotonic() + self._patience_s()
@@ -140,7 +140,7 @@ class Commands:
                 operation = self._operations.by_key(key)
             except NotFound:
                 return
-            except Unavailable:  # the work is booked all the same: the caller need not repeat it
+            except Unavailable:  # the operation is stored: the caller need not repeat the command
                 self._clock.wait(never, pause)
                 continue
             if operation.status == ERROR:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The date rules of leases, pure: what a request means, or why it cannot be."""
+"""The date rules of leases, as pure functions: compute the dates of a request, or refuse it."""
 
 from datetime import datetime, timedelta
 
@@ -15,7 +15,7 @@ def minute(when: datetime) -> datetime:
 def dates(
     wanted: NewLease, now: datetime, before_end_default: timedelta
 ) -> tuple[datetime, datetime, datetime | None]:
-    """Start, end and before-end of a new lease. "now" is the minute we are in."""
+    """Return start, end and before-end of a new lease; "now" is the current minute."""
     start = minute(now) if wanted.start is None else wanted.start
     end = minute(now) if wanted.end is None else wanted.end
     if start < minute(now):
@@ -27,7 +27,7 @@ def dates(
 def changed_dates(
     lease: Lease, change: LeaseChange, now: datetime, before_end_default: timedelta
 ) -> tuple[datetime, datetime, datetime | None]:
-    """The dates after an update; what may change depends on how far the lease is."""
+    """Return the dates after an update; the lease's status limits which dates may change."""
     started = lease.status not in ("PENDING", "CREATING")
     start = _pick(change.start, change.start_now, now, lease.start)
     end = _pick(change.end, change.end_now, now, lease.end)
@@ -38,7 +38,7 @@ def changed_dates(
             raise InvalidInput("start_date: Start date must be later than current date")
         if end < minute(now):
             raise InvalidInput("end_date: End date must be later than current date")
-    if not (change.end_now and end == start):  # ended in the instant it began
+    if not (change.end_now and end == start):  # ended at the moment it began
         _ordered(start, end)
     if change.before_end is not None:
         return start, end, _before_end(change.before_end, start, end, before_end_default)
@@ -46,13 +46,16 @@ def changed_dates(
 
 
 def events(start: datetime, end: datetime, before_end: datetime | None) -> dict[str, datetime]:
-    """When each kind of a lease's work is due."""
+    """Return the due time of each operation of a lease."""
     due = {START: start, END: end}
     return due if before_end is None else {**due, BEFORE_END: before_end}
 
 
 def check_updatable(lease: Lease, change: LeaseChange) -> None:
-    """Work under way wants its lease to itself; of one that is over, only the name can change."""
+    """Refuse an update while an operation runs; after the end, only the name can change.
+
+    An operation under way needs the lease to itself.
+    """
     if lease.status in ("CREATING", "STARTING", "UPDATING", "TERMINATING", "DELETING"):
         raise Conflict(
             f"Invalid lease status: lease {lease.id} is {lease.status}; try again when that is done"
@@ -62,7 +65,7 @@ def check_updatable(lease: Lease, change: LeaseChange) -> None:
 
 
 def _renames_only(lease: Lease, change: LeaseChange) -> bool:
-    """Dates may be named as long as they are those it has."""
+    """Whether the change only renames; dates are permitted if equal to the current dates."""
     same_dates = change.start in (None, lease.start) and change.end in (None, lease.end)
     now_said = change.start_now or change.end_now
     return same_dates and not (now_said or change.before_end or change.reservations)
@@ -90,7 +93,7 @@ def _before_end(
 
 
 def _kept_before_end(lease: Lease, start: datetime, end: datetime) -> datetime | None:
-    """Not named: it keeps its distance to the end."""
+    """Keep the distance between before-end and end, when the change names no before-end."""
     if lease.before_end is None:
         return None
     return max(start, end - (lease.end - lease.before_end))

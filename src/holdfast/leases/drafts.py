@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a request to the lease it would be: dates, plans, and why not. Nothing is written here.
+"""Lease drafts: compute dates and allocations of a request, or explain a refusal. Writes nothing.
 
-A draft is planned on the stock in memory. A refusal is made sure of by a second look at every host
-before anybody hears of it, and then says what was in the way and when it would fit.
+A draft is planned on the capacity snapshot in memory. Before the manager refuses a request it
+compares the snapshot with the database and plans again if they differ. The refusal then says
+what was in the way and when the request would fit.
 """
 
 import contextlib
@@ -24,20 +25,18 @@ from holdfast.model.segment import Short, Spare, Steps, compared, first_short, f
 from holdfast.ports.ledger import Ledger, Obstacle
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation
 
-# Planning that leaves free what segments keep for the case that hosts fail (`model/segment`).
+# Planning that leaves spares of segments free (`model/segment`).
 #
-# A type plans as ever. If that would eat into what a segment keeps, as much of it stays as may
-# be,
-# hosts that would eat on are taken out of the stock, and the type plans again: on other segments,
-# on
-# hosts of which others have a part already, or with fewer hosts. Where no segment keeps anything
-# this
-# costs one look at an empty tuple. Repair does not come here: it is what the hosts are kept for.
+# The resource type plans as usual. If the plan would use up spares of a segment, as much of it
+# stays as possible, the hosts that would use up more spares are excluded from the snapshot, and
+# the type plans again: in other segments, on hosts that others use in part, or with fewer
+# hosts. Without spares this costs one check of an empty tuple. Repair does not call this:
+# spares are kept for it.
 
 
-#: So often a type plans anew; then nothing more of such a segment is taken than stays anyway.
+#: Plans of a type; after that, no more hosts of such a segment are used than those that stay.
 MOST_PLANS = 8
-#: At so many moments openings are looked for, gathered so many days further on at a time.
+#: Starts tried for openings, collected this many days further on at a time.
 MOST_TRIES = 200
 FURTHER_DAYS = (1, 4, 16, 64, 256, 1024)
 DAY_S = 86_400.0
@@ -49,7 +48,7 @@ _REFUSED = "Not enough hosts available: "
 def plan(
     resource: Resource, wish: Wish, stock: CapacitySnapshot, ledger: Ledger
 ) -> tuple[Allocation, ...]:
-    """What to hold, leaving free what is kept; NotEnoughHosts says which segment keeps it."""
+    """Plan allocations and leave spares free; NotEnoughHosts names the segment."""
     if not stock.spares:
         return resource.plan(wish, stock, ledger)
     left, shorts = stock, dict[str, Short]()
@@ -71,7 +70,8 @@ def plan(
 
 
 class _Course:
-    """How many hosts of one segment are free while a plan lasts: before it, and by parts of it."""
+    """The number of free hosts of a segment during a plan: before the plan, and with parts of
+    it."""
 
     def __init__(
         self,
@@ -89,13 +89,13 @@ class _Course:
         self._touched = bool(mine)
 
     def short(self, holds: Sequence[Allocation]) -> Short | None:
-        """Whether that would eat into what is kept, and when first."""
+        """Return the first shortage of spares with these allocations; None: enough."""
         if not self._touched:
             return None
         after, ids = self._stock.with_holds(holds), self._members()
         hosts = [self._stock.hosts[host_id] for host_id in ids]
         if len(after.free(hosts, self._start, self._end)) >= self._spare.kept:
-            return None  # so many are free all the time
+            return None  # enough are free all the time
         found = first_short(self._spare.kept, self._before(ids), self._steps(after, ids))
         if found is None:
             return None
@@ -103,8 +103,10 @@ class _Course:
         return Short(self._spare, len(ids), free, datetime.fromtimestamp(at, UTC))
 
     def barred(self, holds: Sequence[Allocation], *, everything: bool) -> set[int]:
-        """Hosts that nothing more may be taken of, if as much as possible of the plan stays; with
-        `everything`, all that are not part of it."""
+        """Return the hosts to exclude, if as much as possible of the plan stays.
+
+        With `everything`, all hosts of the segment that are not part of the plan.
+        """
         ids = self._members()
         before = self._before(ids)
         stays = self._stays(holds, ids, before)
@@ -123,7 +125,8 @@ class _Course:
     def _stays(
         self, holds: Sequence[Allocation], ids: Collection[int], before: Steps
     ) -> Sequence[Allocation]:
-        """As many of the plan's as may be: those first that take no host that was free."""
+        """Select as many allocations of the plan as possible, preferring hosts that were not
+        free."""
         had = {a.host_id for a in self._kept}
         mine = [a for a in holds if a.host_id in ids]
         mine.sort(key=lambda a: (a.host_id not in had, self._was_free(a), -(a.slots or 0)))
@@ -157,7 +160,7 @@ class _Course:
 
 
 def _refused(refused: NotEnoughHosts, shorts: Collection[Short]) -> NotEnoughHosts:
-    """The type's own refusal, of what is left beside the hosts that are kept."""
+    """Combine the type's own refusal with the shortage of spares."""
     why = "; ".join(map(str, shorts))
     rest = refused.message.removeprefix(_REFUSED)
     kept = [
@@ -175,7 +178,7 @@ def _refused(refused: NotEnoughHosts, shorts: Collection[Short]) -> NotEnoughHos
     return type(refused)(message, **{**refused.details, "failover": kept})
 
 
-# when it could be had
+# Openings.
 
 
 def openings(
@@ -186,14 +189,17 @@ def openings(
     ledger: Ledger,
     most: int,
 ) -> Sequence[Opening]:
-    """The type's own, where they leave free what is kept; else by trying, from the first of them
-    on: at every moment at which a host is given back."""
+    """List the type's openings if they leave spares free; else try every end of a hold.
+
+    The trial begins at the first opening of the type.
+    """
     found = resource.openings(wish, until, stock, ledger, most)
     if not stock.spares or not found:
         return found
 
     def amount(window: Window) -> int:
-        """How many could be had then, 0 for none; a thing that is not a host counts as one."""
+        """Return how many units fit in the window, 0 for none; a resource without a host counts
+        1."""
         try:
             holds = plan(resource, replace(wish, held=window), stock, ledger)
         except NotEnoughHosts:
@@ -217,7 +223,7 @@ def openings(
 
 
 def _moments(first: datetime, until: datetime, stock: CapacitySnapshot) -> Iterator[datetime]:
-    """The first, and the minutes from which on somebody has given something back."""
+    """Yield the first start, and the minutes at which holds end."""
     yield first
     since = told = first.timestamp()
     tries = 0
@@ -238,20 +244,23 @@ def _moments(first: datetime, until: datetime, stock: CapacitySnapshot) -> Itera
             return
 
 
-#: How far ahead a refusal looks for a window that would fit.
+#: How far ahead a refusal searches for a window that fits.
 AHEAD = timedelta(days=90)
 
-#: A lease that starts within that time takes what is there now.
+#: A lease that starts within this time needs hosts that are given back already.
 SOON = timedelta(minutes=5)
 
-#: A resource type with the spec that it made of a request.
+#: A resource type with the normalised spec of a request.
 Asked = tuple[Resource, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class _PlanInput:
-    """The stock as one attempt sees it; `sure` when a refusal may rest on it. `barren_until`: it is
-    known already that nothing of the kind would fit that begins before."""
+    """The capacity snapshot of an attempt.
+
+    `sure`: a refusal may rest on it. `barren_until`: the caller knows that nothing of this kind
+    fits that begins before.
+    """
 
     stock: CapacitySnapshot
     sure: bool
@@ -259,7 +268,7 @@ class _PlanInput:
 
 
 class _Refused(Exception):
-    """By a stock that may be a moment old; with what an explanation needs."""
+    """Refused by a snapshot that may be a moment old; carries the input of the explanation."""
 
 
 class Drafts:
@@ -268,13 +277,13 @@ class Drafts:
         self._new_id = new_id
 
     def asked(self, caller: Caller, wanted: Sequence[NewReservation]) -> list[Asked]:
-        """What is asked for, checked, and completed by what only the cloud knows."""
+        """Validate the reservations, and complete them with facts from the cloud."""
         checked = [(self._resource(r.resource_type), r.spec) for r in wanted]
         valid = [(resource, resource.validate(spec)) for resource, spec in checked]
         cloud = self._context.cloud
         return [(resource, resource.resolve(spec, cloud, caller)) for resource, spec in valid]
 
-    # a new lease
+    # New leases.
 
     def new(
         self,
@@ -321,10 +330,10 @@ class Drafts:
 
         return self._made_sure(draft, barren_until)
 
-    # a changed one
+    # Changed leases.
 
     def changed(self, old: Lease, change: LeaseChange, order: Order) -> Lease:
-        """The lease after the update; what did not change is the same value."""
+        """Return the lease after the update; unchanged parts keep their value."""
         now = self._context.ledger.now()
         start, end, before_end = dates.changed_dates(old, change, now, self._before_end_default())
         new = replace(
@@ -350,8 +359,7 @@ class Drafts:
         return self._made_sure(draft)
 
     def without_host(self, old: Lease, reservation_id: str, host_id: int, order: Order) -> Lease:
-        """The same lease with something else instead of that host, also of what segments keep free
-        for this case."""
+        """Return the lease with a replacement for the host; the replacement may use spares."""
         if old.status != "PENDING":
             raise Conflict(
                 f"lease {old.id} is {old.status}: hosts are replaced only before it starts"
@@ -396,7 +404,7 @@ class Drafts:
         had = reservation.allocations
         cut = tuple(replace(a, held=update.kept(a, held)) for a in had)
         fits = all(_within(now.held, was.held) for now, was in zip(cut, had, strict=True))
-        if fits and spec == reservation.spec:  # shorter or the same: nothing to look for
+        if fits and spec == reservation.spec:  # shorter or the same: nothing to plan
             return replace(reservation, allocations=cut)
         window = Window(max(held.start, update.now), held.end)
         wish = Wish(
@@ -413,12 +421,12 @@ class Drafts:
         holds = tuple(replace(a, held=kept.get((a.host_id, a.thing), a.held)) for a in holds)
         return replace(reservation, spec=spec, allocations=holds)
 
-    # what could be
+    # Openings.
 
     def openings(
         self, caller: Caller, asked: Asked, window: Window, until: datetime, most: int
     ) -> Sequence[Opening]:
-        """The earliest windows of that length; times as the owner names them."""
+        """List the earliest windows of this length, with times as owners see them."""
         resource, spec = asked
         held = Window(window.start, window.end + self._context.cleaning())
         wish = Wish(spec, held, caller.project_id)
@@ -427,11 +435,11 @@ class Drafts:
         return [self._named(opening) for opening in found]
 
     def _named(self, opening: Opening) -> Opening:
-        """Without the cleaning time, which owners do not see."""
+        """Remove the cleaning time, which owners do not see."""
         window = opening.window
         return replace(opening, window=Window(window.start, window.end - self._context.cleaning()))
 
-    # shared
+    # Shared.
 
     def _made_sure(
         self, draft: Callable[[_PlanInput], Lease], barren_until: datetime | None = None
@@ -442,14 +450,15 @@ class Drafts:
             return draft(_PlanInput(stock, sure=False, barren_until=barren_until))
         except _Refused as first:
             again = self._context.ledger.stock(sure=True)
-            if again is stock and again.changes == changes:  # a second plan would say the same
+            # A second plan would give the same result.
+            if again is stock and again.changes == changes:
                 raise self._explained(*first.args) from None
             return draft(_PlanInput(again, sure=True))
 
     def _plan(self, resource: Resource, wish: Wish, look: _PlanInput) -> tuple[Allocation, ...]:
         late = self._late(wish)
         if late:
-            with contextlib.suppress(NotEnoughHosts):  # then rather one that may be late than none
+            with contextlib.suppress(NotEnoughHosts):  # better a host that may be late than none
                 return plan(resource, wish, look.stock.excluding_hosts(late), self._context.ledger)
         try:
             return plan(resource, wish, look.stock, self._context.ledger)
@@ -459,8 +468,10 @@ class Drafts:
             raise self._explained(refused, resource, wish, look) from None
 
     def _late(self, wish: Wish) -> set[int]:
-        """Hosts that are free by the book and have not been given back: who starts soon would have
-        to wait for them, and nobody knows for how long."""
+        """Return the hosts free in the database but not given back yet.
+
+        A lease that starts soon would have to wait for them, and nobody knows for how long.
+        """
         ledger = self._context.ledger
         if wish.held.start > ledger.now() + SOON:
             return set()
@@ -469,7 +480,7 @@ class Drafts:
     def _explained(
         self, refused: NotEnoughHosts, resource: Resource, wish: Wish, look: _PlanInput
     ) -> NotEnoughHosts:
-        """The same refusal, with who is in the way and when it would fit."""
+        """Extend the refusal with the leases in the way, and the earliest fitting window."""
         ledger, details = self._context.ledger, dict(refused.details)
         busy = details.pop("busy", ())
         obstacles = (
@@ -548,23 +559,26 @@ def _wire(when: datetime) -> str:
 
 @dataclass(frozen=True)
 class _Update:
-    """A lease before and after its dates changed, while its reservations are planned anew."""
+    """A lease before and after a change of dates, while its reservations are planned anew."""
 
     old: Lease
     new: Lease
     now: datetime
     order: Order
-    taken: frozenset[str]  # things that its other reservations have
+    taken: frozenset[str]  # resource keys of its other reservations
 
     def held(self, reservation: Reservation, cleaning: timedelta) -> Window:
-        """What the reservation must hold; one that runs, since it began."""
+        """Return the window that the reservation must hold; for an active one, since it began."""
         since = min((a.held.start for a in reservation.allocations), default=self.new.start)
         start = since if self._same_start() else max(self.new.start, self.now)
         return Window(start, max(self.new.end + cleaning, start))
 
     def kept(self, allocation: Allocation, held: Window) -> Window:
-        """The same of one thing that it has: of what came later, not before it came, for then it
-        was somebody else's."""
+        """Return the window of a single allocation.
+
+        An allocation added later does not start before it was added, because then it was
+        another lease's.
+        """
         start = allocation.held.start if self._same_start() else held.start
         return Window(start, max(held.end, start))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Telling others what happens to leases, as durable work: what was written is told, at least once.
+"""Lease events: the outbox rows for notifications about leases, delivered at least once.
 
-`Announcer.work` gives the rows that go into the transaction of the change itself. There is a row
-per sink, so that one that is away holds up nobody else's news; those of one lease and one sink are
-told in the order in which they happened.
+`Announcer.work` returns rows that belong in the transaction of the change itself. Each sink has
+its own row, so that an unreachable sink delays no other sink. Events of one lease and sink are
+delivered in the order in which they happened.
 
     work = Work(add=(*operations, *announcer.work(CREATED, lease, now)))
 """
@@ -26,7 +26,7 @@ CREATED, UPDATED, DELETED = "lease.create", "lease.update", "lease.delete"
 STARTED, ENDED, BEFORE_ENDED = (f"lease.event.{EVENT_TYPES[k]}" for k in (START, END, BEFORE_END))
 BEFORE_END_STOPPED = f"{BEFORE_ENDED}.stop"
 DEGRADED, HEALED = "lease.degraded", "lease.healed"
-#: Those of one change are told in this order.
+#: Events of one change are delivered in this order.
 ORDER = (
     CREATED,
     UPDATED,
@@ -40,12 +40,13 @@ ORDER = (
 )
 _NAMES = uuid.UUID("6f1f3c0e-5f0c-4c43-9a4e-7a0c4a3e9b11")
 
-#: How the reservation contract shows a lease with its events at that time; the API's own view.
+#: Renders a lease with its events at a time, as the reservation contract shows it; the API's
+#: view.
 Show = Callable[[Lease, Sequence[Event], datetime], Mapping[str, Any]]
 
 
 class Announcer:
-    """With no sinks it is silent: nothing is written and nothing is told."""
+    """Makes outbox rows for lease events; without sinks no rows."""
 
     def __init__(
         self,
@@ -61,8 +62,11 @@ class Announcer:
         self._telling = OutboxJob(sinks, settings, clock or SystemClock())
 
     def work(self, event_type: str, lease: Lease, now: datetime) -> tuple[Operation, ...]:
-        """The rows of one piece of news. `lease` is what the transaction writes, with the version
-        it finds: the value that `book`, `save` or `erase` is given."""
+        """Make the rows of an event.
+
+        `lease` is the value that the transaction writes (`book`, `save` or `erase`), with the
+        version it was read with.
+        """
         if self._show is None or not self._sinks:
             return ()
         message_id = str(uuid.uuid5(_NAMES, _mark(event_type, lease)))
@@ -75,15 +79,16 @@ class Announcer:
         return tuple(self._operation(sink, event_type, lease, now, told) for sink in self._sinks)
 
     def changed(self, old: Lease, new: Lease, now: datetime) -> tuple[Operation, ...]:
-        """The rows of all news that an owner's update is."""
+        """Make the rows of all events of an owner's update."""
         return tuple(o for event in events_of(old, new, now) for o in self.work(event, new, now))
 
     def health(self, old: Lease, new: Lease, now: datetime) -> tuple[Operation, ...]:
-        """The rows of a change in the cloud that made the lease worse or whole again, if it did."""
+        """Make the rows if the lease became degraded, worse or whole again."""
         return tuple(o for event in _health(old, new) for o in self.work(event, new, now))
 
     def kinds(self) -> dict[str, Kind]:
-        """Also with no sinks: what was written when there were some must come to its end."""
+        """Return the job kind, also with no sinks: rows written for earlier sinks must still
+        end."""
         return self._telling.kinds()
 
     def close(self) -> None:
@@ -106,7 +111,7 @@ class Announcer:
 
 
 def events_of(old: Lease, new: Lease, now: datetime) -> tuple[str, ...]:
-    """What an update is, in the contract's words and ours."""
+    """Return the event types of an update, of the contract and of Holdfast."""
     fired = old.before_end is not None and old.before_end <= now and old.status == "ACTIVE"
     again = new.before_end is not None and new.before_end > now
     stopped = (BEFORE_END_STOPPED,) if fired and again else ()
@@ -114,7 +119,7 @@ def events_of(old: Lease, new: Lease, now: datetime) -> tuple[str, ...]:
 
 
 def _health(old: Lease, new: Lease) -> tuple[str, ...]:
-    """Worse is also one that was bad before and has become worse."""
+    """Return the health event; a degraded lease getting worse is degraded again."""
     if _troubles(new) - _troubles(old) or (new.degraded and not old.degraded):
         return (DEGRADED,)
     return (HEALED,) if old.degraded and not new.degraded else ()
@@ -126,13 +131,16 @@ def _troubles(lease: Lease) -> set[tuple[str, str]]:
 
 
 def _step(event_type: str, lease: Lease) -> int:
-    """The how many-th writing of the lease this is."""
+    """Return the number of this write of the lease."""
     return 0 if event_type == CREATED else lease.version + 1
 
 
 def _mark(event_type: str, lease: Lease) -> str:
-    """What makes this piece of news this one and no other. Before its end nothing of a lease
-    changes, so that a second try would look like a second piece of news: there the time says it."""
+    """Return the identity of an event.
+
+    Before-end changes nothing in the lease, so its version would make a retry look like another
+    event; the before-end time identifies it instead.
+    """
     which = str(lease.version)
     if event_type == BEFORE_ENDED and lease.before_end is not None:
         which = lease.before_end.isoformat()
@@ -140,7 +148,7 @@ def _mark(event_type: str, lease: Lease) -> str:
 
 
 def payload(event_type: str, lease: Lease, now: datetime, show: Show) -> dict[str, Any]:
-    """A lease as the contract's notifications carry it."""
+    """Render a lease as the contract's notifications carry it."""
     stamped = replace(
         lease,
         created_at=lease.created_at or now,
@@ -171,9 +179,9 @@ _SAME = (
 
 
 def _events(event_type: str, lease: Lease, now: datetime) -> list[Event]:
-    """The lease's events with the state that their rows have, or are about to have.
+    """Return the lease's events with the status that their rows have, or are about to have.
 
-    A change does not read its rows of work; what they say follows from the lease and the time.
+    A change does not read its operations; their status follows from the lease and the time.
     """
     due = dates.events(lease.start, lease.end, lease.before_end)
     return [
@@ -184,8 +192,8 @@ def _events(event_type: str, lease: Lease, now: datetime) -> list[Event]:
 
 def _supposed(event_type: str, lease: Lease, kind: str, at: datetime, now: datetime) -> str:
     if event_type.removeprefix("lease.event.") == EVENT_TYPES[kind]:
-        return DONE  # it is what we tell
+        return DONE  # the event being sent
     if lease.status == "ERROR" and kind == START:
-        return ERROR  # no other work gives up and leaves a lease like that
+        return ERROR  # only a failed start leaves a lease in ERROR
     over = at <= now and lease.status not in ("PENDING", "STARTING", "ERROR")
     return DONE if over else WAITING

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floating IPs come into reservation and leave it: rows alone, the cloud is only asked."""
+"""Enrol and withdraw floating IPs: changes rows only, and reads subnets from the cloud."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class FloatingIps:
         self._cloud = cloud
 
     def enrol(self, network_id: str, address: str) -> str:
-        """The id of the floating IP, which can be reserved from now on."""
+        """Enrol a floating IP for reservation; return its id."""
         wanted = parse(address, "floating_ip_address")
         try:
             subnets = self._cloud.addresses.subnets(network_id)
@@ -34,7 +34,7 @@ class FloatingIps:
 
 
 def parse(text: object, field: str) -> IpAddress:
-    """An address in any form that people write; InvalidInput names the field."""
+    """Parse an IP address in any common notation; InvalidInput names the field."""
     try:
         if not isinstance(text, str):
             raise ValueError
@@ -47,8 +47,11 @@ def parse(text: object, field: str) -> IpAddress:
 
 
 def home(subnets: Sequence[Subnet], network_id: str, wanted: IpAddress) -> Subnet:
-    """The subnet that the address is of, if it can be reserved: the cloud hands out those of its
-    allocation pools, and could give one to somebody else at any time."""
+    """Return the subnet of the address; InvalidInput if the address cannot be reserved.
+
+    The cloud hands out addresses of its allocation pools, and could assign one to another
+    project at any time.
+    """
     for subnet in subnets:
         net = ipaddress.ip_network(subnet.cidr, strict=False)
         if wanted not in net:
@@ -70,7 +73,8 @@ def _unfit(
         return "is the gateway"
     if any(_within(wanted, first, last) for first, last in subnet.pools):
         return "lies in an allocation pool, choose one outside the pools"
-    whole = net.prefixlen >= net.max_prefixlen - 1  # too small to have these two
+    # Too small to have a network and a broadcast address.
+    whole = net.prefixlen >= net.max_prefixlen - 1
     if not whole and wanted == net.network_address:
         return "is the network address"
     if not whole and net.version == 4 and wanted == net.broadcast_address:

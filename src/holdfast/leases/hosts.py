@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts come into reservation and leave it: rows at once, pools by durable steps."""
+"""Hosts in reservation: enrol, withdraw, return after a failure, and refresh from the cloud.
+
+Rows change at once; host aggregates (pools) change in durable steps.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,9 +21,9 @@ from holdfast.ports.cloud import Cloud
 from holdfast.ports.ledger import Work
 
 ENROL, WITHDRAW, RETURN = "host_enrol", "host_withdraw", "host_return"
-#: How often a host that failed is looked at.
+#: Seconds between checks of a failed host: at first, and at most.
 LOOK_S, RARELY_S = 10.0, 300.0
-#: What one write may take, for a claim.
+#: Seconds that the claim must cover for a write.
 HOLD_S = 10.0
 LONGEST_KEY = 64
 LONGEST_VALUE = 4096
@@ -33,7 +36,7 @@ class Hosts:
         self._region = region
 
     def enrol(self, name: str, capabilities: Mapping[str, str]) -> tuple[int, str]:
-        """Begin to enrol a host of the cloud: its id here, and the key of the work."""
+        """Start to enrol a host of the cloud; return its id, and the key of the operation."""
         check_capabilities(capabilities)
         found = self._context.cloud.hosts.find(name)
         servers = self._context.in_the_way(self._context.cloud, found.service_host)
@@ -57,7 +60,7 @@ class Hosts:
         self._context.ledger.describe(host_id, capabilities)
 
     def withdraw(self, host_id: int) -> str:
-        """Begin to withdraw a host; the key of the work."""
+        """Start to withdraw a host; return the key of the operation."""
         host = self._context.ledger.host(str(host_id))
         work = Work(
             put=self._operations(WITHDRAW, host.uuid, host.service_host),
@@ -67,14 +70,14 @@ class Hosts:
         return f"{WITHDRAW}/{host.uuid}"
 
     def keep_back(self, hosts: Iterable[Host], hold: Callable[[float], None]) -> None:
-        """Hosts that failed: nobody books them until they are healthy and empty."""
+        """Block failed hosts for booking until they are healthy and empty."""
         for host in hosts:
             hold(HOLD_S)
             work = self._operations(RETURN, host.uuid, host.service_host)
             self._context.ledger.keep_back(host.id, Work(put=work))
 
     def let_back(self, hosts: Iterable[Host], hold: Callable[[float], None]) -> None:
-        """Hosts that are healthy again: who was kept back need not wait for the next look."""
+        """Expedite the return of blocked hosts: healthy hosts need not wait for the next check."""
         for host in hosts:
             hold(HOLD_S)
             self._context.ledger.expedite(f"{RETURN}/{host.uuid}")
@@ -115,7 +118,7 @@ class _HostWork:
         self.context = context
 
     def keep(self, run: Run) -> str:
-        """Shut the host to ordinary servers for as long as it is enrolled."""
+        """Close the host to ordinary servers for as long as it is enrolled."""
         return self._move(run, "add_host", KEPT_POOL, {KEPT: "yes"})
 
     def release(self, run: Run) -> str:
@@ -149,7 +152,7 @@ class _HostWork:
         return None
 
     def failed(self, run: Run, why: str) -> None:
-        """Nothing to write: an enrolled host that never joined stays not reservable."""
+        """Write nothing: an enrolled host that never joined stays not reservable."""
 
 
 class HostEnrol(_HostWork):
@@ -163,8 +166,11 @@ class HostEnrol(_HostWork):
         )
 
     def open(self, run: Run) -> str:
-        """Now that none can come any more: a server that slipped in since the first look must go
-        first, for the end of a lease would delete it."""
+        """Make the host reservable once it has no servers.
+
+        The host is closed by now. A server that arrived since the first check must leave first,
+        because the end of a lease would delete it.
+        """
         name = run.operation.payload["service_host"]
         if servers := self.context.in_the_way(self.context.hands(run).cloud, name):
             raise NotYet(f"{name} has {len(servers)} servers that came before it joined", 5.0)
@@ -174,8 +180,11 @@ class HostEnrol(_HostWork):
 
 
 class HostReturn(_HostWork):
-    """A host that failed leaves the free pool, and the pools of reservations that got another one
-    as soon as their servers have gone; healthy again and empty, it comes back."""
+    """Job kind: return a failed host to reservation when healthy and empty.
+
+    The host leaves the free pool, and the pools of reservations that got another host as soon
+    as their servers are gone.
+    """
 
     name = RETURN
     retry_forever = True
@@ -189,7 +198,11 @@ class HostReturn(_HostWork):
         )
 
     def wait(self, run: Run) -> str:
-        """Also for its own reservation's servers no reason to wait: they are where they belong."""
+        """Wait until the host is healthy and empty.
+
+        Servers of a reservation that still holds the host do not block: they are where they
+        belong.
+        """
         host, name = self._host(run), run.operation.payload["service_host"]
         cloud, holders = self.context.hands(run).cloud, self.context.ledger.holders(host.id)
         try:
@@ -203,7 +216,7 @@ class HostReturn(_HostWork):
             theirs = any(s.project_id == pool.metadata.get(OWNER) for s in there)
             if not whole or not mine or pool.name in holders:
                 continue
-            if theirs:  # of a reservation that got another host, and of which servers are here
+            if theirs:  # of a reservation that got another host and still has servers here
                 left = f"servers of reservation {pool.name} are on it"
             else:
                 cloud.pools.remove_host(pool.id, name)
@@ -216,7 +229,7 @@ class HostReturn(_HostWork):
         return f"{name} is healthy again"
 
     def _pause(self, run: Run) -> float:
-        """The longer it has failed the rarer the looks; healthy again, somebody hastens it."""
+        """Return the pause: longer the longer the failure lasts; `let_back` expedites the job."""
         age = (self.context.ledger.now() - run.operation.due_at).total_seconds()
         return min(max(LOOK_S, age / 10), RARELY_S)
 
@@ -235,7 +248,10 @@ class HostReturn(_HostWork):
 
 
 class HostWithdraw(_HostWork):
-    """Tried until it succeeds: nobody can ask for it again once the host is out of our list."""
+    """Job kind: withdraw a host; retried until success.
+
+    Once the host is out of the list, no person can request the withdrawal again.
+    """
 
     name = WITHDRAW
     retry_forever = True
@@ -252,34 +268,34 @@ def host_kinds(context: LeaseContext) -> dict[str, Kind]:
     return {kind.name: kind for kind in made}
 
 
-# Enrolled hosts are read again from the cloud: sizes, zones, inventories and traits change.
+# Refresh: read enrolled hosts again from the cloud, because sizes, zones, inventories and
+# traits change.
 #
-# One row of durable work that never ends, so that of all managers one does it. Hosts come one
-# after
-# the other, in short turns: never more than one call is on its way, and a manager that is to stop
-# waits for one turn only. What a host has already promised stays promised if it becomes smaller.
+# A periodic job, so that one manager at a time runs it. It reads hosts one after the other, in
+# short turns: never more than one call is under way, and a manager that stops waits for one
+# turn only. If a host becomes smaller, existing bookings on it stay.
 
 
 LOG = logging.getLogger(__name__)
 
 REFRESH = "hosts_refresh"
-#: How long a turn lasts.
+#: Length of a turn.
 TURN = timedelta(seconds=5)
-#: How many hosts are taken from the book at a time.
+#: Hosts read from the database at a time.
 PORTION = 200
-#: Switched off, it looks so often whether it has been switched on.
+#: Seconds between checks of the option while the refresh is off.
 OFF_S = 60.0
 
 
 class Settings(Protocol):
-    """[reservation], read anew each time."""
+    """The `[reservation]` options, read anew at every use."""
 
     host_refresh_s: float
 
 
 @dataclass
 class _Round:
-    """How far this manager has come; another one that takes over begins its own."""
+    """The progress of this manager; another manager that takes over starts its own round."""
 
     after: int = 0
     seen: int = 0
@@ -302,14 +318,15 @@ class HostsRefresh:
         return (Step("read", self.read, recorded=False),)
 
     def read(self, run: Run) -> str:
-        """Go on with the round; it never ends but by NotYet."""
+        """Continue the round; always ends with NotYet."""
         if not self._settings.host_refresh_s:
             raise NotYet("hosts are not read again: [reservation] host_refresh_s is 0", OFF_S)
         ledger, cloud = self._context.ledger, self._context.hands(run).cloud
         until = ledger.now() + TURN
         while some := ledger.enrolled(after=self._round.after, most=PORTION):
-            for host in some:  # one at least, however long the look took
-                self._round.after = host.id  # first: one that always fails must not stop the others
+            for host in some:  # at least one host, however long the query took
+                # Set first: a host that always fails must not stop the others.
+                self._round.after = host.id
                 self._read_one(cloud, host)
                 if ledger.now() >= until:
                     raise NotYet(f"{self._round} so far", 0.1)
@@ -317,7 +334,8 @@ class HostsRefresh:
         raise NotYet(said, self._settings.host_refresh_s)
 
     def _read_one(self, cloud: Cloud, host: Host) -> None:
-        """DriverError if the cloud does not answer: later goes on with the next host."""
+        """Read a host from the cloud; after a DriverError the next run continues with the next
+        host."""
         try:
             found = cloud.hosts.find(host.hypervisor_hostname)
         except (NotFound, Conflict) as lost:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a lease when its time has come, as durable steps."""
+"""The lifecycle of a lease as durable steps: arrange, start, apply, before-end, end, delete."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -30,20 +30,20 @@ from holdfast.model.operation import Operation
 from holdfast.ports.cloud import Cloud, Server
 from holdfast.ports.ledger import Ledger, Work
 
-# What becomes of a lease by a step of its work: values in, values out.
+# The lease after a step of an operation, as pure functions.
 
 
-#: In `Reservation.made`: ids of hosts that failed and for which nothing else was found.
+#: Key in `Reservation.made`: ids of failed hosts without a replacement.
 LOST = "lost"
 
 
 def event_name(kind: str) -> str:
-    """How an announcement calls it."""
+    """Return the event type of an operation kind."""
     return f"lease.event.{EVENT_TYPES[kind]}" if kind in EVENT_TYPES else ""
 
 
 def after(lease: Lease, effects: Sequence[Effect]) -> Lease:
-    """The lease with what the effects made of its reservations, and missed."""
+    """Return the lease with the effects on its reservations, and its degraded flag."""
 
     def changed(reservation: Reservation, effect: Effect) -> Reservation:
         missing = reservation.missing_resources if effect.missing is None else effect.missing
@@ -57,7 +57,7 @@ def after(lease: Lease, effects: Sequence[Effect]) -> Lease:
 
 
 def along(lease: Lease, path: Sequence[str]) -> Lease:
-    """Move along the path; a lease already on it goes on from where it is."""
+    """Move the lease along the path; a lease already on the path continues from its state."""
     left = path[path.index(lease.status) + 1 :] if lease.status in path else path
     for status in left:
         lease = lease.move(status)
@@ -68,7 +68,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Settings(Options, Protocol):
-    """[reservation], read anew each time."""
+    """The `[reservation]` options, read anew at every use."""
 
     minutes_before_end_lease: int
     cleaning_time: int
@@ -77,7 +77,7 @@ class Settings(Options, Protocol):
 
 @dataclass(frozen=True)
 class LeaseContext:
-    """What every kind of lease work has at hand."""
+    """The dependencies of all lease jobs."""
 
     ledger: Ledger
     cloud: Cloud
@@ -100,11 +100,11 @@ class LeaseContext:
         )
 
     def in_the_way(self, cloud: Cloud, host: str) -> list[Server]:
-        """Servers that must be gone before a host can be reserved."""
+        """List the servers blocking the reservation of a host."""
         return [server for server in cloud.servers.list(host=host) if self.stays(server)]
 
     def stays(self, server: Server) -> bool:
-        """Whether it does not give way by itself."""
+        """Whether the server stays: it is not preemptible, or preemption is off."""
         return not (self.settings.preemptibles and server.preemptible)
 
     def cleaning(self) -> timedelta:
@@ -112,7 +112,7 @@ class LeaseContext:
 
 
 class _LeaseWork:
-    """Common to all: find the lease, do something for each of its reservations."""
+    """Base of all lease jobs: load the lease, act on each of its reservations."""
 
     name = ""
     retry_forever = False
@@ -121,7 +121,7 @@ class _LeaseWork:
         self.context = context
 
     def lease(self, run: Run) -> Lease:
-        """Read once per attempt: a save refuses if somebody changed the lease meanwhile."""
+        """Return the lease, read once per attempt: saving fails if another writer changed it."""
         if "lease" not in run.memo:
             run.memo["lease"] = self.context.ledger.lease(run.operation.subject)
         lease: Lease = run.memo["lease"]
@@ -136,7 +136,7 @@ class _LeaseWork:
     def save(
         self, run: Run, new: Lease, say: str, work: Work | None = None, event: str = ""
     ) -> None:
-        """Write it, and in the same breath the work that tells of it."""
+        """Save the lease, and its events, in the same transaction."""
         old, now = self.lease(run), self.context.ledger.now()
         told = self.context.announcer.health(old, new, now)
         if event:
@@ -145,8 +145,10 @@ class _LeaseWork:
         run.memo["lease"] = self.context.ledger.save(old, new, claim=run.claim, say=say, work=work)
 
     def each(self, verb: str) -> Callable[[Run], str]:
-        """A step that calls `verb` of every reservation's resource. One that needs more time does
-        not keep the others waiting."""
+        """Make a step: call `verb` on every reservation's resource.
+
+        A reservation that needs more time does not delay the others.
+        """
 
         def step(run: Run) -> str:
             lease, hands = self.lease(run), self.hands(run)
@@ -177,8 +179,10 @@ class _LeaseWork:
         reservations: str | None = None,
         tell: bool = False,
     ) -> Callable[[Run], str]:
-        """A step that takes the lease along a path of states (from wherever on it it is);
-        a lease that is `past` it stays as it is."""
+        """Make a step: move the lease along a path of states, from the current state.
+
+        A lease in state `past` stays as it is.
+        """
 
         def step(run: Run) -> str:
             old = self.lease(run)
@@ -200,19 +204,19 @@ class _LeaseWork:
         return None
 
     def failed(self, run: Run, why: str) -> None:
-        """The lease is in ERROR, its reservations too; what it holds it keeps until its end."""
+        """Move the lease and its reservations to ERROR; their holds stay until the end."""
         try:
             old = self.lease(run)
         except NotFound:
-            return  # deleted meanwhile: nobody is left to tell
+            return  # deleted meanwhile
         if self.name == START and old.status == "ACTIVE":
-            return  # it runs; what failed is the tidying up after
+            return  # the lease is active; only the clean-up afterwards failed
         new = along(old, ("STARTING", "ERROR")).move_reservations("error")
         self.save(run, new, f"{self.name} failed: {why}")
 
 
 class LeaseArrange(_LeaseWork):
-    """What must happen as soon as a lease is booked; tried until its start."""
+    """Job kind: act right after the booking (shelve a leased server); retried until the start."""
 
     name = ARRANGE
 
@@ -223,7 +227,7 @@ class LeaseArrange(_LeaseWork):
         return self.context.ledger.lease(operation.subject).start
 
     def failed(self, run: Run, why: str) -> None:
-        """The lease goes on: its start looks at how things are."""
+        """Only log: the start checks the state itself."""
         LOG.warning("lease %s: %s: %s", run.operation.subject, self.name, why)
 
 
@@ -240,12 +244,12 @@ class LeaseStart(_LeaseWork):
         )
 
     def give_up_at(self, operation: Operation) -> datetime | None:
-        """A start that did not succeed before the lease's end has failed."""
+        """Give up at the lease's end."""
         return self.context.ledger.lease(operation.subject).end
 
 
 class _Aside(_LeaseWork):
-    """One step in the life of a running lease, which is none the worse if it fails."""
+    """A job during a running lease; its failure does not end the lease."""
 
     verbs: tuple[str, ...] = ()
 
@@ -256,12 +260,12 @@ class _Aside(_LeaseWork):
         return self.context.ledger.lease(operation.subject).end
 
     def failed(self, run: Run, why: str) -> None:
-        """The event says ERROR, the lease goes on."""
+        """Only log: the event says ERROR, the lease continues."""
         LOG.warning("lease %s: %s: %s", run.operation.subject, self.name, why)
 
 
 class LeaseApply(_Aside):
-    """A running lease got more hosts: they join its pool like the first ones did."""
+    """Job kind: apply a change of a running lease; new hosts join its pool like the first."""
 
     name, verbs = APPLY, ("start", "settle")
 
@@ -269,14 +273,14 @@ class LeaseApply(_Aside):
         return (*super().steps(), Step("say", self.say, recorded=False))
 
     def say(self, run: Run) -> str:
-        """For those who tell of pools, too."""
+        """Record the applied change; the resync job reads this audit row."""
         lease = self.lease(run)
         said = f"lease {lease.name} has what it was changed to"
         self.save(run, lease, said)
         return said
 
     def failed(self, run: Run, why: str) -> None:
-        """The owner is told that not all of it is there."""
+        """Flag the lease degraded; the owner then sees the missing hosts."""
         super().failed(run, why)
         old = self.lease(run)
         short = tuple(replace(r, missing_resources=True) for r in old.reservations)
@@ -294,12 +298,12 @@ class LeaseBeforeEnd(_Aside):
         told = self.context.announcer.work(event_name(self.name), lease, now)
         if not told:
             return "nobody wants to hear of it"
-        self.save(run, lease, "", Work(put=told))  # a second try finds the first one's rows
+        self.save(run, lease, "", Work(put=told))  # a second attempt finds the rows of the first
         return "those who want to hear of it will"
 
 
 class LeaseEnd(_LeaseWork):
-    """Tried until it succeeds: the next owner waits for the hosts."""
+    """Job kind: end a lease; retried until success, because the next owner waits for the hosts."""
 
     name = END
     retry_forever = True
@@ -307,7 +311,8 @@ class LeaseEnd(_LeaseWork):
     def steps(self) -> Sequence[Step]:
         return (
             Step("begin", self.move("TERMINATING", past="TERMINATED", say=False), recorded=False),
-            Step("end", self.each("end"), recorded=False),  # what it does is not done twice
+            # Effects read the state first, so a repeat does nothing.
+            Step("end", self.each("end"), recorded=False),
             Step(
                 "terminated",
                 self.move("TERMINATED", reservations="deleted", tell=True),
@@ -331,7 +336,8 @@ class LeaseDelete(_LeaseWork):
         said, now = f"lease {lease.name} deleted", self.context.ledger.now()
         told = self.context.announcer.work("lease.delete", lease, now)
         work = Work(add=tuple(told))
-        # `put`: of a lease without reservations nobody can tell whether its end was told of.
+        # `put`: for a lease without reservations nothing shows whether its end was already
+        # announced.
         work = replace(work, put=(*work.put, *self.context.enforcement.end_work(lease, now)))
         self.context.ledger.erase(lease, claim=run.claim, say=said, work=work)
         return said
@@ -340,7 +346,7 @@ class LeaseDelete(_LeaseWork):
 def lease_work(
     id_: str, lease_id: str, kind: str, due: datetime, early_s: float = 0.0
 ) -> Operation:
-    """The row of one of a lease's works; looked at so much earlier, if that is worth it."""
+    """Make an operation of a lease; `early_s` lets a manager claim it before its due time."""
     return Operation(
         id=id_,
         kind=kind,

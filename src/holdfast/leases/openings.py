@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a request could be had: the earliest starts at which enough hosts are free for its length.
+"""Openings: the earliest starts at which enough hosts are free for the length of a request.
 
-Nothing is tried. Each gap between two holds says from which minute until which a lease of that
-length could begin in it; counted for all hosts at once, the number of those that could take it is
-known at every minute.
+No start is tried by planning. Each gap between two holds gives the first and the last minute at
+which a lease of that length could begin in it. Counted over all hosts, this gives the number of
+available hosts at every minute.
 
-Imported where openings are asked for and nowhere else: who never asks need not load numpy.
+Import this module only where openings are needed: it loads numpy.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,9 +19,9 @@ from holdfast.model.gaps import Gaps
 
 #: Leases begin on whole minutes.
 MINUTE_S = 60.0
-#: So many minutes are counted at a time: half a year.
+#: Minutes counted at a time: half a year.
 STRETCH = 1 << 18
-#: Minutes further ahead than that are all the same: two thousand years.
+#: Minutes further ahead than this are treated as equal: two thousand years.
 FAR = 1 << 30
 
 _Minutes = NDArray[np.int32]
@@ -31,10 +31,11 @@ _Counts = NDArray[np.intp]
 def openings(
     request: HostRequest, until: float, stock: CapacitySnapshot, most: int
 ) -> Sequence[tuple[float, int]]:
-    """Starts up to `until` with the number of hosts that could be had, at best `request.high`.
+    """Return starts up to `until` with the number of available hosts, at most `request.high`.
 
-    Offered is when enough are free first, when so many are again after a time of too few, and when
-    all that were asked for, or twice as many as in any offer before, are.
+    An opening is offered when enough hosts are free for the first time, when enough are free
+    again after a shortage, and when the full number, or twice the number of any offer before,
+    is free.
     """
     hosts = matching(request, stock)
     if len(hosts) < request.low:
@@ -48,8 +49,10 @@ def openings(
 
 
 def _stays(request: HostRequest, until: float, gaps: Iterable[Gaps]) -> tuple[_Minutes, _Minutes]:
-    """Of each gap that is long enough, in which minute a lease could begin first and in which not
-    any more. They are counted from the start asked for, which need not be on a whole one."""
+    """Return for each long enough gap the first possible minute, and the minute after the last.
+
+    Minutes count from the requested start, which need not be on a whole minute.
+    """
     since, length = request.start, request.end - request.start
     zero = since // MINUTE_S
     firsts, overs = [], []
@@ -65,8 +68,11 @@ def _stays(request: HostRequest, until: float, gaps: Iterable[Gaps]) -> tuple[_M
 
 
 def _counted(firsts: _Minutes, overs: _Minutes) -> Iterator[tuple[int, _Counts]]:
-    """How many hosts could take it at every minute: a minute, the number just before it, and the
-    numbers from it on. Where none is added for long, minutes are left out."""
+    """Count the available hosts per minute: yield a minute, the count before it and the counts
+    from it.
+
+    Long stretches without a new gap are skipped.
+    """
     rest = firsts
     while rest.size:
         begin = int(rest.min())
@@ -80,7 +86,7 @@ def _counted(firsts: _Minutes, overs: _Minutes) -> Iterator[tuple[int, _Counts]]
 
 
 class _Offers:
-    """What is worth telling of how many hosts could take it."""
+    """The openings worth offering, from the counts of available hosts."""
 
     def __init__(self, request: HostRequest) -> None:
         self._since = request.start

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Picks hosts for a request, or says why none fit. Values in, values out; booking is elsewhere.
+"""Placement of whole hosts: choose hosts for a request, or say why none fit.
 
-Of the hosts that match and are free in the window, those are taken that leave the fewest fragments
-of time: where the lease closes a gap, touches what is before or after it, or comes close. In a
-large house not every host is looked at: some more than are wanted are enough to choose from.
+Pure functions; booking is elsewhere. Of the hosts that match and are free in the window, the
+choice prefers hosts where the lease leaves the fewest fragments of time: it closes a gap,
+touches the hold before or after, or comes close. Among very many hosts only some more than
+wanted are compared.
+
+The module also defines `Need`, by which resource types state what a repair must replace.
 """
 
 import heapq
@@ -19,34 +22,34 @@ from holdfast.model.capacity import FOREVER, CapacitySnapshot
 from holdfast.model.host import Host
 from holdfast.model.lease import Allocation, Window
 
-# What a request wants of each host, condition by condition, so that a refusal can name them.
+# The conditions of a request, one by one, so that a refusal can name them.
 #
-# conditions({"vcpus": 8, "capabilities": {"gpu": ">= 4"}})   # "vcpus >= 8", "gpu >= 4"
+#     conditions({"vcpus": 8, "capabilities": {"gpu": ">= 4"}})   # "vcpus >= 8", "gpu >= 4"
 
 
-#: The contract's fields; both go to one matcher.
+#: Expression fields of the contract; both use the same matcher.
 EXPRESSIONS = ("hypervisor_properties", "resource_properties")
-#: A field of the request, and what a host says of itself.
+#: Fields of the request, and the fact of the host for each.
 LABELS = {"region": "region", "availability_zone": "availability_zone"}
 AMOUNTS = {"vcpus": "cpu_cores", "memory_mb": "free_ram_mb", "local_gb": "free_disk_gb"}
-#: How much of a condition a refusal quotes.
+#: Longest quote of a condition in a refusal.
 MAX_SAID = 120
-#: Of so many different answers of hosts a condition remembers its verdict.
+#: Number of different facts of hosts for which a condition caches its result.
 MOST_REMEMBERED = 100
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One thing asked of a host, as a person would say it; equal when the same was asked for."""
+    """A condition on a host with a readable text; equal when the same was requested."""
 
     text: str
     test: Callable[[Host], bool] = field(compare=False)
-    keys: frozenset[str] = frozenset()  # properties a host may lack
-    source: str = ""  # what was asked for to the letter, where the text may be the same for two
+    keys: frozenset[str] = frozenset()  # properties that a host may lack
+    source: str = ""  # the exact request, where two requests may have the same text
 
 
 def conditions(spec: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """Of a normalised spec, also one that was stored before some fields were known."""
+    """Return the conditions of a normalised spec, also of a spec stored by an older version."""
     return tuple(_conditions(spec))
 
 
@@ -98,8 +101,10 @@ def _property(part: expression.Expression) -> Condition:
 def _remembering(
     names: Sequence[str], test: Callable[[expression.Facts], bool]
 ) -> Callable[[Host], bool]:
-    """The test of these facts of a host. A cloud has many hosts and few makes: of hosts that say
-    the same of themselves one is tested."""
+    """Wrap a test of these facts in a cache.
+
+    A cloud has many hosts of few models: of hosts with equal facts, one is tested.
+    """
     verdicts: dict[tuple[Any, ...], bool] = {}
 
     def passes(host: Host) -> bool:
@@ -119,33 +124,33 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_SAID else f"{text[: MAX_SAID - 1]}…"
 
 
-#: Which of two hosts that are as good is taken first: the smaller number. By id, unless rivals who
-#: plan at the same moment would then all want the same one.
+#: Which of two equally good hosts is taken first: the one with the smaller number. By id,
+#: unless rivals that plan at the same moment would then all want the same host.
 Order = Callable[[int], float]
 BY_ID: Order = float
 
-#: Up to so many matching hosts, all of them are looked at.
+#: Up to this many matching hosts, all are compared.
 FEW = 500
-#: Of more, so many are looked at one by one before all are asked at once.
+#: Of more hosts, this many are checked one by one before all are queried at once.
 SOME = 2000
-#: How many hosts in the way a refusal names.
+#: Blocking hosts named in a refusal.
 MOST_BUSY = 200
 
 
 @dataclass(frozen=True)
 class HostRequest:
-    """How many hosts (at least `low`, at best `high`) of which kind, from when until when."""
+    """A request for whole hosts (at least `low`, at best `high`), with conditions and window."""
 
     low: int
     high: int
     start: float
     end: float
     conditions: tuple[Condition, ...] = ()
-    keep: tuple[int, ...] = ()  # hosts held already: preferred
+    keep: tuple[int, ...] = ()  # hosts already held: preferred
     must_keep: bool = False  # an active reservation never loses a host
     spread: str = ""  # "rack" or "zone": over as many as possible
-    pack: str = ""  # into as few as possible
-    now: float = -FOREVER  # time before that is nobody's any more
+    pack: str = ""  # "rack" or "zone": into as few as possible
+    now: float = -FOREVER  # time before this is past and cannot be used
 
 
 @dataclass(frozen=True)
@@ -155,23 +160,24 @@ class Choice:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why not: the sentence, and what it is made of."""
+    """A refusal: the sentence, and its parts."""
 
     sentence: str
-    conditions: tuple[tuple[str, int], ...] = ()  # what was asked for, how many hosts it removed
+    conditions: tuple[tuple[str, int], ...] = ()  # each condition, and how many hosts it removed
     matching: int = 0
     free: int = 0
-    busy: tuple[int, ...] = field(default=(), compare=False)  # in the way, the first to go first
+    # Blocking hosts, the first to become free first.
+    busy: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class _Candidate:
     host: Host
-    rest: tuple[float, float]  # what is left of the gap it would lie in; smaller is better
+    rest: tuple[float, float]  # the unused rest of the gap around the lease; smaller is better
 
 
 def choose(request: HostRequest, stock: CapacitySnapshot, order: Order = BY_ID) -> Choice | Refusal:
-    """Pick hosts: kept ones first, then what fits best in time, then by `order`."""
+    """Choose hosts: kept hosts first, then the best fit in time, then by `order`."""
     kept = [host_id for host_id in request.keep if _can_stay(request, stock, host_id)]
     if request.must_keep and len(kept) < len(request.keep):
         return _cannot_stay(request, stock, kept)
@@ -187,18 +193,18 @@ def choose(request: HostRequest, stock: CapacitySnapshot, order: Order = BY_ID) 
 
 
 def matching(request: HostRequest, stock: CapacitySnapshot) -> Sequence[Host]:
-    """The hosts that match, remembered by what was asked for."""
+    """List the matching hosts, cached by conditions."""
     return _meeting(request.conditions, stock)
 
 
 def _meeting(wanted: tuple[Condition, ...], stock: CapacitySnapshot) -> Sequence[Host]:
-    """Condition by condition: a refusal says how many hosts each of them removed."""
+    """Match condition by condition: a refusal says how many hosts each condition removed."""
     if not wanted:
         return stock.matching((), lambda _host: True)
     return stock.matching(wanted, wanted[-1].test, lambda: _meeting(wanted[:-1], stock))
 
 
-# look
+# Candidates.
 
 
 def _can_stay(request: HostRequest, stock: CapacitySnapshot, host_id: int) -> bool:
@@ -218,13 +224,14 @@ def _candidates(
     more: int,
     order: Order,
 ) -> Iterator[_Candidate]:
-    """Free hosts: all of a few; of many, until there are enough to choose from."""
+    """Yield free hosts: all of a few; of many, until there are enough to choose from."""
     everything = len(hosts) <= FEW or request.spread or request.pack
     enough = len(hosts) if everything else 4 * more + 64
     looked_at: Iterable[Host] = _some_then_free(request, _from(hosts, order), stock)
     if enough > SOME:
         looked_at = free = stock.free(_from(hosts, order), request.start, request.end)
-        if len(besides.union(host.id for host in free)) < request.low:  # no need to compare them
+        # Too few: no need to compare them.
+        if len(besides.union(host.id for host in free)) < request.low:
             yield from (_Candidate(host, (0.0, 0.0)) for host in free if host.id not in besides)
             return
     perfect = 0
@@ -241,7 +248,7 @@ def _candidates(
 
 
 def _from(hosts: Sequence[Host], order: Order) -> Sequence[Host]:
-    """All hosts, beginning somewhere that rivals would not."""
+    """Rotate the hosts to begin elsewhere than rivals."""
     begin = 0
     if order is not BY_ID and hosts:
         begin = int(abs(order(hosts[0].id)) * 1_000_003) % len(hosts)
@@ -251,7 +258,7 @@ def _from(hosts: Sequence[Host], order: Order) -> Sequence[Host]:
 def _some_then_free(
     request: HostRequest, hosts: Sequence[Host], stock: CapacitySnapshot
 ) -> Iterator[Host]:
-    """A few to look at, which mostly are enough; of all others those that are free."""
+    """Yield some hosts to check one by one, then the free hosts among the rest."""
     yield from hosts[:SOME]
     others = hosts[SOME:]
     if others:
@@ -259,19 +266,22 @@ def _some_then_free(
 
 
 def _rest(request: HostRequest, gap: tuple[float, float]) -> tuple[float, float]:
-    """What a lease here leaves unused of the gap, less is better: on the side where it is closer to
-    what is held, then on both. Of traces of requests this refuses the least (bench/plan_scale)."""
+    """Return the unused rest of the gap around a lease; less is better.
+
+    First the smaller side, then both sides together. On recorded request traces this order
+    refuses the fewest requests (bench/plan_scale).
+    """
     before, after = gap
     left = request.start - max(before, min(request.now, request.start))
     right = after - request.end
     return min(left, right), left + right
 
 
-# choose
+# Choice.
 
 
 def _ranked(found: Sequence[_Candidate], more: int, order: Order) -> list[Host]:
-    """The best first. With rivals about, what is good enough is taken in no order they would."""
+    """Rank the candidates, best first; with rivals, good ones in random order."""
     by_rest = sorted(found, key=lambda one: (one.rest, one.host.id))
     if order is not BY_ID:
         good = by_rest[: 4 * more + 64]
@@ -282,7 +292,7 @@ def _ranked(found: Sequence[_Candidate], more: int, order: Order) -> list[Host]:
 def arranged(
     request: HostRequest, kept: Sequence[Host], ranked: Sequence[Host], more: int
 ) -> Sequence[Host]:
-    """So many of the ranked: the first, or as the request wants them spread or packed."""
+    """Select hosts from the ranking: the first, or spread or packed as requested."""
     if request.spread:
         return _spread(kept, ranked, more, request.spread)
     if request.pack:
@@ -295,7 +305,8 @@ def _plan_label(host: Host, by: str) -> str:
 
 
 def _spread(kept: Sequence[Host], ranked: Sequence[Host], more: int, by: str) -> list[Host]:
-    """Each from the group that has the fewest so far; hosts without a label are one group."""
+    """Select each host from the group with the fewest so far; hosts without a label form a
+    group."""
     used = Counter(_plan_label(host, by) for host in kept)
     groups: dict[str, list[Host]] = {}
     for host in ranked:
@@ -312,10 +323,11 @@ def _spread(kept: Sequence[Host], ranked: Sequence[Host], more: int, by: str) ->
 
 
 def _packed(kept: Sequence[Host], ranked: Sequence[Host], more: int, by: str) -> list[Host]:
-    """Groups in use first, then whole groups, the last one no larger than need be."""
+    """Select from groups in use first, then whole groups; the last group is the smallest that
+    fits."""
     used = {_plan_label(host, by) for host in kept} - {""}
     groups: dict[str, list[Host]] = {}
-    for host in ranked:  # of a host without a label nobody knows what it is near to
+    for host in ranked:  # a host without a label is near to no other
         groups.setdefault(_plan_label(host, by) or f"\n{host.id}", []).append(host)
     chosen: list[Host] = []
     while groups and len(chosen) < more:
@@ -332,7 +344,7 @@ def _next_group(groups: dict[str, list[Host]], used: set[str], more: int) -> str
     return max(open_ones, key=lambda label: len(groups[label]))
 
 
-# refuse
+# Refusals.
 
 
 def _cannot_stay(request: HostRequest, stock: CapacitySnapshot, kept: Sequence[int]) -> Refusal:
@@ -361,7 +373,7 @@ def _too_few(
 
 
 def _removed(request: HostRequest, stock: CapacitySnapshot) -> tuple[tuple[str, int], ...]:
-    """How many hosts each condition removed of those that the ones before it had left."""
+    """Count the hosts that each condition removed from those left by the conditions before."""
     found: list[tuple[str, int]] = []
     left = len(stock.hosts)
     for position, condition in enumerate(request.conditions, start=1):
@@ -371,7 +383,7 @@ def _removed(request: HostRequest, stock: CapacitySnapshot) -> tuple[tuple[str, 
 
 
 def _lacking(request: HostRequest, stock: CapacitySnapshot) -> str:
-    """The first property asked for that not one host has; most likely it is misspelt."""
+    """Return the first requested property missing on every host; most likely a typo."""
     keys = sorted({key.split(":", 1)[0] for c in request.conditions for key in c.keys})
     for key in keys:
         if all(host.fact(key) is None for host in stock.hosts.values()):
@@ -386,16 +398,16 @@ def _in_the_way(
     return tuple(host.id for host in first)
 
 
-# A resource type states once what a reservation needs in place of a failed host (`Resource.need`);
-# one repair plan then weighs the needs of all types together.
+# A resource type states once what a reservation needs in place of a failed host
+# (`Resource.need`); one repair plan then weighs the needs of all types together.
 
 
-#: Of hosts that are free, best first, those to take: beside the ones that are kept, and so many.
+#: Selects hosts: from the kept hosts, the free hosts (best first), and the number to take.
 Arrange = Callable[[Sequence[Host], Sequence[Host], int], Sequence[Host]]
 
 
 class How(Enum):
-    """How the units of one reservation lie: never two on a host, all on one, or as it comes."""
+    """Placement of a reservation's units: on different hosts, on the same host, or anywhere."""
 
     APART = "apart"
     TOGETHER = "together"
@@ -404,14 +416,14 @@ class How(Enum):
 
 @dataclass(frozen=True)
 class Need:
-    """So many units for a time: whole hosts (`size` None), or slots that take `size` each."""
+    """Units needed for a time: whole hosts (`size` None), or slots of `size` each."""
 
     held: Window
     units: int
     size: Mapping[str, int] | None = None
     where: tuple[Condition, ...] = ()
     how: How = How.APART
-    besides: frozenset[int] = frozenset()  # where it has something already that it keeps
+    besides: frozenset[int] = frozenset()  # hosts with allocations of the reservation that stay
     arrange: Arrange | None = field(default=None, compare=False)  # spread or packed
 
     @cached_property
@@ -424,7 +436,7 @@ class Need:
 
     @property
     def spots(self) -> int:
-        """On how many hosts it can be in the way of others, at most."""
+        """The most hosts on which the need can block others."""
         return 1 if self.how is How.TOGETHER else self.units
 
     @property
@@ -435,7 +447,7 @@ class Need:
         return self.start < other.end and other.start < self.end
 
     def allocations(self, chosen: Mapping[int, int]) -> tuple[Allocation, ...]:
-        """What to hold, given how many units go to which host."""
+        """Return the allocations for a choice of units per host."""
         if self.size is None:
             return tuple(Allocation(host_id, self.held) for host_id in sorted(chosen))
         size = self.size.items()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a site allows beyond what fits: filters that look at a lease, and quotas of projects.
+"""Enforcement: site filters for leases, and quotas of projects.
 
-Filters are asked before anything is written, outside every transaction, for they may ask a service
-elsewhere. Quotas are numbers that the transaction of the booking itself counts by
+Filters run before anything is written, outside every transaction, because they may call an
+external service. Quotas are numbers that the booking transaction itself checks
 (`db/booking.py`). A third party adds a filter with one class and one entry point, and the site
 names it in `[enforcement] enabled_filters`:
 
@@ -40,34 +40,37 @@ _NAMES = uuid.UUID("f3f0c9a0-2d0c-4c57-9a2e-1f6e3a0f6b5d")
 
 
 class Filter(Protocol):
-    """A rule. It is made once with the configuration and reads its options each time anew.
+    """A site rule, created once with the configuration; reads its options at every use.
 
-    A check may be asked several times for one lease, and a lease that passed may still not come
-    about. What cannot be decided now is a retryable DriverError, never a refusal.
+    A check may run several times for one lease, and a lease that passed may still not be
+    booked. A filter that cannot decide now raises a retryable DriverError, never a refusal.
     """
 
     name: str
-    wants_end: bool  # whether `on_end` has anything to do
-    longest_s: float  # that one call takes at most
+    wants_end: bool  # whether `on_end` does anything
+    longest_s: float  # the longest duration of one call
 
     def check_create(self, caller: Caller, lease: Lease, hosts: Mapping[int, Host]) -> None:
-        """EnforcementRefused unless the lease may be; `hosts` are those known, by id."""
+        """Raise EnforcementRefused unless the lease is allowed; `hosts` are the known hosts by
+        id."""
         ...
 
     def check_update(
         self, caller: Caller, old: Lease, new: Lease, hosts: Mapping[int, Host]
     ) -> None:
-        """EnforcementRefused unless the old lease may become the new one."""
+        """Raise EnforcementRefused unless the old lease may become the new lease."""
         ...
 
     def on_end(self, lease: Lease, hosts: Mapping[int, Host], ended_at: datetime) -> None:
-        """The lease is over, or was deleted before its end. Tried until it succeeds; seldom, it is
-        told twice."""
+        """Handle the end of a lease, or its deletion before the end.
+
+        The manager retries until the call succeeds; rarely it calls twice.
+        """
         ...
 
 
 class Lenient:
-    """A filter that lets everything pass: to make others of."""
+    """A filter without rules: a base class."""
 
     name = ""
     wants_end = False
@@ -86,7 +89,7 @@ class Lenient:
 
 
 class Settings(Protocol):
-    """[enforcement], read anew each time; numbers below zero are no limit."""
+    """The `[enforcement]` options, read anew at every use; numbers below zero mean no limit."""
 
     enabled_filters: Sequence[str]
     max_leases: int
@@ -96,7 +99,7 @@ class Settings(Protocol):
 
 
 class Nothing:
-    """The settings of a site that enforces nothing."""
+    """The settings of a site without enforcement."""
 
     enabled_filters: Sequence[str] = ()
     max_leases = max_hosts = max_host_hours = -1
@@ -115,16 +118,17 @@ class Enforcement:
         self.hosts = hosts
 
     def check_create(self, caller: Caller, lease: Lease) -> None:
-        """EnforcementRefused if a filter says no; Unavailable if one cannot say."""
+        """Run all filters on a new lease; EnforcementRefused, or Unavailable if a filter cannot
+        decide."""
         self._ask(lambda one, hosts: one.check_create(caller, lease, hosts))
 
     def check_update(self, caller: Caller, old: Lease, new: Lease) -> None:
-        """The same of a change. Who only renames a lease, or moves its notice, needs no leave."""
+        """Run all filters on a change; a new name or before-end time needs no check."""
         if _matter(old) != _matter(new):
             self._ask(lambda one, hosts: one.check_update(caller, old, new, hosts))
 
     def limits(self, project_id: str) -> Limits | None:
-        """What the project may have; None where nothing is limited."""
+        """Return the quota of the project; None without limits."""
         own = self._settings
         found = {"leases": own.max_leases, "hosts": own.max_hosts, "host_hours": own.max_host_hours}
         for project, numbers in own.quota_overrides:
@@ -134,9 +138,11 @@ class Enforcement:
         return Limits(**limits) if limits else None
 
     def end_work(self, lease: Lease, now: datetime) -> tuple[Operation, ...]:
-        """What tells the filters that the lease is over: for the write that ends or erases it.
+        """Make the operation for the filters' `on_end`, for the write that ends or erases the
+        lease.
 
-        `lease` is what it was before that write. None if it was over then: all were told.
+        `lease` is its value before that write. Empty if it was over then: the filters know
+        already.
         """
         if _is_over(lease) or not any(self._wants_end(name) for name in self._names()):
             return ()
@@ -156,7 +162,7 @@ class Enforcement:
         return {ON_END: _OnEnd(self)}
 
     def check_setup(self) -> None:
-        """DriverError if an enabled filter cannot be loaded."""
+        """Load all enabled filters; DriverError if a filter cannot be loaded."""
         for name in self._names():
             self._find(name)
 
@@ -168,7 +174,10 @@ class Enforcement:
         return list(dict.fromkeys(self._settings.enabled_filters))
 
     def _wants_end(self, name: str) -> bool:
-        """One that cannot be loaded is told once it can: no lease waits for it with its end."""
+        """Whether the filter handles ends; assumed for a filter not loaded.
+
+        The operation informs it once it loads, so no lease end waits for a filter.
+        """
         try:
             return self._find(name).wants_end
         except DriverError:
@@ -188,7 +197,8 @@ class Enforcement:
 
 
 class _OnEnd:
-    """Tells each filter that a lease is over: a step each, so that one that knows is left alone."""
+    """Job kind: inform each filter of a lease's end; a recorded step each, so none is called
+    again."""
 
     name = ON_END
     retry_forever = True
@@ -213,20 +223,20 @@ class _OnEnd:
         return None
 
     def failed(self, run: Run, why: str) -> None:
-        """Never: it is tried until everybody knows."""
+        """Do nothing: the runner retries until every filter is informed."""
 
 
 def load(conf: Any, hosts: Callable[[], Mapping[int, Host]]) -> Enforcement:
-    """The enforcement that `[enforcement]` asks for; DriverError if a filter does not load.
+    """Load the enforcement of `[enforcement]`; DriverError if a filter does not load.
 
-    `hosts` gives the hosts that can be reserved, by id: filters see where a lease would be.
+    `hosts` returns the reservable hosts by id: filters see where a lease would be.
     """
 
     def find(name: str) -> Filter:
         try:
             found: Any = driver.DriverManager(GROUP, name, invoke_on_load=False)
             made: Filter = found.driver(conf)
-        except Exception as error:  # stevedore raises what the plugin's import raised
+        except Exception as error:  # stevedore raises any exception of the plugin's import
             why = f"[enforcement] enabled_filters: {name} cannot be loaded: {error}"
             raise DriverError("enforcement", why, retryable=True) from error
         return made
@@ -241,7 +251,7 @@ def _missing(name: str) -> Filter:
 
 
 def _matter(lease: Lease) -> Any:
-    """What of a lease costs something."""
+    """Return the parts of a lease with a cost: dates and reservations."""
     held = [(one.resource_type, dict(one.spec), one.allocations) for one in lease.reservations]
     return lease.start, lease.end, held
 
@@ -266,7 +276,7 @@ class MaxDuration(Lenient):
     def check_update(
         self, caller: Caller, old: Lease, new: Lease, hosts: Mapping[int, Host]
     ) -> None:
-        """One that was allowed to last longer, by a limit of its time, may keep what it has."""
+        """Check a longer lease only; a lease allowed under an earlier limit keeps its length."""
         if new.end - new.start > old.end - old.start:
             self._check(new)
 

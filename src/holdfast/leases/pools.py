@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools by name: the name is the mark by which a second look finds what a first call made."""
+"""Pools (host aggregates) by name: a retry finds the pool of the first call by name."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ __all__ = ["OWNER", "KnownPools", "ensure", "shut"]
 
 
 class KnownPools:
-    """Ids of pools seen before, so that at a start no call is spent on looking them up."""
+    """Cache of pool ids: spares a lease start the lookup calls."""
 
     def __init__(self) -> None:
         self._ids: dict[str, str] = {}
@@ -23,7 +23,8 @@ class KnownPools:
 
     def id_of(self, pools: Pools, name: str, metadata: Mapping[str, str]) -> str:
         if name not in self._ids:
-            if len(self._ids) >= MOST:  # other managers end leases too, and we do not hear of it
+            # Other managers end leases too, and this one does not hear of it.
+            if len(self._ids) >= MOST:
                 self._ids.clear()
             self._ids[name] = ensure(pools, name, metadata).id
         return self._ids[name]
@@ -33,16 +34,16 @@ class KnownPools:
 
 
 def ensure(pools: Pools, name: str, metadata: Mapping[str, str]) -> Pool:
-    """The pool of that name with that metadata, made if it is not there.
+    """Return the pool of this name with this metadata; create a missing pool.
 
-    A cloud may make a pool in one call and describe it in a second: who died in between left one
-    that nobody owns.
+    A cloud may create a pool in one call and set its metadata in a second. A manager that died
+    in between left a pool without an owner.
     """
     found = pools.find(name)
     if found is None:
         try:
             return pools.create(name, metadata)
-        except Conflict:  # made by an earlier call of ours whose answer got lost
+        except Conflict:  # made by an earlier call of ours whose answer was lost
             found = pools.find(name)
             if found is None:
                 raise
@@ -52,9 +53,10 @@ def ensure(pools: Pools, name: str, metadata: Mapping[str, str]) -> Pool:
 
 
 def shut(pools: Pools, pool: Pool) -> None:
-    """Nobody comes in any more, not even the owner: what leaves now has left for good.
+    """Close the pool: no new servers, not even of its owner.
 
-    A call that died may have written it and told nobody, so one that is shut is told again.
+    A server that leaves now cannot come back. A call that died may have closed the pool without
+    telling the scheduler, so a closed pool is resynced.
     """
     if pool.metadata.get(OPEN) == CLOSED:
         pools.resync(pool.id)

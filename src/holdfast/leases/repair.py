@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reservations that failed hosts hit get other ones: planned together, booked one by one.
+"""Repair: replace failed hosts of reservations; planned together, booked lease by lease.
 
-One chore, woken at once when a host goes out of use or comes back, and looking now and then for
-what stayed short: capacity appears when a lease ends, a host is enrolled, a host returns. All is
-found again from the book, so that a manager killed anywhere in a repair leaves leases that were
-repaired and leases that will be.
+A periodic job, woken at once when a host fails or comes back. It also runs at intervals for
+reservations that stayed short, because capacity appears when a lease ends, a host is enrolled,
+or a host returns. Each run reads everything from the database, so a manager killed anywhere in
+a repair leaves leases that are repaired and leases that the next run repairs.
 
-What cannot be replaced stays booked on the host that failed: nobody else gets it while it is down,
-and if it comes back the reservation is whole again.
+An allocation without a replacement stays booked on its failed host: no other lease gets the
+host while it is down, and if it comes back the reservation is whole again.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ from holdfast.ports.ledger import Change, Work
 from holdfast.ports.manager import RepairMove, RepairReport
 from holdfast.recovery import mass_failure
 
-# Whom failed hosts hit, and what becomes of their leases by a plan: values in, values out.
+# Affected reservations, and leases after a repair plan, as pure functions.
 
 
-#: In `Reservation.made`, beside LOST: whether something else was missing before.
+#: Key in `Reservation.made`, beside LOST: whether something else was missing before.
 BEFORE = "missed_before"
 _LIVE = {"PENDING": "pending", "ACTIVE": "active"}
 
@@ -47,7 +47,10 @@ def affected_reservations(
     until: datetime | None,
     priorities: Mapping[str, int],
 ) -> list[AffectedReservation]:
-    """Reservations that hold what failed, now or from now on; of those to come, until then."""
+    """List the reservations with current or future holds on failed hosts.
+
+    `until` limits the start of leases to consider.
+    """
     found: list[AffectedReservation] = []
     for lease in leases:
         if lease.status not in _LIVE or (until and lease.start >= until):
@@ -66,13 +69,13 @@ def affected_reservations(
 
 
 def repaired(lease: Lease, mended: Iterable[RepairResult], failed: Collection[int]) -> Lease:
-    """The lease with what was found instead, and the flags that tell its owner."""
+    """Return the lease with replacements, and with flags for the owner."""
     by_id = {one.hurt.reservation.id: one for one in mended}
 
     def after(reservation: Reservation) -> Reservation:
         one = by_id.get(reservation.id)
         if one is None and LOST not in reservation.made:
-            return reservation  # its time has not come
+            return reservation  # beyond the horizon: not planned yet
         if one is not None and one.found:
             held = (*one.kept, *_left(one), *one.found)
             changed = reservation.resources_changed or one.hurt.is_active
@@ -85,8 +88,10 @@ def repaired(lease: Lease, mended: Iterable[RepairResult], failed: Collection[in
 
 
 def _flagged(reservation: Reservation, failed: Collection[int]) -> Reservation:
-    """Missing while it holds what failed; no longer once it does not. What is missing for another
-    reason is not our business."""
+    """Flag the reservation as missing while it holds failed hosts, and unflag it afterwards.
+
+    A flag set for another reason stays.
+    """
     lost = sorted({i for i in reservation.host_ids() if i in failed})
     known = reservation.made.get(LOST)
     if lost == (known or []):
@@ -100,7 +105,7 @@ def _flagged(reservation: Reservation, failed: Collection[int]) -> Reservation:
 
 
 def _left(mended: RepairResult) -> tuple[Allocation, ...]:
-    """What of the lost was not replaced."""
+    """Return the lost allocations without a replacement."""
     found = sum(a.slots or 1 for a in mended.found)
     left: list[Allocation] = []
     for one in mended.hurt.lost:
@@ -121,8 +126,10 @@ def held_back(
     rule: mass_failure.Rule,
     lifted: Collection[str] = (),
 ) -> tuple[set[int], str]:
-    """Those of the failed hosts that wait for an operator's word, and why; in racks and zones where
-    it was `lifted` nobody waits any more."""
+    """Return the failed hosts waiting for an operator's approval, and why.
+
+    In racks and zones in `lifted` no host waits.
+    """
     known = {host.id: host for host in hosts}
     domain = {i: host.rack or host.zone for i, host in known.items()}
     seen = [mass_failure.Seen(domain[i], i in failed) for i in known]
@@ -144,12 +151,12 @@ def holds(lease: Lease) -> list[tuple[Allocation, ...]]:
 
 
 def sentence(old: Lease, new: Lease) -> str:
-    """The history of the lease tells it for ever."""
+    """Describe the change of the lease; the audit keeps this sentence."""
     said: list[str] = []
     for was, now in zip(old.reservations, new.reservations, strict=True):
         gone = set(was.hosts()) - set(now.hosts())
         if was.allocations != now.allocations:
-            told = now.resource_type != SERVER_LEASE  # where a server is, its owner is not told
+            told = now.resource_type != SERVER_LEASE  # an owner does not learn where a server is
             what = f" for {', '.join(sorted(gone))}" if told else ""
             said.append(f"reservation {now.id} got something else{what}")
         if now.missing_resources and not was.missing_resources:
@@ -181,20 +188,20 @@ def move(one: RepairResult, names: Mapping[int, str]) -> RepairMove:
 LOG = logging.getLogger(__name__)
 
 REPAIR = "repair"
-#: How long an operator's word lifts a hold.
+#: How long an operator's approval lasts.
 APPROVED = timedelta(hours=1)
-#: Leases saved between two looks at the claim, and how long that may take.
+#: Leases saved between two checks of the claim, and the seconds that may take.
 PORTION, PORTION_S = 100, 10.0
-#: While many are planned the claim is renewed so often.
+#: Seconds between renewals of the claim while a plan is computed.
 KEEP_S = 3.0
-#: How often an acknowledgement is written anew where somebody else was faster.
+#: Attempts to write an acknowledgement while other writers change the lease.
 ACKNOWLEDGE_TRIES = 5
-#: Somebody changed a lease while it was planned: soon again.
+#: Seconds until the next run when a lease changed during planning.
 SOON_S = 0.5
 
 
 class Settings(Protocol):
-    """[reservation], read anew each time."""
+    """The `[reservation]` options, read anew at every use."""
 
     repair: bool
     repair_look_s: float
@@ -207,7 +214,7 @@ class Settings(Protocol):
 
 @contextlib.contextmanager
 def _kept(hold: Callable[[float], None]) -> Iterator[None]:
-    """Keep the claim however long the block takes; ClaimLost after it, if that could not be."""
+    """Renew the claim for as long as the block runs; afterwards raise ClaimLost if that failed."""
     over, lost = threading.Event(), list[HoldfastError]()
 
     def keep() -> None:
@@ -229,11 +236,11 @@ def _kept(hold: Callable[[float], None]) -> Iterator[None]:
         raise lost[0]
 
 
-# the chore
+# The job and the commands.
 
 
 class Repairs:
-    """Plans and carries out: when its time has come, and when somebody asks."""
+    """Plans and carries out repairs, as a periodic job and by command."""
 
     def __init__(
         self, context: LeaseContext, settings: Settings, hosts: Hosts, new_id: Callable[[], str]
@@ -246,21 +253,21 @@ class Repairs:
     # commands
 
     def plan(self, hosts: Sequence[str], racks: Sequence[str]) -> RepairReport:
-        """What would happen, also if these failed as well."""
+        """Preview the repair, also as if these hosts and racks failed."""
         ledger = self._context.ledger
         known = ledger.enrolled()
         failed = {host.id for host in known if not host.usable} | self._named(known, hosts, racks)
         return self._report(known, failed, ledger.leases_on(failed))
 
     def expedite(self) -> None:
-        """Look now."""
+        """Make the repair job due now."""
         if not self._settings.repair:
             raise Conflict("[reservation] repair is off: switch it on, then ask again")
         now = self._context.ledger.now()
         self._context.ledger.arm(never_ending(REPAIR, now))
 
     def approve(self, caller: Caller, reason: str, domain: str = "") -> None:
-        """An operator's word: everywhere, or in one rack or zone."""
+        """Record an operator's approval: everywhere, or in a rack or zone."""
         ledger = self._context.ledger
         if domain:
             known = {name for host in ledger.enrolled() for name in (host.rack, host.zone) if name}
@@ -271,8 +278,10 @@ class Repairs:
         ledger.approve(what, caller.user_id, reason, ledger.now() + APPROVED)
 
     def acknowledge(self, caller: Caller, lease_id: str) -> None:
-        """The owner has seen it; again where the lease was changed meanwhile, by repair itself as
-        like as not."""
+        """Clear the changed flag, because the owner has seen the change.
+
+        Retries when the lease changed meanwhile, most likely by repair itself.
+        """
         for _ in range(ACKNOWLEDGE_TRIES - 1):
             with contextlib.suppress(StaleWrite):
                 return self._acknowledge(caller, lease_id)
@@ -290,10 +299,10 @@ class Repairs:
             said = f"lease {lease.name}: its owner has seen that it got something else"
             ledger.save(lease, new, work=Work(add=told), say=said)
 
-    # what both do
+    # Shared by the job and the commands.
 
     def repair_once(self, hold: Callable[[float], None]) -> tuple[str, float]:
-        """One repair; what it did, and in how many seconds to look again."""
+        """Run a repair; return a sentence, and the seconds until the next run."""
         ledger = self._context.ledger
         hold(PORTION_S)
         if not ledger.needs_repair():
@@ -313,7 +322,7 @@ class Repairs:
         return said, SOON_S if lost else self._settings.repair_look_s
 
     def _waiting(self, known: Sequence[Host], failed: set[int]) -> tuple[set[int], str]:
-        """Hosts that nobody may act upon yet."""
+        """Return the failed hosts excluded from repair for now, and why."""
         lifted = self._context.ledger.approved(REPAIR)
         if "" in lifted:
             return set(), ""
@@ -346,7 +355,7 @@ class Repairs:
         failed: Collection[int],
         hold: Callable[[float], None],
     ) -> int:
-        """Save each lease; how many somebody else changed meanwhile."""
+        """Save each changed lease; return how many another writer changed meanwhile."""
         by_lease: dict[str, list[RepairResult]] = {}
         for one in plan:
             by_lease.setdefault(one.hurt.lease.id, []).append(one)
@@ -365,7 +374,8 @@ class Repairs:
         now = self._context.ledger.now()
         put: tuple[Operation, ...] = ()
         if new.status == "ACTIVE" and holds(new) != holds(old):
-            # The end is armed anew too: one that is about to begin must wait for what is new.
+            # Schedule the end anew too: an end that is about to run must wait for the new
+            # hosts.
             due = ((APPLY, now), (END, new.end))
             put = tuple(lease_work(self._new_id(), new.id, kind, at) for kind, at in due)
         told = tuple(self._context.announcer.health(old, new, now))
@@ -374,7 +384,7 @@ class Repairs:
         )
 
     def _save(self, changes: Sequence[Change]) -> int:
-        """Together, or, where somebody was faster, one by one; of how many that is so."""
+        """Save together, or one by one after a conflict; return the number of conflicts."""
         ledger, beaten = self._context.ledger, 0
         try:
             ledger.save_many(changes)
@@ -389,7 +399,7 @@ class Repairs:
                 beaten += 1
         return beaten
 
-    # said
+    # Reports and sentences.
 
     def _report(
         self, known: Sequence[Host], failed: set[int], leases: Sequence[Lease]
@@ -442,13 +452,13 @@ class Repair:
         return (Step("repair", self.repair, recorded=False),)
 
     def repair(self, run: Run) -> str:
-        """It never ends but by NotYet."""
+        """Run a repair; always ends with NotYet."""
         if not self._settings.repair:
             raise NotYet("[reservation] repair is off", self._settings.repair_look_s)
         said, seconds = self._repairs.repair_once(run.hold)
         if said != run.operation.sentence:
             LOG.info("repair: %s", said)
-        raise NotYet(said, seconds)  # or at once, if it was asked for again meanwhile
+        raise NotYet(said, seconds)  # or at once, if requested again meanwhile
 
     def give_up_at(self, operation: Operation) -> datetime | None:
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan as it grows: which need has which hosts, and what that leaves of each for the others.
+"""The growing repair plan: free hosts of each need, chosen hosts, and the capacity left for others.
 
-Everything that is put here can be taken back to a mark, so that a search may try.
+A search can undo every change on the board back to a mark.
 """
 
 import functools
@@ -18,18 +18,18 @@ from holdfast.leases.resources.instance_placement import capacity
 from holdfast.model.capacity import FOREVER, CapacitySnapshot, Hold, Line, peak
 from holdfast.model.host import Host
 
-# Which hosts are free for which needs, of very many of both, at one look.
+# Free hosts of many needs at once.
 #
-# Host by host all windows are asked at once, and what is kept of it is one bit for each host and
-# need: ten thousand of both are twelve megabytes. A need that has seen more free hosts than all
-# others together could take from it is not looked for any further. Imported when something is to
-# be
-# mended, for numpy comes with it.
+# For each host all windows are checked at once, and the result is one bit per host and need:
+# ten thousand of both take twelve megabytes. The search stops for a need that has more free
+# hosts than all other needs together could take from it. Import this module only for a repair:
+# it loads numpy.
 
 
-#: So many hosts are looked at before it is asked who has seen enough; eight to a byte.
+#: Hosts checked before the search asks which needs have enough; a multiple of 8 (bits per
+#: byte).
 SOME = 256
-#: What somebody takes of a host that he has as a whole.
+#: Share of a hold on a whole host: more than any capacity.
 _ALL = 1 << 40
 
 Times = NDArray[np.float64]
@@ -38,8 +38,11 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Free:
-    """Of one need: among the hosts that match, those that have room for a unit, as bits; how many
-    of them would be enough for it: for each unit one, or for all that go together."""
+    """The free hosts of a need: matching hosts with room for a unit, as bits.
+
+    `sure` counts the hosts that suffice on their own: for one unit, or for all units that go
+    together.
+    """
 
     matching: Sequence[int]
     bits: NDArray[np.uint8]
@@ -50,12 +53,12 @@ class Free:
         return int(np.count_nonzero(np.unpackbits(self.bits)))
 
     def ids(self) -> list[int]:
-        """Of the hosts that are free."""
+        """List the ids of the free hosts."""
         return [self.matching[place] for place in np.flatnonzero(np.unpackbits(self.bits)).tolist()]
 
 
 def free_hosts(needs: Sequence[Need], stock: CapacitySnapshot) -> list[Free]:
-    """Of each need where it could be, if it were alone."""
+    """Find the free hosts of each need, without the other needs."""
     found: dict[int, Free] = {}
     enough = crowd(needs, range(len(needs)))
     for group in _alike(needs):
@@ -68,7 +71,7 @@ def free_hosts(needs: Sequence[Need], stock: CapacitySnapshot) -> list[Free]:
 
 
 def demand(frees: Sequence[Free]) -> Counter[int]:
-    """By how many of them each host could be used."""
+    """Count for each host the needs with a free match there."""
     found: Counter[int] = Counter()
     by_group: dict[int, tuple[Sequence[int], Numbers]] = {}
     for free in frees:
@@ -83,7 +86,7 @@ def demand(frees: Sequence[Free]) -> Counter[int]:
 
 
 def crowd(needs: Sequence[Need], among: Sequence[int]) -> Numbers:
-    """Of each of these needs, on how many hosts they all could be in its way, itself included."""
+    """Count for each need the hosts that overlapping needs could take, itself included."""
     starts = np.array([needs[index].start for index in among])
     ends = np.array([needs[index].end for index in among])
     spots = np.array([needs[index].spots for index in among], np.int64)
@@ -98,7 +101,7 @@ def crowd(needs: Sequence[Need], among: Sequence[int]) -> Numbers:
 
 
 def _alike(needs: Sequence[Need]) -> Iterator[list[int]]:
-    """Those that ask for the same hosts and the same of each, in the order of their ends."""
+    """Group needs with equal conditions and sizes, in the order of their ends."""
     groups: dict[Hashable, list[int]] = {}
     for index, need in enumerate(needs):
         size = None if need.size is None else tuple(sorted(need.size.items()))
@@ -108,7 +111,7 @@ def _alike(needs: Sequence[Need]) -> Iterator[list[int]]:
 
 
 class _Group:
-    """Needs that ask for the same: which of the same hosts each of them could have."""
+    """Needs with equal conditions and sizes: which hosts each of them could have."""
 
     def __init__(
         self, needs: Sequence[Need], group: Sequence[int], hosts: Sequence[Host], enough: Numbers
@@ -117,7 +120,7 @@ class _Group:
         self._hosts = hosts
         self._starts = np.array([need.start for need in self._needs])
         self._ends = np.array([need.end for need in self._needs])
-        #: How many units a host must have room for, so that it would be enough.
+        #: Units that a host must have room for, to suffice on its own.
         self._together = np.array(
             [need.units if need.how is How.TOGETHER else 1 for need in self._needs]
         )
@@ -157,7 +160,7 @@ class _Group:
         stock: CapacitySnapshot,
         size: Mapping[str, int] | None,
     ) -> Numbers:
-        """By host and need, how many units the host has left for the whole window."""
+        """Return by host and need how many units fit for the whole window."""
         starts, ends = self._starts[wanted], self._ends[wanted]
         found = np.zeros((len(hosts), len(wanted)), np.int64 if size else np.int8)
         for row, host in enumerate(hosts):
@@ -187,7 +190,7 @@ def _room(line: Line, host: Host, size: Mapping[str, int], starts: Times, ends: 
     if all(hold.takes is None for hold in holds):
         return _is_free(line, starts, ends) * np.int64(most)
     changes = np.array([hold[1] for hold in holds] + [hold[0] for hold in holds])
-    order = np.argsort(changes, kind="stable")  # what ends at a moment makes room at it
+    order = np.argsort(changes, kind="stable")  # at equal times, ends come first
     times = changes[order]
     left = np.full(len(times) + 1, most, np.int64)  # before the first change, and after each
     for name, amount in size.items():
@@ -200,7 +203,7 @@ def _room(line: Line, host: Host, size: Mapping[str, int], starts: Times, ends: 
 
 
 def _least(values: Numbers, first: NDArray[np.intp], last: NDArray[np.intp]) -> Numbers:
-    """The least of values[first..last], of each pair."""
+    """Return the minimum of values[first..last] for each pair."""
     levels, span = [values], 1
     while 2 * span <= len(values):
         known = levels[-1]
@@ -214,27 +217,27 @@ def _least(values: Numbers, first: NDArray[np.intp], last: NDArray[np.intp]) -> 
     return found
 
 
-#: So many hosts are looked at before one is taken; of those with room for slots, so many.
+#: Hosts checked before the search picks one; and of hosts with room for slots.
 LOOK, LOOK_SLOTS = 32, 4
-#: Of more stays on a host than that, those of a time are found by bisection.
+#: With more stays on a host than this, bisection finds those of a window.
 MANY = 8
-#: How many looks it counts for when the slots on a host are added up.
+#: The cost of adding up the slots on a host, in host checks.
 SLOTS_COST = 8
-#: Where a need wants its hosts spread or packed, so many, from all over the house.
+#: Hosts checked where a need wants its hosts spread or packed, sampled from all.
 LOOK_ARRANGED = 400
 
 
 @dataclass(eq=False)
 class Job:
-    """A need in the plan: its class (less is first), where it could be, what it has so far."""
+    """A need in the plan: its class (lower is first), its free hosts, its chosen hosts."""
 
     number: int
     need: Need
     rank: tuple[float, ...]
     free: Free
-    soon: bool = False  # hosts that are not given back yet would keep it waiting
+    soon: bool = False  # a host that is not given back yet would delay it
     has: dict[int, int] = field(default_factory=dict)  # units by host id
-    places: Sequence[int] | None = None  # of `free`, those that the fewest want first
+    places: Sequence[int] | None = None  # the free hosts, least wanted first
 
     @property
     def count(self) -> int:
@@ -249,7 +252,7 @@ class Job:
         return self.need.units - self.count
 
 
-#: From when, whose, until when.
+#: Start, number, end, job.
 _Stay = tuple[float, int, float, Job]
 
 
@@ -257,26 +260,26 @@ class Board:
     def __init__(self, stock: CapacitySnapshot, late: Collection[int] = ()) -> None:
         self.stock = stock
         self.late = late
-        self.pressed: Mapping[int, int] = {}  # of each host, how many needs compete for it
-        self.looked = 0  # how often a host was looked at: what a search may cost is counted so
+        self.pressed: Mapping[int, int] = {}  # needs that compete for each host
+        self.looked = 0  # host checks so far: the cost limit of a search counts them
         self._on: dict[int, list[_Stay]] = {}  # by host id, in the order of their starts
         self._longest = 0.0
         self._trail: list[tuple[Job, int, int]] = []
         self._rooms: dict[tuple[Job, int], int] = {}
         self._carries: dict[tuple[Job, int], bool] = {}
 
-    # change, and take back
+    # Changes, and undo.
 
     def mark(self) -> int:
         return len(self._trail)
 
     def put(self, job: Job, host_id: int, units: int) -> None:
-        """Give it so many units of that host; fewer than none takes them away."""
+        """Give the need units of this host; a negative number takes them away."""
         self._trail.append((job, host_id, units))
         self._add(job, host_id, units)
 
     def back(self, mark: int) -> None:
-        """As it was at that mark."""
+        """Undo all changes since the mark."""
         while len(self._trail) > mark:
             job, host_id, units = self._trail.pop()
             self._add(job, host_id, -units)
@@ -299,19 +302,18 @@ class Board:
         elif not before + units:
             del there[bisect_left(there, stay)]
 
-    # look
+    # Queries.
 
     def places(self, job: Job) -> Sequence[int]:
-        """Ids of hosts that have room for it, were it alone; those that the fewest want first, once
-        it is known who competes."""
+        """List the free hosts of the need, least wanted first once the competition is known."""
         return job.places if job.places is not None else job.free.ids()
 
     def is_used(self, host_id: int) -> bool:
-        """Whether anybody of this plan is on that host at any time."""
+        """Whether the plan uses the host at any time."""
         return bool(self._on.get(host_id))
 
     def others(self, job: Job, host_id: int) -> list[Job]:
-        """Who of this plan is on that host in its time."""
+        """List the needs of the plan on this host in the same time."""
         there = self._on.get(host_id)
         if not there:
             return []
@@ -322,7 +324,7 @@ class Board:
         return [one for s, _, e, one in there if s < end and start < e and one is not job]
 
     def room(self, job: Job, host_id: int) -> int:
-        """How many more units of it fit there, of those it may have there."""
+        """Return how many more units of the need fit on the host."""
         self.looked += 1
         need, has = job.need, job.has.get(host_id, 0)
         if need.how is How.APART and has:
@@ -345,7 +347,7 @@ class Board:
         return known
 
     def _beside(self, job: Job, host_id: int, others: Iterable[Job]) -> int:
-        """How many units fit there beside what these of the plan have."""
+        """Return how many units fit beside these needs of the plan."""
         self.looked += SLOTS_COST
         need, host = job.need, self.stock.hosts[host_id]
         holds = list(self.stock.line(host_id).within(need.start, need.end))
@@ -357,13 +359,16 @@ class Board:
         size = (need.size or {}).items()
         return min((has.get(name, 0) - taken.get(name, 0)) // amount for name, amount in size)
 
-    # choose
+    # Choice.
 
     def find(
         self, job: Job, units: int, *, pressed: bool = False, first: bool = False
     ) -> dict[int, int]:
-        """Where so many more units of it would go at best: host ids with units, perhaps fewer.
-        `pressed`: where the fewest others want to be; `first`: not compared with many."""
+        """Choose hosts for more units: host ids with units, perhaps fewer than asked.
+
+        `pressed`: prefer hosts that the fewest other needs want. `first`: do not compare many
+        hosts.
+        """
         rooms = self._candidates(job, units, pressed, first)
         need = job.need
         if need.how is How.APART:
@@ -376,7 +381,7 @@ class Board:
         return _filled(rooms, units)
 
     def _candidates(self, job: Job, units: int, pressed: bool, first: bool) -> dict[int, int]:
-        """Room by host id, the best host first; no more looked at than are enough."""
+        """Return room by host id, best host first; check no more hosts than needed."""
         arranged = job.need.arrange is not None and units < job.need.units + len(job.need.besides)
         enough = LOOK_ARRANGED if arranged else LOOK if job.need.size is None else LOOK_SLOTS
         if first:
@@ -402,7 +407,7 @@ class Board:
         return dict(sorted(found.items(), key=lambda one: keys[one[0]]))
 
     def _first_with_room(self, job: Job, ids: Sequence[int]) -> int:
-        """About where to begin: the hosts before it were filled by who came before."""
+        """Estimate where to begin: needs before this one have filled the hosts before it."""
         at, step = 0, 1
         while at < len(ids) and not self.room(job, ids[at]):
             at, step = at + step, step * 2
@@ -418,7 +423,7 @@ class Board:
         return (late, press, not carries, room, host_id)
 
     def _rest(self, job: Job, host_id: int) -> tuple[float, float]:
-        """What it leaves unused of the gap that it would lie in, less is better."""
+        """Return the unused rest of the gap around the need; less is better."""
         need = job.need
         before, after = self.stock.line(host_id).gap(need.start, need.end) or (need.start, need.end)
         for start, _number, end, _job in self._on.get(host_id, ()):
@@ -442,7 +447,7 @@ class Board:
 
 
 def _filled(rooms: dict[int, int], units: int) -> dict[int, int]:
-    """On as few hosts as can be: where the rest fits and is tightest, else where most fits."""
+    """Fill as few hosts as possible: the tightest host that fits the rest, else the roomiest."""
     chosen: dict[int, int] = {}
     while units and rooms:
         fits = [host_id for host_id, room in rooms.items() if room >= units]
@@ -458,7 +463,7 @@ def _hold(job: Job, units: int) -> Hold:
 
 
 def _within(holds: Iterable[Hold], need: Need) -> list[Hold]:
-    """Of each the part that lies in the window: what is before or after it does not count."""
+    """Clip the holds to the window of the need; time outside does not count."""
     return [
         Hold(max(hold.start, need.start), min(hold.end, need.end), hold.takes) for hold in holds
     ]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One plan for all reservations that failed hosts hit: what each gets instead, or what it lacks.
+"""The repair planner: a single plan for all reservations affected by failed hosts.
 
-Values in, values out: nothing is written, nothing needs to have failed. Who asks what would happen
-if it did gives a stock without those hosts (`stock.less`).
+The planner is pure: it writes nothing, and no host needs to have failed. To preview a failure,
+pass a capacity snapshot without those hosts (`snapshot.excluding_hosts`).
 
-    plan = mend(hurts, stock, resources, ledger, now)
-    for one in plan.mended: …   # what it keeps, what was found, and in a sentence what is missing
+    plan = plan_repair(affected, snapshot, resources, ledger, now)
+    for result in plan.mended: …   # kept and found allocations, and a sentence on what is missing
 
-What is on healthy hosts stays. Active reservations come before pending ones, then the higher
-priority, then who starts earlier; within that, as many as can be are made whole. Booking decides,
-as ever: the stock is a moment old.
+Allocations on healthy hosts stay. Active reservations come before pending ones, then the higher
+priority, then the earlier start; within a class the planner makes as many whole as possible.
+The booking transaction decides, because the snapshot is a moment old.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,18 +27,19 @@ from holdfast.ports.ledger import Ledger
 if TYPE_CHECKING:
     from holdfast.leases.repair_board import Job
 
-#: Who needs it within that time is not given a host that is late in coming back, if others are.
+#: A reservation needed within this time gets no host that is late in coming back, if others are
+#: free.
 SOON = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
 class AffectedReservation:
-    """A reservation that lost something: allocations on hosts that cannot be used."""
+    """A reservation with allocations on unusable hosts."""
 
     lease: Lease
     reservation: Reservation
     lost: tuple[Allocation, ...]
-    priority: int = 0  # the higher the sooner
+    priority: int = 0  # higher comes first
 
     @property
     def is_active(self) -> bool:
@@ -50,7 +51,7 @@ class AffectedReservation:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """Its class: nobody of a later one gets what one of an earlier could have."""
+        """The class: a later class gets nothing that an earlier class could use."""
         return (not self.is_active, -self.priority)
 
     def order(self) -> tuple[object, ...]:
@@ -58,7 +59,7 @@ class AffectedReservation:
         return (*self.rank, start, self.lease.start, self.lease.id, self.reservation.id)
 
     def window(self, now: datetime) -> Window | None:
-        """When what was lost is still needed."""
+        """Return the window in which the lost allocations are still needed; None: not any more."""
         ahead = [a.held for a in self.lost if a.held.end > now]
         if not ahead:
             return None
@@ -68,7 +69,7 @@ class AffectedReservation:
 
 @dataclass(frozen=True)
 class RepairResult:
-    """What becomes of it; `short` is empty, or says why not all of it could be had."""
+    """The repair of a reservation; `short` is empty, or says why something is missing."""
 
     hurt: AffectedReservation
     kept: tuple[Allocation, ...]
@@ -82,18 +83,18 @@ class RepairResult:
 
 @dataclass(frozen=True)
 class RepairPlan:
-    """In the order in which they were considered, each reservation once."""
+    """The results in planning order, each reservation once."""
 
     mended: tuple[RepairResult, ...] = ()
 
     @property
     def moved(self) -> int:
-        """Reservations that get something else."""
+        """The number of reservations with replacements."""
         return sum(bool(one.found) for one in self.mended)
 
     @property
     def short(self) -> int:
-        """Reservations that miss something still."""
+        """The number of reservations still missing something."""
         return sum(bool(one.short) for one in self.mended)
 
     @property
@@ -102,7 +103,7 @@ class RepairPlan:
 
     @property
     def untouched(self) -> int:
-        """Reservations that stay as they are, because nothing was found or nothing is needed."""
+        """The number of unchanged reservations: nothing found, or nothing needed."""
         return sum(not one.found for one in self.mended)
 
     def __str__(self) -> str:
@@ -119,7 +120,7 @@ def plan_repair(
     ledger: Ledger,
     now: datetime,
 ) -> RepairPlan:
-    """`stock` has no host that cannot be used, and everybody's holds."""
+    """Plan the repair; `stock` has only usable hosts, and the holds of all leases."""
     context = _PlanContext(stock, resources, ledger, now)
     asked = [context.ask(hurt) for hurt in sorted(hurts, key=AffectedReservation.order)]
     odd = [one for one in asked if one.resource is not None and one.need is None and one.wish]
@@ -135,13 +136,13 @@ def plan_repair(
 
 @dataclass
 class _Asked:
-    """A reservation while it is planned."""
+    """A reservation during planning."""
 
     hurt: AffectedReservation
     kept: tuple[Allocation, ...]
     resource: Resource | None = None
-    wish: Wish | None = None  # None: nothing of what it lost is needed any more
-    need: Need | None = None  # None: its type plans for itself
+    wish: Wish | None = None  # None: the lost allocations are no longer needed
+    need: Need | None = None  # None: its resource type plans for itself
     found: tuple[Allocation, ...] = ()
     short: str = ""
 
@@ -161,10 +162,10 @@ class _PlanContext:
         self._resources = resources
         self._ledger = ledger
         self._now = now
-        self._things: frozenset[str] = frozenset()  # planned and not booked yet
+        self._things: frozenset[str] = frozenset()  # resource keys planned and not booked yet
 
     def ask(self, hurt: AffectedReservation) -> _Asked:
-        """What it needs, in the words of its type."""
+        """Return the need of the reservation, stated by the resource type."""
         kept, window = hurt.kept, hurt.window(self._now)
         if window is None:
             return _Asked(hurt, kept)
@@ -182,12 +183,12 @@ class _PlanContext:
         return _Asked(hurt, kept, resource, wish, resource.need(wish, lost))
 
     def together(self, asked: Sequence[_Asked]) -> None:
-        """All whose needs are known, in one plan."""
+        """Plan all reservations with a known need together."""
         if not asked:
             return
         from holdfast.leases import (
             repair_board,
-            repair_search,  # numpy comes with them
+            repair_search,  # they load numpy
         )
         from holdfast.leases.repair_board import Board, Job
 
@@ -206,7 +207,7 @@ class _PlanContext:
         self._stock = self._stock.with_holds(a for one in asked for a in one.found)
 
     def by_planning(self, asked: _Asked) -> None:
-        """A type that says nothing of its needs plans as it does when a lease is changed."""
+        """Plan a reservation of a type without `need`, as for a lease update."""
         wish, resource = asked.wish, asked.resource
         assert wish is not None and resource is not None
         try:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives hosts to all needs of a plan, so that as many as can be are met, the first classes first.
+"""Repair search: assign hosts to all needs of a plan; meet as many as possible, first classes
+first.
 
-Most needs are easy: they have more free hosts than all others could take from them. Those are left
-to the end, where none of them can fail. What remains competes. It falls into groups that share no
-host at the same time; in each, one need after the other takes the hosts that the fewest others
-want, and one that finds none asks those who have its hosts to go elsewhere. Where that does not
-meet everybody, a small group is searched to the end, and of a large one every small
-neighbourhood of a need that was not met (`mend_best`).
+Most needs are easy: they have more free hosts than all other needs could take from them. Easy
+needs are assigned last, where none of them can fail. The other needs compete. They fall into
+groups that share no host at the same time. In each group one need after the other takes the
+hosts that the fewest others want; a need that finds none asks the needs on its hosts to move
+elsewhere. Where this leaves needs unmet, a small group is searched exhaustively, and in a large
+group every small neighbourhood of an unmet need (`better`).
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -16,19 +17,17 @@ from holdfast.leases.placement import How
 from holdfast.leases.repair_board import Board, Job, crowd, demand
 from holdfast.leases.resources.instance_placement import capacity
 
-# The best that a few needs can have between them, by trying everything that could be better.
+# Exhaustive search over a few needs: try every assignment that could be better.
 #
-# Best is, class by class: the most needs met in full, then the most units. What everybody else of
-# the
-# plan has stays as it is. Hosts that are the same to all of the few are tried once.
+# Better means, class by class: more needs met in full, then more units. All other needs of the
+# plan keep their hosts. Of hosts that are equal for all needs of the group, only one is tried.
 
 
 Score = tuple[int, ...]
 
 
 def better(group: Sequence[Job], board: Board, looks: int) -> None:
-    """Give the needs of the group, which is in order, something better, if that can be found in so
-    many looks at hosts."""
+    """Improve the hosts of the group, which is in order, within `looks` host checks."""
     search = _Search(group, board, looks)
     search.best = search.score()
     mark = board.mark()
@@ -52,7 +51,7 @@ class _Search:
         ranks = sorted({job.rank for job in group})
         self._column = [2 * ranks.index(job.rank) for job in group]
         self.none: Score = (0,) * (2 * len(ranks))
-        self._rest = [self.none]  # what those from there on could have at most
+        self._rest = [self.none]  # upper bound of the score from each position on
         for at in reversed(range(len(group))):
             self._rest.append(self._plus(self._rest[-1], at, group[at].need.units))
         self._rest.reverse()
@@ -60,14 +59,14 @@ class _Search:
         self._alike = self._signatures()
 
     def score(self) -> Score:
-        """Of what they have now."""
+        """Return the score of the current assignment."""
         found = self.none
         for at, job in enumerate(self._group):
             found = self._plus(found, at, job.count)
         return found
 
     def run(self, at: int, score: Score) -> bool:
-        """Whether it is over: nothing better can be, or it has taken too long."""
+        """Search from position `at`; return whether to stop: optimum found, or limit reached."""
         if at == len(self._group):
             if score > self.best:
                 self.best = score
@@ -99,7 +98,7 @@ class _Search:
         )
 
     def _options(self, at: int) -> Iterator[dict[int, int]]:
-        """What it could have: all it needs in every way, then less, then nothing."""
+        """Yield the options of a need: full assignments first, then smaller, then none."""
         job, board = self._group[at], self._board
         classes: dict[Hashable, list[tuple[int, int]]] = {}
         for host_id in self._places[at]:
@@ -117,7 +116,8 @@ class _Search:
         yield {}
 
     def _signatures(self) -> dict[int, Hashable]:
-        """Of hosts that nobody of the plan is on, what they are to these needs."""
+        """Return signatures of hosts unused by the plan; hosts with equal signatures are equal
+        here."""
         who: dict[int, list[int]] = {}
         for at, places in enumerate(self._places):
             for host_id in places:
@@ -137,8 +137,11 @@ class _Search:
 def _shared(
     groups: Sequence[Sequence[tuple[int, int]]], units: int, most: int
 ) -> Iterator[dict[int, int]]:
-    """So many units over hosts, on each no more than it has room for; of hosts that are alike the
-    first ones, and never more on a later one."""
+    """Yield the ways to share units over hosts, within the room of each.
+
+    Of equal hosts the first are used, and a later one never gets more units than an earlier
+    one.
+    """
 
     def go(group: int, at: int, left: int, last: int) -> Iterator[dict[int, int]]:
         if not left:
@@ -156,22 +159,22 @@ def _shared(
     return go(0, 0, units, most)
 
 
-#: How often in a row somebody may be asked to make way for who makes way.
+#: Longest chain of needs that move for each other.
 DEPTH = 8
-#: How often hosts may be looked at to make way for one need, for all of them, and in a search:
-#: a million take a second or two.
+#: Limits in host checks: to make way for one need, for all needs, and in a search. A million
+#: checks take a second or two.
 LOOKS, LOOKS_IN_ALL = 10_000, 2_000_000
 LOOKS_GROUP, LOOKS_AROUND = 200_000, 5_000
-#: A group of so many needs is searched as a whole, if its hosts are not too many.
+#: A group of up to this many needs is searched as a whole, unless it has more hosts than this.
 SMALL, SMALL_HOSTS = 10, 60
-#: Who else was not met is looked for among so many before and after one in the order.
+#: Other unmet needs are looked up among this many before and after a need in the order.
 NEAR = 50
-#: With more places than that in all, the needs that compete are one group.
+#: With more places in all, all competing needs form a single group.
 MOST_PLACES = 2_000_000
 
 
 def plan(jobs: Sequence[Job], board: Board) -> None:
-    """Fill the board."""
+    """Assign hosts to all jobs on the board."""
     hard, easy = _sorted_out([job for job in jobs if job.free.count])
     board.pressed = demand([job.free for job in hard])
     if sum(job.free.count for job in hard) <= MOST_PLACES:
@@ -185,8 +188,10 @@ def plan(jobs: Sequence[Job], board: Board) -> None:
 
 
 def _sorted_out(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
-    """Those that compete, in their order; and those that cannot fail, in the order to take them:
-    whoever was sure while more competed comes after."""
+    """Split the needs: competing needs in order, and easy needs in assignment order.
+
+    A need that was easy while more needs competed comes after.
+    """
     needs = [job.need for job in jobs]
     hard, easy = list(range(len(jobs))), []
     while hard:
@@ -200,7 +205,8 @@ def _sorted_out(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
 
 
 def _groups(jobs: Sequence[Job], board: Board) -> Iterator[list[Job]]:
-    """Needs that can be in each other's way, directly or by others; each group in order."""
+    """Yield groups of needs that can block each other, directly or through others, each in
+    order."""
     if sum(job.free.count for job in jobs) > MOST_PLACES:
         yield list(jobs)
         return
@@ -213,7 +219,7 @@ def _groups(jobs: Sequence[Job], board: Board) -> Iterator[list[Job]]:
             index = parent[index]
         return index
 
-    last: dict[int, tuple[float, int]] = {}  # of each place, until when it is wanted, and by whom
+    last: dict[int, tuple[float, int]] = {}  # per host: until when a need wants it, and which
     for index in sorted(range(len(jobs)), key=lambda index: jobs[index].need.start):
         need = jobs[index].need
         for place in places[index]:
@@ -228,20 +234,23 @@ def _groups(jobs: Sequence[Job], board: Board) -> Iterator[list[Job]]:
 
 
 def _fill(group: Sequence[Job], board: Board) -> None:
-    """Class by class: first who can be met in full, then what is left to the others of it."""
+    """Assign a group class by class: needs met in full first, then partial assignments."""
     for _rank, some in groupby(group, key=lambda job: job.rank):
         same = list(some)
         short = [job for job in same if not _give(board, job, pressed=True, way=True)]
         for job in short:
-            if job.need.how is not How.TOGETHER:  # on one host all of it, or none
+            # A need that goes together gets all on one host, or none.
+            if job.need.how is not How.TOGETHER:
                 _give(board, job, pressed=True, part=True)
 
 
 def _give(
     board: Board, job: Job, *, pressed: bool = False, way: bool = False, part: bool = False
 ) -> bool:
-    """Give it all it misses, or nothing; what there is, if a `part` will do. With `way`, others of
-    the plan may have to go elsewhere for it."""
+    """Assign all missing units of a need, or none; with `part`, as many as there are.
+
+    With `way`, other needs of the plan may have to move.
+    """
     mark = board.mark()
     for host_id, units in board.find(job, job.missing, pressed=pressed).items():
         board.put(job, host_id, units)
@@ -255,7 +264,7 @@ def _give(
 
 
 def _make_way(board: Board, job: Job, depth: int, until: int, seen: set[tuple[Job, int]]) -> bool:
-    """Fill it up with hosts whose users of this plan can go elsewhere; each is asked once."""
+    """Complete a need with hosts whose users in this plan can move; each pair is tried once."""
     if not depth:
         return False
     for host_id in board.places(job):
@@ -281,7 +290,7 @@ def _take_over(
     until: int,
     seen: set[tuple[Job, int]],
 ) -> bool:
-    """Have that host, and everybody who is in the way as well off as before."""
+    """Take the host over if every displaced need gets as much elsewhere."""
     mark = board.mark()
     gone: list[tuple[Job, int]] = []
     for other in others:
@@ -299,7 +308,7 @@ def _take_over(
 
 
 def _wants(board: Board, job: Job, host_id: int) -> int:
-    """How many units it would take of that host."""
+    """Return how many units the need would take of this host."""
     room = min(board.room(job, host_id), job.missing)
     together = job.need.spots == 1 and job.need.units > 1
     return room if not together or room == job.need.units else 0
@@ -314,7 +323,7 @@ def _elsewhere(
 
 
 def _improve(group: Sequence[Job], board: Board) -> None:
-    """Search where not all were met: the whole group, or around each who was not."""
+    """Search where needs are unmet: the whole group, or around each unmet need."""
     short = [job for job in group if not job.is_whole]
     if not short:
         return
@@ -331,7 +340,8 @@ def _improve(group: Sequence[Job], board: Board) -> None:
 
 
 def _around(job: Job, short: Sequence[Job], board: Board) -> list[Job]:
-    """It, who has its hosts in its time, and who else would have them."""
+    """Return the need, the needs on its hosts in its time, and unmet needs that want those
+    hosts."""
     found = {job: None}
     for host_id in board.places(job)[:SMALL_HOSTS]:
         found.update(dict.fromkeys(board.others(job, host_id)))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of a host's numbers: rates, snapshots, and the dicts that plugins get."""
+"""Metrics of a host: collector, rates, history, plugins and metric sinks."""

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent answers about the numbers of its host (`agent/admin.py`): the last pass, once or
-pass by pass, as a table or as it is recorded; and what leaves by its sinks."""
+"""Metrics commands of the agent's admin socket (`agent/admin.py`).
+
+The commands return the last metrics snapshot as a table of guests, stream one table or one
+recorded line per pass, and list the counters of the metric sinks.
+"""
 
 import threading
 from collections import Counter, defaultdict
@@ -16,13 +19,14 @@ from holdfast.ports.metric_plugins import Transition
 from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Reading, Snapshot
 from holdfast.runtime.clock import Clock
 
-# The guests of a host as rows of a table, the busiest first. Pure.
+# Guest table: one row per guest, the busiest guest first. Pure functions.
 #
-# What is not known is None, never 0. Disks and interfaces of a guest are added up, for as far as
-# they are known; of several contracts that counts of which most is used.
+# An unknown value is None, never 0. The rates of a guest's disks are added up, and so are those
+# of its interfaces; unknown values are skipped. If a guest has several contracts, `contract` is
+# the share of the contract that is used most.
 
 
-#: What rows can be sorted by: the largest first, but names from a to z.
+#: Columns that rows can be sorted by: numbers with the largest first, words from a to z.
 NUMBERS: Final = (
     *("cpu", "steal", "mem", "mem_ratio", "rd_bytes", "wr_bytes", "rd_iops", "wr_iops"),
     *("rx_bps", "tx_bps", "contract", "alarms"),
@@ -43,7 +47,11 @@ Row = dict[str, Any]
 def table(
     snapshot: Snapshot, alarms: Iterable[Transition], sort: str = "cpu", limit: int = 0
 ) -> Row:
-    """All that is shown; `limit` 0: everybody."""
+    """Return the host's values and guest rows, sorted by column `sort`.
+
+    `limit` is the largest number of guest rows; 0 means all guests. InvalidInput lists the
+    columns if `sort` is unknown.
+    """
     if sort not in (*NUMBERS, *WORDS):
         there = ", ".join((*NUMBERS, *WORDS))
         raise InvalidInput(f"there is nothing called {sort[:80]!r} to sort by: there are {there}")
@@ -62,6 +70,7 @@ def table(
 
 
 def rows(snapshot: Snapshot, alarms: Sequence[Transition]) -> list[Row]:
+    """Build an unsorted row per guest, with the number of its firing or no-data alarms."""
     parts = {kind: _by_guest(snapshot, kind) for kind in (DISK, NIC)}
     raised = Counter(
         one.entity.partition("/")[0]
@@ -76,6 +85,7 @@ def rows(snapshot: Snapshot, alarms: Sequence[Transition]) -> list[Row]:
 
 
 def _row(reading: Reading, parts: Mapping[str, Sequence[Reading]]) -> Row:
+    """Build the row of a guest from its reading and the readings of its disks and NICs."""
     entity, values = reading.entity, reading.values
     row: Row = {
         "uuid": entity.id,
@@ -100,7 +110,11 @@ def _row(reading: Reading, parts: Mapping[str, Sequence[Reading]]) -> Row:
 
 
 def _memory(values: Mapping[str, float]) -> tuple[float | None, float | None]:
-    """Bytes and share as the guest uses them if it says so; else what it takes of the host."""
+    """Return used memory in bytes and as a ratio.
+
+    If the guest's balloon driver reports memory, both values come from the guest. Otherwise the
+    bytes are the resident memory of the QEMU process and the ratio is None.
+    """
     ratio, available = values.get("used_ratio"), values.get("available_kib")
     if ratio is not None and available is not None:
         return ratio * available * 1024, ratio
@@ -109,7 +123,10 @@ def _memory(values: Mapping[str, float]) -> tuple[float | None, float | None]:
 
 
 def _used(reading: Reading) -> Iterable[float]:
-    """Of each contract that is about a rate; how much memory it has is no news."""
+    """Yield used share of each contract (upper limit) of a guest, disk or NIC.
+
+    The memory size (`balloon_current_kib`) is left out: it is a fixed size, not a rate.
+    """
     if reading.stale:
         return
     for field, limit in reading.entity.contracts.items():
@@ -144,18 +161,20 @@ def _node(snapshot: Snapshot) -> Row:
 
 
 def _place(row: Row, sort: str) -> tuple[Any, ...]:
-    """Those of whom it is not known come last."""
+    """Return the sort key of a row; rows with an unknown value sort last."""
     value = row[sort]
     if sort in WORDS:
         return (value, row["name"], row["uuid"])
     return (value is None, -(value or 0.0), row["name"], row["uuid"])
 
 
-#: Those who watch are looked after so often.
+#: Seconds between two checks for a new snapshot while a client streams.
 TICK_S: Final = 0.25
 
 
 class MetricsCommands:
+    """Handlers for the `metrics.*` commands of the admin socket."""
+
     def __init__(
         self,
         last: Callable[[], Snapshot | None],
@@ -163,7 +182,8 @@ class MetricsCommands:
         alarms: Callable[[], Sequence[Transition]] = tuple,
         sinks: Sequence[Any] = (),
     ) -> None:
-        """`last`: the last pass. `alarms`: those that are not over. Any thread may call them."""
+        """`last` returns the last snapshot, `alarms` the standing alarms; any thread may call
+        both."""
         self._last = last
         self._clock = clock
         self._alarms = alarms
@@ -185,19 +205,19 @@ class MetricsCommands:
         return table(last, self._alarms(), sort, limit)
 
     def top(self, args: Mapping[str, Any]) -> Items:
-        """A table for every pass, for as long as somebody reads."""
+        """Stream a table per pass for as long as the client reads."""
         sort, limit = _wish(args)
         for last in self._passes():
             yield None if last is None else table(last, self._alarms(), sort, limit)
 
     def record(self, args: Mapping[str, Any]) -> Items:
-        """Every pass whole, as it is recorded (`alarms/preview.py`)."""
+        """Stream every snapshot as a line of a recording (`alarms/preview.py`)."""
         only(args)
         for last in self._passes():
             yield None if last is None else {"line": preview.line(last)}
 
     def _passes(self) -> Iterator[Snapshot | None]:
-        """Each once, from the last on; None if there is no other yet."""
+        """Yield each new snapshot once, beginning with the last; None while there is none."""
         never, shown = threading.Event(), -1
         while True:
             last = self._last()
@@ -219,6 +239,7 @@ class MetricsCommands:
 
 
 def _wish(args: Mapping[str, Any]) -> tuple[str, int]:
+    """Return `sort` and `limit` of the arguments. InvalidInput if `limit` is not a number."""
     only(args, "sort", "limit")
     limit = args.get("limit", 0)
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One snapshot per pass, of what the kernel and the hypervisor say.
+"""Collector: builds a metrics snapshot per pass from kernel and hypervisor counters.
 
     collector = Collector("cmp-7", measures, clock)
     snapshot = collector.snapshot()
 
-The kernel is asked in every pass, so what comes of it is always of now. What the hypervisor said
-last is carried along until it is two of its intervals old; then disks are stale, and what is known
-of memory from nowhere else is missing. Of a guest that is suspended the last numbers stay, marked
-as stale: it does not do nothing, it is not asked. Of guests nothing is said before the hypervisor
-has told of all of them.
+The collector reads the kernel in every pass, so kernel values are always current. It reuses the
+last hypervisor answer until that answer is two polling intervals old. After that, disk readings
+are stale, and memory values that only the hypervisor knows are missing.
+
+A suspended guest keeps its last values, marked stale, because its counters are not read. Zeros
+would wrongly mean that the guest is idle. The snapshot has no guest tables until the hypervisor
+has listed all guests once.
 """
 
 import functools
@@ -42,17 +44,20 @@ from holdfast.ports.metrics import (
 )
 from holdfast.runtime.clock import Clock
 
-# Whom the numbers of a guest are about: itself, its disks, its interfaces.
+# Entities of a guest.
 
 
 @dataclass(frozen=True)
 class Entities:
+    """Metric entities of a guest: the guest, its disks and its interfaces."""
+
     guest: Entity
     disks: Mapping[str, Entity]  # by target
     nics: Mapping[str, Entity]  # by `Nic.key`
 
 
 def entities(facts: Facts, came: str = "") -> Entities:
+    """Build the entities of a guest from facts that do not change while the guest runs."""
     limits = {"balloon_current_kib": float(facts.memory_kib)} if facts.memory_kib else {}
     about = {"flavor_vcpus": str(facts.vcpus)}
     guest = Entity(
@@ -97,18 +102,18 @@ def _part(
     )
 
 
-# Rates of counters: what was read now, beside what was read before. Pure.
+# Rates: pure functions that compare the current counters with the previous ones.
 #
-# A counter that stepped back was begun anew: then `reset` is set, and there is no rate, rather
-# than
-# a wrong one. What is not known is named in `missing`.
+# If a counter stepped back, it was reset: `reset` is set and the rate is left out, because it
+# would be wrong. Unknown fields are listed in `missing`.
 #
-#     made = process(now, before, vcpus=4)
-#     made.values["util_ratio"]      # 1.0: all four of them, all the time
+#     made = process_rates(now, before, vcpus=4)
+#     made.values["util_ratio"]      # 1.0: all four vCPUs, all the time
 
 
 RESET: Final = "reset"
-#: Linux says itself that these can step back: a little is no new beginning, and no time either.
+#: Linux documents that these counters can step back. A small step back is neither a reset nor
+#: CPU time.
 _WAVERS: Final = ("cpu_idle_ns", "cpu_iowait_ns")
 _A_LITTLE_NS: Final = 1e9
 NOTHING: Final = frozenset[str]()
@@ -132,7 +137,7 @@ HOST_FIELDS: Final = HOST_RATES | {
     "ksm",
 }
 PROCESS_RATES: Final = frozenset({"util_ratio", "steal_ratio"})
-#: Asked of KVM only where somebody wants it: it costs a question to each QEMU.
+#: Read from KVM only if somebody uses these fields, because each read queries every QEMU.
 HALTPOLL: Final = frozenset({"haltpoll_ok_ns", "haltpoll_fail_ns"})
 RAM_RATES: Final = frozenset({"swap_in_kib_per_s", "swap_out_kib_per_s", "major_fault_per_s"})
 _RAM: Final = {
@@ -195,16 +200,19 @@ NIC_FIELDS: Final = frozenset(LINK) | LINK_RATES | OVER
 
 
 class Made(NamedTuple):
+    """Values and rates computed for an entity, and the names of fields that are unknown."""
+
     values: dict[str, float]
     missing: frozenset[str] = NOTHING
 
 
 def grew(now: float, before: float) -> float | None:
-    """By how much; None if it was begun anew."""
+    """Return the growth of a counter, or None if the counter was reset."""
     return now - before if now >= before else None
 
 
 def host_rates(now: Mapping[str, float], before: Mapping[str, float] | None) -> Made:
+    """Compute a host's CPU ratios; `before` is the previous reading."""
     values = dict(now)
     if before is not None:
         values |= _host_rates(now, before)
@@ -229,13 +237,14 @@ def _host_rates(now: Mapping[str, float], before: Mapping[str, float]) -> dict[s
 
 
 def _ran(name: str, now: float, before: float) -> float | None:
+    """Return the growth of a CPU time counter; a small step back of idle or iowait is 0."""
     if name in _WAVERS and 0 < before - now < _A_LITTLE_NS:
         return 0.0
     return grew(now, before)
 
 
 def process_rates(now: Process, before: Process | None, vcpus: int) -> Made:
-    """A guest's processors; `vcpus` is how many it was promised."""
+    """Compute CPU values and rates of a guest; `vcpus` is the vCPU count of its definition."""
     count = len(now.vcpus) or vcpus
     values: dict[str, float] = {
         "cpu_time_ns": now.cpu_ns,
@@ -262,7 +271,7 @@ def process_rates(now: Process, before: Process | None, vcpus: int) -> Made:
 def _waited(
     now: Process, before: Process, elapsed_ns: float, values: dict[str, float]
 ) -> frozenset[str]:
-    """Of each of its processors, and all together; what is missing of that."""
+    """Add steal ratios per vCPU and for the guest to `values`; return the missing fields."""
     if not now.vcpus:
         return frozenset({"steal_ratio"})
     earlier = before.vcpus
@@ -281,7 +290,11 @@ def _waited(
 
 
 def ram_rates(now: Stats | None, before: Stats | None, facts: Facts, wall_s: float) -> Made:
-    """A guest's memory. `wall_s`: seconds since 1970, as its driver counts when it told."""
+    """Compute memory values and rates of a guest.
+
+    `wall_s` is the current time in seconds since 1970, the scale on which the balloon driver
+    reports its last update.
+    """
     values: dict[str, float] = {}
     if now is not None:
         values = {name: v for key, name in _RAM.items() if _is(v := now.values.get(key))}
@@ -307,7 +320,7 @@ def _step(now: Stats, before: Stats, key: str) -> float | None:
 
 
 def disks_rates(stats: Stats) -> dict[str, dict[str, float]]:
-    """Counters and sizes of each, by target; only of those that were answered for."""
+    """Return counters and sizes per disk target, for disks that the hypervisor answered for."""
     return dict(_disks(stats.values))
 
 
@@ -315,25 +328,30 @@ def _disks(said: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
     for number in range(int(said.get("block.count", 0))):
         named, plan = _plan(number)
         if plan[0][0] not in said:
-            continue  # there may be holes, and who was passed by has names only
+            continue  # numbering may have gaps, and a skipped disk has a name but no counters
         yield str(said.get(named, number)), {name: said[key] for key, name in plan if key in said}
 
 
 @functools.cache
 def _plan(number: int) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Under which keys the name of a disk is, and its numbers; that of requests first."""
+    """Return the libvirt key of a disk's name, and (key, field) pairs for its values.
+
+    The first pair is the read request counter; a disk without this key has no statistics.
+    """
     head = f"block.{number}."
     return f"{head}name", tuple((f"{head}{key}", name) for key, name in _DISK.items())
 
 
 @functools.cache
 def vcpu_names(number: int) -> tuple[str, str, str]:
+    """Return the field names of a vCPU: run time, delay, steal ratio."""
     return f"vcpu{number}_time_ns", f"vcpu{number}_delay_ns", f"vcpu{number}_steal_ratio"
 
 
 def disk_rates(
     now: Mapping[str, float], before: Mapping[str, float] | None, elapsed_s: float
 ) -> Made:
+    """Compute rates, latencies and fill ratio of a disk."""
     values = dict(now)
     if now.get("capacity_bytes") and "allocation_bytes" in now:
         values["fill_ratio"] = now["allocation_bytes"] / now["capacity_bytes"]
@@ -347,7 +365,7 @@ def disk_rates(
 
 
 def _disk_rates(grown: Mapping[str, float], elapsed_s: float) -> dict[str, float]:
-    """A disk that did nothing was not slow: its latency is 0."""
+    """Compute disk rates from counter growth; an idle disk has latency 0."""
     made = {name: grown[key] / elapsed_s for key, name in _DISK_RATED.items() if key in grown}
     for name, one, other in (
         ("iops", "rd_iops", "wr_iops"),
@@ -366,7 +384,7 @@ def _disk_rates(grown: Mapping[str, float], elapsed_s: float) -> dict[str, float
 def _grown(
     now: Mapping[str, float], before: Mapping[str, float], names: Iterable[str]
 ) -> dict[str, float] | None:
-    """By how much each, of those that are known; None if any stepped back."""
+    """Return the growth per counter known in both readings; None if any counter stepped back."""
     found = {}
     for name in names:
         if name in now and name in before:
@@ -380,7 +398,11 @@ def _grown(
 def nic_rates(
     now: Link, before: Link | None, elapsed_s: float, *, swapped: bool, contracts: Contracts
 ) -> Made:
-    """As the guest sees it: what the host's end of a tap sent, it received."""
+    """Compute rates of an interface as the guest sees them.
+
+    If `swapped` is set, received and sent are exchanged: the host's end of a tap sends what the
+    guest receives.
+    """
     later = now[4:] + now[:4] if swapped else now
     values: dict[str, float] = dict(zip(LINK, later, strict=True))
     limits = [limit for limit in contracts.values() if limit > 0]
@@ -411,7 +433,7 @@ SUSPENDED: Final = "suspended"
 NO_PROCESS: Final = "its process is gone"
 NO_LINK: Final = "its interface is gone"
 NO_ANSWER: Final = "no answer"
-#: What is known of the host once all who are defined on it are known.
+#: Host fields that are known once all servers defined on the host are known.
 PROMISES: Final = frozenset(
     {"vms_running", "vcpus_allocated", "vms_defined", "vcpus_promised"}
     | {"mem_promised_bytes", "disk_promised_bytes"}
@@ -421,7 +443,7 @@ _NONE: Final = frozenset[str]()
 
 @dataclass(slots=True)
 class _Kept:
-    """What is remembered of a guest from pass to pass."""
+    """State of a guest that the collector carries from pass to pass."""
 
     entities: Entities
     facts: Facts
@@ -436,7 +458,7 @@ class _Kept:
 
 
 class Collector:
-    """One thread at a time."""
+    """Builds snapshots. Only one thread at a time may use a collector."""
 
     def __init__(self, host: str, measures: Measures, clock: Clock) -> None:
         self._measures = measures
@@ -449,6 +471,7 @@ class Collector:
         self._round = -1
 
     def snapshot(self) -> Snapshot:
+        """Read the kernel, add the last hypervisor answers, and return a new snapshot."""
         roster, said = self._measures.roster(), self._measures.said()
         look = self._measures.read(roster)
         now = self._clock.now()
@@ -470,13 +493,14 @@ class Collector:
             tables[DISK] = Table(DISK, disks, None if is_new else _NONE)
             tables[NIC] = Table(NIC, nics)
         elapsed_s, self._at = look.at - (look.at if self._at is None else self._at), look.at
-        # grows over a restart, too
+        # also grows across a restart of the agent
         self._pass = max(self._pass + 1, int(wall_s * 1000))
         return Snapshot(self._entity.id, self._pass, now, look.at, elapsed_s, tables, gone)
 
-    # who is there
+    # guests on the host
 
     def _known(self, uuid: str, guest: Guest) -> _Kept:
+        """Return the state of a guest; refresh its entities if its facts changed."""
         kept = self._kept.get(uuid)
         if kept is None:
             kept = self._kept[uuid] = _Kept(entities(guest.facts, guest.came), guest.facts)
@@ -484,12 +508,12 @@ class Collector:
             kept.facts = guest.facts
             _detach(kept)
             made = entities(guest.facts)
-            if made != kept.entities:  # the same objects stay, as long as nothing changes
+            if made != kept.entities:  # keep the same objects until something changes
                 kept.entities = made
         return kept
 
     def _forget(self, roster: Roster) -> dict[str, str]:
-        """Of those that were here in the pass before and are not now, why."""
+        """Drop guests that left since the previous pass; return the reason by entity id."""
         gone: dict[str, str] = {}
         for uuid in [one for one in self._kept if one not in roster.guests]:
             why = roster.left.get(uuid, "gone")
@@ -498,11 +522,12 @@ class Collector:
                 gone[one.id] = why
         return gone
 
-    # what is made of it
+    # values and rates
 
     def _take(
         self, kept: _Kept, guest: Guest, look: HostCounters, said: Said, wall_s: float
     ) -> None:
+        """Compute CPU, memory, disk and interface values of a guest from the new counters."""
         uuid = guest.facts.uuid
         process = look.processes.get(uuid)
         if process is not None:
@@ -542,7 +567,7 @@ class Collector:
         return Reading(self._entity, made.values | promises.values, missing)
 
     def _kept_disks(self, roster: Roster) -> dict[str, float]:
-        """How large the disks of those are that have no flavor."""
+        """Return the total disk capacity of each guest without a flavor."""
         found = {}
         for uuid, facts in roster.defined.items():
             kept = self._kept.get(uuid)
@@ -552,7 +577,7 @@ class Collector:
 
 
 def promised(roster: Roster, disk_bytes: Mapping[str, float]) -> Made:
-    """What the servers that are defined here may use, whether they run or not."""
+    """Sum vCPUs, memory and disk space of all servers defined on the host, running or not."""
     defined, running = roster.defined, roster.guests.values()
     values: dict[str, float] = {
         "vms_running": sum(one.state == RUNNING for one in running),
@@ -573,7 +598,11 @@ def promised(roster: Roster, disk_bytes: Mapping[str, float]) -> Made:
 
 
 def _take_disks(kept: _Kept, stats: Stats) -> None:
-    """Each has a time of its own: a guest may be passed by, and what it said before stays."""
+    """Compute disk rates.
+
+    Each disk has its own timestamp, because the hypervisor may skip a guest; then the earlier
+    values stay.
+    """
     for target, now in disks_rates(stats).items():
         at, before = kept.disks.get(target, (stats.at, None))
         kept.made_disks[target] = disk_rates(now, before, stats.at - at)
@@ -581,7 +610,7 @@ def _take_disks(kept: _Kept, stats: Stats) -> None:
 
 
 def _detach(kept: _Kept) -> None:
-    """Forget disks and interfaces that it does not have any more."""
+    """Forget disks and interfaces that the guest no longer has."""
     disks = {one.target for one in kept.facts.disks}
     nics = {one.key for one in kept.facts.nics}
     for known in (kept.disks, kept.made_disks):
@@ -632,13 +661,16 @@ def _nics(kept: _Kept, guest: Guest, look: HostCounters, stale: str) -> list[Rea
 
 
 def _settle(kept: _Kept) -> None:
-    """From the second pass on, it is simply here."""
+    """Clear `came` after the first pass, so that only the first snapshot reports a migration."""
     if kept.entities.guest.came:
         kept.entities = replace(kept.entities, guest=replace(kept.entities.guest, came=""))
 
 
 def _of_the_kernel(guests: list[Reading]) -> frozenset[str]:
-    """What was read anew between two rounds."""
+    """Return the guest fields that the kernel provides in every pass.
+
+    Only these fields are fresh in passes between two polls of the hypervisor.
+    """
     names = {"rss_kib", "balloon_current_kib", "balloon_maximum_kib"}
     names |= {"cpu_time_ns", "cpu_user_ns", "cpu_system_ns", "vcpus", *PROCESS_RATES}
     most = max((int(one.values.get("vcpus", 0)) for one in guests), default=0)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which numbers there are, and what the name of one says about it: whether it counts up for ever,
-and in which unit it is.
+"""Metric fields: known names per kind, and the properties (counter, unit) of a name.
 
 is_known("guest", "util_ratio"), like("guest", "util_ration")      # True, "util_ratio"
 is_counter("rd_bytes"), unit("rd_bytes")        # True, "B"
@@ -20,7 +19,7 @@ _COUNTER: Final = re.compile(
     r"cpu_\w+_ns|haltpoll_(ok|fail)_ns|vcpu\d+_(time|delay)_ns|swap_(in|out)_kib|major_fault|errors"
     r"|(rd|wr|fl)_(reqs|bytes|times_ns)|(rx|tx)_(bytes|pkts|errs|drop)"
 )
-#: What is measured of each kind, by whatever measures it; docs/metrics.md says what it is.
+#: Field names per kind, whichever source measures them; docs/metrics.md explains each.
 _NAMES: Final[Mapping[str, frozenset[str]]] = {
     kind: frozenset(names.split())
     for kind, names in {
@@ -48,9 +47,9 @@ _NAMES: Final[Mapping[str, frozenset[str]]] = {
             rx_bps tx_bps rx_pkts_per_s tx_pkts_per_s contract_bps over_contract_ratio""",
     }.items()
 }
-#: Of each processor of a guest.
+#: Fields of each vCPU of a guest.
 _VCPU: Final = re.compile(r"vcpu[0-9]{1,4}_(time_ns|delay_ns|steal_ratio)")
-#: By the end of a name, the first that fits.
+#: Units by the suffix of a field name; the first match counts.
 _UNITS: Final = (
     ("bytes_per_s", "B/s"),
     ("kib_per_s", "KiB/s"),
@@ -69,7 +68,7 @@ _UNITS: Final = (
     ("_mhz", "MHz"),
     ("_age_s", "s"),
 )
-#: A number of that unit that changes by less is noise, whatever it was.
+#: A smaller change of a value of this unit is noise, whatever the value was.
 _NOISE: Final = {
     "ratio": 0.01,
     "bit/s": 8_000.0,
@@ -82,43 +81,47 @@ _NOISE: Final = {
     "ns": 100_000.0,
     "MHz": 100.0,
 }
-#: What is said of a snapshot, not measured.
+#: A mark that a counter was reset; not a measured field.
 _INTERNAL: Final = "reset"
 
 
 def is_known(kind: str, field: str) -> bool:
-    """Whether such a thing has a number of that name."""
+    """Tell whether entities of `kind` have a field of this name."""
     if kind == "guest" and _VCPU.fullmatch(field):
         return True
     return field in _NAMES[kind]
 
 
 def like(kind: str, field: str) -> str:
-    """The name that may have been meant; "" if none is near."""
+    """Return the known field name closest to a misspelt name, or "" if none is close."""
     found = difflib.get_close_matches(field[:100], sorted(_NAMES[kind]), n=1)
     return found[0] if found else ""
 
 
 @functools.lru_cache(maxsize=4096)
 def is_counter(field: str) -> bool:
+    """Tell whether the field is a counter, which only grows."""
     return _COUNTER.fullmatch(field) is not None
 
 
 @functools.lru_cache(maxsize=4096)
 def unit(field: str) -> str:
-    """As Ceilometer writes units; "" of what is a plain number."""
+    """Return the unit of a field as Ceilometer writes units; "" for a plain number."""
     return next((word for end, word in _UNITS if field.endswith(end)), "")
 
 
 def has_changed(field: str, now: float, before: float, band: float) -> bool:
-    """By more than `band` of what it was, and by more than noise; a counter by anything."""
+    """Tell whether a value changed by more than `band` of the old value and more than noise.
+
+    A counter counts as changed after any change.
+    """
     if is_counter(field):
         return now != before
     return abs(now - before) > max(band * abs(before), _NOISE.get(unit(field), 0.0))
 
 
 class Fields:
-    """A choice of numbers: `kind.name` each, in which * stands for anything."""
+    """A selection of metric fields by patterns `kind.name`, where * matches any text."""
 
     def __init__(self, wanted: Sequence[str]) -> None:
         for one in wanted:

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last hour of a host's numbers, coarse: one point for ten seconds, a line for each of the
-host, its guests, their disks and interfaces, of a few fields each.
+"""Coarse history: the last hour of a host's metrics, a point every 10 seconds.
 
-    hour = samples.read(body)                    # InvalidInput if it is none
-    hour = samples.merged(hour, more)            # what came since; an hour of it stays
-    hour.lines[0].values["util_ratio"][-1]       # 0.97, or NaN: not known then
+The history has a line each for the host, its guests, their disks and interfaces, with a few
+fields per line.
 
-Points are numbered since 1970 (`slot`). On the wire and in rows the points of a field are one word:
-little-endian floats of four bytes, in base64. As numbers they would be a quarter million to read
-for fifty guests, each time.
+    hour = history.read(body)                    # InvalidInput if the body is malformed
+    hour = history.merged(hour, newer)           # adds newer points, keeps the last hour
+    hour.lines[0].values["util_ratio"][-1]       # 0.97, or NaN: unknown at that time
+
+Points are numbered since 1970 (`slot`). On the wire and in database rows, the points of a field
+are one base64 string of little-endian 4-byte floats. As JSON numbers, 50 guests would be a
+quarter of a million values to parse each time.
+
+`Recent` records the history of this host in the agent's memory.
 """
 
 import base64
@@ -28,7 +32,8 @@ from holdfast.ports.metrics import Entity, Snapshot
 
 EVERY_S: Final = 10
 POINTS: Final = 360
-#: What is kept, by what it is of. Counters are not: of a number in ten the last bits would be lost.
+#: Recorded fields per kind. Counters are not recorded: a 4-byte float would lose the last
+#: digits of a number in ten.
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "host": (
         "cpu_util_ratio",
@@ -52,21 +57,21 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "nic": ("rx_bps", "tx_bps", "over_contract_ratio"),
 }
-#: Of one host; of more the number is told.
+#: Largest number of lines per host; `Hour.left_out` counts the others.
 MOST_LINES: Final = 1_000
-#: Of a body with all of that.
+#: Largest size of a request body with a full history.
 MOST_BYTES: Final = 12 * 1024 * 1024
 _WORDS: Final = ("name", "project", "project_name", "flavor", "guest")
-#: Of a word in characters.
+#: Longest text in characters.
 LONGEST: Final = 255
 _MOST_CONTRACTS: Final = 32
-#: Some thousand years from now.
+#: A slot some thousand years from now.
 LAST_SLOT: Final = 2**33
 
 
 @dataclass(frozen=True)
 class Line:
-    """One of which something is known; the same words as of an `Entity` of ports/metrics."""
+    """Points of an entity; the attributes have the names of `Entity` in ports/metrics."""
 
     kind: str
     id: str
@@ -81,15 +86,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Hour:
+    """Up to an hour of points, for all lines of a host."""
+
     begin: int  # the slot of the first point
     points: int
     lines: tuple[Line, ...] = ()
-    left_out: int = 0  # so many there was no room for
+    left_out: int = 0  # lines beyond MOST_LINES
     simulated: bool = False
 
     @property
     def end(self) -> int:
-        """The slot after the last."""
+        """The slot after the last point."""
         return self.begin + self.points
 
 
@@ -97,11 +104,12 @@ NOTHING: Final = Hour(0, 0)
 
 
 def slot_of(at_s: float) -> int:
+    """Return the slot of a time in seconds since 1970."""
     return int(at_s // EVERY_S)
 
 
 def after(hour: Hour, last: int) -> Hour:
-    """What of it is later than that slot."""
+    """Return the points later than slot `last`."""
     cut = min(max(0, last + 1 - hour.begin), hour.points)
     if not cut:
         return hour
@@ -113,8 +121,12 @@ def after(hour: Hour, last: int) -> Hour:
 
 
 def merged(old: Hour, new: Hour) -> Hour:
-    """What the new one says of its time counts, and it ends where that does: what is later in the
-    old one is of a clock that was set back. Who is not known in the last hour is left out."""
+    """Merge a newer history into an older history.
+
+    The new points replace old points of the same slots, and the result ends where the new
+    history ends. Old points after that end are dropped: they come from a clock that was set
+    back. Lines with no known point in the last hour are left out.
+    """
     if not new.points:
         return old
     if not old.points or old.begin >= new.end or new.end - old.end >= POINTS:
@@ -135,6 +147,7 @@ def merged(old: Hour, new: Hour) -> Hour:
 def _laid(
     parts: Sequence[tuple[int, Mapping[str, "array[float]"]]], begin: int, end: int
 ) -> dict[str, "array[float]"]:
+    """Place the points of several histories into arrays from slot `begin` to `end`."""
     names = {name: None for _, values in parts for name in values}
     made = {name: unknown(end - begin) for name in names}
     for first, values in parts:
@@ -146,7 +159,7 @@ def _laid(
 
 
 def _kept(hour: Hour) -> Hour:
-    """Whoever has one point; the last hour of it."""
+    """Keep the last hour, and the first `MOST_LINES` lines that have a known point."""
     if hour.points > POINTS:
         hour = after(hour, hour.end - POINTS - 1)
     lines = [one for one in hour.lines if any(map(is_known, one.values.values()))]
@@ -155,18 +168,20 @@ def _kept(hour: Hour) -> Hour:
 
 
 def is_known(points: "array[float]") -> bool:
-    """Whether one of them is."""
+    """Tell whether any point is known."""
     return not all(map(math.isnan, points))
 
 
 def unknown(count: int) -> "array[float]":
+    """Return an array of `count` unknown points (NaN)."""
     return array("f", (math.nan,)) * count
 
 
-# as JSON
+# JSON
 
 
 def plain(hour: Hour) -> dict[str, Any]:
+    """Return the history as a JSON object."""
     return {
         "begin": hour.begin,
         "points": hour.points,
@@ -184,7 +199,7 @@ def _plain_line(line: Line) -> dict[str, Any]:
 
 
 def read(said: Any) -> Hour:
-    """InvalidInput says what is wrong with it."""
+    """Parse a history from JSON. InvalidInput says what is wrong."""
     if not isinstance(said, Mapping):
         raise InvalidInput("samples: an object is wanted")
     begin, points = (_count(said, name) for name in ("begin", "points"))
@@ -257,20 +272,12 @@ def _unpacked(word: Any, points: int, where: str) -> "array[float]":
     return made
 
 
-# The last hour of this host in memory, coarse, for whoever looks at it from the centre. It leaves
-# the host only while somebody does.
-#
-#     recent = Recent()                  # one of the sinks of MetricsPart
-#     recent.hour(178_945_002)           # from any thread: what is later than that slot
-#
-# Of every ten seconds one pass is kept, as it was: the first. That costs the other nine nothing,
-# and
-# this one about a millisecond for a thousand lines.
+# Recorder of this host's history.
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Of one kind in one pass: columns, as long as there are entities."""
+    """Columns of a kind in a single pass; each column is as long as `entities`."""
 
     entities: tuple[Entity, ...]
     columns: Mapping[str, "array[float]"]
@@ -284,7 +291,17 @@ class _Point:
 
 
 class Recent:
-    """`offer` is called on the thread of the passes; nobody ever waits for anybody."""
+    """Keeps the last hour of this host in memory, as a metric sink of `MetricsPart`.
+
+        recent = Recent()
+        recent.hour(178_945_002)           # from any thread: points later than that slot
+
+    The history leaves the host only while somebody views its metrics through the manager.
+
+    The first pass of every 10 seconds is kept unchanged. The other nine passes cost nothing;
+    the kept pass costs about 1 ms for 1000 lines. The pass thread calls `offer`; no thread ever
+    waits for another.
+    """
 
     name = "recent"
 
@@ -294,19 +311,21 @@ class Recent:
     def offer(self, snapshot: Snapshot, _changes: Sequence[Change] = ()) -> None:
         slot = slot_of(snapshot.at.timestamp())
         last = self._points[-1] if self._points else None
-        if last is not None and slot < last.slot:  # the clock was set back: what was, is not known
+        if last is not None and slot < last.slot:  # the clock was set back: drop the history
             self._points.clear()
             last = None
         if last is None or slot > last.slot:
             self._points.append(_point(slot, snapshot, last))
 
     def close(self) -> None:
-        """Nothing is kept: the next agent begins anew."""
+        """Do nothing: history is not saved, and the next agent starts with an empty history."""
 
     def hour(self, after: int = -1) -> Hour:
-        """What is later than that slot; all there is, if that is yet to come: somebody goes by a
-        clock that was wrong."""
-        points = list(self._points)  # at once: the interpreter does not change threads meanwhile
+        """Return the points later than slot `after`.
+
+        If `after` lies in the future, return all points: the caller's clock was wrong.
+        """
+        points = list(self._points)  # atomic: the interpreter does not switch threads in list()
         if not points:
             return NOTHING
         end = points[-1].slot + 1
@@ -331,14 +350,17 @@ def _point(slot: int, snapshot: Snapshot, last: _Point | None) -> _Point:
         room -= len(entities)
         before = last.kinds.get(kind) if last is not None else None
         if before is not None and before.entities == entities:
-            entities = before.entities  # the same object: less to keep, and found at once below
+            entities = before.entities  # same object: less memory, and `_lines` groups by identity
         columns = {name: array("f", table.column(name)[: len(entities)]) for name in fields}
         kinds[kind] = _Kept(entities, columns)
     return _Point(slot, kinds, left_out)
 
 
 def _lines(kind: str, points: Sequence[_Point], begin: int, end: int) -> Iterable[Line]:
-    """Passes in which the same were there are laid side by side at once."""
+    """Yield the lines of a kind.
+
+    Consecutive passes with the same entities are combined in a single step.
+    """
     values: dict[str, dict[str, array[float]]] = {}
     known: dict[str, Entity] = {}
     there = [(one.slot, one.kinds[kind]) for one in points if kind in one.kinds]
@@ -391,5 +413,8 @@ def _recent_line(entity: Entity, values: Mapping[str, "array[float]"]) -> Line:
 
 
 def _kept_word(word: str) -> str:
-    """Owners choose names: one that cannot be kept is not to keep the whole hour back."""
+    """Make a name storable.
+
+    Owners choose names, and a bad name must not block the whole history.
+    """
     return word.encode(errors="replace").decode().replace("\0", "")[:LONGEST]

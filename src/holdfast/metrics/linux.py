@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Linux says about a host: processors, memory, pressure, and its network interfaces.
+"""Linux metric source: host CPU, memory, pressure (PSI), interfaces, and QEMU processes.
 
-Counters are as the kernel has them since it started, in nanoseconds and bytes; what a kernel does
-not have (pressure, KSM) is left out.
+Counters are the kernel's values since boot, in nanoseconds and bytes. Values that a kernel does
+not provide (pressure, KSM) are left out.
 """
 
 import contextlib
@@ -17,24 +17,25 @@ from typing import Final
 from holdfast.ports.metrics import Link, Process, Vcpu
 from holdfast.runtime.clock import Clock
 
-# Files of /proc and /sys that are read again and again: opened once, read from the beginning.
-#
-#     files = Files()
-#     files.read("/proc/4711/stat")     # None once the process has gone
-#
-# Reading one that is open already costs a third of opening it each time. Of more than a share of
-# what
-# the process may have open nothing is kept; then it costs more, and works.
+# Cache of open files.
 
 
-#: The share of the files we may have open that is spent on this.
+#: Share of the process's limit of open files that the cache may use.
 SHARE: Final = 0.5
 BLOCK: Final = 1024
 LARGE: Final = 65536
 
 
 class Files:
-    """One thread at a time."""
+    """Cache of open files in /proc and /sys, for files that are read in every pass.
+
+        files = Files()
+        files.read("/proc/4711/stat")     # None after the process has ended
+
+    Reading an open file from its beginning costs a third of opening the file each time. The
+    cache holds at most `SHARE` of the process's file limit; further files are opened for each
+    read, which is slower but works. Only one thread at a time may use the cache.
+    """
 
     def __init__(self, most: int | None = None) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -42,7 +43,7 @@ class Files:
         self._open: dict[str, int] = {}
 
     def read(self, path: str, size: int = BLOCK) -> bytes | None:
-        """The first `size` bytes; None if it is not there, or no longer."""
+        """Return the first `size` bytes, or None if the file does not exist (any more)."""
         number = self._open.get(path)
         try:
             if number is None:
@@ -55,7 +56,7 @@ class Files:
             return None
 
     def read_all(self, path: str) -> bytes | None:
-        """Of a file longer than what the kernel gives at a time."""
+        """Return the whole content of a file that is longer than a single kernel read."""
         found = self.read(path, LARGE)
         number = self._open.get(path)
         if not found or number is None:
@@ -93,7 +94,7 @@ def _once(path: str, size: int) -> bytes:
 
 
 TICK_NS: Final = 10**9 // os.sysconf("SC_CLK_TCK")
-#: The speed of processors is dear to ask for: once in so many looks.
+#: Reading the CPU frequency is expensive: it is read once in this many passes.
 SELDOM: Final = 30
 _LOOKED_FOR: Final = {
     b"MemTotal": "mem_total_bytes",
@@ -107,7 +108,7 @@ _MHZ: Final = re.compile(rb"^cpu MHz\s*:\s*([\d.]+)", re.MULTILINE)
 
 
 class Host:
-    """The numbers of the host itself; one thread at a time."""
+    """Reader of host metrics; only one thread at a time may use the reader."""
 
     def __init__(self, files: Files, proc: str = "/proc", sys: str = "/sys") -> None:
         self._files = files
@@ -146,7 +147,7 @@ class Host:
 
 
 class Links:
-    """The host's network interfaces; one thread at a time."""
+    """Reader of the host's network interfaces; only one thread at a time may use the reader."""
 
     def __init__(self, files: Files, path: str = "/proc/net/dev") -> None:
         self._files = files
@@ -157,7 +158,7 @@ class Links:
 
 
 def processors(text: bytes) -> dict[str, float]:
-    """The first line of /proc/stat. Time of guests is in the user's already."""
+    """Parse the `cpu` line of /proc/stat; user time already includes guest time."""
     first, _, rest = text.partition(b"\n")
     ticks = [int(word) for word in first.split()[1:9]]
     ticks += [0] * (8 - len(ticks))
@@ -177,6 +178,7 @@ def processors(text: bytes) -> dict[str, float]:
 
 
 def memory(text: bytes) -> dict[str, float]:
+    """Parse /proc/meminfo."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         name, _, value = line.partition(b":")
@@ -198,10 +200,12 @@ def open_files(text: bytes) -> dict[str, float]:
 
 
 def merged(text: bytes) -> dict[str, float]:
+    """Parse the number of pages that KSM shares."""
     return {"ksm": int(text)}
 
 
 def speed(text: bytes) -> dict[str, float]:
+    """Return the mean CPU frequency from /proc/cpuinfo."""
     found = [float(one) for one in _MHZ.findall(text)]
     return {"cpu_mhz": sum(found) / len(found)} if found else {}
 
@@ -215,12 +219,12 @@ class _Pressure:
 
 
 def pressure(text: bytes) -> float:
-    """Of /proc/pressure/*: the percentage of the last ten seconds in which somebody waited."""
+    """Parse /proc/pressure/*: percentage of the last 10 s in which at least one task waited."""
     return float(text.split(None, 2)[1].partition(b"=")[2])
 
 
 def links(text: bytes, wanted: Collection[str]) -> dict[str, Link]:
-    """Of /proc/net/dev, those that are wanted."""
+    """Parse /proc/net/dev; return the interfaces in `wanted`."""
     found = {}
     for line in text.splitlines()[2:]:
         name, _, numbers = line.partition(b":")
@@ -231,18 +235,18 @@ def links(text: bytes, wanted: Collection[str]) -> dict[str, Link]:
     return found
 
 
-# What this process takes of its host: memory, and the time that its threads have to wait.
+# Resource use of the agent process.
 
 
 class OwnProcess:
-    """`plugin_limits.Own`."""
+    """Memory use of the agent process (`plugin_runner.Own`)."""
 
     def __init__(self) -> None:
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def rss(self) -> int:
-        """In bytes; takes a few microseconds."""
+        """Return resident memory in bytes; takes a few microseconds."""
         return int(os.pread(self._file, 128, 0).split()[1]) * self._page
 
     def waits(self) -> "OwnWaits":
@@ -253,16 +257,18 @@ class OwnProcess:
 
 
 class OwnWaits:
-    """`plugin_limits.Waits` of the thread that makes it."""
+    """Wait time of the calling thread (`plugin_runner.Waits`)."""
 
     def __init__(self) -> None:
         self._file = -1
-        with contextlib.suppress(OSError):  # a kernel that does not count it
+        with contextlib.suppress(OSError):  # a kernel without schedstat
             self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def seconds(self) -> float:
-        """In the queue for a processor; and what other threads ran meanwhile, for they may have had
-        the interpreter."""
+        """Return seconds that the thread waited for a CPU, plus the CPU time of other threads.
+
+        The CPU time of other threads counts because they may have held the interpreter lock.
+        """
         others_s = time.process_time() - time.thread_time()
         if self._file < 0:
             return others_s
@@ -274,24 +280,17 @@ class OwnWaits:
             self._file = -1
 
 
-# What Linux says about the processes of guests: their processors' time, to the nanosecond, and
-# how long they had to wait for it. Nothing is asked of libvirt or of QEMU, and no rights are
-# needed
-# but to see processes (/proc mounted without hidepid).
-#
-# libvirt starts QEMU with the guest's uuid in its arguments and names the threads of its
-# processors
-# ("CPU 3/KVM"), which is how they are found.
+# QEMU processes of guests.
 
 
 PAGE_KIB: Final = os.sysconf("SC_PAGE_SIZE") // 1024
-#: Threads of processors are looked for again after so many looks: they can be plugged in.
+#: vCPU threads are listed again after this many reads, because vCPUs can be hot-plugged.
 AGAIN: Final = 30
-#: One whose process is not found is looked for less and less often, in looks.
+#: Longest pause, in passes, between two searches for a guest without a process.
 LONGEST_PAUSE: Final = 32
 _THREAD: Final = re.compile(rb"CPU (\d+)/")
 _UUID: Final = re.compile(rb"\0-uuid\0([0-9a-f-]{36})\0")
-#: Linux makes the clock of another process of its number (clock_getcpuclockid(3)).
+#: Linux derives the CPU clock of a process from its process id (clock_getcpuclockid(3)).
 _SCHEDULED: Final = 2
 
 
@@ -306,7 +305,15 @@ class _Known:
 
 
 class Qemus:
-    """One thread at a time."""
+    """Reader of the guests' QEMU processes; only one thread at a time may use the reader.
+
+    The reader gets the vCPUs' run time in nanoseconds and their wait time from Linux. It asks
+    neither libvirt nor QEMU, and needs no rights except to see processes (/proc mounted without
+    hidepid).
+
+    libvirt starts QEMU with the guest's UUID in its arguments and names the vCPU threads ("CPU
+    3/KVM"); the reader finds both by these names.
+    """
 
     def __init__(self, files: Files, clock: Clock, proc: str = "/proc") -> None:
         self._files = files
@@ -317,7 +324,7 @@ class Qemus:
         self._pause = self._wait = 0
 
     def read(self, wanted: Collection[str]) -> dict[str, Process]:
-        """Of those that have a process."""
+        """Return the process values of each wanted guest that has a process."""
         for uuid in [one for one in self._known if one not in wanted]:
             self._forget(uuid)
         found = {}
@@ -333,12 +340,14 @@ class Qemus:
         return found
 
     def pid(self, uuid: str) -> int | None:
+        """Return the process id of a guest's QEMU, if known."""
         known = self._known.get(uuid)
         return known.pid if known else None
 
     # one process
 
     def _one(self, uuid: str) -> Process | None:
+        """Read a known process; forget the process if it has ended."""
         known = self._known.get(uuid)
         if known is None:
             return None
@@ -365,6 +374,7 @@ class Qemus:
                 yield Vcpu(number, int(ran), int(waited))
 
     def _threads(self, known: _Known) -> None:
+        """Find the vCPU threads of a process."""
         folder = f"{self._proc}/{known.pid}/task"
         found = []
         try:
@@ -373,7 +383,7 @@ class Qemus:
                 if named:
                     found.append((int(named[1]), f"{folder}/{tid}/schedstat"))
         except OSError:
-            return  # it has just gone; the next look finds that out
+            return  # the process has just ended; the next read detects the end
         known.threads = sorted(found)
 
     def _forget(self, uuid: str) -> None:
@@ -382,10 +392,14 @@ class Qemus:
             for path in (known.stat, *(path for _, path in known.threads)):
                 self._files.forget(path)
 
-    # finding them
+    # search for processes
 
     def _find(self, wanted: Collection[str]) -> list[str]:
-        """Go through all processes; for one that cannot be found not in every pass."""
+        """Search all processes for the wanted guests.
+
+        A guest without a process is not searched for in every pass: the pause doubles up to
+        `LONGEST_PAUSE` passes.
+        """
         sought = frozenset(wanted)
         if self._wait > 0 and sought <= self._sought:
             self._wait -= 1
@@ -405,8 +419,8 @@ class Qemus:
                 uuid = said[1].decode() if said else ""
                 seen = _stat(_read(f"{self._proc}/{pid}/stat")) if uuid in wanted else None
             except OSError:
-                continue  # it ended meanwhile
-            # of two the younger: the other is on its way out
+                continue  # the process ended meanwhile
+            # of two processes take the younger: the other is about to exit
             if seen and (uuid not in found or seen.started > found[uuid].started):
                 clock = (~int(pid) << 3) | _SCHEDULED
                 stat = f"{self._proc}/{pid}/stat"
@@ -415,7 +429,7 @@ class Qemus:
 
 
 def _stat(text: bytes) -> Process | None:
-    """/proc/PID/stat; None of one that has ended and is only not buried yet."""
+    """Parse /proc/PID/stat; None for a zombie or dead process."""
     n = text.rpartition(b")")[2].split(None, 22)
     if len(n) < 22 or n[0] in (b"Z", b"X"):
         return None

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that nova-compute asks for, as snapshots: what it tells, and what Linux knows beside that.
+"""Snapshots built from nova-compute's monitor messages and the kernel.
 
-    told = Told(host.look, processes, clock)
-    snapshot = told.snapshot(json.loads(line))
+    snapshots = NovaSnapshots(host.read, qemus.read, clock)
+    snapshot = snapshots.snapshot(Message.of(json.loads(line)))
 
-Its driver's numbers of the processors count where it has them; memory, load, pressure and what the
-guests' processes do are the kernel's. Nova tells the uuids of all servers it keeps on the host: of
-those that have no QEMU here, stopped ones and those of other hypervisors, the reading is stale and
-empty.
+If Nova's driver reports CPU counters, these count. Memory, load, pressure and the guests'
+process values come from the kernel. Nova reports the UUIDs of all servers on the host. A server
+without a QEMU process here (stopped, or on another hypervisor) gets a stale reading without
+values.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -28,7 +28,7 @@ Processes = Callable[[Collection[str]], Mapping[str, Process]]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What nova-compute tells (`holdfast.nova.compute_monitor`)."""
+    """A message of nova-compute's monitor (`holdfast.nova.compute_monitor`)."""
 
     host: str
     at: datetime
@@ -38,13 +38,17 @@ class Message:
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> "Message":
+        """Build the message from parsed JSON."""
         at = datetime.fromtimestamp(said["at"], UTC)
         return cls(said["host"], at, said["cpu"], said["promised"], tuple(said["guests"]))
 
 
 def of_driver(now: Mapping[str, float], before: Mapping[str, float] | None) -> collector.Made:
-    """A host's rates by the processors' counters of Nova's driver, which knows of no steal: the
-    kernel's would be of other counters than the rest."""
+    """Compute host rates from the CPU counters of Nova's driver, without steal time.
+
+    Nova's driver reports no steal time, and the kernel's steal time would not fit the driver's
+    other counters.
+    """
     made = collector.host_rates(_without(now), _without(before) if before is not None else None)
     values = {name: value for name, value in made.values.items() if name not in _STEAL}
     return collector.Made(values, made.missing | {_STEAL[1]})
@@ -55,7 +59,7 @@ def _without(values: Mapping[str, float]) -> dict[str, float]:
 
 
 class NovaSnapshots:
-    """One thread."""
+    """Builds snapshots from Nova messages; only one thread may use an instance."""
 
     def __init__(
         self, look: Callable[[], Mapping[str, float]], processes: Processes, clock: Clock
@@ -110,7 +114,10 @@ class NovaSnapshots:
         return found
 
     def _guest(self, uuid: str, process: Process | None) -> Entity:
-        """The same object for as long as nothing changes. Nova tells no more than the uuid."""
+        """Return the entity of a guest, the same object until something changes.
+
+        Nova reports only the UUID.
+        """
         vcpus = len(process.vcpus) if process is not None else 0
         about = {"flavor_vcpus": str(vcpus)} if vcpus else {}
         known = self._guests.get(uuid)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pass every second: a snapshot is taken and handed to whoever wants it, on one thread.
+"""Metrics passes: a thread takes a snapshot every second and calls its receivers.
 
     passes = Passes(collector, 1.0, clock)
-    passes.receivers.append(engine.take)
+    passes.receivers.append(receive)
     passes.start()
 
-Passes are a second apart by the clock, however long one takes; one that is late is not made up
-for. Who receives must not wait: what takes time (plugins, sinks) has a queue of its own.
+Passes start a second apart by the clock, however long a pass takes; a missed pass is not made
+up for. A receiver must not wait: slow work (plugins, sinks) has a queue of its own.
+
+`PassScheduler` keeps other threads from computing during a pass. `MetricsPart` is the agent's
+pass thread with its stages: alarms, plugin events, sinks, plugins.
 """
 
 import gc
@@ -26,28 +29,34 @@ from holdfast.ports.metrics import Snapshot
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.threads import Worker
 
-# Passes go first. Threads share one interpreter, and each read of a pass would wait for whoever
-# computes meanwhile; so who has something to compute does it between two passes.
-#
-#     turns.expect(due)          # who makes passes: when the next one begins
-#     with turns: ...            # and the pass
-#     turns.room(0.01)           # anybody else, before work of so many seconds
+# Scheduling of passes.
 
 
-#: A pass that is late by that much does not come; one that takes that long is not waited for.
+#: Longest lateness and longest duration, in seconds, of a pass that other threads wait for.
 MOST_S: Final = 0.5
-#: How many passes are let by before one begins all the same.
+#: A waiting thread lets at most this many passes go first.
 MOST_PASSES: Final = 3
 
 
 class PassScheduler:
+    """Gives passes priority over other threads.
+
+    All threads share a single interpreter, so each read of a pass would wait for any thread
+    that computes. Threads with something to compute therefore do so between two passes.
+
+        scheduler.expect(due)      # the pass thread: time at which the next pass begins
+        with scheduler: ...        # the pass thread: the pass itself
+        scheduler.room(0.01)       # any other thread, before work of about 0.01 s
+    """
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._over = threading.Event()  # of the pass that is under way, or else of the next
+        self._over = threading.Event()  # set when the running pass, or else the next pass, ends
         self._under_way = False
-        self._due: float | None = None  # nobody makes passes
+        self._due: float | None = None  # None: no thread makes passes
 
     def expect(self, due: float) -> None:
+        """Announce the monotonic time of the next pass."""
         self._due = due
 
     def __enter__(self) -> None:
@@ -59,9 +68,12 @@ class PassScheduler:
         over.set()
 
     def room(self, seconds: float) -> None:
-        """Wait until no pass is under way and none begins within that time. Not for ever: more
-        than fits between two passes has to be done too. Who waits sleeps until a pass is over: one
-        that is woken when it begins would want the interpreter in the midst of it."""
+        """Wait until no pass is running and none begins within `seconds`.
+
+        The wait ends after `MOST_PASSES` passes, because work that does not fit between two
+        passes has to be done too. A waiting thread sleeps until a pass is over: a thread woken
+        at the start of a pass would compete for the interpreter in the middle of the pass.
+        """
         if self._due is None:
             return
         for _ in range(MOST_PASSES):
@@ -79,6 +91,8 @@ Receiver = Callable[[Snapshot], None]
 
 
 class Passes(Worker):
+    """Thread that takes a snapshot every `every_s` seconds and calls all receivers."""
+
     def __init__(
         self, collector: Collector, every_s: float, clock: Clock, turns: PassScheduler | None = None
     ) -> None:
@@ -88,7 +102,7 @@ class Passes(Worker):
         self._every_s = every_s
         self.receivers: list[Receiver] = []
         self.last: Snapshot | None = None
-        self.skipped = 0  # passes for which there was no time
+        self.skipped = 0  # passes left out because an earlier pass took too long
 
     def _forever(self) -> None:
         due, first = self._clock.monotonic(), True
@@ -102,43 +116,33 @@ class Passes(Worker):
                 self.turn()
                 if first:
                     first = False
-                    # what lives now lives on: to look through it for garbage each time would cost
-                    # several times what a pass does
+                    # objects that exist now stay: searching them for garbage each time would
+                    # cost several times as much as a pass
                     gc.collect()
                     gc.freeze()
                 late = int((self._clock.monotonic() - due) / self._every_s)
                 self.skipped += late
                 due += self._every_s * (late + 1)
-                self._turns.expect(due)  # before others have their turn: they go by it
+                self._turns.expect(
+                    due
+                )  # before `room` lets other threads go on: it reads this time
 
     def turn(self) -> None:
-        """One pass."""
+        """Take a snapshot and call the receivers."""
         try:
             snapshot = self._collector.snapshot()
-        except Exception:  # the top of the thread: it must come round again
+        except Exception:  # top of the thread: the next pass must run
             LOG.exception("a pass of the metrics failed; the next is made all the same")
             return
         self.last = snapshot
         for receive in self.receivers:
             try:
                 receive(snapshot)
-            except Exception:  # nobody else shall notice
+            except Exception:  # must not affect the other receivers
                 LOG.exception("%r did not take the snapshot", receive)
 
 
-# The metrics of a host, pass by pass on one thread: a snapshot is taken, looked at by the alarms,
-# given to the sinks with what those and the plugins had to say, and offered to the plugins. They
-# come last, for their threads want the interpreter as soon as they have something to do; what
-# they
-# say is heard in the next pass.
-#
-#     part = MetricsPart(collector, 1.0, clock, Stages(runner, news, alarms))
-#     part.start()
-#
-# None of them waits for anybody but the disk, to which alarms are written before anything else
-# happens: where that is slow, passes are. One that fails is said once, until it is well again,
-# and
-# takes nothing from the others: without alarms there are still sinks.
+# The agent's pass thread.
 
 
 _T = TypeVar("_T")
@@ -146,16 +150,18 @@ Tell = Callable[[Sequence[Group]], None]
 
 
 class Alarms(Protocol):
-    """`watch.alarms.engine.Engine`, or who changes its rules between passes."""
+    """Alarm stage of a pass, implemented by `holdfast.alarms.host_alarms.HostAlarms`."""
 
     def consume(self, snapshot: Snapshot) -> Outcome: ...
 
 
 class Sink(Protocol):
+    """A metric sink."""
+
     name: str
 
     def offer(self, snapshot: Snapshot, changes: Sequence[Change]) -> None:
-        """Never waits: what takes time has a queue of its own."""
+        """Accept a snapshot without waiting; slow work has a queue of its own."""
         ...
 
     def close(self) -> None: ...
@@ -163,17 +169,32 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Stages:
-    """Who gets a snapshot."""
+    """Receivers of a snapshot."""
 
     plugins: PluginRunner
     news: PluginEvents
     alarms: Alarms | None = None
-    #: Passes on what is to be told of alarms, those of plugins too.
+    #: Sends alarm notifications, also those of plugins.
     tell: Tell | None = None
     sinks: Sequence[Sink] = ()
 
 
 class MetricsPart(Passes):
+    """Metrics of a host: in each pass a thread runs all stages.
+
+        part = MetricsPart(collector, 1.0, clock, Stages(runner, events, alarms))
+        part.start()
+
+    The thread takes a snapshot, evaluates the alarms, gives the snapshot with the alarm changes
+    of rules and plugins to the sinks, and offers the snapshot to the plugins. Plugins come last
+    because their threads compete for the interpreter as soon as they have work; their notes are
+    processed in the next pass.
+
+    No stage waits for anything but the disk, to which alarms are written first: on a slow disk
+    passes are slow. A stage that fails is logged once until it works again, and does not affect
+    the others: sinks work without alarms.
+    """
+
     def __init__(
         self,
         collector: Collector,
@@ -188,6 +209,7 @@ class MetricsPart(Passes):
         self.passes = 0
 
     def turn(self) -> None:
+        """Run all stages of a pass."""
         stages = self._stages
         snapshot = self._guard("collection", self._collector.snapshot)
         if snapshot is None:
@@ -213,7 +235,7 @@ class MetricsPart(Passes):
         self._stages.plugins.close()
 
     def troubles(self) -> dict[str, str]:
-        """What does not work just now, and why."""
+        """Return the stages that currently fail, with the reason."""
         return {name: one.why for name, one in list(self._guards.items()) if one.why}
 
     def _give(self, sink: Sink, snapshot: Snapshot, changes: Sequence[Change]) -> None:
@@ -227,7 +249,7 @@ class MetricsPart(Passes):
 
 
 def together(changes: Sequence[Change]) -> list[Group]:
-    """By project, as those of rules are."""
+    """Group changes by host and project, as the alarm engine groups changes of rules."""
     found: dict[tuple[str, str], list[Change]] = {}
     for one in changes:
         found.setdefault((one.host, one.project), []).append(one)
@@ -235,13 +257,14 @@ def together(changes: Sequence[Change]) -> list[Group]:
 
 
 class Guard:
-    """What fails is said once, until it is well again; what it is of is not held up."""
+    """Runs a stage, catches its errors, and logs a failure once until the stage works again."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.why = ""
 
     def call(self, call: Callable[[], _T]) -> _T | None:
+        """Return the result of `call`, or None if the call fails."""
         try:
             found = call()
         except HoldfastError as error:
@@ -249,7 +272,7 @@ class Guard:
                 LOG.error("%s: %s; it is tried again in every pass", self._name, error.message)
             self.why = error.message
             return None
-        except Exception as error:  # the top of a stage: the others must have their turn
+        except Exception as error:  # top of a stage: the other stages must run
             why = f"{type(error).__name__}: {error}"
             if not self.why:
                 LOG.exception("%s: unforeseen; it is tried again in every pass", self._name)

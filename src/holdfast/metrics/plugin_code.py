@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code of a plugin: where it is, how it is read, anew too, and what it has to be called.
+"""Code of metric plugins: find and load the class, list its callbacks, parse the plugins file.
 
     code = find("hot")                   # an entry point of holdfast.metric_plugins
     code = find("acme_hot:Hot")          # or a class of a module
@@ -7,8 +7,8 @@
     plugin = code.read()()
     calls = callbacks(plugin)
 
-A file is read anew every time. A module is imported as anybody does; to read it anew it gets
-another name, beside the old one, of which nothing changes.
+A file is loaded again on every read. A module is imported in the usual way; a reload imports
+the module under another name beside the old module, which stays unchanged.
 """
 
 import functools
@@ -37,6 +37,8 @@ _CLASS: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 @dataclass(frozen=True, slots=True)
 class Callback:
+    """A plugin method that the agent calls in every pass."""
+
     name: str
     call: Callable[..., Any]
     wants_ctx: bool
@@ -44,7 +46,10 @@ class Callback:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Class `name` of a module, or of a file; "" if the file has only one."""
+    """Location of a plugin class: class `name` of a module or file.
+
+    `name` is "" if the file has only one plugin class.
+    """
 
     use: str
     module: str = ""
@@ -52,7 +57,10 @@ class Source:
     name: str = ""
 
     def read(self, anew: bool = False) -> type:
-        """Runs the code of somebody else: on a thread that may be lost."""
+        """Load the class.
+
+        This runs foreign code, so the caller uses a thread that may be lost.
+        """
         if self.path:
             module = _fresh(f"holdfast_metric_plugin_{_stem(self.path)}", self.path, self.use)
         elif anew:
@@ -62,6 +70,7 @@ class Source:
         return _class(module, self.name, self.use)
 
     def _again(self) -> ModuleType:
+        """Load the module again under another name."""
         spec = importlib.util.find_spec(self.module)
         if spec is None or not spec.origin or not spec.origin.endswith(".py"):
             raise InvalidInput(f"{self.use} is no Python file that could be read anew: restart")
@@ -69,7 +78,7 @@ class Source:
 
 
 def find(use: str) -> Source:
-    """Where it is; nothing of it is run."""
+    """Locate a plugin without running any of its code."""
     path, colon, name = use.rpartition(":")
     if not colon:
         path, name = use, ""
@@ -89,6 +98,7 @@ def find(use: str) -> Source:
 
 
 def _file(use: str, path: str, name: str) -> Source:
+    """Locate a plugin file. InvalidInput if any user may write the file."""
     if not os.path.isabs(path):
         raise InvalidInput(f"{use!r} should be a whole path: begin it with /")
     try:
@@ -103,13 +113,16 @@ def _file(use: str, path: str, name: str) -> Source:
 
 
 def forget(kind: type) -> None:
-    """Of a module that was read under a name of its own, when nobody uses it any more."""
+    """Remove a reloaded module from `sys.modules` after its last use."""
     if _MARK in kind.__module__:
         sys.modules.pop(kind.__module__, None)
 
 
 def callbacks(plugin: object) -> Sequence[Callback]:
-    """What of it is called. InvalidInput if nothing is, or if something cannot be."""
+    """List the callbacks of a plugin.
+
+    InvalidInput if there are none, or a callback is not a plain method.
+    """
     found = []
     for name in CALLBACKS:
         call = getattr(plugin, name, None)
@@ -124,10 +137,13 @@ def callbacks(plugin: object) -> Sequence[Callback]:
 
 
 def _takes_two(name: str, call: Callable[..., Any]) -> bool:
-    """Whether it takes `ctx` too: a second parameter of that name, or one that it must have."""
+    """Tell whether a callback accepts `ctx`.
+
+    The callback does if its second parameter is named `ctx` or is required.
+    """
     try:
         known = inspect.signature(call).parameters.values()
-    except (TypeError, ValueError):  # of C: it has to do with what it gets
+    except (TypeError, ValueError):  # written in C: call with `d` only
         return False
     places = [one for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     must = [one for one in places if one.default is one.empty]
@@ -137,12 +153,15 @@ def _takes_two(name: str, call: Callable[..., Any]) -> bool:
     return len(must) == 2 or (len(places) > 1 and places[1].name == "ctx")
 
 
-#: In the name of a module that was read beside another one.
+#: Part of the name of a module that was loaded beside another.
 _MARK: Final = "__read"
 
 
 class _Anew(importlib.machinery.SourceFileLoader):
-    """Compiles what is there now: what was compiled before may be of a file of the same second."""
+    """Loader without bytecode cache.
+
+    Cached bytecode may belong to an older file with a timestamp of the same second.
+    """
 
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
@@ -150,7 +169,7 @@ class _Anew(importlib.machinery.SourceFileLoader):
 
 
 def _fresh(name: str, path: str, use: str) -> ModuleType:
-    """In the same package as the old one, so that it finds its neighbours."""
+    """Load a file under a unique name, in the same package, so that relative imports work."""
     unique = f"{name}{_MARK}{secrets.token_hex(4)}"
     spec = importlib.util.spec_from_file_location(unique, path, loader=_Anew(unique, path))
     if spec is None or spec.loader is None:
@@ -166,6 +185,7 @@ def _fresh(name: str, path: str, use: str) -> ModuleType:
 
 
 def _class(module: ModuleType, name: str, use: str) -> type:
+    """Return the named class of the module, or its only plugin class."""
     if name:
         found: Any = module
         for part in name.split("."):
@@ -190,16 +210,17 @@ def _stem(path: str) -> str:
     return re.sub(r"\W", "_", os.path.basename(path).removesuffix(".py"))
 
 
-# Files that name the metric plugins of a host, read so that every problem is named with its line.
+# Plugins file: lists the metric plugins of a host. The parser reports every error with its
+# line.
 #
 #     plugins:
 #       - {name: noisy, use: noisy_neighbour, config: {steal_ratio: 0.2}}
 #       - {name: gpu, use: "acme_gpu:Temperature"}
 #       - {name: mine, use: /etc/holdfast/plugins/mine.py}
 #
-# `use` is an entry point of holdfast.metric_plugins, module:Class, or a file of Python. In
-# `config`
-# what looks like a number is one, true and false are what they say, and ~ is None.
+# `use` is an entry point of holdfast.metric_plugins, module:Class, or a Python file. In
+# `config`, a scalar that looks like a number becomes a number, true and false become booleans,
+# ~ becomes None.
 
 
 KEYS: Final = ("name", "use", "config")
@@ -210,7 +231,7 @@ _WORDS: Final = {"true": True, "false": False, "~": None, "null": None}
 
 @dataclass(frozen=True)
 class Wanted:
-    """A plugin that there shall be."""
+    """A plugin listed in the plugins file."""
 
     name: str
     use: str
@@ -218,14 +239,14 @@ class Wanted:
 
 
 class BadPlugins(InvalidDocument):
-    """A file of plugins that cannot be used; `problems` are all that is wrong with it, by line."""
+    """An invalid plugins file; `problems` lists every error with its line."""
 
     code = "holdfast.metric_plugins.invalid"
     title = "The file of plugins cannot be used"
 
 
 def parse(data: str | bytes, source: str) -> tuple[Wanted, ...]:
-    """The plugins, in their order, or BadPlugins with all that is wrong."""
+    """Parse a plugins file. BadPlugins lists every error."""
     reading = _Reading()
     return reading.whole(data, reading.plugins, functools.partial(BadPlugins.because, source))
 
@@ -233,7 +254,7 @@ def parse(data: str | bytes, source: str) -> tuple[Wanted, ...]:
 class _Reading(Reading):
     def plugins(self, tree: Node | None) -> tuple[Wanted, ...]:
         if tree is None or (isinstance(tree, Scalar) and not tree.text.strip()):
-            return ()  # an empty file has none
+            return ()  # an empty file lists no plugins
         fields = self.fields(tree, ("plugins",), needed=("plugins",))
         node = fields.get("plugins")
         if isinstance(node, Scalar) and not node.text.strip():
@@ -271,7 +292,7 @@ class _Reading(Reading):
 
 
 def plain(node: Node) -> Any:
-    """As Python has it."""
+    """Convert a parsed node to Python values."""
     if isinstance(node, Map):
         return {key.text: plain(value) for key, value in node.pairs}
     if isinstance(node, List):
@@ -280,7 +301,7 @@ def plain(node: Node) -> Any:
 
 
 def value(text: str) -> Any:
-    """A word of a configuration.
+    """Convert a scalar of a plugin configuration to a Python value.
 
     >>> value("3"), value("0.5"), value("true"), value("~"), value("5m")
     (3, 0.5, True, None, '5m')

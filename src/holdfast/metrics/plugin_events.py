@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plugins say, and what is said of them, as changes of alarms: they go where those go.
+"""Alarms of plugins: turns plugin notes and plugin failures into alarm changes.
 
-    news = PluginNews("cmp-7")
-    news.off("hot", "5 strikes within 60 s")     # and news.on("hot")
-    news.note(note)                              # for as long as it is so
-    changes = news.take(snapshot)                # once for each pass
+    events = PluginEvents("cmp-7")
+    events.off("hot", "5 strikes within 60 s")   # and events.on("hot")
+    events.note(note)                            # in every pass, while the condition lasts
+    changes = events.consume(snapshot)           # once per pass
 
-A plugin tells in every pass what is so; the first time raises an alarm, and a minute without clears
-it. Of one plugin so many stand at once, and the rest is counted and said in one alarm more.
+A plugin repeats its note in every pass. The first note raises an alarm; 60 seconds without the
+note clear the alarm. At most `MOST_STANDING` notes per plugin stand at once; further notes are
+counted and reported as one additional alarm.
 
-    told = ToldOfPlugins(note)                   # what was told before a restart
-    told.take(changes), told.over(snapshot)      # of them what is to be told, what is over
+    alarms = PluginAlarms(saved)                 # alarms that stood before a restart
+    alarms.consume(changes)                      # changes to send notifications for
+    alarms.over(snapshot)                        # alarms that no plugin repeated
 
-The news begin anew with every start; what was told outlives it.
+`PluginEvents` starts empty with every start of the agent; `PluginAlarms` survives a restart.
 """
 
 import logging
@@ -27,29 +29,31 @@ from holdfast.alarms.tracks import CLEARED, FIRING, OK, RAISED, Change, change_f
 from holdfast.ports.metric_plugins import Note
 from holdfast.ports.metrics import GUEST, HOST, Entity, Snapshot
 
-#: So long after it was told last something is over.
+#: An alarm is cleared this many seconds after its last note.
 OVER_S: Final = 60.0
-#: Of one plugin.
+#: Largest number of standing notes per plugin.
 MOST_STANDING: Final = 20
-#: Of one plugin in one pass.
+#: Largest number of notes per plugin and pass.
 MOST_NOTES: Final = 1_000
 NO_LONGER: Final = "no longer told"
-#: Longer names of rules are nobody's.
+#: Longest rule name; the change carries a truncated name.
 _MOST_RULE: Final = 128
 SWITCHED_OFF: Final = "off"
 STORM: Final = "storm"
-_Key = tuple[str, str, str]  # plugin, about whom, or what of it
+_Key = tuple[str, str, str]  # plugin, entity, and "" or SWITCHED_OFF or STORM
 
 
 @dataclass(slots=True)
 class _Standing:
-    note: Note  # with which it began
+    """A standing alarm of a plugin."""
+
+    note: Note  # the note that raised the alarm
     entity: Entity
-    last: float | None  # monotonic, of the pass; None: until it is said to be over
+    last: float | None  # monotonic time of the last note; None: stands until `on`
 
 
 class PluginEvents:
-    """Threads may share it; nobody waits."""
+    """Collects plugin notes and on/off events; threads may share an instance without waiting."""
 
     def __init__(self, host: str) -> None:
         self._host = Entity(HOST, host, host)
@@ -60,16 +64,18 @@ class PluginEvents:
         self.unheard: Counter[str] = Counter()
 
     def off(self, plugin: str, why: str) -> None:
+        """Record that a plugin was switched off."""
         with self._lock:
             self._offs[plugin] = f"plugin {plugin} is switched off: {why}"
 
     def on(self, plugin: str) -> None:
-        """Or removed."""
+        """Record that a plugin was switched on or removed."""
         with self._lock:
             self._offs[plugin] = None
 
     def note(self, note: Note) -> None:
-        note = replace(note, about=str(note.about))  # plugins write anything
+        """Record a note; at most `MOST_NOTES` notes per plugin and pass."""
+        note = replace(note, about=str(note.about))  # a plugin may pass any type
         key = (note.plugin, note.about, "")
         with self._lock:
             mine = self._notes.setdefault(note.plugin, {})
@@ -79,6 +85,7 @@ class PluginEvents:
                 self.unheard[note.plugin] += 1
 
     def consume(self, snapshot: Snapshot) -> list[Change]:
+        """Return the alarm changes since the previous pass."""
         with self._lock:
             notes, self._notes = self._notes, {}
             offs, self._offs = self._offs, {}
@@ -98,6 +105,7 @@ class PluginEvents:
         return changes + self._expire(snapshot)
 
     def _hear(self, key: _Key, note: Note, snapshot: Snapshot) -> list[Change]:
+        """Raise or extend the alarm of a note; beyond `MOST_STANDING`, raise a storm alarm."""
         now = snapshot.monotonic
         if (known := self._standing.get(key)) is not None:
             known.last = now
@@ -114,7 +122,7 @@ class PluginEvents:
         return self._raise(key, note, self._entity(note.about, snapshot), snapshot, now)
 
     def _entity(self, about: str, snapshot: Snapshot) -> Entity:
-        """The host, if there is no such guest."""
+        """Return the guest named by `about`, or the host if there is no such guest."""
         table = snapshot.tables.get(GUEST)
         entities = table.entities if about and table is not None else ()
         return next((one for one in entities if one.id == about), self._host)
@@ -141,23 +149,28 @@ class PluginEvents:
 
 
 class PluginAlarms:
-    """One thread. After a restart a plugin that says it again speaks of the same alarm; what none
-    says again within a minute is over."""
+    """Plugin alarms that stand, kept across a restart; only one thread may use an instance.
+
+    After a restart, a plugin that repeats a note continues the same alarm. An alarm that no
+    plugin repeats within 60 seconds is cleared.
+    """
 
     def __init__(self, said: Iterable[Mapping[str, Any]] | None = None) -> None:
         found = [change_from(one) for one in said or ()]
         self._standing = {(one.rule, one.entity): one for one in found}
-        self._unheard = set(self._standing)  # since the restart
+        self._unheard = set(self._standing)  # not repeated since the restart
         self._until: float | None = None
 
     def plain(self) -> list[dict[str, Any]]:
+        """Return the standing alarms as JSON objects, to save them."""
         return [one.plain() for one in self._standing.values()]
 
     def consume(self, changes: Iterable[Change]) -> list[Change]:
+        """Filter changes: a raise of an alarm that stood before the restart is dropped."""
         return [told for one in changes if (told := self._told(one)) is not None]
 
     def over(self, snapshot: Snapshot) -> list[Change]:
-        """What was told before a restart, and nobody has said again."""
+        """Clear alarms from before a restart that no plugin has repeated."""
         if not self._unheard:
             return []
         now = snapshot.monotonic
@@ -181,9 +194,9 @@ class PluginAlarms:
 
 
 def _change(key: _Key, of: _Standing, now: Snapshot, event: str, reason: str = "") -> Change:
-    """What happens to an alarm of a plugin's."""
+    """Build the change of a plugin's alarm."""
     plugin, about, what = key
-    alien = about if of.entity.kind == HOST else ""  # whoever that is: it is no guest of ours
+    alien = about if of.entity.kind == HOST else ""  # an id that is no guest of this host
     is_raised, note = event == RAISED, of.note
     return Change(
         rule="/".join(filter(None, (f"plugin:{plugin}", what, alien)))[:_MOST_RULE],
@@ -209,18 +222,21 @@ def _change(key: _Key, of: _Standing, now: Snapshot, event: str, reason: str = "
     )
 
 
-# What plugins say, for a log: where there is no agent whose alarms it could become.
+# Log output for plugin notes, for a process without an agent to raise alarms.
 
 
 LOG = logging.getLogger(__name__)
 
-#: What a plugin says of somebody in pass after pass is written again after so long.
+#: A note that a plugin repeats in every pass is logged again after this many seconds.
 AGAIN_S: Final = 600.0
 MOST_REMEMBERED: Final = 1000
 
 
 class PluginLog:
-    """`plugins.Reports`. That one was switched off the runner itself writes."""
+    """Writes plugin notes to the log (`plugin_runner.Reports`).
+
+    `off` and `on` do nothing, because the plugin runner itself logs these events.
+    """
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], float] = {}

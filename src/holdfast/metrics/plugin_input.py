@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dicts of a snapshot, made once, when the first plugin asks for them, for all of them.
+"""Plugin input: the dicts of a snapshot that all plugins share.
 
-They are dicts that refuse to be changed: making them so takes 7 µs for a guest, once, where a copy
-for each plugin takes 9 µs each time; reading costs nothing more, and unlike a mapping proxy they
-are what `isinstance` and `json` expect.
+A dict is built when the first plugin needs it, once for all plugins. The dicts are read-only:
+building them takes 7 µs per guest, once, while a copy per plugin would take 9 µs each time.
+Reading costs nothing extra, and unlike a mapping proxy, they satisfy `isinstance(d, dict)` and
+`json`.
 """
 
 import threading
@@ -13,18 +14,16 @@ from typing import Any, Final, NoReturn
 from holdfast.metrics import collector
 from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Entity, Reading, Snapshot
 
-# A snapshot as the dicts that plugins get: one of the host, and one of every guest, disk or
-# interface.
+# Dicts that plugins receive: one for the host, and one for every guest, disk or interface.
 #
 #     for d in on_cpu(snapshot):
 #         if d["stale"] or "util_ratio" in d["missing"]:
 #             continue
 #         if d["util_ratio"] > 0.97: ...
 #
-# All have `ctx` (which pass this is), `missing` (what is not known, and so not there), `stale`
-# (why
-# the numbers are not of now, "" if they are) and `reset`: then a counter was begun anew, and its
-# rates are None. Of what is in them docs/metrics.md has the list.
+# All dicts have `ctx` (the pass), `missing` (names of unknown fields, which are absent),
+# `stale` (why the values are not current, "" if they are) and `reset` (a counter was reset, so
+# its rates are None). docs/metrics.md lists the other fields.
 
 
 Dict = dict[str, Any]
@@ -39,7 +38,7 @@ _CPU: Final = (
     "haltpoll_fail_ns",
 )
 _VCPU: Final = ("time_ns", "delay_ns", "steal_ratio")
-#: What only QEMU itself could tell, and is not asked for.
+#: Fields that only QEMU itself could report, and that the agent does not ask for.
 _VCPU_MISSING: Final = ["halted", "wait_ns"]
 _RAM: Final = ("rss_kib", *sorted(collector.RAM))
 _RATES: Final = (
@@ -77,7 +76,7 @@ def on_bandwidth(snapshot: Snapshot) -> list[Dict]:
     return [one for one, _ in _made(snapshot, NIC)]
 
 
-#: By the name of what a plugin may have; made only if one has it.
+#: Builders by callback name; the dicts are built only if a plugin has the callback.
 CALLBACKS: Final[Mapping[str, Callable[[Snapshot], list[Dict]]]] = {
     "on_host": on_host,
     "on_cpu": on_cpu,
@@ -88,6 +87,7 @@ CALLBACKS: Final[Mapping[str, Callable[[Snapshot], list[Dict]]]] = {
 
 
 def context(snapshot: Snapshot) -> Dict:
+    """Return the `ctx` dict: identity and times of the pass."""
     return {
         "host": snapshot.host,
         "pass_id": snapshot.pass_id,
@@ -100,7 +100,7 @@ def context(snapshot: Snapshot) -> Dict:
 def _made(
     snapshot: Snapshot, kind: str, names: tuple[str, ...] | None = None
 ) -> Iterator[tuple[Dict, Reading]]:
-    """A dict of each, with the numbers of these names, or all."""
+    """Yield a dict per reading with the fields in `names`, or all fields."""
     table, ctx = snapshot.tables.get(kind), context(snapshot)
     for reading in table.readings if table is not None else ():
         yield {"ctx": ctx, **_about(reading.entity), **_numbers(reading, names)}, reading
@@ -135,7 +135,7 @@ def _numbers(reading: Reading, names: tuple[str, ...] | None) -> Dict:
 
 
 def _vcpus(reading: Reading) -> list[Dict]:
-    """There may be holes in their numbers."""
+    """Return a dict per vCPU; vCPU numbers may have gaps."""
     values, found = reading.values, []
     for number in sorted(_numbers_of(values)):
         named = {name: f"vcpu{number}_{name}" for name in _VCPU}
@@ -153,7 +153,7 @@ def _numbers_of(values: Mapping[str, float]) -> list[int]:
 
 
 class Frozen(dict[str, Any]):
-    """A dict for several readers. Copies of it are plain dicts."""
+    """A read-only dict shared by several readers; copies are plain dicts."""
 
     __slots__ = ()
 
@@ -175,7 +175,7 @@ class Frozen(dict[str, Any]):
 
 
 class SharedDicts:
-    """A snapshot as plugins get it; threads may share it."""
+    """Dicts of a snapshot as plugins receive them; threads may share an instance."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -183,6 +183,7 @@ class SharedDicts:
         self._lock = threading.Lock()
 
     def of(self, callback: str) -> tuple[Frozen, ...]:
+        """Return the dicts for a callback; build them on first use."""
         found = self._made.get(callback)
         if found is not None:
             return found
@@ -197,7 +198,7 @@ class SharedDicts:
         return tuple([_frozen(one, ctx) for one in CALLBACKS[callback](self.snapshot)])
 
 
-#: Where lists and dicts are inside the dicts; looking everywhere would cost more than all else.
+#: Keys with nested lists and dicts. Searching every key would cost more than everything else.
 NESTED: Final = ("ctx", "contracts", "missing", "vcpus")
 _set: Final = dict.__setitem__
 

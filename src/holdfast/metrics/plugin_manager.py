@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which plugins there shall be: the operator's file, followed as it changes, and what is asked on
-the agent's socket (`agent/admin.py`).
+"""Plugin manager: applies the plugins file and the plugin commands of the admin socket.
 
-The file says what is to be; of what changed in it, that alone is done. What was asked on the socket
-holds until the agent ends, or until the file says something else about the same plugin. A plugin
-that cannot be is said, and tried again when the file changes.
+The manager follows the plugins file and applies only the entries that changed. A change made on
+the agent's socket (`agent/admin.py`) holds until the agent ends, or until the file changes the
+entry of the same plugin. A plugin that fails to load is logged and tried again when the file
+changes.
 """
 
 import logging
@@ -22,13 +22,15 @@ from holdfast.runtime.documents import Followed
 from holdfast.runtime.threads import PeriodicTask
 
 LOG = logging.getLogger(__name__)
-#: So often the file is looked at.
+#: Seconds between two checks of the file.
 FOLLOW_S = 1.0
 
 
 class PluginsFile(Followed[tuple[Wanted, ...]]):
-    """Begins with no plugins and reads the file at the first look: one that is bad must not keep
-    the agent from its other work."""
+    """The plugins file; starts without plugins and reads the file on the first `follow`.
+
+    An invalid file must not keep the agent from its other work.
+    """
 
     def __init__(self, path: str | None) -> None:
         super().__init__(None, "plugins", tuple, plugin_code.parse)
@@ -39,12 +41,12 @@ class PluginsFile(Followed[tuple[Wanted, ...]]):
 
 
 class PluginManager:
-    """A thread that follows the file, and the commands of the socket."""
+    """Thread that follows the plugins file, and handlers of the socket commands."""
 
     def __init__(self, runner: PluginRunner, path: str | None, clock: Clock) -> None:
         self._runner = runner
         self._file = PluginsFile(path)
-        self._done: dict[str, Wanted] = {}  # what the file said before
+        self._done: dict[str, Wanted] = {}  # entries of the file that were applied
         self._failed: dict[str, tuple[Wanted, str]] = {}
         self._rounds = PeriodicTask("plugins", FOLLOW_S, self.follow, clock)
 
@@ -55,9 +57,10 @@ class PluginManager:
     def stop(self) -> None:
         self._rounds.stop()
 
-    # the file
+    # plugins file
 
     def follow(self) -> None:
+        """Apply the plugins file if it changed."""
         if self._file.follow():
             self._apply({one.name: one for one in self._file.value})
 
@@ -72,6 +75,7 @@ class PluginManager:
                 self._attempt(one, self._settle)
 
     def _attempt(self, one: Wanted, do: Any) -> None:
+        """Call `do` with the plugin; record and log a failure."""
         try:
             do(one)
             self._failed.pop(one.name, None)
@@ -80,6 +84,7 @@ class PluginManager:
             LOG.error("plugin %s: %s; the others go on", one.name, error.message)
 
     def _settle(self, one: Wanted) -> None:
+        """Add the plugin, or change a plugin of the same name to match the entry."""
         if one.name in self._runner.names:
             known = self._runner.row(one.name)
             if known["use"] == one.use and known["state"] == "on":
@@ -89,7 +94,7 @@ class PluginManager:
             self._runner.remove(one.name)
         self._runner.add(one.name, one.use, one.config)
 
-    # the socket
+    # socket commands
 
     def commands(self) -> Mapping[str, Handler]:
         return {
@@ -122,7 +127,7 @@ class PluginManager:
         return {"plugin": self._runner.row(name)}
 
     def configure(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """All of it, or with `merge` only what is said."""
+        """Replace the configuration; with `merge`, change only the given keys."""
         only(args, "name", "config", "merge")
         name, config = _named(args), _config(args)
         if args.get("merge"):

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugins of a host: who gets the snapshots, and what becomes of those that misbehave.
+"""Plugin runner: gives snapshots to the plugins of a host and switches off misbehaving plugins.
 
     runner = PluginRunner(Limits(), reports, own)
     runner.add("hot", "acme_hot:Hot", {"limit": 0.9})
-    runner.offer(snapshot)                # once for each pass; never waits for a plugin
+    runner.offer(snapshot)                # once per pass; never waits for a plugin
     runner.configure("hot", {"limit": 0.8}); runner.reload("hot"); runner.remove("hot")
 
-Who is there is one mapping that is never changed but replaced, so that passes need no lock and
-changes cost them nothing. What changes a plugin waits for that plugin alone.
+The plugins are in a mapping that is replaced and never modified, so passes need no lock and
+changes cost them nothing. A change of a plugin waits for that plugin alone.
 
-Nobody can tell cheaply whose an object is, so memory is judged by the whole process: past the limit
-that plugin is switched off during whose passes it grew most, the newest of equals; then, if it goes
-on growing, the next one.
+Python cannot tell cheaply which plugin owns an object, so the runner limits the memory of the
+whole process. Above the limit, the runner switches off the plugin during whose passes memory
+grew most (the newest of equals). If memory keeps growing, the next plugin follows.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from holdfast.model.errors import Conflict, HoldfastError, InvalidInput, NotFoun
 from holdfast.ports.metric_plugins import Context, Note
 from holdfast.ports.metrics import Snapshot
 
-# How far plugins may go, what is counted of one, and by what it is judged.
+# Limits and counters.
 
 
 LOADING: Final = "loading"
@@ -42,13 +42,15 @@ OFF: Final = "off"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """Limits for every plugin."""
+
     slow_s: float = 0.05
     strikes: int = 5
     within_s: float = 60.0
     hang_s: float = 5.0
-    #: For an import, a `configure` or `close`.
+    #: Time limit for an import, `configure` or `close`.
     change_s: float = 10.0
-    cpu_s: float = 0.25  # of the processor, in one pass
+    cpu_s: float = 0.25  # CPU time per pass
     waiting: int = 2
     rss_bytes: int = 192 * 2**20
     plugins: int = 32
@@ -56,7 +58,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Tally:
-    """What is counted; one thread writes each."""
+    """Counters of a plugin; only one thread writes each counter."""
 
     passes: int = 0
     dropped: int = 0
@@ -70,7 +72,7 @@ class Tally:
 
 
 class Waits(Protocol):
-    """For how long a thread has waited for what is not in its hands, since it began."""
+    """Source of a thread's wait time since its start, for causes outside the thread."""
 
     def seconds(self) -> float: ...
 
@@ -78,39 +80,35 @@ class Waits(Protocol):
 
 
 class Own(Protocol):
-    """What this process takes."""
+    """Source of this process's resource use."""
 
     def rss(self) -> int:
-        """Bytes of memory."""
+        """Return resident memory in bytes."""
         ...
 
     def waits(self) -> Waits:
-        """Of the thread that asks."""
+        """Return the wait time source of the calling thread."""
         ...
 
 
-# The end of a thread that does not come back by itself.
+# Interruption of a plugin thread that hangs.
 
 
 class CutOff(BaseException):
-    """Raised in such a thread."""
+    """Raised inside a plugin thread to end the thread."""
 
 
 def interrupt(thread: threading.Thread) -> None:
-    """Ends a loop in Python. What waits in the kernel does not see it before it comes back."""
+    """Raise `CutOff` in a thread, which ends a Python loop.
+
+    A thread that waits in the kernel sees the exception only after the kernel call returns.
+    """
     if thread.ident is not None and thread.is_alive():
         ident, error = ctypes.c_ulong(thread.ident), ctypes.py_object(CutOff)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error)
 
 
-# One plugin on a thread of its own: everything of it runs there, from import to `close`.
-#
-# Snapshots wait in a queue of two; a third one pushes the oldest out, which is counted. What the
-# plugin does is timed. A slow call is a strike, and so is a callback that raises in a pass, or a
-# pass that burns too much of the processor that all share. A call that never returns is left
-# alone:
-# its thread gets an exception, which ends a loop; what waits in the kernel is never heard of
-# again.
+# Thread of a plugin.
 
 
 LOG = logging.getLogger(__name__)
@@ -120,7 +118,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Ear:
-    """Whom a lane tells; called from any thread, and must not wait."""
+    """Callbacks of a plugin worker; called from any thread, and must not wait."""
 
     off: Callable[["PluginWorker", str], None]
     note: Callable[[Note], None]
@@ -128,7 +126,7 @@ class Ear:
 
 @dataclass(slots=True)
 class _Order:
-    """What the thread shall do between two passes."""
+    """Work for a plugin thread between two passes."""
 
     do: Callable[[], None]
     done: threading.Event = field(default_factory=threading.Event)
@@ -136,6 +134,16 @@ class _Order:
 
 
 class PluginWorker:
+    """Runs a plugin on a thread of its own, from import to `close`.
+
+    Up to `Limits.waiting` snapshots (2) wait in a queue; a further snapshot drops the oldest,
+    which is counted. The worker times every call. A slow call is a strike; so is a callback
+    that raises in a pass, or a pass that takes too much of the CPU time that all threads share.
+
+    A call that never returns is abandoned: its thread gets an exception, which ends a Python
+    loop. A thread that waits in the kernel is lost.
+    """
+
     def __init__(
         self,
         name: str,
@@ -147,24 +155,24 @@ class PluginWorker:
         *,
         shadow: bool = False,
     ) -> None:
-        """`make`: returns the plugin; called on its thread."""
+        """`make` returns the plugin; the worker calls `make` on the plugin's thread."""
         self.name = name
         self.state, self.why = LOADING, ""
         self.tally = Tally()
         self.calls: Sequence[Callback] = ()
-        self.has: tuple[str, ...] = ()  # their names
+        self.has: tuple[str, ...] = ()  # names of the callbacks
         self.config = dict(config)
         self.config_version = 0
         self.shadow = shadow
         self.retired = False
-        self.tried = threading.Event()  # the pass in shadow is over
+        self.tried = threading.Event()  # set after the pass in shadow
         self._make: Callable[[], object] | None = make
         self._plugin: object | None = None
         self._limits = limits
         self._ear = ear
         self._own = own
         self._strikes: deque[tuple[float, str]] = deque()
-        self._busy: tuple[float, float, str] | None = None  # since, for how long at most, what
+        self._busy: tuple[float, float, str] | None = None  # since, time limit, call
         self._bell = threading.Condition()
         self._waiting: deque[SharedDicts] = deque()
         self._orders: deque[_Order] = deque()
@@ -173,19 +181,20 @@ class PluginWorker:
         self._thread = threading.Thread(target=self._forever, name=f"plugin-{name}"[:40])
         self._thread.daemon = True
 
-    # what others call; none of it waits for the plugin unless it says so
+    # called by other threads; a method waits for the plugin only if its docstring says so
 
     def start(self) -> None:
         self._thread.start()
 
     def wait_ready(self) -> None:
-        """Until it is on. HoldfastError says why it is not, and it is over then."""
+        """Wait until the plugin is on. HoldfastError says why the plugin failed to start."""
         if not self._ready.wait(self._limits.change_s):
             self.cut(f"it was not there after {self._limits.change_s:g} s")
         if self.state != ON:
             raise InvalidInput(f"plugin {self.name}: {self.why}")
 
     def offer(self, shared: SharedDicts) -> None:
+        """Queue a snapshot without waiting."""
         if self.state != ON or self.retired or (self.shadow and self._offered):
             return
         with self._bell:
@@ -197,7 +206,7 @@ class PluginWorker:
             self._bell.notify()
 
     def configure(self, config: Config) -> None:
-        """Between two passes; waits until it is done. InvalidInput if the plugin refuses."""
+        """Configure the plugin between two passes, and wait. InvalidInput if the plugin refuses."""
 
         def do() -> None:
             self._configure(config)
@@ -205,13 +214,16 @@ class PluginWorker:
         self._ask(do)
 
     def retire(self) -> None:
-        """It gets no more, and ends when it has seen what waits for it. Nobody is told."""
+        """Accept no more snapshots; the thread ends after the queued snapshots.
+
+        No report is sent.
+        """
         with self._bell:
             self.retired = True
             self._bell.notify()
 
     def stop(self, why: str) -> None:
-        """It ends as soon as it can. Nobody is told."""
+        """End the thread as soon as possible. No report is sent."""
         with self._bell:
             self.retired = True
             if self.state != OFF:
@@ -220,13 +232,16 @@ class PluginWorker:
             self._bell.notify()
 
     def join(self, seconds: float) -> bool:
-        """Whether it is over by then."""
+        """Wait up to `seconds` for the thread; return whether the thread has ended."""
         if self._thread.is_alive():
             self._thread.join(max(0.0, seconds))
         return not self._thread.is_alive()
 
     def cut(self, why: str, *, now: bool = True) -> None:
-        """Off, whatever it does just now; told if it was on. Not `now`: after the call it is in."""
+        """Switch the plugin off and report this if the plugin was on.
+
+        With `now` a running call is interrupted; otherwise the thread ends after the call.
+        """
         with self._bell:
             if self.state == OFF:
                 return
@@ -240,7 +255,7 @@ class PluginWorker:
             self._ear.off(self, why)
 
     def maintain(self) -> None:
-        """Cut off what hangs. One that was stopped and does not end is interrupted again."""
+        """Cut off a call that hangs; interrupt a stopped thread again if it does not end."""
         busy = self._busy
         if busy is None:
             return
@@ -254,6 +269,7 @@ class PluginWorker:
             self.cut(f"{what} did not come back within {most_s:g} s")
 
     def strikes(self) -> list[str]:
+        """Return the reasons of the strikes within `Limits.within_s` seconds."""
         since = time.monotonic() - self._limits.within_s
         return [why for at, why in list(self._strikes) if at >= since]
 
@@ -262,6 +278,7 @@ class PluginWorker:
         return self._thread.is_alive()
 
     def _ask(self, do: Callable[[], None]) -> None:
+        """Run `do` on the plugin's thread and wait for the result."""
         order = _Order(do)
         with self._bell:
             if self.state != ON:
@@ -277,7 +294,7 @@ class PluginWorker:
         if self._busy is not None:
             interrupt(self._thread)
 
-    # the thread
+    # called on the plugin's thread
 
     def _forever(self) -> None:
         try:
@@ -286,7 +303,7 @@ class PluginWorker:
             self._end()
         except CutOff:
             LOG.info("plugin %s: its thread has ended after all", self.name)
-        except Exception as error:  # the top of the thread: ours, not the plugin's
+        except Exception as error:  # top of the thread: an error of Holdfast, not of the plugin
             LOG.exception("plugin %s: unforeseen", self.name)
             self.cut(f"something unforeseen of ours: {error}")
         finally:
@@ -320,13 +337,13 @@ class PluginWorker:
         self.config, self.config_version = dict(config), self.config_version + 1
 
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
-        """Of somebody else's code; what it raises is InvalidInput."""
+        """Call plugin code; any exception becomes InvalidInput."""
         self._busy = (time.monotonic(), self._limits.change_s, what)
         try:
             return call()
         except (CutOff, HoldfastError):
             raise
-        except BaseException as error:  # sys.exit() too: it is somebody else's code
+        except BaseException as error:  # foreign code: sys.exit() too
             LOG.info("plugin %s: %s", self.name, what, exc_info=True)
             raise InvalidInput(f"{what}: {_said(error)}") from error
         finally:
@@ -359,7 +376,7 @@ class PluginWorker:
             order.done.set()
 
     def _pass(self, shared: SharedDicts, waits: Waits) -> None:
-        """That the dicts have to be made first is not the plugin's fault."""
+        """Call all callbacks with a snapshot; time spent to build the dicts does not count."""
         tally, ctx = self.tally, self._context(shared)
         before_s = tally.cpu_s
         for callback in self.calls:
@@ -392,7 +409,10 @@ class PluginWorker:
         waits: Waits,
         cpu_until_s: float,
     ) -> None:
-        """Calls it with each of them, unless it is switched off, or uses up its time, meanwhile."""
+        """Call a callback with each dict.
+
+        The loop ends early if the plugin is switched off or its CPU time is used up.
+        """
         call, wants_ctx, what = callback.call, callback.wants_ctx, callback.name
         limits, tally, raised = self._limits, self.tally, False
         waited_s = waits.seconds()
@@ -406,8 +426,8 @@ class PluginWorker:
                     call(d)
             except CutOff:
                 raise
-            except BaseException as error:  # sys.exit() too: it is somebody else's code
-                if not raised:  # one strike for a pass, however many guests there are
+            except BaseException as error:  # foreign code: sys.exit() too
+                if not raised:  # one strike per pass, however many guests there are
                     raised = True
                     self._strike(f"{what} raised {_said(error)}", error)
             now = time.monotonic()
@@ -426,6 +446,7 @@ class PluginWorker:
                 return
 
     def _strike(self, why: str, error: BaseException | None = None) -> None:
+        """Count and log a strike; at the limit, switch the plugin off."""
         now, limits = time.monotonic(), self._limits
         self._strikes.append((now, why))
         while self._strikes and self._strikes[0][0] < now - limits.within_s:
@@ -457,6 +478,7 @@ class PluginWorker:
         )
 
     def _hear(self, note: Note) -> None:
+        """Pass a note on, unless the plugin runs in shadow or is off."""
         if self.shadow or self.state != ON:
             return
         self.tally.notes += 1
@@ -472,7 +494,7 @@ class PluginWorker:
             LOG.warning("plugin %s: %s", self.name, error.message)
 
     def _let_go(self) -> None:
-        """Of all that keeps its memory."""
+        """Release every object that keeps the plugin's memory."""
         self.calls, self._plugin, self._busy = (), None, None
         with self._bell:
             self.state = OFF
@@ -490,24 +512,24 @@ def _said(error: BaseException) -> str:
 
 
 MIB: Final = 2**20
-#: A plugin that grew by less is not why we are too large.
+#: A plugin with less growth is not the cause of high memory use.
 LEAST_GROWTH: Final = 1 * MIB
-#: Memory is not given back at once, nor all of it.
+#: Allowance above the current size, because freed memory returns late and only in part.
 SLACK: Final = 8 * MIB
 SETTLE_S: Final = 3.0
-#: Threads that one plugin may leave behind.
+#: Largest number of hanging threads that a plugin may leave behind.
 MOST_LOST: Final = 3
 
 
 class Reports(Protocol):
-    """Who is told; on any thread, and must not wait."""
+    """Receiver of plugin events; called on any thread, and must not wait."""
 
     def off(self, plugin: str, why: str) -> None:
-        """It was switched off."""
+        """Report that a plugin was switched off."""
         ...
 
     def on(self, plugin: str) -> None:
-        """It is on, or removed."""
+        """Report that a plugin is on or was removed."""
         ...
 
     def note(self, note: Note) -> None: ...
@@ -515,7 +537,7 @@ class Reports(Protocol):
 
 @dataclass(eq=False)
 class Slot:
-    """A plugin, by its name; the code it runs, and the one before that."""
+    """A plugin by name: the worker of its current code, and of the code before."""
 
     name: str
     use: str
@@ -524,11 +546,11 @@ class Slot:
     before: tuple[type, PluginWorker] | None = None
     trial: PluginWorker | None = None
     reloads: int = 0
-    lost: list[PluginWorker] = field(default_factory=list)  # that hung
+    lost: list[PluginWorker] = field(default_factory=list)  # workers whose thread hung
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def offer(self, shared: SharedDicts) -> None:
-        with self.lock:  # nobody waits while holding it
+        with self.lock:  # no thread waits while it holds the lock
             self.lane.offer(shared)
             if self.trial is not None:
                 self.trial.offer(shared)
@@ -541,7 +563,7 @@ class Slot:
 
 
 class PluginRunner:
-    """Threads may share it; `offer` is for one."""
+    """Runs all plugins of a host; threads may share it, but only one thread calls `offer`."""
 
     def __init__(
         self,
@@ -564,7 +586,8 @@ class PluginRunner:
     # passes
 
     def offer(self, snapshot: Snapshot) -> None:
-        self.maintain()  # before they wake: whoever reads a file then has to wait for them
+        """Give a snapshot to all plugins without waiting."""
+        self.maintain()  # before plugin threads wake: reading /proc would wait for them
         slots = self._slots
         if slots:
             shared = SharedDicts(snapshot)
@@ -572,7 +595,7 @@ class PluginRunner:
                 slot.offer(shared)
 
     def maintain(self) -> None:
-        """Cut off what hangs, or makes us too large."""
+        """Cut off plugins that hang or use too much memory."""
         slots = self._slots
         if not slots and not self._leaving:
             return
@@ -587,6 +610,7 @@ class PluginRunner:
         self._weigh([slot.lane for slot in slots.values() if slot.lane.state == ON])
 
     def _weigh(self, lanes: list[PluginWorker]) -> None:
+        """Switch off the plugin with the largest growth if the process uses too much memory."""
         now = time.monotonic()
         if now < self._settled or not lanes:
             return
@@ -613,10 +637,13 @@ class PluginRunner:
         if not lane.shadow and not lane.retired:
             self._reports.off(lane.name, why)
 
-    # changes, each by a thread that may wait
+    # changes; the calling thread may wait
 
     def add(self, name: str, use: str, config: Config) -> None:
-        """On when this returns; HoldfastError if it cannot be, and nothing changed."""
+        """Add a plugin; return when the plugin is on.
+
+        HoldfastError if the plugin fails to start; then nothing changed.
+        """
         if not NAME.fullmatch(name):
             raise InvalidInput(f"{name!r} is no name: write a to z, digits, _ . and -")
         with self._change(name):
@@ -625,17 +652,18 @@ class PluginRunner:
             if len(self._slots) >= self._limits.plugins:
                 raise Conflict(f"there are {self._limits.plugins} plugins: remove one first")
             kind, lane = self._load(name, plugin_code.find(use), config)
-            self._reports.on(name)  # before it has a pass in which it could be switched off
+            self._reports.on(name)  # before its first pass, which could switch it off
             self._put(Slot(name, use, kind, lane))
         LOG.info("plugin %s (%s) is on: %s", name, use, ", ".join(lane.has))
 
     def configure(self, name: str, config: Config) -> None:
-        """From its next pass on."""
+        """Configure a plugin; the change applies from its next pass on."""
         with self._change(name):
             self._slot(name).lane.configure(config)
         LOG.info("plugin %s is configured anew", name)
 
     def remove(self, name: str) -> None:
+        """Remove a plugin and wait for its thread to end."""
         with self._change(name):
             slot = self._slot(name)
             self._put(None, name)
@@ -648,7 +676,7 @@ class PluginRunner:
         LOG.info("plugin %s is removed", name)
 
     def enable(self, name: str) -> None:
-        """One that is off begins anew, with the code and configuration it had."""
+        """Restart a switched-off plugin with the code and configuration it had."""
         with self._change(name):
             slot = self._slot(name)
             old = slot.lane
@@ -666,7 +694,8 @@ class PluginRunner:
         LOG.info("plugin %s is on again", name)
 
     def reload(self, name: str) -> None:
-        """Its code as it is now: for one pass beside the old, then in its place."""
+        """Replace the plugin's code by the current code, after a pass of trial beside the old
+        code."""
         with self._change(name):
             slot = self._slot(name)
             source, config = plugin_code.find(slot.use), slot.lane.config
@@ -685,7 +714,7 @@ class PluginRunner:
         LOG.info("plugin %s runs its new code", name)
 
     def roll_back(self, name: str) -> None:
-        """To the code before the last reload, which has kept what it knew."""
+        """Return to the code before the last reload; the old plugin object kept its state."""
         with self._change(name):
             slot = self._slot(name)
             if slot.before is None or slot.before[1].state != ON:
@@ -698,6 +727,7 @@ class PluginRunner:
         LOG.info("plugin %s runs its old code", name)
 
     def close(self) -> None:
+        """Stop all plugins; wait up to 2 s for their threads."""
         with self._lock:
             self._closed = True
             lanes = [lane for slot in self._slots.values() for lane in slot.lanes]
@@ -709,7 +739,7 @@ class PluginRunner:
         for lane in lanes:
             lane.join(until - time.monotonic())
 
-    # what there is
+    # queries
 
     @property
     def names(self) -> list[str]:
@@ -721,10 +751,11 @@ class PluginRunner:
     def row(self, name: str) -> dict[str, Any]:
         return _row(self._slot(name))
 
-    # how
+    # helpers
 
     @contextlib.contextmanager
     def _change(self, name: str) -> Iterator[None]:
+        """Allow one change per plugin at a time."""
         with self._lock:
             if self._closed:
                 raise Unavailable("the agent stops")
@@ -745,7 +776,7 @@ class PluginRunner:
         return found
 
     def _put(self, slot: Slot | None, name: str = "") -> None:
-        """Replaces the mapping that passes look at."""
+        """Replace the mapping that passes read, with `slot` added or `name` removed."""
         with self._lock:
             if slot is None:
                 self._slots = {key: one for key, one in self._slots.items() if key != name}
@@ -789,6 +820,7 @@ class PluginRunner:
         return found[0], lane
 
     def _try(self, slot: Slot, lane: PluginWorker) -> None:
+        """Wait for a pass in shadow. HoldfastError if the new code fails."""
         slot.trial = lane
         if not lane.tried.wait(self._limits.change_s):
             raise Unavailable(f"plugin {slot.name}: no pass was there to try it, the old goes on")
@@ -797,7 +829,10 @@ class PluginRunner:
             raise InvalidInput(f"the old {slot.name} goes on, for the new {problems[0]}")
 
     def _swap(self, slot: Slot, kind: type, lane: PluginWorker) -> None:
-        """Each pass is heard by one of them."""
+        """Replace the worker of a slot.
+
+        The slot's lock makes sure that each pass reaches exactly one worker.
+        """
         with slot.lock:
             slot.trial, lane.shadow = None, False
             old, older = slot.lane, slot.before
@@ -808,6 +843,7 @@ class PluginRunner:
             plugin_code.forget(older[0])
 
     def _dismiss(self, *lanes: PluginWorker) -> None:
+        """Retire workers, and watch their threads until they end."""
         for lane in lanes:
             lane.retire()
         with self._lock:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns and their rules: frozen dataclasses, state machines, no input or output."""
+"""The domain model: frozen dataclasses, their rules and state machines; no input or output."""

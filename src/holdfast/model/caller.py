@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is asking: travels with every command, also over RPC."""
+"""The caller of a command: user, project and roles, also passed over RPC."""
 
 from dataclasses import dataclass
 
@@ -13,5 +13,5 @@ class Caller:
     is_admin: bool = False
 
     def may_see(self, project_id: str) -> bool:
-        """Projects do not learn of each other's objects; admins see all."""
+        """Whether the caller may see objects of the project: its own project, or any as admin."""
         return self.is_admin or self.project_id == project_id

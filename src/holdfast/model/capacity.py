@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capacity over time, in memory: hosts, the holds on each host, and the peak use of a window."""
+"""Capacity over time, in memory: hosts, the holds on each host, and the peak use of a window.
+
+`CapacitySnapshot` proposes; the transaction that books decides. Times are seconds since 1970,
+so that a million holds take a few dozen megabytes.
+"""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -17,10 +21,8 @@ if TYPE_CHECKING:
     from holdfast.model.gaps import Flat, Gaps, Some
 
 
-# Who holds hosts when, in memory: one line of holds per host, questions answered by bisection.
-#
-# It proposes; the transaction that books decides. Times are seconds since 1970, so that a million
-# holds are a few dozen megabytes. A line is replaced as a whole, so readers need no lock.
+# The timeline of a host: a `Line` keeps its holds sorted and answers queries by bisection. A
+# line is never changed, only replaced as a whole, so readers need no lock.
 #
 # >>> line = Line([Hold(10.0, 20.0), Hold(30.0, 40.0)])
 # >>> line.is_free(20.0, 30.0), line.around(21.0, 29.0)
@@ -31,18 +33,18 @@ FOREVER = float("inf")
 
 
 class Hold(NamedTuple):
-    """[start, end) of one host; `takes` is None when the whole host is held."""
+    """A hold on a host for [start, end); `takes` is None when the whole host is held."""
 
     start: float
     end: float
     takes: Mapping[str, int] | None = None
 
 
-_Hold = tuple[float, float, Mapping[str, int] | None]  # as those who read very many have them
+_Hold = tuple[float, float, Mapping[str, int] | None]  # a plain tuple is cheaper
 
 
 class Line:
-    """The holds of one host, in the order of their starts."""
+    """The holds of a host, in the order of their starts."""
 
     __slots__ = ("_ends", "_latest", "_starts", "_takes")
 
@@ -50,7 +52,8 @@ class Line:
         in_order = sorted(holds, key=itemgetter(0, 1))
         self._starts = array("d", [hold[0] for hold in in_order])
         self._ends = array("d", [hold[1] for hold in in_order])
-        #: The latest end so far. Whole hosts are held one after the other: it is the end itself.
+        #: The latest end so far. Holds of whole hosts follow each other: then it is the end
+        #: itself.
         latest = array("d", accumulate(self._ends, max))
         self._latest = self._ends if latest == self._ends else latest
         takes = [hold[2] for hold in in_order]
@@ -68,17 +71,17 @@ class Line:
         return Hold(self._starts[index], self._ends[index], takes)
 
     def edges(self) -> tuple["array[float]", "array[float]"]:
-        """When each hold begins, and the latest end up to each."""
+        """Return the start of each hold, and the latest end up to each."""
         return self._starts, self._latest
 
     @property
     def is_tangled(self) -> bool:
-        """Whether there are holds that do not end in the order in which they begin."""
+        """Whether some holds end in another order than they begin."""
         return self._latest is not self._ends
 
     def gap(self, start: float, end: float) -> tuple[float, float] | None:
-        """Since when and until when nobody holds any of it around the window; None when somebody
-        does within it."""
+        """Return the free gap around the window as (start, end); None when a hold touches the
+        window."""
         following = bisect_left(self._starts, end)
         before = self._latest[following - 1] if following else -FOREVER
         if before > start:
@@ -86,34 +89,34 @@ class Line:
         return before, self._starts[following] if following < len(self._starts) else FOREVER
 
     def is_free(self, start: float, end: float) -> bool:
-        """Whether nobody holds any of it in the window."""
+        """Whether no hold touches the window."""
         following = bisect_left(self._starts, end)
         return not following or self._latest[following - 1] <= start
 
     def around(self, start: float, end: float) -> tuple[float, float]:
-        """Of a free window: since when the host is free before it, and until when after it."""
+        """Return the free gap around a free window; ValueError when the window is not free."""
         gap = self.gap(start, end)
         if gap is None:
             raise ValueError("the window is not free")
         return gap
 
     def within(self, start: float, end: float) -> Iterator[Hold]:
-        """The holds that touch the window."""
+        """Yield the holds in the window."""
         first = bisect_right(self._latest, start)
         for index in range(first, bisect_left(self._starts, end)):
             if self._ends[index] > start:
                 yield self._hold(index)
 
     def busy_until(self, start: float, end: float) -> float | None:
-        """When the first who holds some of it in the window gives it back."""
+        """Return the earliest end of the holds in the window; None when there are none."""
         first, following = bisect_right(self._latest, start), bisect_left(self._starts, end)
         if self._latest is self._ends:
             return self._ends[first] if first < following else None
         return min((e for e in self._ends[first:following] if e > start), default=None)
 
     def peak(self, start: float, end: float) -> Mapping[str, int] | None:
-        """The most that is taken of each class at any moment of the window; None when the host is
-        held as a whole at some moment of it."""
+        """Return the peak use of each resource class in the window; None when the host is held
+        whole."""
         holds = list(self.within(start, end))
         if any(hold.takes is None for hold in holds):
             return None
@@ -124,12 +127,12 @@ EMPTY = Line()
 
 
 def peak(holds: Iterable[Hold]) -> dict[str, int]:
-    """The most that is taken of each class at any one moment."""
+    """Return the peak use of each resource class over all moments."""
     changes: list[tuple[float, int, Mapping[str, int]]] = []
     for hold in holds:
         taken = hold.takes or {}
         changes += [(hold.start, 1, taken), (hold.end, -1, taken)]
-    changes.sort(key=lambda change: change[:2])  # what ends at a moment makes room at it
+    changes.sort(key=lambda change: change[:2])  # at equal times, ends come first
     now: dict[str, int] = {}
     most: dict[str, int] = {}
     for _at, sign, taken in changes:
@@ -140,7 +143,7 @@ def peak(holds: Iterable[Hold]) -> dict[str, int]:
 
 
 def too_much(capacity: Mapping[str, int], holds: Iterable[Hold]) -> bool:
-    """Whether these holds of one host cannot all be: the rule that every booking keeps."""
+    """Whether these holds of a host exceed its capacity: the rule for every booking."""
     together = list(holds)
     whole = sorted((hold for hold in together if hold.takes is None), key=lambda hold: hold.start)
     for one, following in pairwise(whole):
@@ -153,37 +156,41 @@ def too_much(capacity: Mapping[str, int], holds: Iterable[Hold]) -> bool:
     return any(amount > capacity.get(name, 0) for name, amount in peak(parts).items())
 
 
-# What can be reserved and who holds it when, in memory: what planning looks at.
+# The capacity snapshot: reservable hosts and their holds, for planning.
 #
-# The store keeps one of these fresh (`db/capacity.py`). Planning asks it, proposes, and the
-# transaction that books decides; so a stock that is a moment old costs a second try and never an
-# owner too many.
+# The store keeps one snapshot fresh (`db/capacity.py`). Planning reads it and proposes; the
+# transaction that books decides. A snapshot that is a moment old costs a second try, and never
+# a double booking.
 #
-#     free = stock.without(lease).plus(planned)
-#     hosts = stock.matching(("gpu", ">= 4"), lambda host: …)
+#     free = snapshot.without_holds(lease.allocations()).with_holds(planned)
+#     hosts = snapshot.matching(("gpu", ">= 4"), lambda host: …)
 
 
-#: How many different requests' matching hosts are remembered.
+#: Number of requests whose matching hosts are cached.
 MOST_MATCHES = 256
-#: Up to so many lines are looked at one by one.
+#: Up to this many lines are read one by one; more lines use arrays (`model/gaps`).
 FEW = 500
-#: When more than so many have changed all lines are laid out again.
+#: When more lines than this have changed, all lines are copied into arrays again.
 MANY = 1000
 
 
 @dataclass
 class CapacitySnapshot:
-    """Reservable hosts by id, and their lines. `revision` grows when a host's facts change."""
+    """Reservable hosts by id, and their lines.
+
+    `revision` grows when a host's facts change.
+    """
 
     hosts: Mapping[int, Host] = field(default_factory=dict)
     lines: Mapping[int, Line] = field(default_factory=dict)
     revision: int = 0
     changes: int = 0  # grows with every change of a line
-    spares: tuple[Spare, ...] = ()  # segments of which hosts are kept free
-    _changed: Mapping[int, Line] = field(default_factory=dict)  # over `lines`, for one plan
+    spares: tuple[Spare, ...] = ()  # segments that keep hosts free
+    _changed: Mapping[int, Line] = field(default_factory=dict)  # replaces `lines`, for one plan
     _matches: dict[Hashable, Sequence[Host]] = field(default_factory=dict)
-    _flat: list["Flat"] = field(default_factory=list)  # one at most, of the lines
-    #: Whom the last question was about, as of which change: one plan asks several about the same.
+    _flat: list["Flat"] = field(default_factory=list)  # at most one `Flat`, of `lines`
+    #: The hosts of the last query, and the change count: one plan queries the same hosts
+    #: several times.
     _last: list[tuple[Sequence[Host], int, "Some"]] = field(default_factory=list)
 
     def line(self, host_id: int) -> Line:
@@ -196,8 +203,10 @@ class CapacitySnapshot:
         test: Callable[[Host], bool],
         among: Callable[[], Sequence[Host]] | None = None,
     ) -> Sequence[Host]:
-        """The hosts that pass, by id; remembered under `key` until a host's facts change. Who knows
-        that only some can pass says among which to look."""
+        """List the hosts that pass `test`, by id; cached under `key` until a host's facts change.
+
+        `among` restricts the search where only some hosts can pass.
+        """
         remembered = (self.revision, key)
         found = self._matches.get(remembered)
         if found is None:
@@ -210,7 +219,7 @@ class CapacitySnapshot:
         return found
 
     def gaps(self, hosts: Sequence[Host]) -> Iterable["Gaps"]:
-        """When nobody holds any of these hosts, as arrays, portion by portion."""
+        """Return the free gaps of these hosts as arrays, portion by portion."""
         from holdfast.model.gaps import lay_out
 
         if len(hosts) > FEW:
@@ -218,7 +227,7 @@ class CapacitySnapshot:
         return [lay_out(self._lines_of(hosts))]
 
     def free(self, hosts: Sequence[Host], start: float, end: float) -> Sequence[Host]:
-        """Those of which nobody holds anything in the window."""
+        """List the hosts without any hold in the window."""
         if len(hosts) > FEW:
             return [hosts[at] for at in self._some(hosts).free(start, end)]
         lines = self._lines_of(hosts)
@@ -227,7 +236,7 @@ class CapacitySnapshot:
     def first_back(
         self, hosts: Sequence[Host], start: float, end: float, most: int
     ) -> Sequence[Host]:
-        """Those that are held in the window and given back first, the first one first."""
+        """List the hosts held in the window, in the order in which they become free."""
         if len(hosts) > FEW:
             return [hosts[at] for at in self._some(hosts).first_back(start, end, most)]
         until = [line.busy_until(start, end) for line in self._lines_of(hosts)]
@@ -235,7 +244,8 @@ class CapacitySnapshot:
         return [hosts[at] for _back, at in sorted(busy)[:most]]
 
     def lay_out(self) -> None:
-        """What the first who asks about very many hosts would have to wait for."""
+        """Build the arrays in advance, for which the first query over very many hosts would
+        wait."""
         self._laid_out(list(self.lines.values()))
 
     def _lines_of(self, hosts: Iterable[Host]) -> Sequence[Line]:
@@ -267,17 +277,17 @@ class CapacitySnapshot:
         return Some(flat, lines)
 
     def renewed(self, hosts: Mapping[int, Host]) -> "CapacitySnapshot":
-        """The same lines, and what is known of their hosts by now."""
+        """Return a snapshot with the same lines and newer facts of the hosts."""
         return CapacitySnapshot(
             hosts, self.lines, self.revision + 1, self.changes, self.spares, _flat=self._flat
         )
 
     def ignoring_spares(self, spares: tuple[Spare, ...]) -> "CapacitySnapshot":
-        """The same, and what is to be kept free of it by now."""
+        """Return a snapshot with other spares: the hosts that segments keep free."""
         return replace(self, spares=spares)
 
     def without_holds(self, allocations: Iterable[Allocation]) -> "CapacitySnapshot":
-        """The same, less what somebody who plans anew holds himself."""
+        """Return a snapshot without these holds, for a lease that is planned anew."""
         changed = dict(self._changed)
         for host_id, gone in _by_host(allocations).items():
             left = list(self._line(changed, host_id))
@@ -288,20 +298,20 @@ class CapacitySnapshot:
         return self._with(changed)
 
     def excluding_hosts(self, host_ids: Iterable[int]) -> "CapacitySnapshot":
-        """The same, as if these hosts could not be reserved."""
+        """Return a snapshot in which these hosts cannot be reserved."""
         gone = set(host_ids)
         left = {i: host for i, host in self.hosts.items() if i not in gone}
         return replace(self, hosts=left, changes=0, _matches={})
 
     def with_holds(self, allocations: Iterable[Allocation]) -> "CapacitySnapshot":
-        """The same, with what is planned and not booked yet."""
+        """Return a snapshot with holds that are planned and not booked yet."""
         changed = dict(self._changed)
         for host_id, more in _by_host(allocations).items():
             changed[host_id] = Line([*self._line(changed, host_id), *more])
         return self._with(changed)
 
     def _line(self, changed: Mapping[int, Line], host_id: int) -> Line:
-        line = changed.get(host_id)  # an empty one is one too
+        line = changed.get(host_id)  # an empty line counts too
         return line if line is not None else self.lines.get(host_id, EMPTY)
 
     def _with(self, changed: Mapping[int, Line]) -> "CapacitySnapshot":

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error Holdfast raises on purpose, as one tree.
+"""Every error that Holdfast raises on purpose, as a class tree.
 
     HoldfastError
-    ├── InvalidInput        400  the request cannot mean anything we can do
-    │   └── EnforcementRefused   a rule of the site says no
+    ├── InvalidInput        400  the request is malformed or cannot be carried out
+    │   └── EnforcementRefused   a rule of the site refuses the request
     ├── Unauthorized        401
     ├── Forbidden           403
-    ├── NotFound            404  not there, or not yours
-    ├── Conflict            409  fine in itself, impossible right now
-    │   ├── IllegalMove          a state machine says no
-    │   ├── NotEnoughHosts       the plan found too few
+    ├── NotFound            404  the object does not exist, or belongs to another project
+    ├── Conflict            409  the request is valid, but impossible in the current state
+    │   ├── IllegalMove          the state machine has no such transition
+    │   ├── NotEnoughHosts       the plan found too few hosts
     │   │   ├── NotEnoughAddresses   400, by the reservation contract
     │   │   └── ServerLeased
-    │   ├── QuotaExceeded        more than the project may have
-    │   ├── HostInUse            reserved, or servers on it
-    │   └── StaleWrite           somebody else wrote first (retried inside, seldom seen)
+    │   ├── QuotaExceeded        more than the quota of the project
+    │   ├── HostInUse            the host is reserved, or has servers
+    │   └── StaleWrite           another writer was first (retried inside, seldom seen)
     ├── TooLarge            413
-    ├── TooMany             429  later again, not now
-    ├── Unavailable         503  a part we need is away; the sentence says what that means
+    ├── TooMany             429  try again later
+    ├── Unavailable         503  a required service is unreachable; the message says which
     ├── DriverError         502  a cloud, fence or membership call failed
-    └── ClaimLost                durable work now belongs to another manager
+    └── ClaimLost                another manager owns the operation now
 
 `code` values are public and frozen: clients match on them. Add, never change.
 """
@@ -28,7 +28,8 @@ from typing import Any, ClassVar
 
 
 class HoldfastError(Exception):
-    """What went wrong, to what, and what to do now, in one sentence."""
+    """An error whose message says in one sentence what failed, on which object, and what to do
+    now."""
 
     code: ClassVar[str] = "holdfast.internal"
     status: ClassVar[int] = 500
@@ -130,7 +131,7 @@ class Unavailable(HoldfastError):
 
 
 class DriverError(HoldfastError):
-    """A call to an outside part failed; `retryable` says whether a later one may succeed."""
+    """A call to an external service failed; `retryable` says whether a later call may succeed."""
 
     code = "holdfast.driver.failed"
     status = 502
@@ -148,7 +149,7 @@ class ClaimLost(HoldfastError):
 
 
 def by_code() -> dict[str, type[HoldfastError]]:
-    """All error classes by public code, to raise again what another process raised."""
+    """Map public codes to error classes, to raise again an error of another process."""
     found: dict[str, type[HoldfastError]] = {}
     todo: list[type[HoldfastError]] = [HoldfastError]
     while todo:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Property expressions: which hosts a request will take.
+"""Conditions on hosts: property expressions, and capabilities as Nova's flavors write them.
 
     ["and", [">=", "$vcpus", "8"], ["or", ["==", "$gpu", "True"], ["in", "$rack", "a", "b"]]]
 
-A JSON list: comparison `[op, "$key", value]`, `["in", "$key", value, …]`, `["not", e]`,
-`["and"|"or", e, …]`. "" and "[]" ask for nothing. Two numbers compare as numbers, anything else as
-text. A host that lacks the key does not match, whatever the comparison. No code is evaluated; size
-and depth are capped.
+A property expression is a JSON list: comparison `[op, "$key", value]`, `["in", "$key", value,
+…]`, `["not", e]`, `["and"|"or", e, …]`. "" and "[]" ask for nothing. Two numbers compare as
+numbers, anything else as text. A host that lacks the key does not match, whatever the
+comparison. No code is evaluated; size and depth are capped.
+
+`parse_spec` reads a capability: one operator, then its values.
 """
 
 import functools
@@ -38,9 +40,9 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class Expression:
-    """A parsed expression: `matches(facts)`, the keys it asks about, and how a person would say it.
+    """A parsed expression: `matches(facts)`, the keys it reads, and a readable text.
 
-    `parts` are what must all be so: those of an outermost `and`, or the expression itself.
+    `parts` must all match: the parts of an outermost `and`, or the expression itself.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Expression:
         self._test = test
         self.keys = keys
         self.text = text
-        self.source = source  # as JSON, to the letter
+        self.source = source  # the exact JSON
         self.parts: Sequence[Expression] = (self,) if parts is None else parts
 
     def matches(self, facts: Facts) -> bool:
@@ -62,7 +64,7 @@ class Expression:
 
 
 def parse(text: str, field: str = "resource_properties") -> Expression:
-    """Read an expression or say what is wrong with it, naming `field`."""
+    """Parse an expression; InvalidInput names `field` and the mistake."""
     if text.strip() in ("", "[]"):
         return Expression(lambda _facts: True, frozenset(), parts=())
     if len(text) > MAX_TEXT:
@@ -86,7 +88,7 @@ def _joined_by_and(tree: Any) -> Iterator[Any]:
 
 
 def _said(tree: Any) -> str:
-    """`vcpus >= 8 and not (rack in a, b)`; of a tree that was parsed."""
+    """Return a readable text of a parsed tree: `vcpus >= 8 and not (rack in a, b)`."""
     word, rest = tree[0], tree[1:]
     if word == "not":
         return f"not ({_said(rest[0])})"
@@ -101,7 +103,7 @@ def _inner(child: Any, word: str) -> str:
 
 
 def both(*expressions: Expression) -> Expression:
-    """All of them at once."""
+    """Join expressions with `and`."""
     return Expression(
         lambda facts: all(e.matches(facts) for e in expressions),
         frozenset().union(*(e.keys for e in expressions)),
@@ -193,7 +195,8 @@ class _Parser:
 
 
 def _comparable(one: str, other: str) -> tuple[Any, Any]:
-    """Numbers when both are, text otherwise; "nan", "inf" and "1_0" are words."""
+    """Return both as numbers when both are numbers, else as text; "nan", "inf" and "1_0" are
+    text."""
     try:
         numbers = float(one), float(other)
     except ValueError:
@@ -202,18 +205,17 @@ def _comparable(one: str, other: str) -> tuple[Any, Any]:
     return numbers if plain else (one, other)
 
 
-# Capabilities of a host, asked for the way Nova's flavors do it: one operator, then its values.
+# Capabilities of a host, in the syntax of Nova's flavors: one operator, then its values.
 #
 #     {"capabilities:gpu": ">= 4", "rack": "<or> a7 <or> a8", "cpu_info:features": "<in> avx2"}
 #
-# `= == != >= <=` compare numbers (`=` means at least), `s== s!= s< s<= s> s>=` text; `<in> x` is
-# part
-# of the value, `<all-in> x y` are both, `<or> x <or> y` is one of them; without an operator the
-# value is that very text. A key may carry the scope `capabilities:`, and reaches into a value
-# that
-# is JSON by further colons. A host that lacks the key matches nothing.
+# `= == != >= <=` compare numbers (`=` means at least), `s== s!= s< s<= s> s>=` compare text.
+# `<in> x` means that the value contains x, `<all-in> x y` that it contains both, `<or> x <or>
+# y` that it is one of them. Without an operator the value must equal the text. A key may carry
+# the scope `capabilities:`; further colons reach into a value that is JSON. A host that lacks
+# the key never matches.
 #
-# >>> parse(">= 4")("8"), parse("<or> a <or> b")("b"), parse("<in> avx")("sse avx2")
+# >>> parse_spec(">= 4")("8"), parse_spec("<or> a <or> b")("b"), parse_spec("<in> avx")("sse avx2")
 # (True, True, True)
 
 
@@ -224,7 +226,7 @@ MAX_REQUEST = 65_536
 SCOPE = "capabilities:"
 
 SpecTest = Callable[[str], bool]
-#: What a host says of itself under a name; None when it says nothing.
+#: Returns a host's fact by name; None when the host has no such fact.
 Fact = Callable[[str], Any]
 
 _NUMBERS: dict[str, Callable[[float, float], bool]] = {
@@ -247,7 +249,7 @@ _OPERATORS = (*_NUMBERS, *_TEXTS, "<in>", "<all-in>", "<or>")
 
 
 def parse_spec(text: str, field: str = "capabilities") -> SpecTest:
-    """A test of a host's value, or what is wrong with the text, naming `field`."""
+    """Return a test for a host's value; InvalidInput names `field` and the mistake."""
     if len(text) > MAX_SPEC:
         raise InvalidInput(f"{field}: longer than {MAX_SPEC} characters")
     words = text.split()
@@ -269,12 +271,12 @@ def parse_spec(text: str, field: str = "capabilities") -> SpecTest:
 
 
 def path(key: str) -> str:
-    """The key without its scope."""
+    """Return the key without its scope."""
     return key.removeprefix(SCOPE)
 
 
 def value(fact: Fact, key: str) -> str | None:
-    """What a host has under the key, as text; by its whole name, or step by step into JSON."""
+    """Return a host's value for the key as text: by its whole name, or step by step into JSON."""
     name = path(key)
     found = fact(name)
     if found is None and ":" in name:
@@ -311,7 +313,7 @@ def _single(word: str, wanted: str, field: str) -> SpecTest:
 
 
 def _number(text: str) -> float | None:
-    """Of a plain number; "nan", "inf" and "1_0" are words."""
+    """Parse a plain number; None for text, also for "nan", "inf" and "1_0"."""
     try:
         number = float(text)
     except ValueError:
@@ -331,7 +333,7 @@ def _descend(found: Any, steps: Sequence[str]) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _loaded(text: str) -> Any:
-    """Hosts of one make say the same: it is read once."""
+    """Parse JSON of a host's fact; cached, because hosts of the same model have equal facts."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -339,7 +341,7 @@ def _loaded(text: str) -> Any:
 
 
 def _request(text: str, field: str) -> Any:
-    """Not remembered like what hosts say: requests are anybody's, and of any number."""
+    """Parse JSON of a request; not cached, because requests vary without limit."""
     if len(text) > MAX_REQUEST:
         raise InvalidInput(f"{field}: longer than {MAX_REQUEST} characters")
     try:
@@ -349,7 +351,7 @@ def _request(text: str, field: str) -> Any:
 
 
 def read(given: Any, field: str = "capabilities") -> Iterator[tuple[str, str]]:
-    """Keys and expressions of a request, each checked; a command line sends JSON as text."""
+    """Yield keys and checked expressions of a request; a command line sends JSON as text."""
     if isinstance(given, str):
         given = _request(given, field)
     if not isinstance(given, Mapping):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A floating IP that can be reserved: an address of a network that the cloud does not hand out.
+"""A reservable floating IP: an address of a network outside the cloud's allocation pools.
 
 >>> one = FloatingIp.of("public", "lower-half", "203.0.113.7")
 >>> one.id == FloatingIp.of("public", "lower-half", "203.0.113.7").id
@@ -19,29 +19,32 @@ class FloatingIp:
     id: str
     network_id: str
     subnet_id: str
-    address: str  # in the one form that ipaddress writes
+    address: str  # in the canonical form of ipaddress
     reservable: bool = True
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
     @classmethod
     def of(cls, network_id: str, subnet_id: str, address: str) -> "FloatingIp":
-        """With the id that this address always has: withdrawn and enrolled anew it is the same
-        thing, and leases before and after cannot both hold it."""
+        """Make a floating IP with the fixed id of its address.
+
+        Withdrawn and enrolled again, the address keeps its id, so leases from before and after
+        cannot both hold it.
+        """
         own = str(uuid.uuid5(_NAMES, f"{subnet_id}/{address}"))
         return cls(own, network_id, subnet_id, address)
 
     @property
     def thing(self) -> str:
-        """Its key among the things that have one owner at a time."""
+        """The key of the address among resources with a single owner at a time."""
         return f"{_KEY}{self.id}"
 
 
 def is_key(thing: str) -> bool:
-    """Whether a thing's key means a floating IP."""
+    """Whether the key of a resource means a floating IP."""
     return thing.startswith(_KEY)
 
 
 def id_of(thing: str) -> str:
-    """Which floating IP it means."""
+    """Return the id of the floating IP with this key."""
     return thing.removeprefix(_KEY)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gaps of very many lines as two flat arrays, for questions about all of them at once.
+"""The free gaps of very many lines as two flat arrays, for queries over all of them at once.
 
-What was laid out flat is kept from one question to the next: a line is never changed, only replaced
-by another, so the very same object has the very same gaps. Those that are not known yet (booked
-meanwhile, or planned and not booked) are laid out for this one question; when they have become many
-all is laid out anew.
+The arrays are kept from one query to the next: a line is never changed, only replaced by
+another, so the same object has the same gaps. Lines that are not in the arrays (booked
+meanwhile, or planned and not booked) are added for this query only; when they become many, all
+arrays are built anew.
 
-Imported where gaps are asked for and nowhere else: who never asks need not load numpy.
+Import this module only where gaps are needed: it loads numpy.
 """
 
 from array import array
@@ -20,22 +20,25 @@ from holdfast.model.capacity import FOREVER, Line
 
 Times = NDArray[np.float64]
 
-#: So many gaps are looked at together: as much as stays in a processor's own memory.
+#: Gaps processed together: as many as fit in the processor's cache.
 PORTION = 1 << 15
 
 _BEFORE, _AFTER = np.array([-FOREVER]).tobytes(), np.array([FOREVER]).tobytes()
 
 
 class Gaps(NamedTuple):
-    """When nobody holds any of it, of each line those before, between and after its holds. Where
-    one hold begins before those before it ended there is none: its end is not after its begin."""
+    """The free gaps of each line: before, between and after its holds.
+
+    Where a hold begins before an earlier one ended there is no gap: that row ends no later than
+    it begins.
+    """
 
     begins: Times
     ends: Times
 
 
 class Flat:
-    """The gaps of these lines, each of them once."""
+    """The gaps of these lines, each line once."""
 
     def __init__(self, lines: Iterable[Line]) -> None:
         self.places = {line: place for place, line in enumerate(dict.fromkeys(lines))}
@@ -46,7 +49,7 @@ class Flat:
         self._asked: tuple[tuple[float, float], Times] | None = None
 
     def where(self, is_wanted: NDArray[np.bool_]) -> Iterator[Gaps]:
-        """The gaps of the lines at these places, portion by portion."""
+        """Yield the gaps of the lines at these places, portion by portion."""
         all_are = bool(is_wanted.all())
         row_is_wanted = is_wanted if all_are else np.repeat(is_wanted, self._sizes)
         for at in range(0, len(self._gaps.begins), PORTION):
@@ -55,8 +58,10 @@ class Flat:
             yield some if all_are else _where(some, row_is_wanted[portion])
 
     def busy_until(self, start: float, end: float) -> Times:
-        """Of all lines, by place, what each would say itself; -FOREVER where nobody holds any.
-        A plan asks several times for one window: the last answer is kept."""
+        """Return by place when each line becomes free in the window; -FOREVER for a free line.
+
+        A plan asks several times for the same window: the last answer is kept.
+        """
         asked = self._asked
         if asked is None or asked[0] != (start, end):
             asked = self._asked = (start, end), self._busy_until(start, end)
@@ -69,7 +74,8 @@ class Flat:
         has_begun = begins <= start
         is_over = np.append(has_begun[1:], False)
         is_over[self._lasts] = False
-        now = np.flatnonzero(has_begun & ~is_over)  # of each line one: it lasts, or is held since
+        # One gap per line: it is open at `start`, or the last before the hold.
+        now = np.flatnonzero(has_begun & ~is_over)
         is_held = ends.take(now) < end
         until = begins.take(now + 1, mode="clip")
         until[~is_held | (until <= start)] = -FOREVER
@@ -80,7 +86,7 @@ class Flat:
 
 
 class Some:
-    """Questions about some lines, most of which were laid out before."""
+    """Queries over some lines, most of which are in the arrays."""
 
     def __init__(self, flat: Flat, lines: Sequence[Line]) -> None:
         self._flat = flat
@@ -91,33 +97,34 @@ class Some:
 
     @property
     def unknown(self) -> int:
-        """How many of them were not."""
+        """The number of lines that are not in the arrays."""
         return len(self._unknown)
 
     def gaps(self) -> Iterator[Gaps]:
-        """Their gaps, portion by portion."""
+        """Yield the gaps of these lines, portion by portion."""
         is_wanted = np.zeros(len(self._flat.places), bool)
         is_wanted[self._places[self._places >= 0]] = True
         if np.count_nonzero(is_wanted) < len(self._lines) - self.unknown:
-            yield lay_out(self._lines)  # some are there twice
+            yield lay_out(self._lines)  # a line occurs twice
             return
         yield lay_out([self._lines[at] for at in self._unknown])
         yield from self._flat.where(is_wanted)
 
     def free(self, start: float, end: float) -> Sequence[int]:
-        """Which of them nobody holds in the window."""
+        """List the lines (by index) without any hold in the window."""
         found: list[int] = np.flatnonzero(self.busy_until(start, end) == -FOREVER).tolist()
         return found
 
     def first_back(self, start: float, end: float, most: int) -> Sequence[int]:
-        """Which of those that somebody holds in the window are given back first."""
+        """List the lines held in the window, in the order in which they become free."""
         until = self.busy_until(start, end)
         busy = np.flatnonzero(until > -FOREVER)
         first: list[int] = busy[np.argsort(until[busy], kind="stable")[:most]].tolist()
         return first
 
     def busy_until(self, start: float, end: float) -> Times:
-        """Of each, when the first who holds some of it in the window gives it back."""
+        """Return for each line the earliest end of its holds in the window; -FOREVER for a free
+        line."""
         known = self._flat.busy_until(start, end)
         until = known[self._places] if len(known) else np.empty(len(self._lines))
         for at in self._unknown:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compute host: the one row that reservation, monitoring and recovery share."""
+"""A compute host: the row shared by reservation, monitoring and recovery."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,29 +9,29 @@ from holdfast.hoststatus.status import USABLE
 
 
 def normalise(name: str) -> str:
-    """The form in which host names are kept: lower case, no trailing dot."""
+    """Return a host name in stored form: lower case, no trailing dot."""
     return name.strip().rstrip(".").lower()
 
 
 def short(name: str) -> str:
-    """The first label of a host name."""
+    """Return the first label of a host name."""
     return normalise(name).split(".", 1)[0]
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two names mean one host: equal, or one is the short form of the other."""
+    """Whether two names mean the same host: equal, or one the short form of the other."""
     a, b = normalise(one), normalise(other)
     return a == b or (("." not in a or "." not in b) and short(a) == short(b))
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """How much of one resource class a host has, as Placement counts it."""
+    """The amount of a resource class on a host, as Placement counts it."""
 
     total: int
     reserved: int = 0
     ratio: float = 1.0
-    most: int | None = None  # of one server
+    most: int | None = None  # the most that one server may take
 
     @property
     def capacity(self) -> int:
@@ -40,7 +40,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a host has, or several together."""
+    """CPU, memory and disk of a host, or of several hosts together."""
 
     vcpus: int = 0
     memory_mb: int = 0
@@ -54,7 +54,7 @@ class Size:
         )
 
 
-#: Names on the wire of a host's own columns.
+#: Wire names of a host's own columns.
 _COLUMNS = {
     "id": "id",
     "vcpus": "vcpus",
@@ -69,7 +69,8 @@ _COLUMNS = {
     "region": "region",
     "rack": "rack",
 }
-#: What is left for servers: resource classes, and the column to go by when they are not known.
+#: Amounts left for servers: resource classes, and the column to use while no inventory is
+#: known.
 AMOUNTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "cpu_cores": (("VCPU", "PCPU"), "vcpus"),
     "free_ram_mb": (("MEMORY_MB",), "memory_mb"),
@@ -80,7 +81,10 @@ Fact = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host as Holdfast knows it. `generation` counts the bookings that touched it."""
+    """A host in the database.
+
+    `generation` counts the bookings that touched it.
+    """
 
     id: int
     uuid: str
@@ -108,15 +112,15 @@ class Host:
 
     @property
     def usable(self) -> bool:
-        """Whether it is not known to have failed: only then it takes reservations."""
+        """Whether the host is not known to have failed; only a usable host takes reservations."""
         return self.state in USABLE
 
     def capacity(self) -> Mapping[str, int]:
-        """What slots can take of it, by resource class."""
+        """Return the capacity for slots, by resource class."""
         return {name: inventory.capacity for name, inventory in self.inventories.items()}
 
     def fact(self, name: str) -> Fact | None:
-        """One of the facts; None when the host says nothing of that name."""
+        """Return a fact of the host by name; None when the host has no such fact."""
         column = _COLUMNS.get(name)
         if column is not None:
             found: Fact = getattr(self, column)
@@ -125,7 +129,8 @@ class Host:
         return extra if extra is not None or name not in AMOUNTS else self.amount(name)
 
     def amount(self, name: str) -> int:
-        """How much of it servers can have: as Placement counts it when that is known."""
+        """Return the amount available to servers: from Placement inventories when they are
+        known."""
         classes, column = AMOUNTS[name]
         known = [self.inventories[one] for one in classes if one in self.inventories]
         if not known:
@@ -133,13 +138,13 @@ class Host:
         return max(0, sum(inventory.total - inventory.reserved for inventory in known))
 
     def facts(self) -> dict[str, Fact]:
-        """What property expressions may ask about: columns and extra capabilities."""
+        """Return all facts for property expressions: columns, amounts and extra capabilities."""
         amounts = {name: self.amount(name) for name in AMOUNTS}
         columns = {name: getattr(self, column) for name, column in _COLUMNS.items()}
         return {**amounts, **self.capabilities, **columns}
 
 
-#: Names an extra capability may not take: they are the host's own columns on the wire.
+#: Names that an extra capability may not have: they are the host's own columns on the wire.
 RESERVED_NAMES = frozenset(
     [
         "id",

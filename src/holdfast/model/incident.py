@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An incident: something died, or seems to have. Reports about the same thing join it; while it is
-open no second one of its subject is opened; guards say whether it is acted upon.
+"""Incidents: failures of hosts, guests and processes, and alarms; with their evidence.
+
+An incident says that its subject failed, or seems to have failed. Reports about the same
+subject join the open incident; no second one opens for it. Guards decide whether recovery runs.
 
     host:cmp-7                  a whole host
     server:4f2c…                one guest
     process:cmp-7:nova-compute  a process on a host
-    alarm:9b1d…                 an alarm whose rule asks for it: for people, never acted upon
+    alarm:9b1d…                 an alarm whose rule asks for an incident: for people, no recovery
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +21,7 @@ from holdfast.model.operation import Operation
 from holdfast.model.votes import FOR
 
 HOST, GUEST, PROCESS, ALARM = "host", "guest", "process", "alarm"
-#: Statuses; the moves between them are `model.moves.INCIDENT`.
+#: Statuses; `model.state_machines.INCIDENT` lists the transitions.
 OPEN, HELD, RUNNING = "open", "held", "running"
 RECOVERED, FAILED, IGNORED, ABORTED, EXPLAINED = (
     "recovered",
@@ -29,7 +31,7 @@ RECOVERED, FAILED, IGNORED, ABORTED, EXPLAINED = (
     "explained",
 )
 LIVING = (OPEN, HELD, RUNNING)
-#: What the instance HA contract calls a report whose incident ended so.
+#: The instance HA contract's status of a notification, by the final status of its incident.
 REPORTED: Mapping[str, str] = {
     RECOVERED: "finished",
     FAILED: "error",
@@ -37,27 +39,29 @@ REPORTED: Mapping[str, str] = {
     ABORTED: "failed",
     EXPLAINED: "finished",
 }
-#: The durable work of each kind, and its steps in their order; a site adds its own between them.
+#: The operation kind of each incident kind, and its steps in order; a site adds steps in
+#: between.
 WORK: Mapping[str, str] = {
     HOST: "recovery_host",
     GUEST: "recovery_guest",
     PROCESS: "recovery_process",
 }
-#: Of one that has no work nothing is recovered.
+#: An incident of a kind without an operation is never recovered.
 KINDS = (*WORK, ALARM)
 STEPS: Mapping[str, Sequence[str]] = {
     HOST: ("guards", "fence", "tell", "repair", "prepare", "move", "verify", "report"),
     GUEST: ("guards", "stop", "start", "confirm", "elsewhere", "report"),
     PROCESS: ("guards", "disable", "confirm", "report"),
 }
-#: What the story adds to an operator's `confirm-off` where the host's fence said the contrary.
+#: Appended to the sentence of an operator's `confirm-off` when the host's fence reads power on.
 DESPITE_POWER_ON = " although its fence reads on"
-#: What is to be done about a report.
+#: What to do about a report.
 RECOVER, NOTE, IGNORE = "recover", "note", "ignore"
 
 COMPUTE_HOST, PROCESS_REPORT, VM = "COMPUTE_HOST", "PROCESS", "VM"
 NOVA_COMPUTE = "nova-compute"
-#: Guest events that are failures, by (event, vir_domain_event); all others are noted and ignored.
+#: Guest events that are failures, by (event, vir_domain_event); all others are noted and
+#: ignored.
 FATAL = frozenset(
     {
         ("LIFECYCLE", "STOPPED_FAILED"),
@@ -81,7 +85,7 @@ class Incident:
 
     @property
     def host(self) -> str:
-        """The service host it is about, or on which the guest is."""
+        """The failed service host, or the host of the guest."""
         return str(self.details.get("host", ""))
 
     @property
@@ -98,15 +102,18 @@ class Incident:
 
     @property
     def verified_at(self) -> datetime | None:
-        """When it was seen to run again."""
+        """The time at which the subject was seen running again."""
         said = self.details.get("verified_at")
         return datetime.fromisoformat(said) if said else None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one guard says: yes, or why not. `final`: waiting does not help. `brief`: it waits for
-    seconds only, so people are not told."""
+    """The verdict of a guard: passed, or a sentence why not.
+
+    `final`: waiting does not help. `brief`: the guard waits for seconds only, so people are not
+    notified.
+    """
 
     guard: str
     passed: bool
@@ -118,7 +125,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Classification:
-    """What a report amounts to."""
+    """The subject of a report, its cause, and what to do about it."""
 
     kind: str
     subject: str
@@ -127,7 +134,7 @@ class Classification:
 
 
 def classify(type_: str, host: str, payload: Mapping[str, Any]) -> Classification:
-    """What a report of the instance HA contract says about a host of that (normalised) name."""
+    """Classify a report of the instance HA contract about a host of this (normalised) name."""
     if type_ == COMPUTE_HOST:
         return _host(host, payload)
     if type_ == VM:
@@ -165,12 +172,12 @@ def _guest(payload: Mapping[str, Any]) -> Classification:
     )
 
 
-#: What a silence may name; all that it names must be so.
+#: Keys of a maintenance window's matcher; all keys in it must match.
 MATCHERS = ("kind", "host", "segment", "server")
 
 
 def matches(matcher: Mapping[str, Any], incident: Incident) -> bool:
-    """Whether a silence with that matcher is about that incident."""
+    """Whether a maintenance window with this matcher covers the incident."""
     known = {"kind": incident.kind, "segment": incident.segment, "server": incident.server_id}
     for name, value in matcher.items():
         if name == "host":
@@ -182,7 +189,7 @@ def matches(matcher: Mapping[str, Any], incident: Incident) -> bool:
 
 
 def covers(matcher: Mapping[str, Any], host: str, segment: str | None) -> bool:
-    """Whether a silence with that matcher means a host as a whole; `segment` is the id of its."""
+    """Whether a maintenance window with this matcher covers the whole host; `segment` is its id."""
     if not matcher or "server" in matcher or matcher.get("kind", HOST) != HOST:
         return False
     if "segment" in matcher and matcher["segment"] != segment:
@@ -191,8 +198,11 @@ def covers(matcher: Mapping[str, Any], host: str, segment: str | None) -> bool:
 
 
 def recovery_of(incident_id: str, kind: str, subject: str, now: datetime) -> Operation:
-    """The work of an incident. That of a guest is the server's, so that it and a move of it never
-    run side by side."""
+    """Make the recovery operation of an incident.
+
+    The operation of a guest has the server as its subject, so it never runs at the same time as
+    an evacuation of that server.
+    """
     return Operation(
         id=incident_id,
         kind=WORK[kind],
@@ -204,22 +214,21 @@ def recovery_of(incident_id: str, kind: str, subject: str, now: datetime) -> Ope
     )
 
 
-# What an incident keeps and never rewrites: what each monitor saw and when it first said so, each
-# request to a fence device with its answer, and the attempts before a retry. Values in, values
-# out.
+# Evidence that an incident keeps and never rewrites: what each monitor saw and when it first
+# said so, each request to a fence device with its answer, and the attempts before a retry.
 #
-# A list has a longest length. Beyond it the entries in the middle are dropped and counted in one
-# entry, {"left_out": 7}: the beginning tells what happened, the end tells how it stands.
+# A list has a longest length. Beyond it the entries in the middle are dropped and counted in
+# one entry, {"left_out": 7}: the beginning says what happened, the end says the current state.
 
 
 Entry = Mapping[str, Any]
-#: The longest lists. One attempt may have as many requests to its fence device as stated here.
+#: The longest lists, in entries. One attempt may make MOST_FENCE_REQUESTS requests.
 MOST_VOTES, MOST_FENCE_REQUESTS, MOST_ATTEMPTS = 50, 20, 10
 LEFT_OUT = "left_out"
 
 
 def append(kept: Sequence[Entry] | None, new: Sequence[Entry], most: int) -> list[Entry]:
-    """Add entries at the end; of more than `most` the middle is dropped and counted."""
+    """Add entries at the end; beyond `most`, drop and count entries in the middle."""
     found, dropped = [*entries(kept), *new], left_out(kept)
     half = most // 2
     over = max(0, len(found) - most)
@@ -229,23 +238,26 @@ def append(kept: Sequence[Entry] | None, new: Sequence[Entry], most: int) -> lis
 
 
 def entries(kept: Sequence[Entry] | None) -> list[Entry]:
-    """All but the entry that counts those dropped."""
+    """List all entries except the count of dropped entries."""
     return [one for one in kept or () if LEFT_OUT not in one]
 
 
 def left_out(kept: Sequence[Entry] | None) -> int:
-    """How many entries were dropped."""
+    """Return the number of dropped entries."""
     return sum(int(one.get(LEFT_OUT, 0)) for one in kept or ())
 
 
-# what monitors saw
+# Votes of monitors.
 
 
 def append_votes(
     kept: Sequence[Entry] | None, votes: Sequence[Entry], now: datetime
 ) -> list[Entry]:
-    """Add each vote that differs from the last one of the same monitor, with the time (`said_at`)
-    at which Holdfast first counted it. A monitor that was restarted adds a vote of its own."""
+    """Add each vote that differs from the last vote of the same monitor.
+
+    `said_at` is the time at which Holdfast first counted the vote. A monitor that was restarted
+    adds a vote of its own.
+    """
     last = {str(one["observer"]): _essence(one) for one in entries(kept)}
     at = now.isoformat()
     new = [{**one, "said_at": at} for one in votes if last.get(one["observer"]) != _essence(one)]
@@ -253,7 +265,7 @@ def append_votes(
 
 
 def _essence(vote: Entry) -> tuple[Any, ...]:
-    """What makes a vote another one: how it counted, since when, and the networks' health."""
+    """Return the fields by which two votes differ: vote, reason, since when, health per network."""
     networks = (vote.get("evidence") or {}).get("networks")
     health = [
         (name, said.get("health"))
@@ -264,13 +276,13 @@ def _essence(vote: Entry) -> tuple[Any, ...]:
 
 
 def counted_together(kept: Sequence[Entry] | None) -> Iterator[tuple[str, list[Entry]]]:
-    """Votes that were first counted at the same time, with that time, in order."""
+    """Group votes by the time at which they were first counted, in order."""
     for at, votes in groupby(entries(kept), key=lambda one: str(one.get("said_at", ""))):
         yield at, list(votes)
 
 
 def votes_of(kept: Sequence[Entry] | None) -> list[Entry]:
-    """One vote of each monitor: its first one for recovery, or else its last one."""
+    """List a vote per monitor: the first vote for recovery, or else the last vote."""
     found: dict[str, Entry] = {}
     for one in entries(kept):
         name = str(one["observer"])
@@ -279,22 +291,22 @@ def votes_of(kept: Sequence[Entry] | None) -> list[Entry]:
     return list(found.values())
 
 
-# what was asked of the fence device
+# Requests to the fence device.
 
 
 def fence_asked(requests: Sequence[Entry] | None, at: datetime) -> list[Entry]:
-    """Add that the device is asked to switch the host off."""
+    """Add a request to power the host off."""
     return append(requests, [{"at": at.isoformat(), "asked": True}], MOST_FENCE_REQUESTS)
 
 
 def fence_refused(requests: Sequence[Entry] | None, why: str) -> list[Entry]:
-    """Complete the last request: the device did not take it."""
+    """Complete the last request: the device refused it."""
     *before, last = requests or ({},)
     return [*before, {**last, "refused": why}]
 
 
 def fence_failed(requests: Sequence[Entry] | None, at: datetime, why: str) -> list[Entry]:
-    """Add what went wrong, unless the last request says it already."""
+    """Add a failure, unless the last request records it already."""
     known = entries(requests)
     if known and known[-1].get("refused") == why:
         return list(requests or ())
@@ -302,8 +314,11 @@ def fence_failed(requests: Sequence[Entry] | None, at: datetime, why: str) -> li
 
 
 def fenced_at(details: Mapping[str, Any]) -> tuple[str, bool] | None:
-    """When a fence device last took the request to switch the host off in this incident, and
-    whether that was in the present attempt; None: it never did."""
+    """Return when a fence device last accepted a power-off request in this incident.
+
+    The second value says whether that was in the current attempt. None: no device accepted a
+    request.
+    """
     earlier = [one.get("fence_requests") for one in reversed(entries(details.get("attempts")))]
     for place, requests in enumerate((details.get("fence_requests"), *earlier)):
         for one in reversed(entries(requests)):
@@ -313,21 +328,23 @@ def fenced_at(details: Mapping[str, Any]) -> tuple[str, bool] | None:
 
 
 def last_refusal(details: Mapping[str, Any]) -> str:
-    """What the device answered to the last request that it did not take in this attempt."""
+    """Return the last refusal of the fence device in the current attempt."""
     refusals = [
         one["refused"] for one in entries(details.get("fence_requests")) if "refused" in one
     ]
     return str(refusals[-1]) if refusals else ""
 
 
-# attempts before a retry
+# Attempts before a retry.
 
 
 def append_attempt(
     old: Incident, steps: Sequence[Entry], forgotten: Sequence[str], author: str
 ) -> list[Entry]:
-    """Add the attempt that ended: how it ended, its steps, who aborted it, who had it tried again,
-    and those of the details named by `forgotten`, which the next attempt clears."""
+    """Add the attempt that ended: status, sentence, steps, and who retried it.
+
+    `forgotten` names the details that the attempt keeps and the next attempt clears.
+    """
     details = old.details
     again = (details.get("retried_at") or "", details.get("reopened_at") or "")
     attempt: dict[str, Any] = {

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lease: reservations of resources for a time, with everything that one transaction writes.
+"""Leases: reservations of resources for a time, with everything that one transaction writes.
 
-A Lease is a value. A change makes a new one (`lease.move(...)`, `replace(...)`) and the ledger
-saves the step from old to new, all or nothing, refused if somebody else wrote in between
-(`version`).
+A Lease is a value. A change makes a new one (`lease.move(...)`, `replace(...)`), and the ledger
+saves the step from old to new: all or nothing, and refused if another writer changed the lease
+in between (`version`).
 """
 
 import dataclasses
@@ -26,11 +26,12 @@ class Window:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a reservation holds for a time: a whole host, slots of a host, or a `thing`.
+    """A hold of a reservation for a time: a whole host, slots of a host, or a `thing`.
 
     Slots take `takes` of the host's capacity, all slots together, by resource class. A thing is
-    what has one owner at a time and is no host: an address, a server; its key says which.
-    `host` is what the cloud's services call the host, known once the allocation was read back.
+    any resource other than a host that has one owner at a time: an address or a server; its key
+    says which. `host` is the host name in the cloud's services, known once the allocation was
+    read back.
     """
 
     host_id: int | None
@@ -48,8 +49,8 @@ class Reservation:
     status: str = "pending"
     missing_resources: bool = False
     resources_changed: bool = False
-    spec: Mapping[str, Any] = field(default_factory=dict)  # what was asked for
-    made: Mapping[str, Any] = field(default_factory=dict)  # ids that the cloud gave to it
+    spec: Mapping[str, Any] = field(default_factory=dict)  # the request
+    made: Mapping[str, Any] = field(default_factory=dict)  # ids of its cloud objects
     allocations: tuple[Allocation, ...] = ()
     created_at: datetime | None = None
     updated_at: datetime | None = None
@@ -92,7 +93,7 @@ class Lease:
         return replace(self, status=status)
 
     def move_reservations(self, status: str) -> "Lease":
-        """Move every reservation that still can; one already past that point stays."""
+        """Move every reservation for which the transition is legal; the others stay."""
         moved = tuple(
             r.move(status) if status in state_machines.RESERVATION[r.status] else r
             for r in self.reservations
@@ -105,7 +106,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class Event:
-    """What an owner sees of a lease's durable work: when it is due and how far it is."""
+    """An operation of a lease as its owner sees it: due time and status."""
 
     id: str
     kind: str
@@ -115,7 +116,7 @@ class Event:
     updated_at: datetime | None = None
 
 
-# The kinds of durable work a lease brings along, in the order they must happen.
+# The kinds of operations of a lease, in the order in which they must run.
 ARRANGE, START, APPLY, BEFORE_END, END, DELETE = (
     "lease_arrange",
     "lease_start",
@@ -133,7 +134,7 @@ SEQUENCE: Mapping[str, int] = {
     DELETE: 40,
 }
 
-#: How the reservation contract names them.
+#: How the reservation contract names these kinds.
 EVENT_TYPES: Mapping[str, str] = {
     START: "start_lease",
     BEFORE_END: "before_end_lease",
@@ -141,14 +142,14 @@ EVENT_TYPES: Mapping[str, str] = {
 }
 
 
-# A lease as plain data and back: what durable work keeps of a lease that may be gone by then.
+# A lease as plain data and back: operations keep a copy of a lease that may be deleted by then.
 
 
 _TIMES = ("start", "end", "before_end", "created_at", "updated_at")
 
 
 def to_plain(lease: Lease) -> dict[str, Any]:
-    """JSON-able; `from_plain` gives an equal lease."""
+    """Convert a lease to JSON-able data; `from_plain` returns an equal lease."""
     text = json.dumps(dataclasses.asdict(lease), default=datetime.isoformat)
     plain: dict[str, Any] = json.loads(text)
     return plain

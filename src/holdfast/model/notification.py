@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A notification: somebody reports that a host, a guest or a process stopped or started.
+"""Notifications of the instance HA contract: a host, a guest or a process stopped or started.
 
-Here is what a report must say to be one; what it amounts to is `model.incident.meaning`.
+This module validates reports; `model.incident.classify` decides what to do about them.
 
 >>> check(PROCESS, {"process_name": "nova-compute"})
 Traceback (most recent call last):
@@ -28,7 +28,7 @@ NEW, RUNNING, FINISHED, ERROR, IGNORED, FAILED = (
     "ignored",
     "failed",
 )
-#: Somebody is at it, or will be.
+#: Statuses of a notification that is being processed, or will be.
 OPEN = (NEW, RUNNING, ERROR)
 LONGEST_VALUE = 255
 _NAME = re.compile(r"[\w:. -]{1,255}", re.ASCII)
@@ -38,7 +38,10 @@ _EVENTS = ("STARTED", "STOPPED")
 
 @dataclass(frozen=True)
 class Notification:
-    """`segment_host_uuid` stays when the host has left its segment meanwhile."""
+    """A stored notification.
+
+    `segment_host_uuid` stays when the host has left its segment meanwhile.
+    """
 
     id: int
     uuid: str
@@ -50,14 +53,14 @@ class Notification:
     status: str
     message: str | None = None
     incident_id: str | None = None
-    reporter: str | None = None  # who posted it; never shown to a client of the contract
+    reporter: str | None = None  # the user who posted it; the contract never shows it
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
 
 @dataclass(frozen=True)
 class NewNotification:
-    """A report as it came in, checked."""
+    """A validated report as received."""
 
     type: str
     hostname: str
@@ -68,7 +71,7 @@ class NewNotification:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Which keys a payload has, and of some the only values there are."""
+    """The keys of a payload, and the permitted values of some keys."""
 
     required: Sequence[str]
     optional: Sequence[str]
@@ -100,7 +103,7 @@ def check_hostname(hostname: str) -> str:
 
 
 def check(type_: str, payload: Mapping[str, Any]) -> Mapping[str, str]:
-    """The payload, if it says what a report of that type must; InvalidInput names what does not."""
+    """Return the payload if valid for this type; InvalidInput names the wrong field."""
     shape = _SHAPES[type_]
     for key, value in payload.items():
         if not _NAME.fullmatch(key):

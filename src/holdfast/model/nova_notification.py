@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova says about itself: a service was disabled, a server changed, an aggregate got a host.
+"""Nova's versioned notifications: services, servers and aggregates, parsed into values.
 
-`parse` turns one message of Nova's versioned notifications into a value, or raises NotUnderstood
-with the reason. It does nothing else: no clock, no broker.
+`parse` turns one message into a value, or raises NotUnderstood with the reason. It does nothing
+else: no clock, no broker.
 
 >>> parse(body)
 ServiceNotice(event_type='service.update', …, host='cmp-7', disabled=True, forced_down=False, …)
 
-A notice is news, not truth: it can come twice (`message_id` is the same), late, or after a newer
-one (`at` tells), and a host that crashes says nothing at all. Who acts on one looks at the cloud.
+A notification is a hint, not the truth: it can come twice (`message_id` is the same), late, or
+after a newer one (`at` tells), and a host that crashes sends nothing at all. Code that acts on
+one must read the state from the cloud.
 """
 
 import json
@@ -22,17 +23,18 @@ from holdfast.model.errors import HoldfastError
 _T = TypeVar("_T")
 _Data = Mapping[str, Any]
 
-#: Major versions of Nova's payloads that we know; of all others the first.
+#: Known major versions of Nova's payloads; of all other payloads the first.
 _MAJORS: Mapping[str, frozenset[int]] = {
     "InstanceUpdatePayload": frozenset({1, 2}),
     "InstanceExistsPayload": frozenset({1, 2}),
 }
-#: A reason is for a log line: nobody reads more of a broken message.
+#: Longest quote in a reason: a log line needs no more of a broken message.
 _MOST_QUOTED = 80
 
 
 class NotUnderstood(HoldfastError):
-    """A message that is not a versioned notification of Nova, or of a version we do not know."""
+    """The message is not a versioned notification of Nova, or its version is unknown to
+    Holdfast."""
 
     code: ClassVar[str] = "holdfast.notice.notunderstood"
     status: ClassVar[int] = 400
@@ -41,7 +43,7 @@ class NotUnderstood(HoldfastError):
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """What every message has; `data` is Nova's payload as it came, for what has no class here."""
+    """The common fields of all notifications; `data` is Nova's payload as received."""
 
     event_type: str
     priority: str
@@ -54,28 +56,29 @@ class Notice:
 
     @property
     def noun(self) -> str:
-        """`instance` of instance.power_off.end."""
+        """The object: `instance` in instance.power_off.end."""
         return self.event_type.split(".")[0]
 
     @property
     def action(self) -> str:
-        """`power_off` of instance.power_off.end."""
+        """The action: `power_off` in instance.power_off.end."""
         return self.event_type.split(".")[1]
 
     @property
     def phase(self) -> str | None:
-        """`start`, `end`, `error`, `progress`, or None where there is only one message."""
+        """The phase: `start`, `end`, `error` or `progress`; None for actions with a single
+        message."""
         words = self.event_type.split(".")
         return words[2] if len(words) == 3 else None
 
     def says(self) -> str:
-        """One sentence for people."""
+        """Return a sentence for people."""
         return f"from {self.publisher}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceNotice(Notice):
-    """service.create, .update (disabled, its reason, or forced down changed), .delete."""
+    """Notification service.create, .update (disabled, reason or forced down changed), .delete."""
 
     host: str
     binary: str
@@ -94,7 +97,7 @@ class ServiceNotice(Notice):
 
 @dataclass(frozen=True)
 class Fault:
-    """Why an action failed."""
+    """The exception that made an action fail."""
 
     exception: str
     message: str
@@ -102,7 +105,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Change:
-    """What instance.update changed; states that did not change are the same before and after."""
+    """The states before and after instance.update; unchanged states are the same."""
 
     old_state: str | None
     state: str | None
@@ -112,7 +115,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerNotice(Notice):
-    """instance.*: the server as it was when the message was made."""
+    """Notification instance.*: the server at the time of the message."""
 
     server_id: str
     name: str | None
@@ -135,7 +138,7 @@ class ServerNotice(Notice):
 
 @dataclass(frozen=True, kw_only=True)
 class AggregateNotice(Notice):
-    """aggregate.*; hosts and metadata are None where Nova does not tell (cache_images.progress)."""
+    """Notification aggregate.*; hosts and metadata are None in cache_images.progress."""
 
     aggregate_id: int | None
     uuid: str | None
@@ -149,7 +152,7 @@ class AggregateNotice(Notice):
 
 
 def parse(body: str | bytes | Mapping[str, Any]) -> Notice:
-    """The notice in a message body, with or without oslo.messaging's envelope."""
+    """Parse a message body, with or without the envelope of oslo.messaging."""
     message = _open(body)
     event_type = _text(message, "event_type")
     words = event_type.split(".")
@@ -197,7 +200,7 @@ def _service(head: dict[str, Any], data: _Data) -> ServiceNotice:
 
 def _server(head: dict[str, Any], data: _Data) -> Notice:
     if "uuid" not in data:
-        return _plain(head, data)  # a kind of instance event that is not about one server
+        return _plain(head, data)  # an instance event about no single server
     return ServerNotice(
         **head,
         server_id=_text(data, "uuid"),
@@ -258,7 +261,7 @@ def _change(data: _Data) -> Change | None:
 
 
 def _open(body: str | bytes | Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message in its envelope; the driver `messaging` of old sends it bare."""
+    """Unwrap the envelope; the old driver `messaging` sends the message without one."""
     message = _loads(body) if isinstance(body, str | bytes) else body
     if isinstance(message, Mapping) and "oslo.message" in message:
         version = message.get("oslo.version")
@@ -280,7 +283,7 @@ def _loads(text: object) -> Any:
 
 
 def _payload(event_type: str, payload: _Data) -> tuple[str, _Data]:
-    """Its name and its data; unknown keys of newer minor versions are none of our business."""
+    """Return name and data of the payload; ignore unknown keys of newer minor versions."""
     name, version, data = (
         payload.get("nova_object.name"),
         payload.get("nova_object.version"),
@@ -299,7 +302,7 @@ def _payload(event_type: str, payload: _Data) -> tuple[str, _Data]:
 
 
 def _inner(data: _Data, key: str) -> _Data | None:
-    """The data of an object inside the payload."""
+    """Return the data of a nested object of the payload."""
     found = data.get(key)
     if found is None:
         return None
@@ -346,6 +349,7 @@ def _time(data: _Data, key: str, *, naive_is_utc: bool = False) -> datetime:
 
 
 def _short(value: object) -> str:
-    """Fit for a sentence; of what is no text only its type, it may be large."""
+    """Shorten a value for a sentence; for a value other than text only its type, as it may be
+    large."""
     text = value.replace("\n", " ") if isinstance(value, str) else f"a {type(value).__name__}"
     return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent reported from its host: a guest that died, a service that does not run.
+"""Observations: reports of agents and monitors about guests, services and alarms.
 
-    server:4f2c…                 kind guest,   state failed (to be recovered), noted (to be told)
+    server:4f2c…                 kind guest,   state failed (to recover), noted (to notify people)
                                                or well (it failed, and runs again)
     process:cmp-7:nova-compute   kind process, state failed or well
     server:4f2c…, host:cmp-7     kind alarm,   state raised, again, no_data or cleared
+
+The module also defines the expected state of a host's guests, and the answer to an agent's
+heartbeat.
 
 >>> subject("process", "process:CMP-7:nova-compute", "cmp-7")
 'process:cmp-7:nova-compute'
@@ -32,11 +35,11 @@ STATES: Mapping[str, tuple[str, ...]] = {
     PROCESS: (FAILED, WELL),
     ALARM: tuple(STATE_AFTER),
 }
-#: In the evidence of what had to wait to be told, and was over by then.
+#: Evidence key: when the condition ended, if it ended before the report could be delivered.
 OVER_SINCE = "over_since"
-#: In which an agent or a host monitor shows its token.
+#: The header that carries the token of an agent or a host monitor.
 AGENT_HEADER = "X-Holdfast-Agent"
-#: The durable work that looks at one report.
+#: The operation kind that processes a report.
 OBSERVATION = "observation"
 
 
@@ -56,12 +59,13 @@ class Observed:
 
     @property
     def name(self) -> str:
-        """The server's id, or what the process is called."""
+        """The server's id, or the name of the process."""
         return self.subject.rpartition(":")[2]
 
     @property
     def still(self) -> frozenset[str]:
-        """Statuses and tasks by which the cloud shows that it is so yet; none: it cannot show."""
+        """Server statuses and task states by which the cloud confirms the failure; empty: it
+        cannot."""
         said = self.evidence.get("still")
         return frozenset(map(str, said)) if isinstance(said, list) else frozenset()
 
@@ -80,7 +84,7 @@ class Observed:
 
     @property
     def told_before(self) -> datetime | None:
-        """When what may be the same began, if the agent that told it was started anew since."""
+        """When a condition that may be the same began, as reported before the agent restarted."""
         try:
             return datetime.fromisoformat(str(self.evidence["told_before"])).astimezone(UTC)
         except (KeyError, ValueError, OverflowError):
@@ -88,11 +92,11 @@ class Observed:
 
     @property
     def over_since(self) -> str:
-        """When it ended, if that was known before it could be told."""
+        """When the condition ended, if known before the report was delivered; else empty."""
         return str(self.evidence.get(OVER_SINCE, ""))
 
     def payload(self) -> dict[str, str]:
-        """As a notification of the instance HA contract would say it."""
+        """Return the payload of an equivalent notification of the instance HA contract."""
         if self.kind == PROCESS:
             return {"event": "STOPPED", "process_name": self.name}
         event = str(self.evidence.get("event", "")).upper()
@@ -101,8 +105,9 @@ class Observed:
 
 
 def announced(kind: str, state: str) -> str:
-    """The event of which people hear, where nothing else comes of a report; empty: of none. Failed
-    guests have incidents, and alarms have announcements of their own.
+    """Return the event type to publish when a report has no other effect; empty: publish none.
+
+    Failed guests have incidents, and alarms publish their own events.
 
     >>> announced("guest", "noted"), announced("guest", "failed"), announced("process", "well")
     ('guest.noted', '', 'process.well')
@@ -111,7 +116,7 @@ def announced(kind: str, state: str) -> str:
 
 
 def subject(kind: str, said: str, host: str) -> str:
-    """What such a report is about, as it is kept; InvalidInput if it is about nothing."""
+    """Return the subject of a report in stored form; InvalidInput if the subject is malformed."""
     if kind == ALARM and said.startswith("host:"):
         if not same(said.removeprefix("host:"), host):
             raise InvalidInput(f"subject: what is seen on {host} is called host:{host}")
@@ -129,12 +134,12 @@ def subject(kind: str, said: str, host: str) -> str:
 
 
 def alarm_queue(key: str) -> str:
-    """The subject of the work that asks the cloud about reports of that alarm."""
+    """Return the operation subject that serialises the reports of this alarm."""
     return f"{OBSERVATION}:{ALARM}:{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
 
 def work_of(id_: str, now: datetime) -> Operation:
-    """One row for each: what belongs together is brought together by the incident."""
+    """Make the operation of a report; the incident brings related reports together."""
     return Operation(
         id=id_,
         kind=OBSERVATION,
@@ -146,24 +151,27 @@ def work_of(id_: str, now: datetime) -> Operation:
     )
 
 
-# What a monitor says about one guest, as it is kept: a report like that of the host's agent.
+# A monitor's report about one guest, stored like a report of the host's agent.
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuestReport:
-    """`key` is the same however often the same thing is heard: it is written once."""
+    """A monitor's report about a guest.
+
+    `key` is the same for every copy of the same event, so the event is written once.
+    """
 
     observer: str
     server_id: str
     host: str
-    state: str  # failed: to be recovered | noted: to be told
+    state: str  # failed: to recover | noted: to notify people
     at: datetime
     key: str
     sentence: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     def values(self) -> dict[str, Any]:
-        """Of its row; InvalidInput if it is about nothing."""
+        """Return the values of the database row; InvalidInput if the subject is malformed."""
         return {
             "observer": self.observer,
             "subject": subject(GUEST, f"server:{self.server_id}", self.host),
@@ -176,15 +184,15 @@ class GuestReport:
         }
 
 
-# What should run on a host, by the word of the cloud: what an agent compares with what does.
+# The servers that the cloud expects on a host; the agent compares them with those it finds.
 #
-#     runs       it should run there
-#     off        it belongs there, and is switched off
-#     busy       something is under way, or nobody can say: nothing follows from how it is found
-#     elsewhere  it belongs to another host, or to none
+#     runs       the server should run on the host
+#     off        the server belongs to the host, and is switched off
+#     busy       an action is under way, or the state is unknown: draw no conclusion
+#     elsewhere  the server belongs to another host, or to none
 #     unknown    the cloud knows no such server
 #
-# That nothing is said of a server means nothing: who wants to know has to ask about it.
+# A server missing from the answer means nothing: the agent has to ask about it.
 
 
 RUNS: Final = "runs"
@@ -197,7 +205,7 @@ EXPECTED_STATES: Final = (RUNS, OFF, BUSY, ELSEWHERE, UNKNOWN)
 
 @dataclass(frozen=True)
 class Expected:
-    """One server; `why` is a sentence."""
+    """A server and its expected state; `why` is a sentence."""
 
     uuid: str
     name: str
@@ -207,21 +215,23 @@ class Expected:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Of one host: all servers of it, and those that were asked about. `at`: when the cloud was
-    asked, by the clock of who asked it."""
+    """The expected servers of a host: all of its own, and those the agent asked about.
+
+    `at` is when the cloud was asked, by the clock of the manager that asked.
+    """
 
     host: str
     at: datetime
     servers: tuple[Expected, ...] = ()
 
 
-# The agent of a host, as far as both sides of the wire speak of it: the answer to its heartbeat.
+# The answer to the heartbeat of a host's agent, shared by both sides of the wire.
 #
-# Heard("3-4f2c", samples_after=178_945_002)    # rules by version; somebody looks at its numbers
+#     Heard("3-4f2c", samples_after=178_945_002)    # rules version; a person watches the metrics
 
 
 @dataclass(frozen=True)
 class Heard:
-    rules: str  # the version of those that hold for the host
-    #: Numbers later than that slot (metrics/history) are wanted; None: nobody looks, send nothing.
+    rules: str  # version of the alarm rules in force for the host
+    #: Send samples later than this slot (metrics/history); None: nobody watches, send nothing.
     samples_after: int | None = None

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durable work: an operation is a row that says what is to be done, when, and who does it now.
+"""Durable operations: a row says what is to be done, when, and which manager does it now.
 
-`key` is the natural key: the same work asked for twice is one row. `epoch` grows with every claim,
-so a manager that lost its claim cannot write any more. `next_try_at` is when anybody should look
-at the row again: its time, the end of a back-off, or the expiry of the present claim.
+`key` is the natural key: requesting the same operation twice gives one row. `epoch` grows with
+every claim, so a manager that lost its claim can no longer write. `next_try_at` is when a
+manager should read the row again: its due time, the end of a back-off, or the expiry of the
+current claim.
 """
 
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to work on one operation; worth nothing once the epoch has moved on."""
+    """The right to work on an operation; void once the epoch has grown."""
 
     operation_id: str
     owner: str

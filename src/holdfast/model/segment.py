@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Segments and their hosts: where recovery may happen, by which method, with which spares.
 
-A segment host is a row of the one list of hosts in its role as member of a segment; whether that
-host is enrolled for reservation as well is the other facet, and no matter here.
+A segment host is a row of the list of hosts in its role as member of a segment. Whether the
+host is also enrolled for reservation does not matter here.
 
 >>> truth("off", "enabled")
 False
@@ -32,10 +32,13 @@ _FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
 
 @dataclass(frozen=True)
 class Segment:
-    """`spare_hosts`: so many hosts of it may fail, and room for that is kept free.
-    `trust_host_status`: a monitor's word that a host is off counts like a fence's.
-    `trust_notifications`: a notification that a host failed is acted on at once, whatever signs of
-    life the host gives; as Masakari does."""
+    """A failover segment.
+
+    `spare_hosts`: how many of its hosts may fail; Holdfast keeps capacity for them free.
+    `trust_host_status`: a monitor's report that a host is off counts like a fence's.
+    `trust_notifications`: recovery acts at once on a notification that a host failed, whatever
+    signs of life the host gives; as Masakari does.
+    """
 
     id: int
     uuid: str
@@ -53,8 +56,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class SegmentHost:
-    """`name` is the cloud's own for its service; `host_id` is the row in the list of hosts.
-    A `reserved` one is a spare: it takes over when another fails."""
+    """A host as member of a segment.
+
+    `name` is the name of the cloud's service; `host_id` is the row in the list of hosts. A
+    `reserved` host is a spare: it takes over when another host fails.
+    """
 
     id: int
     uuid: str
@@ -70,12 +76,12 @@ class SegmentHost:
 
     @property
     def key(self) -> str:
-        """Its name as the list of hosts keeps it, and as incidents name it."""
+        """The normalised name, as the list of hosts and incidents use it."""
         return normalise(self.name)
 
 
 def truth(value: object, field: str) -> bool:
-    """The word as what it says: "off" is false. InvalidInput for any other."""
+    """Parse a boolean word ("off" is false); InvalidInput for any other word."""
     if isinstance(value, bool):
         return value
     word = str(value).strip().lower()
@@ -87,7 +93,7 @@ def truth(value: object, field: str) -> bool:
 
 
 def text(value: str, field: str) -> str:
-    """A name or a type of service, fit to be shown in one line."""
+    """Check a name or service type: printable in a single line, no blanks at the ends."""
     if value.strip() != value:
         raise InvalidInput(f"{field}: begins or ends with a blank; leave it out")
     if not all(_printable(char) for char in value):
@@ -100,26 +106,26 @@ def _printable(char: str) -> bool:
     return kind[0] != "C" and kind not in ("Zl", "Zp")
 
 
-# Hosts kept free for the case that others fail: how many of a segment nobody holds, and when.
+# Spare hosts: hosts of a segment that stay free in case others fail.
 #
-# A segment keeps so many hosts. A booking is refused that takes a free host of it at a moment at
-# which fewer would then be left wholly free. Whatever else makes a segment short (a host failed,
-# repair used what was kept for it, more is to be kept from now on) takes nothing away from
-# anybody.
+# A booking is refused if it takes a free host of the segment at a moment when fewer than the
+# kept number would be left wholly free. A segment can also fall short in other ways: a host
+# failed, repair used the spares, or the number was raised. None of these takes anything away
+# from a lease.
 #
 # >>> free_over(3, [[(10.0, 20.0)], [(15.0, 30.0)], []], 0.0, 40.0)
 # [(0.0, 3), (10.0, 2), (15.0, 1), (20.0, 2), (30.0, 3)]
 
 
-#: From when until when, in seconds since 1970.
+#: Start and end, in seconds since 1970.
 Span = tuple[float, float]
-#: From each moment on, how many.
+#: The number of free hosts from each moment on.
 Steps = Sequence[tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """A segment that keeps hosts free. Of its hosts those that can be reserved count."""
+    """A segment that keeps hosts free; only its reservable hosts count."""
 
     segment_id: str
     name: str
@@ -129,7 +135,7 @@ class Spare:
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """Where a booking would leave fewer than are kept: how many, at which moment first."""
+    """A shortage: where a booking first leaves fewer free hosts than the segment keeps."""
 
     spare: Spare
     usable: int
@@ -151,21 +157,21 @@ class Short:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a segment has for the case that hosts fail, now and in the time ahead."""
+    """The spare capacity of a segment, now and in the time ahead."""
 
     segment_id: str
     name: str
     kept: int
     members: int
     enrolled: int
-    usable: int  # of the enrolled: can be reserved, and not on maintenance
+    usable: int  # of the enrolled: reservable, and not on maintenance
     free: int
     least_free: int
     least_free_at: datetime
 
     @property
     def short(self) -> int:
-        """How many of those to be kept are missing when the fewest are free."""
+        """The number of kept hosts missing when the fewest hosts are free."""
         return max(0, self.kept - self.least_free)
 
     def __str__(self) -> str:
@@ -184,8 +190,10 @@ class Capacity:
 def free_over(
     count: int, busy: Iterable[Iterable[Span]], start: float, end: float
 ) -> list[tuple[float, int]]:
-    """How many of so many hosts are free in the window, from each moment on at which that changes;
-    `busy` are the holds of each host that has any."""
+    """Count the free hosts in the window, from each moment on at which the number changes.
+
+    `busy` are the holds of each host that has any.
+    """
     changes = {start: 0}
     for spans in busy:
         for since, until in _together(spans, start, end):
@@ -200,7 +208,7 @@ def free_over(
 
 
 def _together(spans: Iterable[Span], start: float, end: float) -> Iterator[tuple[float, float]]:
-    """When a host is held by anybody, of a window: holds that touch are one."""
+    """Merge the holds of a host in the window; holds that touch become a single span."""
     since = until = start
     for first, last in sorted(spans):
         if last <= start or first >= end:
@@ -215,12 +223,12 @@ def _together(spans: Iterable[Span], start: float, end: float) -> Iterator[tuple
 
 
 def least(steps: Steps) -> tuple[float, int]:
-    """When the fewest are free first, and how many that is."""
+    """Return the first moment with the fewest free hosts, and their number."""
     return min(steps, key=lambda step: (step[1], step[0]))
 
 
 def compared(before: Steps, after: Steps) -> Iterator[tuple[float, int, int]]:
-    """Two courses of the same window side by side."""
+    """Yield two courses of the same window side by side: moment, first, second."""
     first, second = dict(before), dict(after)
     was = now = 0
     for at in sorted(first.keys() | second.keys()):
@@ -229,7 +237,7 @@ def compared(before: Steps, after: Steps) -> Iterator[tuple[float, int, int]]:
 
 
 def first_short(kept: int, before: Steps, after: Steps) -> tuple[float, int] | None:
-    """The first moment at which fewer than `kept` are free, and fewer than before."""
+    """Return the first moment with fewer than `kept` hosts free, and fewer than before."""
     for at, was, now in compared(before, after):
         if now < kept and now < was:
             return at, now

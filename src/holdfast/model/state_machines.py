@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State machines as tables: a move that the table does not hold raises IllegalMove.
+"""State machines as tables: a transition missing from its table raises IllegalMove.
 
-docs/states.md is drawn from here by tools/draw_states.py.
+tools/draw_states.py draws docs/states.md from these tables.
 
 >>> check("lease 4f2c", LEASE, "PENDING", "STARTING")
 """
@@ -14,7 +14,7 @@ Table = Mapping[str, frozenset[str]]
 
 
 def table(**moves: str) -> Table:
-    """Write a table as `PENDING="STARTING UPDATING DELETING"`."""
+    """Build a table from keywords such as `PENDING="STARTING UPDATING DELETING"`."""
     return {state: frozenset(targets.split()) for state, targets in moves.items()}
 
 
@@ -49,7 +49,7 @@ OPERATION: Table = table(
 INCIDENT: Table = table(
     open="held running recovered failed ignored aborted explained",
     held="open running ignored failed aborted explained",
-    running="open recovered failed ignored aborted explained",  # open: it rebooted and died again
+    running="open recovered failed ignored aborted explained",  # open: rebooted, failed again
     recovered="",
     failed="open",
     ignored="",
@@ -57,7 +57,7 @@ INCIDENT: Table = table(
     explained="",
 )
 
-#: What the reservation contract calls the states of durable work, once its time has come.
+#: How the reservation contract names the states of a due operation.
 EVENT_OF: Mapping[str, str] = {
     "waiting": "UNDONE",
     "running": "IN_PROGRESS",
@@ -69,7 +69,7 @@ EVENT_OF: Mapping[str, str] = {
 
 
 def view(moves: Table, names: Mapping[str, str]) -> Table:
-    """The same machine seen by those who know its states by other names only."""
+    """Rename the states of a table, and merge states with the same new name."""
     seen: dict[str, set[str]] = {name: set() for name in names.values()}
     for state, targets in moves.items():
         seen[names[state]] |= {names[target] for target in targets} - {names[state]}
@@ -78,7 +78,7 @@ def view(moves: Table, names: Mapping[str, str]) -> Table:
 
 EVENT: Table = view(OPERATION, EVENT_OF)
 
-#: A sentence for each state, for people.
+#: A sentence for each state, shown to people.
 LEASE_SAYS: Mapping[str, str] = {
     "CREATING": "It is being made; nothing happens for it yet.",
     "PENDING": "It holds what it will need and waits for its start.",
@@ -123,6 +123,6 @@ EVENT_SAYS: Mapping[str, str] = {
 
 
 def check(who: str, moves: Table, old: str, new: str) -> None:
-    """Let a legal move pass; staying where one is is legal too (commands are repeated)."""
+    """Check a transition; staying in a state is legal, because commands are repeated."""
     if new != old and new not in moves.get(old, ()):
         raise IllegalMove(f"{who} is {old} and cannot become {new}")

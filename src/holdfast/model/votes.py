@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several monitors look at the same hosts; what do they say together? Values in, values out.
+"""Votes of host monitors: combine the reports of several monitors about the same host.
 
-A monitor's `View` is all that it sees now; a `Word` is what it last reported of one host. From both
-follows its `Vote`: for, against, or none at all, where it cannot see, does not know the host, was
-not heard of lately or is still waiting whether it lasts. Only registered monitors have a vote.
+A monitor's `View` is all that it sees now; a `MonitorReport` is its last report about one host.
+Both give its `Vote`: for recovery, against, or an abstention. A monitor abstains when it is
+blind, does not know the host, is stale, or still waits whether the failure lasts. Only
+registered monitors have a vote.
 
-    if count(Ballot("cmp-1", now, 3, views, words), minimum=1).is_enough: …
+    if count(Ballot("cmp-1", now, 3, views, reports), minimum=1).is_enough: …
 """
 
 import uuid
@@ -20,36 +21,39 @@ from holdfast.hostmonitor.matrix import ALERT, DOWN, NONE, RECOVERY, UNDECIDED, 
 from holdfast.model.host import normalise, same, short
 from holdfast.model.operation import Operation
 
-#: The kind of observations that are words about hosts, and what they say.
+#: The kind of observations that report on hosts, and their states.
 HOST_HEALTH = "host_health"
 STATES = FAILED, ALERTED, WELL = "failed", "alert", "well"
 _SAYS = {FAILED: RECOVERY, ALERTED: ALERT, WELL: NONE}
-#: The durable work of counting, and as whom it speaks of hosts.
+#: The operation kind that counts votes, and the source name under which it reports host status.
 HOST_VOTES, SOURCE = "host_votes", "hostmonitor"
 FOR, AGAINST, ABSTAIN = "for", "against", "abstain"
-#: Who was not heard of for so many of its heartbeats does not count.
+#: A monitor silent for this many of its heartbeats does not count.
 FRESH_BEATS = 3
-#: Where so many monitors are registered, one alone says of no host that it failed.
+#: With 3 or more registered monitors, at least 2 must report a host failed.
 MANY, OF_MANY = 3, 2
-#: A view that was drawn so soon after a report may not have it yet.
+#: A view taken less than this after a report may not include the report yet.
 DRAWN = timedelta(seconds=1)
 _NAMES = uuid.UUID("b7f4a1de-63c5-4f0b-8a55-0c8c5f0f5d37")
 
 
 @dataclass(frozen=True)
 class Sight:
-    """Whether a monitor sees at all on one network; if not, why."""
+    """Whether a monitor can see a network; if not, why."""
 
     sighted: bool
     leader: str = ""
     since: str = ""
     why: str = ""
-    warning: str = ""  # of the cluster: it has fewer than 3 servers
+    warning: str = ""  # about the cluster: it has fewer than 3 servers
 
 
 @dataclass(frozen=True)
 class Row:
-    """Hosts that look the same. `is_waiting`: the strategy would act, and it has not lasted yet."""
+    """Hosts with the same health on all networks.
+
+    `is_waiting`: the HA matrix would act, but the failure has not lasted long enough yet.
+    """
 
     health: Mapping[str, str]
     opinion: str
@@ -62,22 +66,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a monitor sees, without when."""
+    """The contents of a monitor's view, without times."""
 
     networks: Mapping[str, Sight]
     strategy: Matrix
     rows: Sequence[Row]
     places: Mapping[str, int]  # the row of each host, by normalised name
-    problem: str = ""  # of its strategy file
-    waiting: int = 0  # reports not delivered yet
-    parked: int = 0  # reports that were not taken
+    problem: str = ""  # of its HA matrix file
+    waiting: int = 0  # reports in its outbox
+    parked: int = 0  # reports that the manager refused
 
     def row(self, host: str) -> Row | None:
         name = self.name(host)
         return None if name is None else self.rows[self.places[name]]
 
     def name(self, host: str) -> str | None:
-        """What it calls that host; None if it knows none, or several could be meant."""
+        """Return the monitor's name for a host; None if unknown or ambiguous."""
         wanted = normalise(host)
         if wanted in self.places:
             return wanted
@@ -85,7 +89,7 @@ class Picture:
         return alike[0] if len(alike) == 1 else None
 
     def bad(self) -> set[str]:
-        """Hosts about which, by what it sees, something is to be done."""
+        """List the hosts with an opinion of recovery or alert."""
         bad = {place for place, row in enumerate(self.rows) if row.is_bad}
         return {name for name, place in self.places.items() if place in bad} if bad else set()
 
@@ -98,7 +102,7 @@ class Picture:
 
 
 def picture(body: Mapping[str, Any]) -> Picture:
-    """Of what a monitor sent; BadStrategy if its strategy is none."""
+    """Parse the view that a monitor sent; InvalidDocument if its HA matrix is invalid."""
     strategy = matrix.from_plain(body["strategy"])
     networks = {name: Sight(**said) for name, said in body["networks"].items()}
     blind = [name for name, sight in networks.items() if not sight.sighted]
@@ -119,7 +123,11 @@ def picture(body: Mapping[str, Any]) -> Picture:
 
 @dataclass(frozen=True)
 class View:
-    """What a monitor sees. `at` is its own clock's, or ours if its is ahead; `seen_at` is ours."""
+    """A monitor's view of all hosts.
+
+    `at` is by its own clock, or by the manager's if its clock is ahead; `seen_at` is by the
+    manager's.
+    """
 
     observer: str
     kind: str
@@ -134,7 +142,7 @@ class View:
 
 @dataclass(frozen=True)
 class Registration:
-    """An administrator made a monitor known: who, and when. From then on it votes."""
+    """The registration of a monitor by an administrator; a registered monitor votes."""
 
     observer: str
     by: str
@@ -143,7 +151,7 @@ class Registration:
 
 @dataclass(frozen=True)
 class Listed:
-    """A monitor that is registered, or says what it sees, or both."""
+    """A monitor that is registered, or sends views, or both."""
 
     observer: str
     registration: Registration | None
@@ -152,7 +160,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class MonitorReport:
-    """What a monitor last reported of a host, by the same clock as its view."""
+    """The last report of a monitor about a host, by the same clock as its view."""
 
     id: str
     observer: str
@@ -172,11 +180,11 @@ class MonitorReport:
 
     @property
     def is_doubt(self) -> bool:
-        """It is an alert because what the monitor cannot see decides: no vote on recovery."""
+        """Whether the alert is undecided because of an unseen network: no vote on recovery."""
         return self.state == ALERTED and self.evidence.get("undecided") is True
 
     def network(self, name: str) -> Mapping[str, Any]:
-        """What it says of the host on that network."""
+        """Return the part of the report about this network."""
         said = self.evidence.get("networks")
         found = said.get(name) if isinstance(said, Mapping) else None
         return found if isinstance(found, Mapping) else {}
@@ -186,13 +194,13 @@ class MonitorReport:
 class Vote:
     observer: str
     vote: str
-    says: str  # recovery | alert | none | undecided; alert of one that abstains: a doubt
+    says: str  # recovery | alert | none | undecided; alert with an abstention: a doubt
     why: str
     word: MonitorReport | None = None
     is_waiting: bool = False  # it sees the host down, and has not reported it yet
 
     def to_plain(self) -> dict[str, Any]:
-        """As an incident keeps it."""
+        """Return the vote as an incident stores it."""
         said: dict[str, Any] = {"observer": self.observer, "vote": self.vote, "why": self.why}
         if self.word is not None and self.vote == FOR:
             said["at"], said["since"] = self.word.at.isoformat(), self.word.since.isoformat()
@@ -202,12 +210,11 @@ class Vote:
 
 @dataclass(frozen=True)
 class Ballot:
-    """All that there is to count about a host: what each registered monitor sees, and reported
-    last."""
+    """The input of a count about a host: each registered monitor's view and last report."""
 
     host: str
     now: datetime
-    registered: int  # monitors, also those that were never heard of
+    registered: int  # monitors, including those never heard of
     views: Sequence[View] = ()
     words: Mapping[str, MonitorReport] = field(default_factory=dict)
 
@@ -217,12 +224,12 @@ class Ballot:
 
     @property
     def is_known(self) -> bool:
-        """Whether a monitor that was heard of lately says anything of it."""
+        """Whether a fresh view includes the host."""
         return any(view.picture.name(self.host) is not None for view in self.fresh)
 
     @property
     def is_concern(self) -> bool:
-        """Whether anybody who was heard of lately says, or soon may say, that it is not well."""
+        """Whether a fresh monitor reports a problem with the host, or may soon."""
         rows = [view.picture.row(self.host) for view in self.fresh]
         said = [vote(view, self).says for view in self.fresh]
         seen = any(row is not None and (row.is_bad or row.is_waiting) for row in rows)
@@ -231,8 +238,11 @@ class Ballot:
 
 @dataclass(frozen=True)
 class Count:
-    """`needed`: so many monitors must say that the host failed. `minimum`: as many as the site
-    wants at least."""
+    """The result of a count.
+
+    `needed`: how many monitors must report the host failed. `minimum`: the site's lower bound
+    for it.
+    """
 
     host: str
     needed: int
@@ -247,13 +257,16 @@ class Count:
 
     @property
     def is_enough(self) -> bool:
-        """The host has failed."""
+        """Whether the host has failed: enough monitors report it."""
         return self._saying(RECOVERY) >= self.needed
 
     @property
     def is_alert(self) -> bool:
-        """Not that, but people should know; an alert of a monitor that abstains counts too. So does
-        a vote for recovery where too few vote, once no other monitor may yet join it."""
+        """Whether people should know, although the host does not count as failed.
+
+        An alert of a monitor that abstains counts too. So does a vote for recovery where too
+        few monitors vote, once no other monitor may still join it.
+        """
         failed = self._saying(RECOVERY)
         if self.is_enough or (failed and any(one.is_waiting for one in self.votes)):
             return False
@@ -263,12 +276,12 @@ class Count:
 
     @property
     def is_over(self) -> bool:
-        """Most of those who see say that all is well."""
+        """Whether most monitors with a vote report the host healthy."""
         return self._saying(NONE) > self._saying(RECOVERY) + self._saying(ALERT)
 
     @property
     def is_down(self) -> bool:
-        """Somebody still says that it has failed, and not most of them that it is well."""
+        """Whether a monitor still reports the host failed, and no majority reports it healthy."""
         return self._saying(RECOVERY) > 0 and not self.is_over
 
     def plain(self) -> list[dict[str, Any]]:
@@ -279,8 +292,11 @@ class Count:
 
 
 def count(ballot: Ballot, minimum: int) -> Count:
-    """Needed is a majority of the monitors that see, 2 at least of 3 or more that are registered,
-    and `minimum` in any case."""
+    """Count the votes about a host.
+
+    Needed is a majority of the monitors that see, at least 2 of 3 or more registered monitors,
+    and `minimum` in any case.
+    """
     views = sorted(ballot.views, key=lambda view: view.observer)
     votes = tuple(vote(view, ballot) for view in views)
     majority = sum(one.vote != ABSTAIN for one in votes) // 2 + 1
@@ -289,7 +305,7 @@ def count(ballot: Ballot, minimum: int) -> Count:
 
 
 def vote(view: View, ballot: Ballot) -> Vote:
-    """Of one monitor: by what it reported, unless its view is newer and says otherwise."""
+    """Derive a monitor's vote: from its report, unless its view is newer and differs."""
     name, word = view.observer, ballot.words.get(view.observer)
     if not view.is_fresh(ballot.now):
         return Vote(name, ABSTAIN, UNDECIDED, f"last spoke at {_clock(view.seen_at)}")
@@ -316,12 +332,14 @@ def _cast(observer: str, says: str, word: MonitorReport | None, row: Row | None 
     return Vote(observer, ABSTAIN, says, f"could not see{where}", word)
 
 
-# in words
+# Text.
 
 
 def report_text(host: str, seen: Sequence[Mapping[str, Any]]) -> str:
-    """Who saw what, of what an incident keeps:
-    ctl-1 and ctl-2 saw cmp-1 down on storage since 10:00:03; ctl-3 could not see"""
+    """Describe who saw what, from the votes that an incident stores:
+
+    ctl-1 and ctl-2 saw cmp-1 down on storage since 10:00:03; ctl-3 could not see
+    """
     groups: dict[str, list[str]] = {}
     sinces: dict[str, str] = {}
     for one in sorted(seen, key=lambda one: one["vote"] != FOR):
@@ -339,8 +357,10 @@ def report_text(host: str, seen: Sequence[Mapping[str, Any]]) -> str:
 
 
 def grounds(seen: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What those who voted for it go by:
-    ctl-1: storage down since 10:00:03, by leader 10.0.0.1:8300, own gossip; line 7: storage down"""
+    """List the evidence of each vote for recovery:
+
+    ctl-1: storage down since 10:00:03, by leader 10.0.0.1:8300, own gossip; line 7: storage down
+    """
     lines = []
     for one in seen:
         if one["vote"] != FOR:
@@ -357,7 +377,7 @@ def grounds(seen: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _down(one: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The networks on which it is down, with what was seen there."""
+    """Return the networks on which the host is down, with the evidence of each."""
     networks = (one.get("evidence") or {}).get("networks")
     return {
         name: said
@@ -367,7 +387,7 @@ def _down(one: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """a; a and b; a, b and c"""
+    """Join names: "a", "a and b", "a, b and c"."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
@@ -375,17 +395,17 @@ def _clock(at: datetime) -> str:
     return f"{at:%H:%M:%S} UTC"
 
 
-# what all of them see together
+# The combined view of all monitors.
 
 
 def combined(views: Sequence[View], host: str, networks: Sequence[str]) -> dict[str, str]:
-    """By network what most say who know; where they are as many, the worse."""
+    """Return the host's health by network: the majority of known states; down wins a tie."""
     rows = [row for view in views if (row := view.picture.row(host)) is not None]
     return most(rows, networks)
 
 
 def blind(views: Sequence[View], networks: Sequence[str]) -> list[str]:
-    """The networks on which no monitor sees anything."""
+    """List the networks that no monitor sees."""
     seen = {name for view in views for name, one in view.picture.networks.items() if one.sighted}
     return [name for name in networks if name not in seen]
 
@@ -400,7 +420,7 @@ def most(rows: Sequence[Row], networks: Sequence[str]) -> dict[str, str]:
 
 
 def everybody(views: Sequence[View], networks: Sequence[str]) -> dict[str, dict[str, str]]:
-    """All hosts that anybody sees, each with its combined health; most of them look the same."""
+    """Return the combined health of all hosts in any view; most hosts share the same rows."""
     names = sorted({name for view in views for name in view.picture.places})
     known: dict[tuple[int | None, ...], dict[str, str]] = {}
     found = {}
@@ -417,7 +437,7 @@ def everybody(views: Sequence[View], networks: Sequence[str]) -> dict[str, dict[
 
 
 def in_force(views: Sequence[View]) -> tuple[Matrix | None, list[View]]:
-    """The strategy that most monitors go by, and those that go by another one."""
+    """Return the HA matrix of most monitors, and the views with another matrix."""
     best: tuple[Matrix | None, list[View]] = (None, list(views))
     for view in sorted(views, key=lambda one: one.observer):
         mine = view.picture.strategy
@@ -428,7 +448,7 @@ def in_force(views: Sequence[View]) -> tuple[Matrix | None, list[View]]:
 
 
 def work_of(host: str, now: datetime) -> Operation:
-    """The one row of counting votes about a host of that (normalised) name."""
+    """Make the single vote-counting operation of a host of this (normalised) name."""
     return Operation(
         id=str(uuid.uuid5(_NAMES, host)),
         kind=HOST_VOTES,

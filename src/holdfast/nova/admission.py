@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""May this request use this host? Decided from values alone: no Nova, no call, no clock.
+"""Decides whether a server request may use a host; pure functions: no Nova, no call, no clock.
 
-The rules, first match wins:
+A pool is a host aggregate. The first rule that applies decides:
 
-1. A leased server: also hosts in the pool that names it, of its project, open, and not reserved as
-   a whole, while it is no larger than the room that is kept. For any other host, the rules below.
-2. A flavor of a capacity reservation: only hosts in that reservation's pool, of its project, open,
-   and not reserved as a whole.
-3. A reservation hint: only hosts in a pool it names; every host reservation the host is in must be
-   named, of the request's project, and open. A hint never opens any other host.
-4. A preemptible flavor, where allowed: only hosts of the preemptible pool that nobody has reserved.
-5. Everything else: only hosts that are in no pool of ours.
+1. A leased server may use a host whose pool names the server, if the pool belongs to the server's
+   project and is open, no reservation holds the whole host, and the server is no larger than the
+   room kept for it. For any other host the rules below apply.
+2. A request with a flavor of a capacity reservation may only use hosts in that reservation's pool,
+   if the pool belongs to the project and is open, and no reservation holds the whole host.
+3. A request with a reservation hint may only use hosts in a pool that the hint names. The hint must
+   name every host reservation of the host, each of the request's project and open.
+4. A request with a preemptible flavor, if allowed, may only use hosts of the preemptible pool
+   without a reservation.
+5. Any other request may only use hosts in no pool of Holdfast.
 
 >>> pool = Pool("r1", {names.OWNER: "red"})
 >>> refusal(ask("red", {"reservation": ["r1"]}, {}), [pool])
@@ -31,7 +33,7 @@ from holdfast.nova import names
 
 @dataclass(frozen=True)
 class Options:
-    """What an operator sets; the defaults are Blazar's."""
+    """The operator's options for the scheduler filter; the defaults are Blazar's."""
 
     freepool: str = names.FREEPOOL
     allow_preemptibles: bool = False
@@ -44,14 +46,14 @@ DEFAULTS = Options()
 
 @dataclass(frozen=True)
 class Request:
-    """What the scheduler is asked for, as far as it concerns reservations."""
+    """The part of a scheduler request about reservations."""
 
     project: str | None
     hinted: frozenset[str] | None = None  #: None: no hint; empty: a hint that names nothing
-    slots_of: str | None = None  #: the capacity reservation whose flavor it uses
+    slots_of: str | None = None  #: the capacity reservation of the request's flavor
     preemptible: bool = False
-    server: str | None = None  #: the id of the server that looks for a host
-    size: tuple[int, ...] = ()  #: its vCPUs, MiB of memory, GB of root disk; empty: not known
+    server: str | None = None  #: the id of the server to place
+    size: tuple[int, ...] = ()  #: vCPUs, MiB of memory, GB of root disk; empty: not known
 
     def __str__(self) -> str:
         if self.slots_of is not None:
@@ -63,7 +65,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Pool:
-    """An aggregate the host is in."""
+    """An aggregate of the host."""
 
     name: str
     metadata: Mapping[str, str]
@@ -85,7 +87,7 @@ def ask(
     server: str | None = None,
     size: tuple[int, ...] = (),
 ) -> Request:
-    """The request, from what Nova carries; users type hints, so anything may be in them."""
+    """Build the request from Nova's values; hints are user input and may hold anything."""
     specs = extra_specs or {}
     hint = (hints or {}).get(names.HINT, _ABSENT)
     return Request(
@@ -99,12 +101,12 @@ def ask(
 
 
 def is_preemptible(extra_specs: Mapping[str, str], spec: str = names.PREEMPTIBLE_SPEC) -> bool:
-    """Whether servers of such a flavor give way when their host is reserved."""
+    """Whether servers of a flavor with these extra specs yield when their host is reserved."""
     return str(extra_specs.get(spec)).strip().lower() in _TRUE
 
 
 def refusal(request: Request, pools: Sequence[Pool], options: Options = DEFAULTS) -> str | None:
-    """Why a host in these pools is not for this request; None when it is."""
+    """Return why a request may not use a host in these pools; None if the request may."""
     if request.server and _leased(request, pools, options):
         return None
     if request.slots_of is not None:
@@ -138,12 +140,12 @@ def _ids(hint: object) -> frozenset[str]:
 
 
 def _could_be(text: str) -> bool:
-    """Nova takes no other text as the name of an aggregate, and none else belongs into a log."""
+    """Whether Nova accepts the text as an aggregate name; other text must not reach the log."""
     return len(text) <= 255 and text.isprintable()
 
 
 def _leased(request: Request, pools: Sequence[Pool], options: Options) -> bool:
-    """Whether the host keeps room for this very server, and nobody has the whole of it."""
+    """Whether the host keeps room for this server, and no reservation holds the whole host."""
     kinds = [(kind(pool, options), pool) for pool in pools]
     if any(what is Kind.HOST for what, _ in kinds):
         return False
@@ -157,7 +159,7 @@ def _leased(request: Request, pools: Sequence[Pool], options: Options) -> bool:
 
 
 def _has_room(pool: Pool, request: Request) -> bool:
-    """Whether the server is no larger than when it was leased: more of the host is others'."""
+    """Whether the server is no larger than when leased; the rest of the host is not kept for it."""
     text = pool.metadata.get(names.SIZE)
     if not text or not request.size:
         return True
@@ -216,7 +218,7 @@ def _shut(pool: Pool, request: Request) -> str | None:
 
 
 def _owns(project: str | None, metadata: Mapping[str, str]) -> bool:
-    """The owner, or a project it shares with: Blazar lets a pool name more projects as keys."""
+    """Whether the project is the owner or a sharer; in Blazar more project ids may be keys."""
     if not project:
         return False
     return metadata.get(names.OWNER) == project or bool(metadata.get(project))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A filter for nova-api's pipeline: a server create that asks for a lease gets one.
+"""nova-api pipeline filter: creates the lease for a server create request with a lease hint.
 
     [filter:holdfast]
     paste.filter_factory = holdfast.nova.api_filter:filter_factory
@@ -7,10 +7,11 @@
     [composite:openstack_compute_api_v21]
     keystone = … authtoken keystonecontext holdfast osapi_compute_app_v21
 
-Everything but a server create passes unread. With the hint `lease_params` Holdfast is asked first
-(if it is away: 503, nothing is made), then Nova makes the server with the wish in its metadata,
-then the lease is made. Killed in between, the metadata stays, and Holdfast's sweep of servers
-makes the lease. Plain WSGI: nothing of Nova is imported.
+Every other request passes unread. For a create with the hint `lease_params` the filter first asks
+Holdfast with a dry run; if Holdfast does not answer, the client gets 503 and no server is created.
+Nova then creates the server with the wished lease in its metadata, and the filter creates the
+lease. If nova-api is killed in between, the metadata stays, and Holdfast's sweep of servers creates
+the lease. Plain WSGI: the module imports nothing of Nova.
 """
 
 from __future__ import annotations
@@ -31,25 +32,24 @@ from holdfast.nova import lease_hint, names, options
 from holdfast.nova.lease_hint import UTC, BadHint, Wish
 from holdfast.nova.options import LeaseOptions
 
-# Holdfast as nova-api asks it: where it is, and whether it takes a lease. One call, no retries.
+# Client of Holdfast's reservation API: find the endpoint, POST a lease. One call, no retries.
 #
-# Whoever asks holds up somebody's server create, so both timeouts are short; what gets no answer
-# is
-# made later by Holdfast's own sweep of servers.
+# The call delays a user's server create, so both timeouts are short. If Holdfast does not answer,
+# its own sweep of servers creates the lease later.
 
 
-#: Answers that another try would get again; after all others somebody may look again later.
+#: Status codes of permanent refusals; after any other error a later try may succeed.
 LASTING = frozenset((400, 403, 409, 413))
 SERVICE_TYPE = "reservation"
 
 
 class NoEndpoint(Exception):
-    """Nobody says where Holdfast is; the sentence says where to write it."""
+    """Neither options nor catalog name Holdfast's endpoint; the message says where to set it."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What Holdfast said; status 0: nothing."""
+    """Holdfast's response; status 0: no response."""
 
     status: int
     message: str = ""
@@ -65,7 +65,7 @@ class Answer:
 
 
 def endpoint(options: LeaseOptions, environ: Mapping[str, Any]) -> str:
-    """Where the reservation API is: as configured, else by the catalog of the request's token."""
+    """Return the URL of the reservation API, from the options or the token's catalog."""
     if options.endpoint:
         return options.endpoint.rstrip("/")
     found = _in_catalog(environ.get("HTTP_X_SERVICE_CATALOG") or "[]", options)
@@ -86,7 +86,7 @@ def endpoint(options: LeaseOptions, environ: Mapping[str, Any]) -> str:
 def ask(
     url: str, body: Mapping[str, Any], environ: Mapping[str, Any], options: LeaseOptions
 ) -> Answer:
-    """POST a lease in the name of whoever makes the request."""
+    """POST a lease with the token of the request."""
     headers = {"Accept": "application/json"}
     for header, key in (
         ("X-Auth-Token", "HTTP_X_AUTH_TOKEN"),
@@ -103,7 +103,7 @@ def ask(
             verify=options.cafile or True,
             allow_redirects=False,
         )
-    except (requests.RequestException, OSError) as error:  # OSError: a cafile that is not there
+    except (requests.RequestException, OSError) as error:  # OSError: the cafile does not exist
         return Answer(0, f"Holdfast does not answer ({type(error).__name__})")
     return _answer(said.status_code, said.text)
 
@@ -122,8 +122,7 @@ def _answer(status: int, text: str) -> Answer:
 
 
 def _in_catalog(text: str, options: LeaseOptions) -> list[str]:
-    """The endpoint's different addresses; the catalog is in the form that Keystone's filter gives
-    to the services behind it."""
+    """Return the distinct endpoint URLs; keystonemiddleware puts the catalog in this form."""
     found: list[str] = []
     for service in json.loads(text):
         if service.get("type") != SERVICE_TYPE:
@@ -138,12 +137,12 @@ def _in_catalog(text: str, options: LeaseOptions) -> list[str]:
 
 LOG = logging.getLogger(__name__)
 
-#: Tells the client: the id of its lease, or that it is made later.
+#: Response header for the client: the lease id, or `later` if the sweep creates the lease.
 HEADER = "Holdfast-Lease"
 LATER = "later"
-#: After a create came in, no lease is asked for any more: the sweep may be at it by then.
+#: This long after a create arrived the filter asks for no lease: the sweep may be doing it by then.
 ACT_WITHIN_S = 60.0
-#: After Holdfast gave no answer, creates that did not ask for a lease wait for none so long.
+#: After a call without an answer, creates without a hint skip the lease call for this long.
 QUIET_S = 30.0
 RETRY_AFTER_S = 30
 LARGEST_BODY = 1024 * 1024
@@ -162,13 +161,13 @@ App = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
 def filter_factory(_global: Mapping[str, str], **_local: str) -> Callable[[App], App]:
-    """What paste loads; options are in [holdfast] of nova.conf."""
+    """Return the filter for paste; its options are in [holdfast] of nova.conf."""
     options.register(cfg.CONF)
     return lambda app: LeaseFilter(app, lambda: options.read_leases(cfg.CONF))
 
 
 class Fault(Exception):
-    """Answer this instead, in Nova's shape."""
+    """An error to return to the client, in Nova's format."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -178,17 +177,17 @@ class Fault(Exception):
 
 @dataclass(frozen=True)
 class Create:
-    """A server create that is to have a lease."""
+    """A server create request with the lease for its server."""
 
     body: Mapping[str, Any]
     wish: Wish
-    hinted: bool  #: its user asked for the lease; else the operator's rule does
-    single: bool  #: the answer will name its one server
+    hinted: bool  #: the user asked for the lease; otherwise lease_every_server does
+    single: bool  #: the request creates one server, and Nova's response names it
 
 
 @dataclass
 class Response:
-    """An answer of the application below, held until we know what to say."""
+    """A response of nova-api, held back until the filter decides what to return."""
 
     status: str = ""
     headers: tuple[tuple[str, str], ...] = ()
@@ -199,7 +198,7 @@ class Response:
         return int(self.status.split(" ", 1)[0])
 
     def server_id(self) -> str:
-        """The id of the server that was made; empty if it says none."""
+        """Return the id of the created server, or ""."""
         if self.code != 202:
             return ""
         server = json.loads(self.body).get("server", {})
@@ -207,6 +206,8 @@ class Response:
 
 
 class LeaseFilter:
+    """The WSGI filter around nova-api."""
+
     def __init__(self, app: App, read: Callable[[], LeaseOptions]) -> None:
         self._app = app
         self._read = read
@@ -226,11 +227,11 @@ class LeaseFilter:
         return [response.body]
 
     def _asked(self, environ: Environ) -> Create | None:
-        """The create with the lease it is to have; None: it is Nova's alone."""
+        """Return the create with its lease; None if the request needs no lease."""
         body = _body(environ)
         server = body.get("server") if body else None
         if not body or not isinstance(server, dict):
-            return None  # Nova says what is wrong with it
+            return None  # Nova reports the error
         if not isinstance(server.get("metadata") or {}, dict):
             return None
         chosen, now = self._read(), datetime.now(UTC)
@@ -249,7 +250,7 @@ class LeaseFilter:
         return Create(body, wish, hinted=False, single=lease_hint.is_single(server))
 
     def _make(self, environ: Environ, create: Create) -> Response:
-        """Ask, create the server, lease it."""
+        """Ask Holdfast (dry run), create the server, create the lease."""
         began, before = time.monotonic(), dict(environ)
         if create.hinted:
             self._could_be(environ, create.wish)
@@ -272,7 +273,7 @@ class LeaseFilter:
         return Response(response.status, (*response.headers, said), response.body)
 
     def _could_be(self, environ: Environ, wish: Wish) -> None:
-        """Fault unless Holdfast is there and would take such a lease: nothing is made then."""
+        """Raise Fault, before anything is created, unless Holdfast would accept the lease."""
         chosen = self._read()
         try:
             url = endpoint(chosen, environ)
@@ -291,7 +292,11 @@ class LeaseFilter:
             )
 
     def _lease(self, environ: Environ, create: Create, server_id: str, began: float) -> Answer:
-        """Ask for the lease of a server that exists now; who did not ask does not wait long."""
+        """Create the lease of an existing server.
+
+        A create without a hint skips the call for QUIET_S seconds after Holdfast did not answer,
+        so that its user does not wait.
+        """
         chosen, now = self._read(), time.monotonic()
         if now + sum(chosen.timeouts) > began + ACT_WITHIN_S:
             return Answer(0, "Nova took too long")
@@ -306,7 +311,7 @@ class LeaseFilter:
         return answer
 
     def _undone(self, environ: Environ, server_id: str, answer: Answer) -> Fault:
-        """Holdfast will not have this lease: the server goes again."""
+        """Delete the server because Holdfast refuses its lease; return the error."""
         done = self._call(_request(environ, "DELETE", f"/servers/{server_id}"))
         if done.code in (204, 404):
             LOG.info("server %s deleted: its lease was refused: %s", server_id, answer.message)
@@ -323,7 +328,7 @@ class LeaseFilter:
         )
 
     def _in_slots(self, environ: Environ, server: Mapping[str, Any]) -> bool:
-        """Whether its flavor is a capacity reservation's: a lease holds it already."""
+        """Whether the flavor belongs to a capacity reservation, which already has a lease."""
         flavor = str(server.get("flavorRef") or "").rstrip("/").rpartition("/")[2]
         if not flavor:
             return False
@@ -332,7 +337,7 @@ class LeaseFilter:
         return found.code == 200 and names.SLOTS_SPEC in json.loads(found.body)["extra_specs"]
 
     def _call(self, environ: Environ) -> Response:
-        """Ask the application below, and hold what it says."""
+        """Call nova-api and return its whole response."""
         response = Response()
 
         def start(status: str, headers: Iterable[tuple[str, str]], _error: Any = None) -> Any:
@@ -351,7 +356,7 @@ class LeaseFilter:
 
 
 def _is_create(environ: Mapping[str, Any]) -> bool:
-    """POST …/servers, with or without the project before it."""
+    """Whether the request is POST …/servers, with or without a project id in the path."""
     if environ.get("REQUEST_METHOD") != "POST":
         return False
     parts = _parts(environ)
@@ -359,17 +364,21 @@ def _is_create(environ: Mapping[str, Any]) -> bool:
 
 
 def _parts(environ: Mapping[str, Any]) -> list[str]:
-    """The path's words; Nova does not mind a slash too many."""
+    """Split the path; empty parts are dropped, because Nova accepts extra slashes."""
     return [one for one in environ.get("PATH_INFO", "").split("/") if one]
 
 
 def _body(environ: Environ) -> dict[str, Any] | None:
-    """The JSON object of the request, still there for Nova; None if it is none, or too large."""
+    """Read the JSON object of the request and put the body back for Nova.
+
+    Return None if the body is no JSON object or its Content-Length is above LARGEST_BODY. Raise
+    Fault (413) if a chunked body is too large.
+    """
     try:
         length = int(environ.get("CONTENT_LENGTH") or 0)
     except ValueError:
         return None
-    ended = environ.get("wsgi.input_terminated")  # a body in chunks, of which nobody knows the size
+    ended = environ.get("wsgi.input_terminated")  # a chunked body, of unknown size
     if not 0 <= length <= LARGEST_BODY or not (length or ended):
         return None
     text = environ["wsgi.input"].read(length or LARGEST_BODY + 1)
@@ -384,18 +393,18 @@ def _body(environ: Environ) -> dict[str, Any] | None:
 
 
 def _give(environ: Environ, text: bytes) -> None:
-    """Make this the request's body."""
+    """Set the request's body."""
     environ["wsgi.input"] = io.BytesIO(text)
     environ["CONTENT_LENGTH"] = str(len(text))
 
 
 def _request(environ: Mapping[str, Any], method: str, path: str) -> Environ:
-    """A request of our own, in the name of whoever made this one."""
-    before = _parts(environ)[:-1]  # the project, in older paths
+    """Build another request to nova-api with the same token."""
+    before = _parts(environ)[:-1]  # the project id, in older paths
     kept = {k: v for k, v in environ.items() if not k.startswith(("webob.", "wsgiorg."))}
     made = {**kept, "REQUEST_METHOD": method, "QUERY_STRING": ""}
     text = "".join(f"/{one}" for one in before) + path
-    made["PATH_INFO"] = text.encode(errors="replace").decode("latin-1")  # as WSGI has paths
+    made["PATH_INFO"] = text.encode(errors="replace").decode("latin-1")  # WSGI's encoding of paths
     _give(made, b"")
     return made
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compute monitor: Nova's host metrics, and what metric plugins get of them.
+"""nova-compute monitor: Nova's host CPU metrics, and the data feed of metric plugins.
 
     [DEFAULT]
     compute_monitors = cpu.holdfast
     [holdfast]
     metric_plugins_file = /etc/holdfast/plugins.yaml
 
-Nova asks at the end of each update of its resources, once a minute unless configured otherwise. It
-gets the numbers that its own monitor `virt_driver` gives; drivers that have none, and counters that
-stand still, are no reason to fail. The plugins' part takes a write to a pipe (`feed`).
+Nova calls the monitor at the end of each resource update, once a minute by default. The monitor
+returns the same metrics as Nova's own monitor `virt_driver`, but does not fail if the driver has no
+counters or if they stand still. Feeding the plugins costs one write to a pipe (`feed`).
 
-Nova makes every installed monitor, and then chooses: making one does nothing.
+Nova instantiates every installed monitor before it selects some, so the constructor starts nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from holdfast.nova.feed import KERNEL, TIMES, Feed, HostCpu
 CONF = nova.conf.CONF
 options.register(CONF)
 
-#: Bare metal has many nodes behind one service, and is asked once for each.
+#: Least seconds between two messages: on bare metal Nova calls the monitor once for each node of
+#: the service.
 LEAST_S = 0.5
 
 
@@ -45,7 +46,7 @@ class Monitor(base.CPUMonitorBase):  # type: ignore[misc]  # Nova has no annotat
         self._fed: float | None = None
 
     def populate_metrics(self, metric_list: Any) -> None:
-        """Nova's name for it: what is measured now is added to the list."""
+        """Append the current CPU metrics to the list (called by Nova), and feed the plugins."""
         now = timeutils.utcnow()
         for name, value in self._cpu.read().items():
             one = monitor_metric.MonitorMetric(
@@ -66,7 +67,7 @@ class Monitor(base.CPUMonitorBase):  # type: ignore[misc]  # Nova has no annotat
         self._feed.give(self._message())
 
     def _message(self) -> dict[str, Any]:
-        """What Nova holds in memory; nothing is asked of anybody."""
+        """Build the plugin message from Nova's memory, without any call."""
         stats, tracker = self._cpu.stats, self._tracker
         cpu = {f"cpu_{name}_ns": stats[name] for name in TIMES}
         if stats["frequency"]:
@@ -74,7 +75,7 @@ class Monitor(base.CPUMonitorBase):  # type: ignore[misc]  # Nova has no annotat
         return {
             "host": tracker.host,
             "at": time.time(),
-            # of Linux's own, its process reads more than Nova asks for
+            # if the counters are Linux's, the plugin process reads them itself, in more detail
             "cpu": {} if self._cpu.source == KERNEL else cpu,
             "promised": dict(_promised(tracker)),
             "guests": sorted(tracker.tracked_instances),
@@ -82,7 +83,7 @@ class Monitor(base.CPUMonitorBase):  # type: ignore[misc]  # Nova has no annotat
 
 
 def _promised(tracker: Any) -> Iterator[tuple[str, int]]:
-    """What the servers of this host may use, as Nova counts it; its own share is in it."""
+    """Yield the resources allocated on this host as Nova counts them, host reserve included."""
     nodes = list(tracker.compute_nodes.values())
     for name, ours, unit in (
         ("vcpus_used", "vcpus_promised", 1),

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nova-compute sees, for the metric plugins: they run in a process of their own.
+"""Sends nova-compute's data to the metric plugins, which run in a child process.
 
     feed = Feed([sys.executable, "-m", "holdfast.cmd.nova_plugins", "--file", path])
     feed.give({"host": "cmp-7", …})       # never waits
 
-nova-compute may run on eventlet, where one plugin that does not come back would stop all of it; and
-on threads they would share its memory. So nothing of them is in it but the writing end of a pipe.
-The process answers each message with a byte. One that has ended, or does not answer any more, is
-replaced, once a minute at most; what it did not take is dropped and counted. It ends when
-nova-compute does: then there is nothing more to read.
+nova-compute may run on eventlet, where a plugin that hangs would stop the whole service; on threads
+plugins would share its memory. Therefore nova-compute only holds pipes to the child process. The
+child answers each message with one byte. The feed replaces a child that has ended or does not
+answer, at most once a minute; it drops and counts messages that the child did not take. The child
+ends with nova-compute, when its input ends.
+
+The module also reads the host's CPU counters, from the Nova driver or from Linux (`HostCpu`).
 """
 
 from __future__ import annotations
@@ -25,14 +27,17 @@ from typing import Any
 
 LOG = logging.getLogger(__name__)
 
-#: Between two starts of it.
+#: Least seconds between two starts of the child process.
 PAUSE_S = 60.0
-#: With a message that has waited for so long it hangs; the first waits until plugins are loaded.
+#: The child hangs if a message has waited this long; the first one waits until plugins are loaded.
 HUNG_S = 50.0
 
 
 class Feed:
-    """One thread at a time. Nothing is started before the first message."""
+    """The child process and the pipe to it; one thread at a time.
+
+    The first message starts the child.
+    """
 
     def __init__(
         self,
@@ -48,17 +53,17 @@ class Feed:
         self._monotonic = monotonic
         self._process: _Process | None = None
         self._started: float | None = None
-        self._left = b""  # of a message that is partly written
-        self._unanswered: list[float] = []  # since when each waits
+        self._left = b""  # unwritten rest of a message
+        self._unanswered: list[float] = []  # time of each message without an answer
         self.dropped = 0
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None while there is none."""
+        """Return the child's pid, or None while there is no child."""
         return self._process.pid if self._process is not None else None
 
     def give(self, message: Mapping[str, Any]) -> bool:
-        """Whether it is on its way."""
+        """Send a message without waiting; return whether the feed accepted it."""
         if not self._is_there():
             self.dropped += 1
             return False
@@ -71,7 +76,7 @@ class Feed:
         return True
 
     def close(self) -> None:
-        """Ends it; waits a moment."""
+        """Kill the child and wait up to 5 s for its end."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -113,17 +118,17 @@ class Feed:
         LOG.error(
             "the process of the metric plugins, %d, does not answer: it is ended", process.pid
         )
-        process.kill()  # it is buried at the next message: nobody waits for it
+        process.kill()  # the next message reaps it: nova-compute does not wait
         self._unanswered = []
         return True
 
     def _hear(self, process: _Process) -> None:
-        answers = process.output.read(65536)  # None: none
+        answers = process.output.read(65536)  # None: no answer yet
         if answers:
             del self._unanswered[: len(answers)]
 
     def _write(self) -> bool:
-        """Whether nothing is left of it."""
+        """Write the rest of the message; return whether all of it is written."""
         assert self._process is not None
         try:
             while self._left:
@@ -132,13 +137,15 @@ class Feed:
                     return False
                 self._left = self._left[written:]
         except BrokenPipeError:
-            return False  # it has ended: the next message finds that out
+            return False  # the child has ended: the next message notices that
         return True
 
 
 class _Process:
-    """With pipes of our own, that never wait: eventlet's os.write does, and so do the pipes of its
-    subprocess. Of io.FileIO it knows nothing."""
+    """The child process, with non-blocking pipes.
+
+    eventlet patches os.write and the pipes of subprocess to wait; it does not patch io.FileIO.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
         theirs_in, ours_in = os.pipe()
@@ -161,12 +168,12 @@ class _Process:
         self.wait = self._popen.wait
 
     def close(self) -> None:
-        """Our ends; then it ends too."""
+        """Close the pipes; the child then ends too."""
         self.input.close()
         self.output.close()
 
 
-#: What a driver's get_host_cpu_stats() has: times in nanoseconds since the host started.
+#: Keys of a driver's get_host_cpu_stats(): times in nanoseconds since the host started.
 TIMES = ("user", "kernel", "idle", "iowait")
 KERNEL = "/proc"
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
@@ -176,7 +183,10 @@ Stats = Mapping[str, int]
 
 
 class HostCpu:
-    """One thread at a time. A driver that does not say is asked again each time."""
+    """CPU counters of the host, from the Nova driver or from Linux; one thread at a time.
+
+    A driver without counters is asked again each time.
+    """
 
     def __init__(
         self, ask: Callable[[], Mapping[str, Any]], name: str, proc: str = "/proc"
@@ -187,14 +197,14 @@ class HostCpu:
         self._before: Stats = {}
         self._shares: dict[str, int] = {}
         self._silent = False
-        self.stats: Stats = {}  # of the last look
+        self.stats: Stats = {}  # of the last read
         self.source = ""  # the driver's name, or KERNEL
 
     def read(self) -> dict[str, int]:
-        """Every number that Nova's CPU monitors have, by its name."""
+        """Return the metrics of Nova's CPU monitors by name."""
         found, source = self._asked()
         if source != self.source:
-            self._before = {}  # other counters
+            self._before = {}  # the new source has other counters
         self.stats, self.source = found, source
         self._shares = shares(found, self._before) or self._shares
         self._before = found
@@ -205,7 +215,7 @@ class HostCpu:
         try:
             said = self._ask()
             stats = {name: int(said[name]) for name in (*TIMES, "frequency")}
-        except Exception as error:  # a driver's errors have nothing in common, and Linux knows too
+        except Exception as error:  # drivers raise anything, and Linux has the counters too
             if not self._silent:
                 LOG.warning(
                     "%s does not say how busy its host is, Linux is asked: %r", self._name, error
@@ -217,7 +227,7 @@ class HostCpu:
 
 
 def shares(now: Stats, before: Stats) -> dict[str, int]:
-    """In percent of the time since; {} if none has passed, or the counters were begun anew.
+    """Return CPU use in percent since `before`; {} if no time passed or the counters restarted.
 
     >>> one = {"user": 100, "kernel": 50, "idle": 800, "iowait": 50}
     >>> shares(one, {})["cpu.percent"]
@@ -246,7 +256,7 @@ def of_linux(proc: str = "/proc") -> Stats:
 
 
 def _speed(proc: str) -> int:
-    """In MHz, on average; 0 where the kernel does not tell."""
+    """Return the average CPU frequency in MHz; 0 if the kernel does not report it."""
     try:
         with open(f"{proc}/cpuinfo") as file:
             found = [float(one) for one in _MHZ.findall(file.read())]

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the compute monitor known to Nova: `python -m holdfast.nova.install_monitor [--remove]`,
-with the Python that runs nova-compute.
+"""Installs the compute monitor into Nova: `python -m holdfast.nova.install_monitor [--remove]`.
 
-Nova finds monitors by entry points, but takes only those whose module is in its own package
-nova.compute.monitors.cpu: of all others it cannot make sense, and leaves them out. So one file with
-one import goes there. It is of nobody's package: it stays when Nova is upgraded in place, and has
-to be written again when Nova is installed anew.
+Run it with the Python of nova-compute. Nova finds monitors by entry points but accepts only modules
+of its own package nova.compute.monitors.cpu, and skips all others. This program therefore writes a
+file with one import into that package. No package owns the file: it survives an in-place upgrade of
+Nova, and must be written again after a new installation.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from holdfast.nova.compute_monitor import Monitor  # noqa: F401
 
 
 def place() -> Path:
-    """The file; ModuleNotFoundError where there is no Nova."""
+    """Return the path of the file; ModuleNotFoundError if Nova is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lease that a server create asks for: read from its hint, written onto the server, read back.
+"""Lease hint of a server create: parse the hint, store it as server metadata, read it back.
 
     --hint lease_params='{"name": "night", "start": "2026-12-01 02:00", "end": "2026-12-01 06:00"}'
 
-Pure: values in, values out. Until the lease is made, the server itself says which was wished for
-(`note`, metadata `holdfast:lease`), so that whoever looks later can make it.
+Pure functions. Until the lease exists, the server's metadata `holdfast:lease` holds the wished
+lease (`note`), so that Holdfast's sweep of servers can create it later.
 
 >>> from datetime import datetime, timezone
 >>> now = datetime(2026, 11, 30, tzinfo=timezone.utc)
@@ -26,10 +26,10 @@ UTC = timezone.utc  # noqa: UP017  # Nova's Python may be 3.9
 NOW = "now"
 ON_END = ("snapshot", "stop", "suspend", "shelve", "delete")
 LONGEST_NAME = 80
-LONGEST_NOTE = 255  # of a value in a server's metadata
+LONGEST_NOTE = 255  # Nova's limit for a metadata value
 EXAMPLE = '{"name": "night", "start": "2026-12-01 02:00", "end": "2026-12-01 06:00"}'
 _FORM = "YYYY-MM-DD HH:MM"
-#: What people write, and what it is called here: the lease's own names do as well.
+#: Keys that users may write, with their name here; the lease API's names work too.
 _KEYS = {
     "name": "name",
     "start": "start",
@@ -45,21 +45,21 @@ HINTS = ("os:scheduler_hints", "OS-SCH-HNT:scheduler_hints")
 
 
 class BadHint(ValueError):
-    """The hint cannot be what its user meant; the sentence says what to write."""
+    """The lease hint is invalid; the message says how to write it."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A lease for one server."""
+    """The wished lease of a server."""
 
     name: str
     start: datetime | None  #: None: now
     end: datetime
     before_end: datetime | None = None
-    on_end: str = ""  #: empty: as Holdfast is configured
+    on_end: str = ""  #: empty: Holdfast's default
 
     def lease(self, server_id: str | None) -> dict[str, Any]:
-        """The body that asks Holdfast for it; without a server, for its dates alone."""
+        """Return the body of POST /leases; without a server id the dates alone, for a dry run."""
         body: dict[str, Any] = {
             "name": self.name,
             "start_date": _written(self.start) if self.start else NOW,
@@ -75,7 +75,7 @@ class Wish:
         return {"resource_type": names.SERVER_LEASE, "server_id": server_id, **on_end}
 
     def note(self) -> str:
-        """For the server's metadata; in ASCII, for not every database of Nova takes more."""
+        """Return the value for server metadata, in ASCII: some Nova databases accept no more."""
         said = {
             "name": self.name,
             "start": _written(self.start),
@@ -87,7 +87,7 @@ class Wish:
 
 
 def read(hint: object, server: str, now: datetime, length: timedelta | None = None) -> Wish:
-    """What the hint asks for; without an end it lasts `length`, where that is given."""
+    """Parse a hint; a lease without an end lasts `length`, if given. BadHint if invalid."""
     said = _fields(hint)
     start = _start(said, now)
     end = _date(said, "end")
@@ -103,7 +103,7 @@ def read(hint: object, server: str, now: datetime, length: timedelta | None = No
 
 
 def default(server: str, now: datetime, length: timedelta, on_end: str = "") -> Wish:
-    """What a server gets that asks for nothing: from now on, for so long."""
+    """Return the lease for a server without a hint: from now on, for `length`."""
     end = _minute(now + length)
     wish = Wish(_usual_name(server), None, end, on_end=on_end)
     if len(wish.note()) <= LONGEST_NOTE:
@@ -112,9 +112,9 @@ def default(server: str, now: datetime, length: timedelta, on_end: str = "") -> 
 
 
 def from_note(text: str, now: datetime) -> Wish | None:
-    """The wish that a server carries; None when its time is over. A start that has passed is now.
+    """Parse the metadata of a server; None if the lease would be over already.
 
-    The metadata is its owner's to write: BadHint when it makes no sense.
+    A start in the past becomes now. Users can write the metadata: BadHint if it is invalid.
     """
     said = _fields(text)
     start, end, before_end = (_date(said, key) for key in ("start", "end", "before_end"))
@@ -131,7 +131,7 @@ def from_note(text: str, now: datetime) -> Wish | None:
 
 
 def hinted(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The scheduler hints that Nova will look at."""
+    """Return the scheduler hints of a create request, under the key Nova uses."""
     for key in HINTS:
         if key in body:
             return body[key] if isinstance(body[key], dict) else {}
@@ -139,13 +139,13 @@ def hinted(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_single(server: Mapping[str, Any]) -> bool:
-    """Whether the create makes one server, and its answer will say which."""
+    """Whether the create makes a single server, and Nova's response will name the server."""
     counts = {str(server.get(key, 1)).strip() for key in ("min_count", "max_count")}
     return counts == {"1"} and str(server.get("return_reservation_id", "")).lower() not in _TRUE
 
 
 def check_single(server: Mapping[str, Any]) -> None:
-    """BadHint unless there will be one server: a lease is one server's."""
+    """Raise BadHint unless the create makes a single server, because a lease is for one server."""
     if not is_single(server):
         raise BadHint(
             "lease_params: a lease is for one server; create them one by one, without min_count,"
@@ -154,7 +154,7 @@ def check_single(server: Mapping[str, Any]) -> None:
 
 
 def passed_on(body: Mapping[str, Any], wish: Wish) -> dict[str, Any]:
-    """The create as Nova gets it: the hint is not for its scheduler, the wish goes along."""
+    """Return the create request for Nova: without the hint, with the lease as metadata."""
     new = dict(body)
     for key in HINTS:
         if isinstance(new.get(key), dict):
@@ -165,7 +165,7 @@ def passed_on(body: Mapping[str, Any], wish: Wish) -> dict[str, Any]:
 
 
 def _fields(hint: Any) -> dict[str, str]:
-    """The hint as texts by our names; clients send an object, its JSON, or a list with that."""
+    """Return the hint's fields; clients send an object, its JSON text, or a list with either."""
     if isinstance(hint, (list, tuple)) and len(hint) == 1:
         hint = hint[0]
     if isinstance(hint, str):
@@ -208,7 +208,7 @@ def _usual_name(server: str) -> str:
 
 
 def _on_end(said: Mapping[str, str]) -> str:
-    """One action, or several in their order, joined by commas."""
+    """Return the action at the end of the lease, or several in order, joined by commas."""
     on_end = said.get("on_end", "")
     if on_end in ("", "default"):
         return ""
@@ -234,7 +234,7 @@ def _start(said: Mapping[str, str], now: datetime) -> datetime | None:
 
 
 def _date(said: Mapping[str, str], field: str) -> datetime | None:
-    """Dates without a zone are UTC, as everywhere in the lease's interface."""
+    """Parse a date; a date without a zone is UTC, as in the lease API."""
     text = said.get(field)
     if text is None:
         return None
@@ -262,7 +262,7 @@ def _minute(when: datetime) -> datetime:
 
 
 def _written(when: datetime | None) -> str:
-    """To the minute, as leases are; seconds only where they were asked for."""
+    """Format a date to the minute, as in leases; with seconds only if the date has some."""
     if when is None:
         return ""
     return when.strftime("%Y-%m-%d %H:%M:%S" if when.second else "%Y-%m-%d %H:%M")

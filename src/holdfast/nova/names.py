@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names shared with Nova: what is written on pools, flavors and requests, and read by the filter.
+"""Names shared with Nova: metadata of aggregates and servers, extra specs, scheduler hints.
 
-They are Blazar's wherever Blazar has one, so that its leases, filter and users' habits carry over.
+Holdfast uses Blazar's name wherever there is one, so that Blazar's leases, filter and users can
+move to Holdfast unchanged. A pool is a host aggregate.
 """
 
-#: Scheduler hint of a request: the reservations whose hosts it wants.
+#: Scheduler hint of a request: ids of the reservations whose hosts the server may use.
 HINT = "reservation"
 
-#: Scheduler hint of a request: the lease that the new server itself is to get.
+#: Scheduler hint of a request: the lease for the new server itself.
 LEASE_HINT = "lease_params"
 
-#: Metadata of a server: the lease it is to get, until it has one.
+#: Metadata of a server: the wished lease, until the lease exists.
 WISH = "holdfast:lease"
 
 #: The resource type of a lease on one server.
@@ -19,17 +20,18 @@ SERVER_LEASE = "virtual:server"
 #: The pool of hosts that can be reserved, unless configured otherwise.
 FREEPOOL = "freepool"
 
-#: Metadata of a reservation's pool: the project it belongs to. It marks a pool as a reservation's.
+#: Metadata of a reservation's pool: the project that owns it. Marks a pool as a reservation's.
 OWNER = "blazar:owner"
 
-#: Metadata of a reservation's pool: the door. Absent or OPENED lets the owner in; all else is shut.
+#: Metadata of a reservation's pool: whether the owner may use it. Absent or OPENED: yes; other
+#: values: no.
 OPEN = "holdfast:open"
 OPENED = "yes"
 CLOSED = "no"
 
 #: Metadata of a pool, any value: its hosts are kept for reservations like those of the free pool.
-#: For a pool that hosts never leave: Nova's scheduler may miss one of two changes made to an
-#: aggregate at the same moment, and then believe that a host between two pools is in neither.
+#: Hosts never leave this pool: Nova's scheduler may miss one of two changes made to an aggregate at
+#: the same moment, and then believe that a host that moves between two pools is in neither.
 KEPT = "holdfast:kept"
 KEPT_POOL = "holdfast"
 
@@ -43,11 +45,11 @@ SLOTS_SPEC = "aggregate_instance_extra_specs:reservation"
 #: stays in the free pool.
 SERVER = "holdfast:server"
 
-#: And how large it is: vCPUs, MiB of memory, GB of root disk, joined by commas. Resized beyond that
-#: the server would take what others hold of the host.
+#: Metadata of the same pool: the server's size as vCPUs, MiB of memory and GB of root disk, joined
+#: by commas. A server resized beyond that would use room that others hold on the host.
 SIZE = "holdfast:size"
 
-#: Extra spec of flavors whose servers give way when their host is reserved, if configured so.
+#: Extra spec of preemptible flavors: their servers yield when the host is reserved, if enabled.
 PREEMPTIBLE_SPEC = "blazar:preemptible"
 
 #: Pools of host reservations made by Blazar itself have an availability zone named like this.

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[holdfast] in nova.conf: the scheduler filter's few options, those of nova-api's, and those of
-nova-compute's monitor.
+"""[holdfast] in nova.conf: options of the scheduler filter, nova-api filter and compute monitor.
 
-Lines written for BlazarFilter still count.
+Options written for BlazarFilter still work.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ OPTS = [
     ),
 ]
 
-#: Of the filter in nova-api's pipeline (`holdfast.nova.api_filter`).
+#: Options of the filter in nova-api's pipeline (`holdfast.nova.api_filter`).
 API_OPTS = [
     cfg.StrOpt(
         "endpoint",
@@ -115,7 +114,7 @@ API_OPTS = [
     ),
 ]
 
-#: Of nova-compute's monitor (`holdfast.nova.compute_monitor`).
+#: Options of nova-compute's monitor (`holdfast.nova.compute_monitor`).
 METRIC_OPTS = [
     cfg.StrOpt(
         "metric_plugins_file",
@@ -133,7 +132,7 @@ METRIC_OPTS = [
 
 @dataclass(frozen=True)
 class MetricOptions:
-    """What nova-compute's monitor is told by its operator."""
+    """The options of nova-compute's monitor."""
 
     plugins_file: str = ""
     python: str = ""
@@ -141,7 +140,7 @@ class MetricOptions:
 
 @dataclass(frozen=True)
 class LeaseOptions:
-    """What nova-api's filter is told by its operator."""
+    """The options of nova-api's filter."""
 
     endpoint: str = ""
     region: str = ""
@@ -154,12 +153,12 @@ class LeaseOptions:
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Make the options known; again is harmless."""
+    """Register the options; a second call is harmless."""
     conf.register_opts([*OPTS, *API_OPTS, *METRIC_OPTS], group=GROUP)
 
 
 def read(conf: cfg.ConfigOpts) -> Options:
-    """The values of this moment: nova-scheduler reads its files again at SIGHUP."""
+    """Return the current options of the scheduler filter; SIGHUP may change them."""
     group = conf[GROUP]
     return Options(
         freepool=group.freepool,
@@ -170,7 +169,7 @@ def read(conf: cfg.ConfigOpts) -> Options:
 
 
 def read_leases(conf: cfg.ConfigOpts) -> LeaseOptions:
-    """The values of this moment, for nova-api."""
+    """Return the current options of nova-api's filter."""
     group = conf[GROUP]
     return LeaseOptions(
         endpoint=group.endpoint,
@@ -185,11 +184,11 @@ def read_leases(conf: cfg.ConfigOpts) -> LeaseOptions:
 
 
 def read_metrics(conf: cfg.ConfigOpts) -> MetricOptions:
-    """For nova-compute."""
+    """Return the options of nova-compute's monitor."""
     group = conf[GROUP]
     return MetricOptions(group.metric_plugins_file, group.metric_plugins_python)
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """For Nova's sample configuration (oslo-config-generator --namespace holdfast.nova)."""
+    """List the options for `oslo-config-generator --namespace holdfast.nova`."""
     return [(GROUP, [*OPTS, *API_OPTS, *METRIC_OPTS])]

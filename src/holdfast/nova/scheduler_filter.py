@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler filter: keeps reserved hosts for their owners and free pool hosts free.
+"""nova-scheduler filter: keeps reserved hosts for their owners and free pool hosts free.
 
     [filter_scheduler]
     available_filters = nova.scheduler.filters.all_filters
     available_filters = holdfast.nova.scheduler_filter.HoldfastFilter
     enabled_filters = …,HoldfastFilter
 
-It looks only at what the scheduler holds in memory, the aggregates of each host and the request,
-and leaves the decision to `admission`. Only names that Nova has kept for years are imported.
+The filter reads only the scheduler's memory (the aggregates of each host, and the request); the
+decision is in `admission`. It imports only names that Nova has kept for years.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ options.register(CONF)
 class HoldfastFilter(filters.BaseHostFilter):  # type: ignore[misc]  # Nova has no annotations
     """Passes a host if the reservations of its aggregates allow the request."""
 
-    # Aggregates, project and hint are the same for all servers of a request; one that is leased
-    # comes alone.
+    # Aggregates, project and hint are the same for all servers of a request; a leased server is
+    # always a request of its own.
     run_filter_once_per_request = True
 
-    # A rebuild stays on its host with a new image: nobody comes, so nobody is asked.
+    # A rebuild keeps its host and only changes the image: there is nothing to decide.
     RUN_ON_REBUILD = False
 
     def filter_all(self, filter_obj_list: Iterable[Any], spec_obj: Any) -> list[Any]:
-        """The hosts that pass. The request is read once, not once per host."""
+        """Return the hosts that pass; the request is read once, not once per host."""
         hosts = list(filter_obj_list)
         if utils.request_is_rebuild(spec_obj):
             return hosts
@@ -58,13 +58,13 @@ class HoldfastFilter(filters.BaseHostFilter):  # type: ignore[misc]  # Nova has 
         return passed
 
     def host_passes(self, host_state: Any, spec_obj: Any) -> bool:
-        """One host alone; the scheduler comes by filter_all."""
+        """Whether a single host passes; the scheduler calls filter_all instead."""
         chosen = options.read(CONF)
         return _why_not(host_state, _request(spec_obj, chosen), chosen) is None
 
 
 def _request(spec: Any, chosen: Options) -> Request:
-    """The project is the server's own, also when an administrator moves it."""
+    """Build the request; the project is the server's own, even if an admin migrates the server."""
     return ask(
         project=spec.project_id if "project_id" in spec else None,
         hints=spec.scheduler_hints if "scheduler_hints" in spec else None,
@@ -76,7 +76,7 @@ def _request(spec: Any, chosen: Options) -> Request:
 
 
 def _size(flavor: Any) -> tuple[int, ...]:
-    """Of the flavor that is asked for: in a resize, the new one."""
+    """Return the size of the requested flavor, which in a resize is the new flavor."""
     sizes = ("vcpus", "memory_mb", "root_gb")
     return tuple(getattr(flavor, one) for one in sizes) if all(s in flavor for s in sizes) else ()
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the middle needs of the outside, as Protocols: clock, cloud, ledger, operations, manager."""
+"""Ports: the Protocols between the core and the cloud, the database, guests and devices."""

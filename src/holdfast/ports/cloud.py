@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cloud, as several small ports; each has a simulated side and (from Nova on) a real one.
+"""Ports to the cloud (Nova, Placement, Neutron, Cinder), and the values these ports exchange.
 
-Rules every driver keeps:
-- a failure is a `DriverError` with `retryable` set; what is not there is `NotFound`; what the cloud
-  refuses in its present state is `Conflict`; nothing foreign escapes;
-- a call ends, one way or the other, within `Cloud.call_timeout_s`;
-- adding what is there and removing what is gone succeed: callers repeat themselves after a crash;
-- host names are compared by `model.host.same`.
+The drivers are in `drivers/sim` (simulated), `drivers/nova` and `drivers/libvirt`.
+
+Rules for every driver:
+- A failure is a `DriverError` with `retryable` set. A missing object is `NotFound`. A request
+  that the cloud refuses in its present state is `Conflict`. No foreign exception escapes.
+- A call returns or fails within `Cloud.call_timeout_s`.
+- Adding an object that exists and removing an object that is gone both succeed, because callers
+  repeat calls after a crash.
+- Drivers compare host names with `model.host.same`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,15 +20,16 @@ from typing import Protocol
 from holdfast.model import host as hosts
 from holdfast.model.errors import Conflict
 
-# What is in a cloud, as values: what the ports of `ports/cloud.py` give and take.
+# Cloud objects, as frozen values that the ports below return and accept.
 
 
 @dataclass(frozen=True)
 class CloudHost:
     """A hypervisor as the cloud lists it.
 
-    `inventories` and `traits` are the hypervisor's own, as Placement has them: neither our slots
-    nor what a device below it has. Empty where the host was listed, not found.
+    `inventories` and `traits` are those of the hypervisor's own resource provider in Placement,
+    without our slots and without child providers (devices). Both are empty if the host comes
+    from `list` instead of `find`.
     """
 
     uuid: str
@@ -46,7 +50,7 @@ class CloudHost:
 
 @dataclass(frozen=True)
 class Pool:
-    """A host aggregate, never with an availability zone of its own."""
+    """A host aggregate without an availability zone of its own."""
 
     id: str
     name: str
@@ -60,8 +64,8 @@ class Server:
     name: str
     project_id: str
     host: str | None  # service host; None when shelved or not placed
-    # ACTIVE SHUTOFF SHELVED_OFFLOADED SUSPENDED PAUSED ERROR BUILD …; what is under way does not
-    # change it
+    # ACTIVE SHUTOFF SHELVED_OFFLOADED SUSPENDED PAUSED ERROR BUILD …; a task under way does not
+    # change the status.
     status: str
     vcpus: int = 1
     memory_mb: int = 512
@@ -70,33 +74,34 @@ class Server:
     locked: bool = False
     locked_reason: str = ""
     flavor: str = ""
-    preemptible: bool = False  # its flavor says that it gives way to a reservation
+    preemptible: bool = False  # set by the flavor: the server gives way to a reservation
     metadata: Mapping[str, str] = field(default_factory=dict)
-    extra_specs: Mapping[str, str] = field(default_factory=dict)  # of its flavor, if we may see it
-    image_id: str = ""  # empty: it was made from a volume
-    user_id: str = ""  # who made it
+    extra_specs: Mapping[str, str] = field(default_factory=dict)  # of the flavor, if readable
+    image_id: str = ""  # empty: booted from a volume
+    user_id: str = ""  # the user that created the server
     created_at: datetime | None = None
-    powered: bool = False  # its guest had power when its host last said so
-    live: bool = False  # that is what its hypervisor says now, not what a cloud remembers of it
+    powered: bool = False  # the guest had power at the host's last report
+    live: bool = False  # `powered` comes from the hypervisor now, not from a stored record
 
 
 @dataclass(frozen=True)
 class Service:
-    """The compute service of one host, as the cloud knows it."""
+    """The nova-compute service of one host, as the cloud knows the service."""
 
     host: str
     state: str  # up | down
     enabled: bool = True
     disabled_reason: str = ""
     forced_down: bool = False
-    # When it last said that it lives, or somebody changed it: forcing it down moves this too. A
-    # service that is forced down and speaks is one whose time moves while nobody writes.
+    # Time of the last heartbeat or of the last change; forcing the service down moves this time
+    # too. If the time of a forced-down service moves while no client writes, the service is
+    # alive.
     updated_at: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Migration:
-    """The trace of a move: the only proof of how an evacuation ended."""
+    """A Nova migration record: the only proof of how an evacuation ended."""
 
     id: str
     server_id: str
@@ -123,8 +128,8 @@ class Flavor:
 class Inventory:
     """Slots of one resource class on one host; `generation` guards every write.
 
-    It counts for all classes of the host together, and may move with every server that takes a
-    slot. A class the host never had has a total of 0: its generation is still needed.
+    The generation covers all resource classes of the host and may move whenever a server takes
+    a slot. A class that the host never had has a total of 0; its generation is still needed.
     """
 
     host: str
@@ -134,7 +139,7 @@ class Inventory:
     used: int = 0  # slots that servers have
 
     def check(self, total: int, generation: int) -> None:
-        """Conflict unless a caller who read that generation may write that total."""
+        """Raise Conflict unless a caller that read `generation` may write `total`."""
         if self.generation != generation:
             raise Conflict(
                 f"host {self.host}: its inventories are at generation"
@@ -169,8 +174,10 @@ class Address:
 
 @dataclass(frozen=True)
 class Subnet:
-    """A range of addresses of a network. The cloud itself hands out those of `pools`, of which each
-    is a first and a last address."""
+    """An address range of a network.
+
+    The cloud itself allocates addresses from `pools`; each pool is a first and a last address.
+    """
 
     id: str
     network_id: str
@@ -181,7 +188,7 @@ class Subnet:
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume and who has it attached."""
+    """A volume and the servers with an attachment to the volume."""
 
     id: str
     name: str
@@ -193,12 +200,14 @@ class Volume:
 
 class Hosts(Protocol):
     def list(self) -> Sequence[CloudHost]:
-        """All, without inventories and traits: a cloud tells these one by one."""
+        """Return all hosts, without inventories and traits: a cloud returns these host by host."""
         ...
 
     def find(self, name: str) -> CloudHost:
-        """The host of that name, short or full, or of that uuid, with its inventories and traits
-        (none if it never reported any); NotFound."""
+        """Return the host with this short name, full name or uuid, with inventories and traits.
+
+        Inventories and traits are empty if the host never reported any. Raises NotFound.
+        """
         ...
 
 
@@ -208,15 +217,18 @@ class Pools(Protocol):
     def find(self, name: str) -> Pool | None: ...
 
     def create(self, name: str, metadata: Mapping[str, str]) -> Pool:
-        """Conflict if the name is taken: look first, names are keys."""
+        """Create an aggregate; Conflict if the name is taken. Names are keys: call `find` first."""
         ...
 
     def set_metadata(self, pool_id: str, metadata: Mapping[str, str]) -> None:
-        """This and nothing else. Also when it is so already: who places servers is told again."""
+        """Replace all metadata of the aggregate, and notify the scheduler.
+
+        The scheduler is notified even if the metadata is the same already.
+        """
         ...
 
     def resync(self, pool_id: str) -> None:
-        """Say again, to who places servers, how the pool stands: news of it may have got lost."""
+        """Send the state of the aggregate to the scheduler again: an earlier update may be lost."""
         ...
 
     def add_host(self, pool_id: str, host: str) -> None: ...
@@ -224,27 +236,33 @@ class Pools(Protocol):
     def remove_host(self, pool_id: str, host: str) -> None: ...
 
     def delete(self, pool_id: str) -> None:
-        """Conflict while hosts are in it."""
+        """Delete the aggregate; Conflict while hosts are members."""
         ...
 
 
 class Servers(Protocol):
-    """Actions are accepted at once and done later; while one is under way (`task_state`), and in a
-    state it does not fit (stop what is stopped), the next is a Conflict."""
+    """Server actions. The cloud accepts an action at once and finishes the action later.
+
+    A second action is a Conflict while a first is under way (`task_state`), and in a state that
+    does not fit, such as stopping a stopped server.
+    """
 
     def list(self, *, host: str | None = None, project_id: str | None = None) -> Sequence[Server]:
-        """Those of all projects. `host`: those on it, and those placed there that have no host yet;
-        not those on another host that are about to move here. NotFound if there is no such host.
+        """Return the servers of all projects.
+
+        With `host`: servers on this host, and servers placed there that have no host yet; not
+        servers on another host that are about to move here. Raises NotFound if the host does
+        not exist.
         """
         ...
 
     def show(self, server_id: str) -> Server: ...
 
     def delete(self, server_id: str) -> None:
-        """Accepted at once, in any state; the server is gone some time later (show: NotFound).
+        """Request deletion in any state; the server is gone some time later (show: NotFound).
 
-        On a host that died and still looks up it stays `deleting`: delete it again when the host
-        is known to be down, nothing else will.
+        A server on a dead host whose service still looks up stays `deleting`. Delete the server
+        again when the host is known to be down; nothing else finishes the deletion.
         """
         ...
 
@@ -255,45 +273,56 @@ class Servers(Protocol):
     def suspend(self, server_id: str) -> None: ...
 
     def shelve(self, server_id: str) -> None:
-        """Off its host, into an image."""
+        """Shelve the server: the cloud stores an image and frees the host."""
         ...
 
     def unshelve(self, server_id: str, host: str | None = None) -> None:
-        """Back onto a host. If none is open to it, or the one named is not, it stays shelved."""
+        """Unshelve the server onto a host.
+
+        The server stays shelved if no host accepts the server, or if the named host does not.
+        """
         ...
 
     def snapshot(self, server_id: str, name: str) -> str:
-        """Make an image of that name from the server, for the server's project; the image's id.
-        Its content follows."""
+        """Create an image of the server, owned by the server's project; return the image id.
+
+        The image content follows later.
+        """
         ...
 
     def images(self, server_id: str, name: str) -> Sequence[str]:
-        """Ids of the images of that name made from that server."""
+        """Return ids of the images with this name made from the server."""
         ...
 
     def image_properties(self, image_ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        """Properties by the image's id; an image that is gone is left out."""
+        """Return properties by image id; a deleted image is left out."""
         ...
 
     def lock(self, server_id: str, reason: str) -> None:
-        """Against its users, not against us. An empty reason keeps the one there is."""
+        """Lock the server against the users, not against this service.
+
+        An empty reason keeps the present reason.
+        """
         ...
 
     def unlock(self, server_id: str) -> None: ...
 
     def reset(self, server_id: str, *, active: bool = False) -> None:
-        """In ERROR, and nothing under way any more, by an operator's word: what has stuck can be
-        evacuated again. At once; NotFound if the server is gone. `active`: it counts as ACTIVE
-        instead, whether it runs or not; one that was resized is as if that had been confirmed.
+        """Set the server to ERROR and end the task under way, as an operator does (os-resetState).
 
-        A move that was under way has failed. The host that was to do it is not told: when it comes
-        to it, it gives up, and may leave the server `rebuilding` once more. Reset it again then.
+        A stuck server can then be evacuated again. The call takes effect at once; NotFound if
+        the server is gone. With `active` the server counts as ACTIVE instead, running or not; a
+        resized server counts as confirmed.
+
+        A move under way counts as failed. The host that runs the move is not notified: the host
+        gives up when it reaches the task, and may leave the server `rebuilding` once more.
+        Reset the server again then.
         """
         ...
 
 
 class Moves(Protocol):
-    """Servers leaving their host: one that died, or one that is to be emptied."""
+    """Moves of servers off a dead host, or off a host that is to be emptied."""
 
     def evacuate(
         self,
@@ -303,28 +332,32 @@ class Moves(Protocol):
         as_it_was: bool = False,
         seen: Server | None = None,
     ) -> None:
-        """Refused (Conflict) while the source's service looks up, and while one is under way.
+        """Evacuate a server; Conflict while the source service looks up or an evacuation runs.
 
         `seen`: the server as the caller read it a moment ago, for a cloud that does not itself
         refuse a second evacuation.
 
-        The server ends stopped; `as_it_was`, running if it ran, which is quicker than to start it
-        afterwards. One that was in ERROR (as after a failed one) ends running. If no host
-        is open to it, or the one named is not, the migration fails and the server is in ERROR.
+        The server ends stopped. With `as_it_was`, a server that ran ends running, which is
+        quicker than starting the server afterwards. A server in ERROR (as after a failed
+        evacuation) ends running. If no host accepts the server, or the named host does not, the
+        migration fails and the server is in ERROR.
         """
         ...
 
     def live_migrate(self, server_id: str, host: str | None = None) -> None:
-        """Move a running server while it runs; accepted at once, `migrating` until it is there.
+        """Live-migrate a running server; accepted at once, `migrating` until done.
 
-        Conflict unless it is ACTIVE, nothing is under way and its host's service looks up. If no
-        host is open to it, or the one named is not, the migration fails and it stays where it is.
+        Conflict unless the server is ACTIVE, no task is under way and the service of its host
+        looks up. If no host accepts the server, or the named host does not, the migration fails
+        and the server stays on its host.
         """
         ...
 
     def migrations(self, *, source_host: str, kind: str = "evacuation") -> Sequence[Migration]:
-        """Moves of that kind (`evacuation`, `live-migration`) from that host, oldest first. Only a
-        `done` one proves where a server is."""
+        """Return `evacuation` or `live-migration` records off the host, oldest first.
+
+        Only a `done` migration proves where a server is.
+        """
         ...
 
 
@@ -332,77 +365,89 @@ class Services(Protocol):
     def list(self) -> Sequence[Service]: ...
 
     def disable(self, host: str, reason: str) -> None:
-        """No more servers come. Of a dead host that looks up it ends in a timeout, though done:
-        force it down first."""
+        """Disable the compute service: the scheduler places no more servers on the host.
+
+        The call for a dead host that looks up ends in a timeout, although the service is
+        disabled: force the service down first.
+        """
         ...
 
     def enable(self, host: str) -> None:
-        """Servers may come again; at once only if the service looks up, so un-force first."""
+        """Enable the compute service; effective at once only if the service looks up.
+
+        Clear forced_down first (`unforce`).
+        """
         ...
 
     def force_down(self, host: str) -> None: ...
 
     def unforce(self, host: str) -> None:
-        """Conflict while evacuations from the host are recorded and it has not restarted."""
+        """Clear forced_down.
+
+        Conflict while evacuation records exist and the host has not restarted.
+        """
         ...
 
 
 class Flavors(Protocol):
     def list(self) -> Sequence[Flavor]:
-        """All, public and private, without `projects`: a cloud tells these one by one."""
+        """Return all public and private flavors, without `projects`: read flavor by flavor."""
         ...
 
     def show(self, flavor_id: str) -> Flavor:
-        """That flavor with the projects that have access; NotFound."""
+        """Return the flavor with the projects that have access; NotFound."""
         ...
 
     def create(self, flavor: Flavor) -> None:
-        """Make it so: sizes first, then extra specs, access last, so that nobody can use half.
+        """Create the flavor: sizes first, then extra specs, access last.
 
-        A flavor of that id, name and size is completed, for a call may have died in the middle;
-        what else it carries stays. Conflict if another has the id or the name.
+        This order keeps projects from using a half-made flavor. The call completes an existing
+        flavor with the same id, name and size, because an earlier call may have died in the
+        middle; other values of that flavor stay. Conflict if another flavor has the id or the
+        name.
         """
         ...
 
     def delete(self, flavor_id: str) -> None: ...
 
     def add_access(self, flavor_id: str, project_id: str) -> None:
-        """Conflict if the flavor is public: all projects have it. NotFound if it is gone."""
+        """Give the project access; Conflict if the flavor is public, NotFound if it is gone."""
         ...
 
     def remove_access(self, flavor_id: str, project_id: str) -> None: ...
 
 
 class Slots(Protocol):
-    """Counted capacity for reservations of slots: inventories and server groups."""
+    """Counted capacity for slot reservations: inventories and server groups."""
 
     def inventory(self, host: str, resource_class: str) -> Inventory:
-        """How many slots the host has; NotFound if there is no such host."""
+        """Return the slots of the host; NotFound if the host does not exist."""
         ...
 
     def set_inventory(
         self, host: str, resource_class: str, total: int, generation: int
     ) -> Inventory:
-        """Write the total, making the class if need be; 0 takes the class off the host.
+        """Write the total, creating a missing resource class; 0 removes the class from the host.
 
-        Conflict if the host's generation moved since it was read, or if servers have more slots
-        than would be left. A class is named `CUSTOM_` and capitals, digits and underscores.
+        Conflict if the host's generation moved since the caller read the inventory, or if
+        servers use more slots than would be left. A class name is `CUSTOM_` and capitals,
+        digits and underscores.
         """
         ...
 
     def drop_class(self, resource_class: str) -> None:
-        """Forget the class; Conflict while a host has slots of it."""
+        """Delete the resource class; Conflict while a host has slots of this class."""
         ...
 
     def create_group(self, name: str, policy: str, project_id: str) -> ServerGroup:
-        """A group in that project, whose members may name it when they make servers.
+        """Create a server group in the project; project members may use the group for new servers.
 
-        Conflict if the project has one of that name: look first, names are keys.
+        Conflict if the project has a group of this name. Names are keys: call `groups` first.
         """
         ...
 
     def groups(self) -> Sequence[ServerGroup]:
-        """Those of all projects."""
+        """Return the server groups of all projects."""
         ...
 
     def delete_group(self, group_id: str) -> None: ...
@@ -410,31 +455,32 @@ class Slots(Protocol):
 
 class Addresses(Protocol):
     def list(self) -> Sequence[Address]:
-        """Those of all projects."""
+        """Return the floating IPs of all projects."""
         ...
 
     def create(
         self, network_id: str, address: str, project_id: str, tags: Sequence[str]
     ) -> Address:
-        """That very address of the network, for the project. Conflict if somebody has it.
+        """Create this floating IP of the network for the project; Conflict if the address is taken.
 
-        An earlier call for the same project and tags is no somebody: it may have died in the
-        middle, so what it made is completed and returned. Without tags nothing tells whose it is.
+        If an earlier call for the same project and tags created the address, this call
+        completes and returns that floating IP, because the earlier call may have died in the
+        middle. Without tags the driver cannot tell who owns the address.
         """
         ...
 
     def delete(self, address_id: str) -> None:
-        """Whoever uses it does so no more."""
+        """Delete the floating IP; a server that uses the address loses it."""
         ...
 
     def subnets(self, network_id: str) -> Sequence[Subnet]:
-        """Those of the network; NotFound if there is no such network."""
+        """Return the subnets of the network; NotFound if the network does not exist."""
         ...
 
 
 class Volumes(Protocol):
     def list(self, *, server_id: str | None = None) -> Sequence[Volume]:
-        """Those of all projects, or those attached to that server."""
+        """Return the volumes of all projects, or the volumes attached to the server."""
         ...
 
 

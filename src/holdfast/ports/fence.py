@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cutting a host's power, so that nothing on it runs while its servers start elsewhere.
+"""Fencing ports: cut a host's power before its servers start elsewhere.
 
-`off` and `on` ask; what counts is what is read back: only `power(host) == "off"` is evidence. A
-device that took the order and left the machine on is a device that lied, and is found out by
-reading.
+`off` and `on` only request; the state read back counts: only `power(host) == "off"` is
+evidence. A device may accept the order and leave the machine on; reading the power state
+reveals this.
 
-A third party adds a kind of device with one class and one entry point. The factory is given what
-the devices file says of it (`drivers/fence/device.py`), and returns its `Driver`:
+A third party adds a kind of device with a class and an entry point. The factory gets the
+device's section of the devices file (`drivers/fence/device.py`) and returns a `Driver`:
 
     [project.entry-points."holdfast.fences"]
     acme = "acme_fence:connect"
@@ -23,30 +23,38 @@ UNKNOWN: Final = "unknown"  # the device cannot tell, or there is none
 
 
 class Driver(Protocol):
-    """One device of the file. Errors: DriverError("fence", …), whose `retryable` says whether a
-    later call may succeed. A call ends within the device's `timeout_s`, one way or the other."""
+    """A fencing device of the devices file.
+
+    Errors are DriverError("fence", …), whose `retryable` says whether a later call may succeed.
+    A call returns or fails within the device's `timeout_s`.
+    """
 
     def power(self, host: str) -> str:
-        """What the device reads now: "on", "off" or "unknown". Never from memory."""
+        """Read the power state from the device now: "on", "off" or "unknown". Never from memory."""
         ...
 
     def off(self, host: str) -> None:
-        """Ask for the power to be cut, hard and at once; of what is off already too. Returns when
-        the device has taken the order, which proves nothing: read `power`."""
+        """Order the device to cut the power, hard and at once, also if the power is off already.
+
+        The call returns when the device accepts the order, which proves nothing: read `power`.
+        """
         ...
 
     def on(self, host: str) -> None:
-        """Ask for the power to be switched on; of what is on already too."""
+        """Order the device to switch the power on, also if the power is on already."""
         ...
 
     def close(self) -> None: ...
 
 
 class Fence(Protocol):
-    """All devices as one, by host. Errors as of a Driver; NotFound where no device is configured
-    for that host; InvalidInput for what is no host name."""
+    """All fencing devices behind an interface keyed by host.
 
-    call_timeout_s: float  # longest that any one call takes, one way or the other
+    Errors are those of `Driver`, NotFound if no device is configured for the host, and
+    InvalidInput if the value is no host name.
+    """
+
+    call_timeout_s: float  # the longest that a call takes until it returns or fails
 
     def power(self, host: str) -> str: ...
 
@@ -55,10 +63,12 @@ class Fence(Protocol):
     def on(self, host: str) -> None: ...
 
     def how(self, host: str) -> str | None:
-        """By which kind of device that host is fenced, for people; None where none is configured.
-        Nothing is asked of the device."""
+        """Return the kind of device that fences the host, for people; None if not configured.
+
+        The call does not contact the device.
+        """
         ...
 
     def accepts_risk(self, host: str) -> bool:
-        """Whether `none` was chosen for that host: nobody fences it, and that was accepted."""
+        """Tell whether the operator chose `none` for the host and accepts the missing fence."""
         ...

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guests of one host, seen from outside them.
+"""Ports to the guests of a host, seen from the hypervisor: events, heartbeats and vCPUs.
 
-A driver tells what happens (`heard`) and, each time it has found its way to the hypervisor, first
-listens and then reads every guest (`reconciled`): what happened while nobody listened shows in a
-state. What any of it means is decided by `agent/guest_state.py`, never by a driver.
+A driver reports events (`heard`). Each time it connects to the hypervisor, the driver first
+subscribes and then reads every guest (`reconciled`): events missed while disconnected show in a
+guest's state. `agent/guest_state.py` decides what an event means, never a driver.
 
-Another hypervisor is one class and one entry point:
+A third party adds another hypervisor with a class and an entry point:
 
     [project.entry-points."holdfast.guests"]
     acme = "acme_guests:connect"
@@ -27,11 +27,12 @@ CONTROL_ERROR: Final = "control_error"
 AGENT: Final = "agent"
 MEMORY_FAILURE: Final = "memory_failure"
 BLOCK_JOB: Final = "block_job"
-#: Not libvirt's: the driver asked QEMU something, and it does not answer, or does again.
+#: Not a libvirt event: QEMU does not answer the driver's query, or answers again.
 MONITOR: Final = "monitor"
-#: Nor this: the guest itself does nothing any more, by its agent and its activity.
+#: Not a libvirt event: the guest hangs, judged by its guest agent and its activity.
 HANG: Final = "hang"
-#: Nor this: what the cloud says should run here, and what does, differ, or do no more.
+#: Not a libvirt event: the guests that the cloud expects here and the guests that run here
+#: differ, or no longer differ.
 EXPECTATION: Final = "expectation"
 KINDS: Final = (
     LIFECYCLE,
@@ -50,24 +51,25 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that was heard, in words.
+    """A guest event. `detail` and `reason` by `kind`:
 
-    lifecycle       detail stopped, reason failed; suspended, ioerror; crashed, panicked; …
-    watchdog        detail is what it does: none, pause, reset, poweroff, shutdown, …
-    io_error        detail pause, report or none; reason enospc or ""; the disk and where it is
-    agent           detail connected or disconnected, reason domain_started or channel
-    memory_failure  detail ignore, inject, fatal or reset; reason hypervisor or guest
-    block_job       detail completed, failed, canceled or ready; reason is the kind of job
-    monitor         detail stuck or answering; held or released: QEMU answers, but an order to it
-                    does not end
-    hang            detail hung or alive, reason idle or spinning; stalled or running, reason is
-                    which processors
-    expectation     detail missing, reason all if no other is there either; stopped, reason as its
-                    state has it; unexpected, reason off, elsewhere or unknown; met, reason is what
-                    of these is over
+        lifecycle       detail stopped, reason failed; suspended, ioerror; crashed, panicked; …
+        watchdog        detail is the action: none, pause, reset, poweroff, shutdown, …
+        io_error        detail pause, report or none; reason enospc or ""; `disk` and `path` are set
+        agent           detail connected or disconnected, reason domain_started or channel
+        memory_failure  detail ignore, inject, fatal or reset; reason hypervisor or guest
+        block_job       detail completed, failed, canceled or ready; reason is the kind of job
+        monitor         detail stuck or answering; held or released: QEMU answers, but a command to
+                        QEMU does not end
+        hang            detail hung or alive, reason idle or spinning; stalled or running, reason
+                        names the vCPUs
+        expectation     detail missing, reason all if no other guest is there either; stopped,
+                        reason is the reason of its state; unexpected, reason off, elsewhere or
+                        unknown; met, reason names which of these is over
 
-    `metadata` is what was known of the guest then: project, project_name, flavor, ha (yes or no),
-    heartbeat (yes or no), on_crash, watchdog; what is not known is left out.
+    `metadata` holds the facts known about the guest at that time: project, project_name,
+    flavor, ha (yes or no), heartbeat (yes or no), on_crash, watchdog. Unknown facts are left
+    out.
     """
 
     uuid: str
@@ -83,7 +85,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """One guest as it was read."""
+    """The state of a guest as read from the hypervisor."""
 
     uuid: str
     name: str
@@ -92,7 +94,8 @@ class Guest:
     persistent: bool = True
     autostart: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
-    #: Of one that storage has stopped, as far as it is known: enospc or "", the disk, where it is.
+    #: For a guest stopped by a storage error, as far as known: enospc or "", the disk, its
+    #: path.
     error: str = ""
     disk: str = ""
     path: str = ""
@@ -100,10 +103,13 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What one question to a guest's agent, and one look at the guest, found. `open`: the agent's
-    channel, which a guest that hangs does not close. `io` (requests and packets that the guest
-    made) and `cpu_s` only grow, until it is started anew; None of one that answered, or if they
-    could not be read, as when QEMU itself hangs, which is noticed elsewhere."""
+    """The result of one guest agent ping and one read of the guest's counters.
+
+    `open` is the state of the agent's channel, which a hanging guest does not close. `io`
+    (requests and packets that the guest made) and `cpu_s` only grow until the guest is started
+    anew. Both are None if the agent answered, or if the counters could not be read, as when
+    QEMU itself hangs, which another check notices.
+    """
 
     uuid: str
     name: str
@@ -115,19 +121,22 @@ class Pulse:
 
 
 class Listener(Protocol):
-    """Called from one thread, one call after the other, in the order of things."""
+    """Receiver of guest events; the driver calls it from one thread, in the order of events."""
 
     def heard(self, event: Event) -> None: ...
 
     def reconciled(self, guests: Sequence[Guest], at: datetime) -> None:
-        """All guests that there are. `at` is when reading began: what is heard later is newer."""
+        """Receive all guests of the host. `at` is when reading began: later events are newer."""
         ...
 
 
 class Heartbeats(Protocol):
     def pulses(self) -> Sequence[Pulse]:
-        """Of every running guest that wants it (metadata `heartbeat`), asked side by side; takes
-        seconds if some do not answer. DriverError if nobody can be asked."""
+        """Ping the guest agent of every running guest with metadata `heartbeat`, in parallel.
+
+        The call takes seconds if some guests do not answer. DriverError if the hypervisor
+        cannot be asked.
+        """
         ...
 
     def close(self) -> None: ...
@@ -135,32 +144,38 @@ class Heartbeats(Protocol):
 
 class Guests(Protocol):
     def start(self, listener: Listener) -> None:
-        """Returns at once. What is lost is found again, for ever, until `close`."""
+        """Start listening and return at once; the driver reconnects until `close`."""
         ...
 
     def close(self) -> None:
-        """For good; nothing is told any more when it returns."""
+        """Stop for good; the listener gets no calls after `close` returns."""
         ...
 
     def read(self) -> tuple[Sequence[Guest], datetime]:
-        """All guests as they are now, and when reading began; also of a driver that was never
-        started, and on any thread. It ends within seconds: a guest that does not answer is
-        `unknown`. DriverError if nobody can be asked: then nothing is known, absence neither."""
+        """Read all guests now; return the guests and the time when reading began.
+
+        The call works on a driver that was never started, and on any thread. It ends within
+        seconds: a guest that does not answer is `unknown`. DriverError if the hypervisor cannot
+        be asked; then the caller knows nothing, and must not treat a guest as absent.
+        """
         ...
 
     def why_deaf(self) -> str:
-        """Why nothing is heard just now, "" if it is."""
+        """Return why the driver receives no events now; "" if the driver receives events."""
         ...
 
 
-# The processors of guests as their host sees them: threads that run, wait or sleep.
+# vCPUs of guests as the host's kernel sees them: threads that run, wait or sleep.
 
 
 @dataclass(frozen=True, slots=True)
 class Vcpu:
-    """One, at one moment. `ran_ns` and `waited_ns` (for a processor) only grow, as long as it is
-    the same `thread`. `wants`: it could go on, and is kept from it just now. What sleeps because
-    the guest has nothing to do wants nothing, nor does one of a guest that is paused."""
+    """The state of a vCPU at a moment.
+
+    `ran_ns` and `waited_ns` (waiting for a physical CPU) only grow as long as `thread` is the
+    same. `wants` means that the vCPU is runnable but does not run now. A vCPU that sleeps
+    because the guest is idle does not want to run, nor does a vCPU of a paused guest.
+    """
 
     uuid: str
     name: str
@@ -173,5 +188,8 @@ class Vcpu:
 
 class Vcpus(Protocol):
     def read(self) -> Sequence[Vcpu]:
-        """Of every guest that runs on this machine. Asks no hypervisor, so it cannot hang."""
+        """Read the vCPUs of every running guest of this host from the kernel.
+
+        The call asks no hypervisor and therefore cannot hang.
+        """
         ...

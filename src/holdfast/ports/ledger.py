@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The book of hosts, leases and allocations as the reserve package needs it.
+"""Database ports of leases, hosts, durable work and retention, as the managers need them.
 
-Every write is one transaction: it takes the rows of the hosts it uses, checks that nobody holds
-them in the window, and writes all or nothing. `NotEnoughHosts` never comes from here; a lost race
-is a `StaleWrite` and the caller looks again.
+`Ledger` books hosts and leases for package `reserve`, `Operations` serves the work runner,
+`Tidy` removes old rows.
+
+Every write of the ledger is one transaction: it locks the rows of the hosts it uses, checks
+that no other lease holds them in the window, and writes all or nothing. The ledger never raises
+`NotEnoughHosts`; a lost race is a `StaleWrite`, and the caller reads and plans again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,16 +24,16 @@ from holdfast.ports.cloud import CloudHost
 
 @dataclass(frozen=True)
 class Work:
-    """What a save does to the durable work of its subject."""
+    """Changes to the durable work of a subject, written in the same transaction as a save."""
 
     add: tuple[Operation, ...] = ()
-    put: tuple[Operation, ...] = ()  # the row of the same key is armed again
-    cancel: frozenset[str] = frozenset()  # kinds
+    put: tuple[Operation, ...] = ()  # re-arms the row with the same key
+    cancel: frozenset[str] = frozenset()  # kinds of operations
 
 
 @dataclass(frozen=True)
 class Change:
-    """One of many steps that are saved together."""
+    """A step of a lease that is saved together with other steps."""
 
     old: Lease
     new: Lease
@@ -40,7 +43,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """A lease that is in the way; of another project's only that it is there, and until when."""
+    """A lease that holds a wanted host.
+
+    For a lease of another project only its presence and end are known.
+    """
 
     until: datetime
     hosts: int
@@ -50,7 +56,7 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a project may have at most, live and ahead; None: as much as it likes."""
+    """Quota of a project for present and future leases; None means unlimited."""
 
     leases: int | None = None
     hosts: int | None = None
@@ -59,7 +65,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class RightfulPool:
-    """What the pool of a reservation that runs should be."""
+    """The expected members of the aggregate of a running reservation."""
 
     lease_id: str
     project_id: str
@@ -68,9 +74,12 @@ class RightfulPool:
 
 @dataclass(frozen=True)
 class Rightful:
-    """What pools should be, as far as nobody is about to change them: those of reservations by
-    id, hosts that belong to the free pool, hosts that are enrolled, and hosts that we know and that
-    are not on their way anywhere."""
+    """The expected members of aggregates, except aggregates with a change under way.
+
+    `reservations` holds pools of reservations by id, `free` the hosts of the free pool,
+    `enrolled` the enrolled hosts, and `settled` the known hosts that are not moving between
+    pools.
+    """
 
     reservations: Mapping[str, RightfulPool]
     free: frozenset[str]
@@ -89,7 +98,8 @@ class Ledger(Protocol):
     ) -> None:
         """Write a new lease with its allocations and its work; QuotaExceeded.
 
-        Who is not `patient` gets StaleWrite where another booking has one of the hosts in hand.
+        Without `patient` the call raises StaleWrite if another booking has locked a host,
+        instead of waiting for the lock.
         """
         ...
 
@@ -105,94 +115,110 @@ class Ledger(Protocol):
         patient: bool = True,
         spared: bool = False,
     ) -> Lease:
-        """Write the step from old to new; under a claim, only while it is ours. `spared`: it may
-        take what segments keep free in case hosts fail."""
+        """Write the step of a lease from `old` to `new`.
+
+        With a claim the write is refused unless the claim is still valid. With `spared` the
+        step may use hosts that segments keep free for host failures.
+        """
         ...
 
     def save_many(self, steps: Sequence[Change]) -> None:
-        """All of them in one transaction, or none: StaleWrite. Repair's: neither quotas nor what
-        segments keep free stand in its way."""
+        """Write all steps in a single transaction, or none: StaleWrite.
+
+        Repair uses this call: neither quotas nor the hosts that segments keep free limit it.
+        """
         ...
 
     def foresee(self, old: Lease | None, new: Lease, limits: Limits) -> None:
-        """QuotaExceeded if writing that step would be more than the project may have."""
+        """Raise QuotaExceeded if writing this step would exceed the project's quota."""
         ...
 
     def erase(self, lease: Lease, *, claim: Claim, say: str, work: Work | None = None) -> None:
-        """Remove a lease and all it held; its story stays in the audit."""
+        """Delete a lease and all its allocations; the audit log keeps its history."""
         ...
 
     def news_of_pools(self, since: datetime) -> Mapping[str, datetime]:
-        """Whose pools changed since then, and when: reservations by id, all hosts as ''."""
+        """Return the pools changed since then, and when: by reservation id, '' for hosts."""
         ...
 
     # repair
     def needs_repair(self) -> bool:
-        """Whether an enrolled host has failed or is on its way back, or a living reservation
-        misses something."""
+        """Tell whether there is work for repair.
+
+        True if an enrolled host has failed or is on its way back, or a live reservation misses
+        resources.
+        """
         ...
 
     def leases_on(self, host_ids: Collection[int], *, flagged: bool = False) -> Sequence[Lease]:
-        """Leases that wait or run and hold one of these hosts now or later; `flagged`: also those
-        that miss something."""
+        """Return pending and running leases that hold any of the hosts now or later.
+
+        With `flagged` also leases that miss resources.
+        """
         ...
 
     def holders(self, host_id: int) -> Mapping[str, bool]:
-        """Ids of reservations that hold the host at this moment; whether the whole of it."""
+        """Return ids of the reservations that hold the host now; True for the whole host."""
         ...
 
     def rightful(self, kinds: Collection[str]) -> Rightful:
-        """Of reservations only those of these resource types."""
+        """Return the expected aggregates, with reservations of these resource types only."""
         ...
 
     def note(self, subject: str, sentence: str) -> None:
-        """A sentence for the audit, of something that changes nothing else."""
+        """Write a sentence to the audit log that belongs to no other change."""
         ...
 
     def keep_back(self, host_id: int, work: Work) -> None:
-        """Let nobody book a host that failed, until that work gives it back."""
+        """Block a failed host for bookings until `work` returns the host."""
         ...
 
     def arm(self, operation: Operation) -> None:
-        """Make the one row of a chore due; whoever is at it is not disturbed."""
+        """Make the single row of a periodic job due.
+
+        A manager that runs the job now is not disturbed.
+        """
         ...
 
     def expedite(self, key: str) -> None:
-        """Make open work due that only waits; nothing if there is none."""
+        """Make waiting open work due now; do nothing if there is none."""
         ...
 
     def approve(self, what: str, author: str, reason: str, until: datetime) -> None:
-        """An operator's word that lifts a hold: of a kind of work (`repair`), or of it in one
-        failure domain (`repair:rack-a`)."""
+        """Record an operator's approval that lifts a hold.
+
+        `what` is a kind of work (`repair`), or that kind in one failure domain
+        (`repair:rack-a`).
+        """
         ...
 
     def approved(self, kind: str) -> Collection[str]:
-        """The failure domains where the hold of that work is lifted; "" for all of them."""
+        """Return the failure domains where the hold of this work is lifted; "" stands for all."""
         ...
 
     # hosts
     def host(self, ref: str) -> Host:
-        """An enrolled host by id, uuid or name; NotFound."""
+        """Return an enrolled host by id, uuid or name; NotFound."""
         ...
 
     def enrolled(self, *, after: int = 0, most: int | None = None) -> Sequence[Host]:
-        """Enrolled hosts, by id: all, or so many that come after that one."""
+        """Return enrolled hosts by id: all, or at most `most` hosts after id `after`."""
         ...
 
     def stock(self, *, sure: bool = False) -> CapacitySnapshot:
-        """Reservable hosts and who holds them when, as of now: what planning looks at.
+        """Return a capacity snapshot: reservable hosts and their holds, for planning.
 
-        A writer that was frozen for long can be missed; `sure` looks at every host, so that a
-        refusal never rests on what is not so.
+        The snapshot can miss the commit of a writer that was frozen for long. `sure` reads
+        every host, so that the manager never refuses a lease because of outdated data.
         """
         ...
 
     def busy_things(self, keys: Collection[str], window: Window, *, besides: str) -> set[str]:
-        """Those of the things that somebody other than that lease holds in the window."""
+        """Return the lockable resources that a lease other than `besides` holds in the window."""
         ...
 
     def known_things(self, keys: Collection[str]) -> set[str]:
-        """Those of the things that anybody ever booked, also where the lease is gone by now."""
+        """Return the lockable resources that were ever booked, also by a lease that is deleted."""
         ...
 
     def obstacles(
@@ -204,19 +230,21 @@ class Ledger(Protocol):
         besides: str = "",
         most: int = 10,
     ) -> Sequence[Obstacle]:
-        """Who other than that lease holds these hosts in the window, the first to give one back
-        first."""
+        """Return leases other than `besides` that hold these hosts in the window, by end time."""
         ...
 
     def late_hosts(self) -> set[int]:
-        """Hosts of leases whose end or deletion is due and not done."""
+        """Return hosts of leases whose end or deletion is due and not done."""
         ...
 
     def not_given_back(
         self, ids: Collection[int], *, besides: str, whole: bool = False
     ) -> Collection[str]:
-        """In words, leases that are over and whose end has not returned these hosts yet (`whole`:
-        only those that held whole hosts), and of these hosts those that are on their way back."""
+        """Return, in words, the ended leases that have not returned these hosts yet.
+
+        With `whole` only leases that held whole hosts. The result also names those of these
+        hosts that are on their way back.
+        """
         ...
 
     def enrol(
@@ -224,86 +252,89 @@ class Ledger(Protocol):
     ) -> Host: ...
 
     def refresh(self, host_id: int, host: CloudHost) -> bool:
-        """Write what the cloud says of an enrolled host now; whether anything of it is new."""
+        """Write the cloud's present data of an enrolled host; tell whether anything changed."""
         ...
 
     def describe(self, host_id: int, extras: Mapping[str, str | None]) -> None:
-        """Set extra capabilities, remove those that are None; Conflict if one is in use."""
+        """Set extra capabilities and remove those set to None.
+
+        Conflict if a capability is in use.
+        """
         ...
 
     def set_reservable(self, host_id: int, reservable: bool, *, claim: Claim) -> None: ...
 
     def withdraw(self, host_id: int, work: Work) -> None:
-        """Take a host out of reservation; HostInUse while a lease holds or will hold it."""
+        """Remove a host from reservation; HostInUse while a lease holds or will hold the host."""
         ...
 
     def set_property(self, name: str, private: bool) -> None: ...
 
-    # floating IPs, and other things that have one owner at a time
+    # floating IPs, and other lockable resources with one owner at a time
     def floatingips(self, network_id: str | None = None) -> Sequence[FloatingIp]:
-        """Those that can be reserved, of one network or of all."""
+        """Return the reservable floating IPs, of a network or of all networks."""
         ...
 
     def floatingip(self, floatingip_id: str) -> FloatingIp:
-        """NotFound."""
+        """Return a floating IP; NotFound."""
         ...
 
     def enrol_floatingip(self, wanted: FloatingIp) -> None:
-        """Conflict if the address is enrolled."""
+        """Enrol a floating IP; Conflict if the address is enrolled."""
         ...
 
     def withdraw_floatingip(self, floatingip_id: str) -> None:
-        """Conflict while a lease holds or will hold it; NotFound."""
+        """Withdraw a floating IP; NotFound, or Conflict while a lease holds or will hold it."""
         ...
 
     def thing_holds(self, keys: Collection[str], window: Window) -> Sequence[tuple[str, Window]]:
-        """Who of the things is held when, as far as that touches the window."""
+        """Return the holds of these lockable resources that overlap the window."""
         ...
 
     def things_not_given_back(self, keys: Collection[str], *, besides: str) -> Collection[str]:
-        """Names of leases that are over and whose end has not returned these things yet."""
+        """Return names of ended leases that have not returned these lockable resources yet."""
         ...
 
 
-# Durable work as the runner needs it: find, claim, keep, record, finish.
+# Durable work, for the runner: find, claim, renew, record, finish.
 
 
 class Operations(Protocol):
     def now(self) -> datetime:
-        """The database's clock: the one that all managers share."""
+        """Return the database's time: the clock shared by all managers."""
         ...
 
     def by_key(self, key: str) -> Operation: ...
 
     def ensure(self, operation: Operation) -> None:
-        """See to it that work of that key is open; what is open already is left alone."""
+        """Add this work unless work of the same key is open; open work stays unchanged."""
         ...
 
     def claim_due(
         self, owner: str, limit: int, ttl: timedelta, kinds: Collection[str]
     ) -> Sequence[Operation]:
-        """Take up to `limit` operations of these kinds whose time has come, oldest first."""
+        """Claim up to `limit` due operations of these kinds, oldest first."""
         ...
 
     def next_look(self, after: datetime | None = None) -> datetime | None:
-        """When the earliest open operation wants to be looked at, of those later than `after`.
+        """Return the earliest time at which an open operation is due, later than `after`.
 
-        Without it: later than now.
+        Without `after`: later than now.
         """
         ...
 
     def renew(self, claim: Claim, ttl: timedelta) -> None:
-        """Keep the claim for another `ttl`; ClaimLost if it is not ours any more."""
+        """Extend the claim by `ttl`; ClaimLost if another owner has the claim."""
         ...
 
     def renew_many(self, claims: Sequence[Claim], ttl: timedelta) -> set[str]:
-        """The same of several of one owner; the ids of those that are still its own."""
+        """Extend several claims of the same owner; return the ids still owned."""
         ...
 
     def step_done(
         self, claim: Claim, position: int, name: str, sentence: str, ttl: timedelta
     ) -> None:
-        """Record a finished step and renew the claim in one go."""
+        """Record a finished step and renew the claim in a single transaction."""
         ...
 
     def put_off(
@@ -316,46 +347,58 @@ class Operations(Protocol):
         *,
         due_at: datetime | None = None,
     ) -> None:
-        """Give the claim back: look again at `next_try_at`; `failures` adds to the attempts. With
-        the `due_at` that was claimed: at once, if it was asked for again since."""
+        """Release the claim and retry at `next_try_at`; `failures` adds to the attempts.
+
+        With the `due_at` that was claimed: retry at once if another request moved `due_at`
+        since.
+        """
         ...
 
     def finish(self, claim: Claim, status: str, sentence: str) -> bool:
-        """Close the operation as done or error; whether the next of its subject is due already."""
+        """Close the operation as done or error; tell whether the subject's next is due."""
         ...
 
 
-# Old rows that nobody will ask for any more.
+# Retention: removal of old rows.
 
 
 class Tidy(Protocol):
     def now(self) -> datetime: ...
 
     def operations(self, before: datetime, most: int) -> int:
-        """Remove up to `most` operations that ended before that moment, but none of a lease that
-        still exists; how many were removed."""
+        """Delete up to `most` operations that ended before `before`; return the number deleted.
+
+        Operations of a lease that still exists stay.
+        """
         ...
 
     def reports(self, before: datetime, most: int) -> int:
-        """Remove up to `most` notifications that ended before that moment, and with the last one of
-        an incident the incident, its verdicts and its moves; how many notifications."""
+        """Delete up to `most` notifications ended before `before`; return the number deleted.
+
+        With the last notification of an incident the incident, its verdicts and its moves are
+        deleted.
+        """
         ...
 
     def observations(self, before: datetime, most: int) -> int:
-        """Remove up to `most` observations older than that, but none of an incident that is open
-        or of a host whose votes are being counted; with the last one of an incident the incident,
-        as above; how many observations."""
+        """Delete up to `most` observations older than `before`; return the number deleted.
+
+        Observations of an open incident and of a host whose votes are being counted stay. With
+        the last observation of an incident the incident is deleted, as in `reports`.
+        """
         ...
 
     def samples(self, before: datetime, most: int) -> int:
-        """Remove up to `most` hosts' numbers that nobody wants since then; how many hosts."""
+        """Delete the metrics of up to `most` hosts not requested since then; return the number."""
         ...
 
     def audit(self, before: datetime, most: int) -> int:
-        """Remove up to `most` sentences of the audit older than that; how many were removed."""
+        """Delete up to `most` audit sentences older than `before`; return the number deleted."""
         ...
 
     def alarms(self, before: datetime, most: int) -> int:
-        """End up to `most` alarms that stand, of agents that were not heard of since then; how many
-        that were. Their rows go when they are over for long enough."""
+        """End up to `most` firing alarms of agents not heard since `before`; return the number.
+
+        Retention deletes the rows of ended alarms later.
+        """
         ...

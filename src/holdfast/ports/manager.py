@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that must answer now. In process or by RPC, the interface is this one.
+"""The manager's synchronous commands, as the API calls them in process or by RPC.
 
-Arguments and results are plain values; errors are `model.errors`. Reads are not commands: the API
-takes them straight from the database. A command carries ids chosen by the caller, so that the same
-command sent twice is one command.
+Arguments and results are plain values; errors are `model.errors`. Reads are not commands: the
+API reads the database directly. A command carries ids chosen by the caller, so that a repeated
+command has the effect of a single command.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,10 @@ class NewReservation:
 
 @dataclass(frozen=True)
 class NewLease:
-    """`start` None means now, `end` None too (an update's "end it now"). With `dry_run` it is
-    planned and nothing is booked."""
+    """A requested lease. `start` None means now; `end` None means now too ("end it now").
+
+    With `dry_run` the manager plans the lease and books nothing.
+    """
 
     id: str
     name: str
@@ -39,7 +41,7 @@ class NewLease:
 
 @dataclass(frozen=True)
 class LeaseChange:
-    """What an update names; None leaves a thing as it is."""
+    """The fields that a lease update changes; None leaves a field unchanged."""
 
     name: str | None = None
     start: datetime | None = None
@@ -53,15 +55,17 @@ class LeaseChange:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a dry run found: the lease as it would be, with what it would hold."""
+    """The result of a dry run: the planned lease with its allocations."""
 
     lease: Lease
 
 
 @dataclass(frozen=True)
 class AvailabilityQuery:
-    """What could I get, and when? Either from `start` to `end`, or for the first windows of
-    `length_s` that begin from `start` on and not after `until`. `start` None means now.
+    """A request for free capacity and the time when that capacity is free.
+
+    Either from `start` to `end`, or for the first windows of `length_s` that begin between
+    `start` and `until`. `start` None means now.
     """
 
     reservation: NewReservation
@@ -74,7 +78,7 @@ class AvailabilityQuery:
 
 @dataclass(frozen=True)
 class Available:
-    """For that window, that many: hosts, slots or addresses."""
+    """The number of free hosts, slots or addresses in a window."""
 
     window: Window
     amount: int
@@ -82,7 +86,7 @@ class Available:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why not, as the same create would be told: the sentence and its parts."""
+    """The reason for a refusal, as a create request would get: the sentence and its details."""
 
     message: str
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -94,7 +98,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Availability:
-    """`amount` is the most that one of the windows has, 0 where there is none."""
+    """The answer to an availability query.
+
+    `amount` is the largest amount that a window has, 0 if there is no window.
+    """
 
     fits: bool
     amount: int = 0
@@ -104,7 +111,7 @@ class Availability:
 
 @dataclass(frozen=True)
 class RepairMove:
-    """What becomes, or would become, of one reservation that a failed host hits."""
+    """The real or planned outcome of a repair for a reservation that a failed host affects."""
 
     lease_id: str
     lease_name: str
@@ -114,15 +121,19 @@ class RepairMove:
     active: bool
     start: datetime
     end: datetime
-    leaves: tuple[str, ...] = ()  # hosts that failed and are replaced
-    joins: tuple[str, ...] = ()  # hosts that it gets instead
-    short: str = ""  # what it misses still, and why
+    leaves: tuple[str, ...] = ()  # failed hosts that are replaced
+    joins: tuple[str, ...] = ()  # replacement hosts
+    short: str = ""  # what the reservation still lacks, and why
 
 
 @dataclass(frozen=True)
 class RepairReport:
-    """The plan of a repair. `held` says why nothing of it happens by itself (too much failed at
-    once): it waits for an operator's word. Hosts are counted: usable, of these free now, failed."""
+    """The plan of a repair.
+
+    `held` says why the manager does not repair by itself (too much failed at once): the repair
+    waits for an operator's approval. `usable` counts usable hosts, `free` those of them that
+    are free now.
+    """
 
     failed: tuple[str, ...] = ()
     moves: tuple[RepairMove, ...] = ()
@@ -133,15 +144,15 @@ class RepairReport:
 
 class Manager(Protocol):
     def ping(self) -> str:
-        """The answering manager's name."""
+        """Return the name of the answering manager."""
         ...
 
     def create_lease(self, caller: Caller, lease: NewLease) -> Preview | None:
-        """A preview if it is a dry run."""
+        """Book a lease; return a preview for a dry run."""
         ...
 
     def update_lease(self, caller: Caller, lease_id: str, change: LeaseChange) -> Preview | None:
-        """A preview if it is a dry run."""
+        """Change a lease; return a preview for a dry run."""
         ...
 
     def delete_lease(self, caller: Caller, lease_id: str) -> None: ...
@@ -149,43 +160,52 @@ class Manager(Protocol):
     def replace_host(
         self, caller: Caller, lease_id: str, reservation_id: str, host_id: int
     ) -> None:
-        """Something else instead of that host, for a reservation that has not started."""
+        """Replace the host of a reservation that has not started by another host."""
         ...
 
     def acknowledge(self, caller: Caller, lease_id: str) -> None:
-        """The owner has seen that the lease got something else: `resources_changed` goes."""
+        """Clear `resources_changed`: the owner has seen that the lease got other resources."""
         ...
 
     def plan_repair(
         self, caller: Caller, hosts: Sequence[str] = (), racks: Sequence[str] = ()
     ) -> RepairReport:
-        """What a repair would do now; with hosts or racks: if these failed as well. Nothing is
-        written. NotFound names a host or rack that is not enrolled."""
+        """Return the plan of a repair now, also assuming that `hosts` and `racks` failed.
+
+        The manager writes nothing. NotFound names a host or rack that is not enrolled.
+        """
         ...
 
     def run_repair(
         self, caller: Caller, approve: bool = False, reason: str = "", domain: str = ""
     ) -> RepairReport:
-        """Repair now, without waiting for the next look; `approve` lifts a hold for a while: all of
-        it, or in one failure domain, a rack or a zone."""
+        """Repair now, without waiting for the next periodic run.
+
+        `approve` lifts a mass-failure hold for a while: everywhere, or in one failure domain (a
+        rack or a zone).
+        """
         ...
 
     def availability(self, caller: Caller, query: AvailabilityQuery) -> Availability:
-        """What could be had and when, without trying."""
+        """Return the free amounts and windows, without booking anything."""
         ...
 
     def enrol_host(self, caller: Caller, name: str, capabilities: Mapping[str, str]) -> int:
-        """The new host's id."""
+        """Enrol a host; return the new host's id."""
         ...
 
     def know_host(self, caller: Caller, name: str) -> int:
-        """The id, in the one list of hosts, of what the cloud runs under that name; added if it is
-        not there, enrolled for nothing. InvalidInput if the cloud has none."""
+        """Return the id of the cloud host in table `hosts`, adding the host if missing.
+
+        An added host is not enrolled. InvalidInput if the cloud has no such host.
+        """
         ...
 
     def expected(self, caller: Caller, host: str, also: Sequence[str] = ()) -> Expectation:
-        """What the cloud says of the servers of that host, and of these. NotFound if it has no such
-        host."""
+        """Return the cloud's records of the host's servers and of the servers in `also`.
+
+        NotFound if the cloud has no such host.
+        """
         ...
 
     def describe_host(
@@ -197,7 +217,7 @@ class Manager(Protocol):
     def set_property(self, caller: Caller, name: str, private: bool) -> None: ...
 
     def enrol_floatingip(self, caller: Caller, network_id: str, address: str) -> str:
-        """The new floating IP's id."""
+        """Enrol a floating IP; return the new id."""
         ...
 
     def withdraw_floatingip(self, caller: Caller, floatingip_id: str) -> None: ...

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is there on a network, by a cluster of agents that watch each other.
+"""Membership port: the nodes on a network, by a cluster of agents that watch each other.
 
-Two questions, because two things can be wrong. `look` asks what the cluster's leader says of the
-nodes, and waits for news. `prove` asks whether we see at all: somebody who is cut off would believe
-that everybody else is. An answer that cannot be believed is an error, never a guess.
+The port has two calls, because two things can be wrong. `poll` returns the nodes' states as the
+cluster's leader reports them, and waits for a change. `prove` checks whether this node sees the
+network at all: a node that is cut off would believe that all other nodes are. An untrustworthy
+answer is an error, never a guess.
 
-Another gossip is one class and one entry point:
+A third party adds another gossip protocol with a class and an entry point:
 
     [project.entry-points."holdfast.membership"]
     acme = "acme_gossip:connect"
@@ -18,14 +19,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-#: Of a node that went on purpose; beside UP and DOWN of `hostmonitor/matrix.py`.
+#: State of a node that left on purpose; beside UP and DOWN of `hostmonitor/matrix.py`.
 LEFT: Final = "left"
 
 
 @dataclass(frozen=True)
 class Members:
-    """What the leader says: nodes by name, up, down or left. Ourselves are not among them, nor are
-    servers of the cluster unless that was asked for."""
+    """The leader's list of nodes by name: up, down or left.
+
+    The list leaves out this node, and leaves out the cluster's servers unless the caller asked
+    for them.
+    """
 
     states: Mapping[str, str]
     version: int
@@ -34,12 +38,16 @@ class Members:
 
 @dataclass(frozen=True)
 class Proof:
-    """That we see: the leader has just made sure of its majority and hears us, and so many of the
-    servers are alive by our own agent. `gossip` is what that agent itself says of every node.
+    """Proof that this node sees the network.
 
-    Where the cluster alone proves nothing, `unanswered` has the nodes that may be believed to be
-    lost: enough other members answered a probe over that network, and after that these did not.
-    `probe` says it in words; `warning` is what an operator has to change about the cluster."""
+    The leader has just confirmed its majority and hears this node, and this node's own agent
+    sees `servers_alive` servers alive. `gossip` is that agent's own state of every node.
+
+    Where the cluster alone proves nothing, `unanswered` holds the nodes that may be considered
+    lost: enough other members answered a probe over that network, and after that these nodes
+    did not. `probe` says this in words; `warning` is the change to the cluster that an operator
+    has to make.
+    """
 
     leader: str
     me: str
@@ -52,21 +60,26 @@ class Proof:
 
 
 class Membership(Protocol):
-    """One network. Safe from several threads at once. Errors: DriverError("membership", …), whose
-    sentence says why nothing can be believed now."""
+    """Membership of a network; safe to call from several threads at once.
+
+    Errors are DriverError("membership", …), whose sentence says why no state can be trusted
+    now.
+    """
 
     network: str
 
     def poll(self, after: int | None, wait_s: float) -> Members:
-        """The first answer newer than version `after`, or after `wait_s` whatever there is; the
-        present one at once if `after` is None or there is no time to wait. A version may be lower
-        than the one before: the cluster counts anew."""
+        """Return the first answer newer than version `after`, or the present answer after `wait_s`.
+
+        The call returns at once if `after` is None or `wait_s` is 0. A version may be lower
+        than the previous version: the cluster restarted its count.
+        """
         ...
 
     def prove(self) -> Proof:
-        """Returns or raises within about 2 seconds."""
+        """Prove that this node sees the network; return or raise within about 2 s."""
         ...
 
     def close(self) -> None:
-        """For good: ends looks that wait, with an error."""
+        """Close for good; polls that wait end with an error."""
         ...

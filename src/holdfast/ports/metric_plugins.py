@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugins that look at what is measured on a host, and say only what matters.
+"""Ports of metric plugins and of metric sinks.
 
-Any class will do that has any of `on_host(d)`, `on_cpu(d)`, `on_ram(d)`, `on_volume(d)`,
-`on_bandwidth(d)`; which of them there are is looked at once, and only those are called:
+A metric plugin reads the metrics of a host in every pass and reports only conditions that
+matter. A plugin is a class with any of the methods `on_host(d)`, `on_cpu(d)`, `on_ram(d)`,
+`on_volume(d)`, `on_bandwidth(d)`; the agent looks them up once and calls only those:
 
     class Hot:
-        def configure(self, config):            # may be left out; at first, and when it changes
+        def configure(self, config):            # optional; at start, and after a change
             self.limit = float(config.get("limit", 0.95))
 
-        def on_cpu(self, d, ctx):               # once for each guest; `ctx` may be left out
+        def on_cpu(self, d, ctx):               # once for each guest; `ctx` is optional
             if not d["stale"] and d.get("util_ratio", 0) > self.limit:
                 ctx.tell(f"{d['name']} uses all of its {d['flavor_vcpus']} CPUs", about=d["uuid"])
 
-        def close(self):                        # may be left out
+        def close(self):                        # optional
             pass
 
-It is made known by an entry point, or named by an operator as `module:Class` or by its file:
+An entry point registers the plugin, or an operator names it as `module:Class` or by its file:
 
     [project.entry-points."holdfast.metric_plugins"]
     hot = "acme_hot:Hot"
 
-Each plugin has a thread of its own: nothing of it is ever called twice at once. The dicts are the
-same for all of them and cannot be changed; `dict(d)` is a copy that can. A method that takes longer
-than 50 ms or raises gets its plugin a strike, five within a minute switch it off, and one that
-never returns is left alone for ever. docs/metric-plugins.md has it all.
+Each plugin has its own thread: the agent never runs two calls of a plugin at once. All plugins
+get the same read-only dicts; `dict(d)` is a writable copy. A method that takes longer than 50
+ms or raises earns its plugin a strike. Five strikes within a minute switch the plugin off. A
+method that never returns is abandoned. See docs/metric-plugins.md.
+
+An `Outlet` sends metrics out of the host to statsd, graphite or Ceilometer, if the operator
+wants that.
 """
 
 import math
@@ -35,17 +39,17 @@ from typing import Final, NamedTuple, Protocol, SupportsFloat
 from holdfast.alarms.rules import SEVERITIES
 from holdfast.ports.metrics import Entity
 
-#: The group of entry points.
+#: The entry point group.
 NAMESPACE: Final = "holdfast.metric_plugins"
-#: What a plugin may have, in the order in which they are called in a pass.
+#: The methods a plugin may have, in the order of calls within a pass.
 CALLBACKS: Final = ("on_host", "on_cpu", "on_ram", "on_volume", "on_bandwidth")
-#: Of `about`: with the name of the plugin it may become the name of an alarm's rule.
+#: Longest `about`: with the plugin's name it may become the name of an alarm rule.
 LONGEST_ABOUT: Final = 56
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a plugin says in a pass."""
+    """A condition that a plugin reports in a pass."""
 
     plugin: str
     host: str
@@ -59,7 +63,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Which pass this is, and a way to be heard."""
+    """The data of the current pass, and the call that reports a condition."""
 
     plugin: str
     host: str
@@ -68,7 +72,8 @@ class Context:
     monotonic: float
     elapsed_s: float  # since the pass before
     config_version: int  # grows with each `configure`
-    #: New code on trial, beside the old: what it tells goes nowhere. Send nothing elsewhere either.
+    #: True for new code on trial beside the old: its reports are dropped. Send nothing
+    #: elsewhere either.
     shadow: bool
     hear: Callable[[Note], None]
 
@@ -81,9 +86,12 @@ class Context:
         value: SupportsFloat | None = None,
         threshold: SupportsFloat = 0.0,
     ) -> None:
-        """That something is so, in every pass in which it is: it becomes an alarm of the plugin's
-        about this guest, or about the host, which is over a minute after it was told last. What
-        cannot be passed on raises: it is the plugin's strike, and nobody else hears of it."""
+        """Report a condition; call this in every pass in which the condition holds.
+
+        The report becomes an alarm of the plugin about this guest, or about the host. The alarm
+        ends a minute after the last report. A report that cannot be passed on raises: the
+        plugin gets a strike, and nothing is reported.
+        """
         if severity not in SEVERITIES:
             raise ValueError(f"{severity!r} is no severity: write {', '.join(SEVERITIES)}")
         if not isinstance(about, str) or len(about) > LONGEST_ABOUT:
@@ -95,7 +103,10 @@ class Context:
 
 
 def _finite(name: str, value: SupportsFloat) -> float:
-    """Of any kind of number, numpy's too; what is none would be refused by all who are told."""
+    """Return any kind of number, numpy's too, as a finite float, or raise ValueError.
+
+    Every receiver would refuse a value that is not a finite number.
+    """
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -105,14 +116,13 @@ def _finite(name: str, value: SupportsFloat) -> float:
     return found
 
 
-# Where numbers of a host go, if its operator wants any to leave it: statsd, graphite, Ceilometer.
+# Metric sinks: statsd, graphite, Ceilometer.
 #
-# An outlet knows a format and a way. When something is sent, and how much of it, is not its
-# affair
-# but that of `metrics/sinks/worker.py`, which calls it on one thread that may wait.
+# An outlet knows a format and a transport. `metrics/sinks/worker.py` decides when and how much
+# to send; it calls the outlet on a thread that may wait.
 
 
-#: The field of a sample that says how an alarm stands, and the numbers that say it.
+#: The field of a sample that holds the state of an alarm, and its values.
 ALARM: Final = "alarm"
 OK: Final = 0.0
 FIRING: Final = 1.0
@@ -121,7 +131,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Transition(Protocol):
-    """An alarm that changed: what a sink reads of `watch.alarms.change.Change`."""
+    """A state change of an alarm, as a sink reads it."""
 
     @property
     def rule(self) -> str: ...
@@ -152,7 +162,7 @@ class Transition(Protocol):
 
 
 class Sample(NamedTuple):
-    """One number of one entity at one moment."""
+    """A metric of an entity at a moment."""
 
     host: str
     entity: Entity
@@ -160,9 +170,9 @@ class Sample(NamedTuple):
     value: float
     at: datetime
     monotonic: float
-    #: Of a counter: by how much it grew since it was sent last; None: nobody knows.
+    #: For a counter: growth since the last send; None if unknown.
     step: float | None = None
-    #: Of an alarm: its rule, its severity.
+    #: For an alarm: its rule and its severity.
     about: Mapping[str, str] = _NOTHING
 
 
@@ -170,11 +180,14 @@ class Outlet(Protocol):
     name: str
 
     def encode(self, sample: Sample) -> bytes:
-        """The sample alone, as it will be sent; nothing if there is nothing to say."""
+        """Encode a single sample as sent; empty bytes if there is nothing to send."""
         ...
 
     def send(self, samples: Sequence[bytes], now: float) -> None:
-        """All of them, in as few pieces as go; DriverError if one cannot be. `now` is monotonic."""
+        """Send all samples in as few packets as possible; DriverError if a packet fails.
+
+        `now` is monotonic.
+        """
         ...
 
     def close(self) -> None: ...

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured of one host and its guests in one pass, the same for plugins and alarms.
+"""Metrics of a host and its guests: snapshots for plugins and alarms, and the hypervisor port.
 
     Snapshot("cmp-7", 41, at, monotonic, 1.0, {
         GUEST: Table(GUEST, (Reading(web1, {"util_ratio": 0.97, "cpu_time_ns": 81_000_000}),)),
     })
 
-A collector makes one for every pass and never changes it. Numbers are under names that say their
-unit (`_ns`, `_bytes`, `_kib`, `_per_s`, `_ratio`), counters as they were read and rates beside
-them. What is not known is not there, and named in `missing`: after a counter stepped back that is
-its rate. Of what could not be asked, a guest that is suspended or whose QEMU hangs, the reading
-is `stale` and says why: its numbers are the last that were known, and no alarm comes of them.
+A collector makes a snapshot in every pass and never changes it. Metric names carry the unit
+(`_ns`, `_bytes`, `_kib`, `_per_s`, `_ratio`); counters are stored as read, with rates beside
+them. An unknown metric is absent and named in `missing`, for example the rate after a counter
+stepped back. If an entity could not be read (a suspended guest, or a guest whose QEMU hangs),
+its reading is `stale` and says why: its numbers are the last known, and they raise no alarm.
 
-What is read seldom keeps its number in the passes between, and is then not `fresh`; a collector
-leaves it out when it is older than two of its intervals. An `Entity` is to be the same object
-in every pass for as long as nothing about it changes: then passes are cheap.
+A metric that is read less often keeps its number in the passes between, and is then not
+`fresh`. The collector drops a number older than two of its intervals. An `Entity` has to be the
+same object in every pass as long as nothing about it changes, because that makes passes cheap.
 """
 
 import math
@@ -28,15 +28,18 @@ GUEST: Final = "guest"
 DISK: Final = "disk"
 NIC: Final = "nic"
 KINDS: Final = (HOST, GUEST, DISK, NIC)
-#: Why something is no longer there, or came: it moved here, or away, while it ran.
+#: Why an entity appeared or disappeared: live migration to or from this host.
 MIGRATED: Final = "migrated"
 NAN: Final = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What is measured. `id` is the same wherever it runs: the name of a host, the uuid of a
-    guest, uuid/vda of its disk, uuid/tap… or better uuid/port of its interface."""
+    """A measured object. `id` stays the same on every host.
+
+    The id is the name of a host, the uuid of a guest, uuid/vda of a disk, uuid/port (or
+    uuid/tap… if there is no port) of an interface.
+    """
 
     kind: str
     id: str
@@ -44,17 +47,17 @@ class Entity:
     project: str = ""
     project_name: str = ""
     flavor: str = ""
-    guest: str = ""  # whose disk or interface it is
-    #: What its owner may use at most, under the name of the number it limits: {"tx_bps": 5e9}.
+    guest: str = ""  # the guest that owns the disk or interface
+    #: The owner's limits, by the name of the limited metric: {"tx_bps": 5e9}.
     contracts: Mapping[str, float] = field(default_factory=dict)
-    came: str = ""  # in the first pass that knows it: "migrated", if it did
-    #: What is said of it in words, for plugins: target, path, volume, ifname, mac, port.
+    came: str = ""  # "migrated" in the first pass after a live migration to this host
+    #: Text attributes for plugins: target, path, volume, ifname, mac, port.
     about: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of one entity."""
+    """The metrics read of an entity in a pass."""
 
     entity: Entity
     values: Mapping[str, float]
@@ -63,13 +66,16 @@ class Reading:
 
 
 class Table:
-    """All readings of one kind. Columns, for whoever looks at one number of all of them, are made
-    when they are asked for: few numbers are."""
+    """All readings of a kind of entity.
+
+    The table builds a column (one metric of all entities) on demand, because few metrics are
+    used.
+    """
 
     def __init__(
         self, kind: str, readings: Sequence[Reading], fresh: frozenset[str] | None = None
     ) -> None:
-        """`fresh`: what was read in this pass; None: everything."""
+        """Make a table; `fresh` names the metrics read in this pass, None means all."""
         self.kind = kind
         self.readings = tuple(readings)
         self.entities = tuple(one.entity for one in self.readings)
@@ -82,17 +88,17 @@ class Table:
         return self.fresh is None or field in self.fresh
 
     def column(self, field: str) -> Sequence[float]:
-        """One number of all, in the order of `entities`; NaN where it is not known now."""
+        """Return a metric of all entities, in the order of `entities`; NaN if unknown now."""
         if field not in self._columns:
             self.prepare((field,))
         return self._columns[field]
 
     def prepare(self, fields: Collection[str]) -> None:
-        """Make several columns at once, which is cheaper: every row is looked at once."""
+        """Build several columns in a single pass over the rows, which is cheaper."""
         names = [name for name in fields if name not in self._columns]
         if not names:
             return
-        # with one name an itemgetter gives the value itself, no tuple of it
+        # an itemgetter with one name returns the value itself, not a tuple
         pick = itemgetter(*names, *names[:1]) if len(names) == 1 else itemgetter(*names)
         rows = []
         for values in self._rows:
@@ -114,15 +120,18 @@ class Table:
         return cast(Sequence[float], made)
 
     def unread(self, why: str) -> "Table":
-        """The same entities, of which nothing is known now."""
+        """Return the same entities with all readings marked stale."""
         readings = [Reading(one.entity, one.values, one.missing, why) for one in self.readings]
         return Table(self.kind, readings, self.fresh)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One pass. `pass_id` only grows while the agent runs; `elapsed_s` is since the pass before.
-    A kind that could not be read at all is not in `tables`."""
+    """The metrics of a pass. `pass_id` only grows while the agent runs.
+
+    `elapsed_s` is the time since the pass before. A kind that could not be read at all is
+    absent from `tables`.
+    """
 
     host: str
     pass_id: int
@@ -130,21 +139,18 @@ class Snapshot:
     monotonic: float
     elapsed_s: float
     tables: Mapping[str, Table]
-    gone: Mapping[str, str] = field(default_factory=dict)  # who left since, and why
+    gone: Mapping[str, str] = field(default_factory=dict)  # entities that left, and why
 
 
-# What a hypervisor knows of its host and guests, before anything is made of it: counters as they
-# were read, in two tiers, and who is there.
+# Raw counters of a host and its guests, and the roster of guests, as a driver reads them.
 #
-# The kernel is asked every pass (`look`), on the caller's thread, and always answers. The
-# hypervisor
-# is asked now and then by a thread of the driver's own; what it said last is kept (`said`), with
-# the
-# time at which it did: one guest that does not answer takes nothing from the others.
-# `watch/metrics/` makes a `ports.metrics.Snapshot` of both.
+# The driver reads the kernel in every pass (`read`), on the caller's thread; the kernel always
+# answers. A thread of the driver asks the hypervisor now and then; the driver keeps the last
+# answers (`said`) with their time, so that one guest that does not answer does not delay the
+# others. Package `metrics` makes a `Snapshot` of both.
 
 
-#: A guest's own word for its state while it runs; in any other its numbers stand still.
+#: The state of a running guest; in any other state the guest's numbers stand still.
 RUNNING: Final = "running"
 
 Contracts = Mapping[str, float]
@@ -155,28 +161,29 @@ class Disk:
     target: str  # vda
     path: str = ""
     volume: str = ""  # Cinder's id
-    #: Under the names of what they limit: iops, rd_bytes_per_s, …
+    #: By the name of the limited metric: iops, rd_bytes_per_s, …
     contracts: Contracts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    ifname: str  # on the host; "" if it has none there (SR-IOV)
+    ifname: str  # on the host; "" if there is none on the host (SR-IOV)
     mac: str = ""
     port: str = ""  # Neutron's id
-    #: The host's end of a tap sends what the guest receives; a macvtap counts as the guest does.
+    #: The host's end of a tap sends the guest's received traffic; a macvtap counts as the guest
+    #: does.
     swapped: bool = True
     contracts: Contracts = field(default_factory=dict)  # rx_bps, tx_bps
 
     @property
     def key(self) -> str:
-        """What tells it from the others of its guest."""
+        """Return the key of the interface within its guest."""
         return self.ifname or self.port or self.mac
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What does not change while a guest runs, read once when it starts."""
+    """Facts about a guest that do not change while the guest runs, read once at its start."""
 
     uuid: str
     name: str
@@ -185,17 +192,17 @@ class Facts:
     flavor: str = ""
     vcpus: int = 1
     memory_kib: int = 0
-    balloon_kib: int = 0  # what the balloon leaves it, as of the last change of that
-    disk_bytes: int | None = None  # what its flavor promises
+    balloon_kib: int = 0  # the guest's memory after the last balloon change
+    disk_bytes: int | None = None  # the flavor's disk size
     disks: Sequence[Disk] = ()
     nics: Sequence[Nic] = ()
-    #: Whether it tells what it does with its memory; who does not is not asked.
+    #: Whether the guest reports its memory use; a guest that does not is not asked.
     tells_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """One that has a process here. `came`: migrated, if that is how it got here."""
+    """A guest with a process on this host. `came` is "migrated" after a live migration."""
 
     facts: Facts
     state: str = RUNNING
@@ -205,26 +212,29 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Who is here. Never changed: there is a new one when something happened. Before all have been
-    read for the first time it is not `whole`, and nobody is in it: who is not in it is not gone."""
+    """The guests of a host. A roster never changes: after an event there is a new roster.
 
-    guests: Mapping[str, Guest] = field(default_factory=dict)  # by uuid; those with a process
-    defined: Mapping[str, Facts] = field(default_factory=dict)  # everybody, stopped ones too
-    left: Mapping[str, str] = field(default_factory=dict)  # why, of those that left lately
+    Before the driver has read all guests for the first time, the roster is empty and not
+    `whole`: a guest missing from it is not gone.
+    """
+
+    guests: Mapping[str, Guest] = field(default_factory=dict)  # by uuid; guests with a process
+    defined: Mapping[str, Facts] = field(default_factory=dict)  # all guests, stopped guests too
+    left: Mapping[str, str] = field(default_factory=dict)  # guests that left lately, and why
     whole: bool = True
 
 
 class Vcpu(NamedTuple):
     number: int
     time_ns: int
-    delay_ns: int  # it wanted to run and could not
+    delay_ns: int  # time runnable without running
 
 
 class Process(NamedTuple):
-    """The kernel's word on a guest's process."""
+    """A guest's process as the kernel sees it."""
 
     at: float  # monotonic
-    started: int  # with the process id, who it is
+    started: int  # start time; identifies the process together with its pid
     cpu_ns: int
     user_ns: int
     system_ns: int
@@ -233,7 +243,7 @@ class Process(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A network interface as the host counts."""
+    """Counters of a network interface on the host."""
 
     rx_bytes: int
     rx_pkts: int
@@ -246,7 +256,7 @@ class Link(NamedTuple):
 
 
 class HostCounters(NamedTuple):
-    """One look at the kernel. Who is not in it could not be seen."""
+    """Kernel counters read at a moment; a missing guest or interface could not be read."""
 
     at: float
     host: Mapping[str, float]
@@ -256,7 +266,7 @@ class HostCounters(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What the hypervisor said of one guest, under its own names: block.0.rd.reqs."""
+    """The hypervisor's statistics of a guest, under libvirt's names: block.0.rd.reqs."""
 
     at: float
     values: Mapping[str, float | str]
@@ -264,7 +274,10 @@ class Stats(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The last answers. `round` grows when new ones are in; `silent` says why there is none."""
+    """The hypervisor's last answers. `round` grows with new answers.
+
+    `silent` says why a guest has no answer.
+    """
 
     round: int = 0
     stats: Mapping[str, Stats] = field(default_factory=dict)  # by uuid
@@ -274,7 +287,7 @@ class Said:
 
 class Measures(Protocol):
     def start(self) -> None:
-        """Returns at once. What is lost is found again, for ever, until `close`."""
+        """Start the driver and return at once; the driver reconnects until `close`."""
         ...
 
     def close(self) -> None: ...
@@ -284,5 +297,5 @@ class Measures(Protocol):
     def said(self) -> Said: ...
 
     def read(self, roster: Roster) -> HostCounters:
-        """Now. Takes tens of microseconds for each guest, and waits for nothing."""
+        """Read the kernel now: tens of microseconds per guest, without waiting."""
         ...

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where news goes: one small promise, kept by `drivers/sinks/`.
+"""Ports of publishers: sinks that deliver notifications, and the operations that carry them.
 
-A third party adds a sink with one class and one entry point. The factory is given the configuration
-and returns the sinks that it asks for, none when it asks for nothing:
+Package `drivers/publishers` implements sinks. A third party adds a sink with a class and an
+entry point. The factory gets the configuration and returns the sinks configured there, possibly
+none:
 
     [project.entry-points."holdfast.sinks"]
     pager = "acme_pager:connect"
@@ -19,20 +20,23 @@ from typing import Any, Protocol
 from holdfast.model.incident import Incident
 from holdfast.model.operation import Operation
 
-#: Who speaks, and how loud: what readers of the reservation contract's news filter by.
+#: Publisher id and priority of lease notifications; consumers of the reservation contract
+#: filter by both.
 PUBLISHER = "blazar.lease"
 PRIORITY = "info"
-#: The kind of work by which a sink is told; what waits in the table bears that name.
+#: The kind of operation that delivers a notification; waiting rows carry this name.
 ANNOUNCE = "lease_announce"
-#: What there is to hear: news of leases and incidents, or the notifications of the instance HA
-#: contract, which have a topic of their own, or alarms alone.
+#: Topics: notifications about leases and incidents, notifications of the instance HA contract
+#: (which have their own topic), or alarms alone.
 NEWS, INSTANCE_HA, ALARMS = "news", "instance_ha", "alarms"
 
 
 @dataclass(frozen=True)
 class LeaseNotice:
-    """One thing that happened to a lease, an incident, a segment or a report. It may come twice,
-    then with the same `message_id`."""
+    """A notification about a lease, an incident, a segment or a report.
+
+    A sink may receive it twice, then with the same `message_id`.
+    """
 
     message_id: str
     event_type: str
@@ -43,43 +47,44 @@ class LeaseNotice:
 
 
 class Sink(Protocol):
-    """One that has `hears = INSTANCE_HA` hears the notifications of that contract; one that has
-    `hears = ALARMS` hears of alarms, and of the end of each that it was told of; any other one the
-    news, of alarms too."""
+    """A receiver of notifications, selected by `hears`.
 
-    name: str  # at most 64 characters; what waits in the table of work is found again by it
-    timeout_s: float  # longest that `send` takes, one way or the other
+    A sink with `hears = INSTANCE_HA` gets the notifications of the instance HA contract. A sink
+    with `hears = ALARMS` gets alarms, and the end of each alarm it got. Any other sink gets the
+    notifications about leases and incidents, and alarms too.
+    """
+
+    name: str  # at most 64 characters; waiting rows in table `operations` name it
+    timeout_s: float  # the longest that `send` takes until it returns or fails
 
     def send(self, notice: LeaseNotice) -> None:
-        """Hand it over for good; DriverError, retryable when a later try may succeed."""
+        """Deliver the notification for good; DriverError, retryable if a later try may succeed."""
         ...
 
     def close(self) -> None: ...
 
 
 def heard_by(sinks: Sequence[Sink], what: str) -> tuple[str, ...]:
-    """The names of those that want to hear that."""
+    """Return the names of the sinks that want this topic."""
     return tuple(sink.name for sink in sinks if getattr(sink, "hears", NEWS) == what)
 
 
-# Who is told of incidents, segments, their hosts and reports: rows of work that go into the
-# transaction of what they tell of.
+# Publishers return operations that the caller writes in the transaction of the reported change.
 #
-# `values` are the fields of the noun as the transaction knows them: of one that is about to be
-# made
-# there is a uuid and no id yet. `fault` says why it did not come to be.
+# `values` are the fields of the object as the transaction knows them: an object about to be
+# created has a uuid and no id yet. `fault` says why the action failed.
 
 
 Values = Mapping[str, Any]
-#: What is told of in the words of the instance HA contract.
+#: Objects of the instance HA contract.
 SEGMENT, SEGMENT_HOST, REPORT = "segment", "host", "notification"
-#: A thing begins and ends, well or badly.
+#: Phases of an action: started, ended, failed.
 START, END, ERROR = "start", "end", "error"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong, by the name of an error, and in a sentence."""
+    """The name of an error and a sentence about it."""
 
     name: str
     sentence: str
@@ -87,7 +92,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Event:
-    """What a notification of the instance HA contract tells of, such as segment.create.end."""
+    """A notification of the instance HA contract, such as segment.create.end."""
 
     noun: str
     action: str
@@ -98,25 +103,34 @@ class Event:
 
 class EventPublisher(Protocol):
     def incident(self, event_type: str, incident: Incident, now: datetime) -> Sequence[Operation]:
-        """Of one piece of news about an incident, for people."""
+        """Return the operations that notify people about an incident."""
         ...
 
     def contract(self, happening: Event, now: datetime) -> Sequence[Operation]:
-        """Of one notification of the instance HA contract, for programs."""
+        """Return the operations that send a notification of the instance HA contract.
+
+        These notifications are for programs.
+        """
         ...
 
     def alarm(self, event_type: str, told: Values, now: datetime) -> Sequence[Operation]:
-        """Of one piece of news about an alarm (with its id), for people; of one that is `silent`
-        only for whoever shows which alarms stand, to take it down."""
+        """Return the operations that notify people about an alarm (with its id).
+
+        For a `silent` alarm only sinks that display firing alarms are notified, to remove the
+        alarm.
+        """
         ...
 
     def observation(self, event_type: str, told: Values, now: datetime) -> Sequence[Operation]:
-        """Of what an agent saw (a row of it), and of which nothing else comes, for people."""
+        """Return the operations that notify people about an agent's observation.
+
+        The observation has no other effect.
+        """
         ...
 
 
 class NullPublisher:
-    """Nobody is told."""
+    """An EventPublisher that notifies no sink."""
 
     def incident(self, event_type: str, incident: Incident, now: datetime) -> Sequence[Operation]:
         return ()

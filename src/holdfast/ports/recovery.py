@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where incidents and the moves of servers are kept, so that of several managers one acts.
+"""Database ports of recovery: incidents, moves, votes, alarms, observations and host status.
 
-What is written in the name of a claim is refused (ClaimLost) once the claim is gone.
+The database makes sure that only one of several managers acts. A write under a claim is refused
+(ClaimLost) once the claim is lost.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +20,7 @@ from holdfast.ports.cloud import CloudHost
 from holdfast.recovery.liveness import FailureReport
 from holdfast.recovery.mass_failure import Seen
 
-#: What becomes of a move.
+#: States of a move.
 PENDING, ONGOING, IGNORED, FAILED, SUCCEEDED = (
     "pending",
     "ongoing",
@@ -27,44 +28,46 @@ PENDING, ONGOING, IGNORED, FAILED, SUCCEEDED = (
     "failed",
     "succeeded",
 )
-#: Instead of a migration's number in `after_migration`: no evacuation of the server is unanswered;
-#: the server was started where it is.
+#: Values of `after_migration` other than a migration's number: no evacuation of the server is
+#: unanswered; the server was started in place.
 ANSWERED, STARTED = -1, -2
 
 
 @dataclass(frozen=True)
 class Report:
-    """A notification, with the member of a segment that it is about."""
+    """A notification of the instance HA contract, with the segment host it is about."""
 
     uuid: str
     type: str
     payload: Mapping[str, Any]
-    generated_at: datetime  # by the clock of who reported
+    generated_at: datetime  # by the reporter's clock
     status: str
-    member: SegmentHost | None  # None: no longer in a segment
-    received_at: datetime  # by ours
+    member: SegmentHost | None  # None: the host is no longer in a segment
+    received_at: datetime  # by the database's clock
     reporter: str = ""
-    is_superseded: bool = False  # its source said before, with a later date, that the host runs
+    is_superseded: bool = False  # its source reported before, with a later date, that the host runs
 
 
 @dataclass(frozen=True)
 class Account:
-    """That something died, whoever says so: one notification, or the votes of monitors. It is taken
-    in by one road, and whoever said so learns what became of it."""
+    """A report that something failed: a notification, or the votes of monitors.
+
+    Both are ingested by the same code, and the reporter learns the outcome.
+    """
 
     meaning: Classification
     member: SegmentHost
-    at: datetime  # a recovery that was verified later explains it
-    details: Mapping[str, Any]  # for the incident that is opened, or joined
-    notification: str = ""  # its uuid
+    at: datetime  # a recovery verified later than this explains the failure
+    details: Mapping[str, Any]  # for the incident that is opened or joined
+    notification: str = ""  # uuid of the notification
     observations: Sequence[str] = ()  # ids of the votes
-    payload: Mapping[str, Any] | None = None  # of the work that counted them
-    told_before: datetime | None = None  # it may be what was told then, if nothing ended it since
+    payload: Mapping[str, Any] | None = None  # of the operation that counted the votes
+    told_before: datetime | None = None  # time of an earlier report of the same failure, if any
 
 
 @dataclass(frozen=True)
 class IntakeResult:
-    """What became of an account: the incident it belongs to, and a sentence."""
+    """The outcome of an account: the incident it belongs to, and a sentence."""
 
     incident_id: str
     sentence: str
@@ -72,7 +75,7 @@ class IntakeResult:
 
 @dataclass(frozen=True)
 class Switch:
-    """A pause or a silence that is in force."""
+    """A pause or a maintenance window in force."""
 
     scope: str
     author: str
@@ -82,38 +85,38 @@ class Switch:
 
 @dataclass(frozen=True)
 class Situation:
-    """What the guards look at, of what we have written down ourselves."""
+    """The facts from the database that the guards evaluate."""
 
     now: datetime
     member: SegmentHost | None
     pauses: Sequence[Switch] = ()
     silences: Sequence[Switch] = ()
-    larger: Incident | None = None  # an open one that explains this one
-    domain: str = ""  # the failure domain of its host
+    larger: Incident | None = None  # an open incident that explains this incident
+    domain: str = ""  # the failure domain of the incident's host
     fleet: Sequence[Seen] = ()
-    starts: Sequence[datetime] = ()  # of recoveries of hosts in its domain, lately
-    domain_opened: Sequence[datetime] = ()  # when open incidents about hosts of its domain were
-    domain_alive: bool = False  # every other host of its domain gave a sign of life since then
-    before: Sequence[datetime] = ()  # when this subject was recovered, lately
+    starts: Sequence[datetime] = ()  # of recent recoveries of hosts in the domain
+    domain_opened: Sequence[datetime] = ()  # of open incidents about hosts of the domain
+    domain_alive: bool = False  # every other host of the domain showed a sign of life since then
+    before: Sequence[datetime] = ()  # recent recoveries of this subject
     approved: bool = False
-    lost_compute: bool = False  # it is on maintenance because its nova-compute died before
+    lost_compute: bool = False  # on maintenance because its nova-compute died before
 
 
 @dataclass(frozen=True)
 class AgentBeat:
-    """The last heartbeat of a host's agent, by our clock."""
+    """The last heartbeat of a host's agent, by the database's clock."""
 
     seen_at: datetime
     interval_s: float
     has_boot_id: bool = False
-    rebooted_at: datetime | None = None  # when its boot id was first seen to be another one
-    #: Guests that run there; None: the agent does not know, or the host booted long ago.
+    rebooted_at: datetime | None = None  # when its boot id was first seen changed
+    #: Guests that run on the host; None: the agent does not know, or the host booted long ago.
     running: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
 class ServerMove:
-    """One server's way off a host: a vmove of the contract, and what we need to know beyond it."""
+    """The move of a server off a host: a vmove of the contract with additional fields."""
 
     uuid: str
     incident_id: str
@@ -124,20 +127,20 @@ class ServerMove:
     dest_host: str | None = None
     attempts: int = 0
     message: str = ""
-    was: str = ""  # the server's status when its host was found dead
+    was: str = ""  # the server's status when the host was found dead
     locked_before: bool = False
-    reservation: str = ""  # whose pool it must stay in
+    reservation: str = ""  # the reservation whose pool the server must stay in
     position: int = 0
     started_at: datetime | None = None
     ended_at: datetime | None = None
     not_before: datetime | None = None
-    # the last one before the attempt that is under way; ANSWERED, STARTED
+    # the last migration before the attempt under way; or ANSWERED, STARTED
     after_migration: int = 0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How many moves may be under way: in all, and to one host that was named."""
+    """How many moves may be under way: in all, and to a named target host."""
 
     all: int
     per_target: int
@@ -145,11 +148,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Change:
-    """What is new of an incident; None leaves it as it is."""
+    """An update of an incident; None leaves a field unchanged."""
 
     status: str | None = None
     sentence: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)  # beside those there are
+    details: Mapping[str, Any] = field(default_factory=dict)  # merged into the present details
     verdicts: Sequence[Verdict] | None = None
 
 
@@ -157,11 +160,11 @@ class Incidents(Protocol):
     def now(self) -> datetime: ...
 
     def report(self, uuid: str) -> Report:
-        """NotFound."""
+        """Return a notification; NotFound."""
         ...
 
     def answer(self, uuid: str, status: str, message: str, claim: Claim) -> None:
-        """How a report ends that makes no incident."""
+        """End a report that opens no incident."""
         ...
 
     def ingest(
@@ -171,80 +174,88 @@ class Incidents(Protocol):
         claim: Claim,
         told: Callable[[Incident], Sequence[Operation]] = lambda _new: (),
     ) -> IntakeResult:
-        """Join the open incident that it belongs to, or open one with this work and that of telling
-        people; twice is once."""
+        """Join the open incident the account belongs to, or open an incident.
+
+        A new incident is written with this work and with the notifications that `told` returns.
+        A repeated call changes nothing.
+        """
         ...
 
     def observed(self, id_: str) -> Observed:
-        """What an agent reported; NotFound."""
+        """Return an agent's observation; NotFound."""
         ...
 
     def recovered_since(self, subject: str, at: datetime) -> str | None:
-        """The incident whose recovery of that subject was verified at or after then."""
+        """Return the incident whose recovery of the subject was verified at or after `at`."""
         ...
 
     def ingest_alarm(self, id_: str, claim: Claim, *, is_there: bool) -> bool:
-        """Take in an alarm that an agent reported of a server; `is_there`: the cloud has it on the
-        agent's host. False if it leads to nothing: the server is elsewhere, and no such alarm
-        stands."""
+        """Ingest an alarm that an agent reported about a server.
+
+        `is_there`: the cloud has the server on the agent's host. Returns False if the alarm has
+        no effect: the server is on another host, and no such alarm is firing.
+        """
         ...
 
     def guest_recovered_since(
         self, subject: str, host: str, *, observer: str = "", incident_id: str = ""
     ) -> str:
-        """Who says that a guest runs again, and since when, if nobody said later that it failed,
-        nor a notification of that incident; empty otherwise. Only reports from the host where the
-        cloud has the guest count, and those of `observer`, or of the incident's observers."""
+        """Return which observer reports the guest running again, and since when.
+
+        Empty if a later observation, or a notification of that incident, says that the guest
+        failed. Only reports from the host where the cloud has the guest count, and only those
+        of `observer` or of the incident's observers.
+        """
         ...
 
     def witness(
         self, incident_id: str, seen: Sequence[Mapping[str, Any]], ids: Sequence[str], claim: Claim
     ) -> None:
-        """More monitors, or others, say what they see of an incident that is open."""
+        """Record further observations of monitors about an open incident."""
         ...
 
     def incident(self, incident_id: str) -> Incident:
-        """NotFound."""
+        """Return an incident; NotFound."""
         ...
 
     def is_reported(self, incident_id: str) -> bool:
-        """Whether a notification about its host belongs to it."""
+        """Tell whether a notification about the host belongs to the incident."""
         ...
 
     def failure_reports(self, incident: Incident) -> Sequence[FailureReport]:
-        """Who reported that the subject of an incident about a host or a process failed."""
+        """Return the reports that the subject of a host or process incident failed."""
         ...
 
     def remember(self, payload: Mapping[str, Any], claim: Claim) -> None:
-        """Keep what durable work has found out, for whoever goes on with it."""
+        """Store the findings of durable work for the manager that continues the work."""
         ...
 
     def agent(self, host: str) -> AgentBeat | None:
-        """None: no agent of that host was ever heard of."""
+        """Return the agent's last heartbeat; None if the host's agent never sent a heartbeat."""
         ...
 
     def open_about(self, subject: str) -> Incident | None:
-        """The one that is open about it, if any."""
+        """Return the open incident about the subject, if any."""
         ...
 
     def open_on(self, host: str) -> Collection[str]:
-        """Subjects of those that are open about that host, its servers and its processes."""
+        """Return subjects of open incidents about the host, its servers and its processes."""
         ...
 
     def situation(self, incident: Incident, since: datetime) -> Situation:
-        """`since`: how far back it looks for earlier ones."""
+        """Return the facts for the guards; `since` limits how far back earlier events count."""
         ...
 
     def change(
         self, incident_id: str, change: Change, claim: Claim, then: Sequence[Operation] = ()
     ) -> Incident:
-        """Together with the work that comes of it."""
+        """Update an incident, together with the work that follows from the update."""
         ...
 
     def close(
         self, incident_id: str, change: Change, claim: Claim, then: Sequence[Operation] = ()
     ) -> Incident:
-        """The last change: its reports are answered, its key is free for the next one."""
+        """Close an incident: answer its reports and free its key for the next incident."""
         ...
 
     def members(self, segment: str) -> Sequence[SegmentHost]: ...
@@ -261,21 +272,26 @@ class Incidents(Protocol):
     ) -> None: ...
 
     def use_spare(self, incident_id: str, uuid: str, claim: Claim) -> None:
-        """The member is a spare no more, and the incident's."""
+        """Turn a reserved host into a normal member, and record its use by the incident."""
         ...
 
     def start(
         self, incident_id: str, change: Change, seen: Sequence[datetime], claim: Claim
     ) -> Incident | None:
-        """Let the recovery of a host begin; None if others of its domain have begun beside those
-        `seen`: ask the guards again."""
+        """Start the recovery of a host.
+
+        Returns None if recoveries of other hosts of the domain have started beside those in
+        `seen`: evaluate the guards again.
+        """
         ...
 
     def keep_in_place(
         self, incident_id: str, change: Change, seen: Sequence[ServerMove], claim: Claim
     ) -> Incident | None:
-        """From here on no server of the incident is evacuated; None if an evacuation from its host
-        was asked for beside those `seen`."""
+        """Stop evacuating the servers of the incident.
+
+        Returns None if an evacuation off the host was requested beside those in `seen`.
+        """
         ...
 
     def leave_again(
@@ -285,65 +301,74 @@ class Incidents(Protocol):
         ...
 
     def start_over(self, incident_id: str, sentence: str, claim: Claim) -> Incident:
-        """Undo `keep_in_place` of a host that rebooted and died again: the steps of the recovery
-        begin with its guards."""
+        """Undo `keep_in_place` for a host that rebooted and died again.
+
+        The steps of the recovery start again with the guards.
+        """
         ...
 
     def reopen_in_place(self, incident_id: str, sentence: str, claim: Claim) -> Incident | None:
-        """Start the servers of a failed recovery that found no room, on their host that is back;
-        None if there are none, or another incident about the host is open."""
+        """Start the servers of a failed recovery that found no capacity, on their returned host.
+
+        Returns None if there are no such servers, or another incident about the host is open.
+        """
         ...
 
     def dead_guests(self, incident_id: str) -> Collection[str]:
-        """Servers whose death was reported and is explained by this incident."""
+        """Return servers whose reported death this incident explains."""
         ...
 
     def hosts_of(self, reservation: str) -> Sequence[str]:
-        """Service hosts, in use and usable, that a running reservation has now."""
+        """Return the service hosts, in use and usable, of a running reservation."""
         ...
 
     def still_hurt(self, host: str) -> bool:
-        """Whether running reservations have that host and repair has not been at them."""
+        """Tell whether running reservations hold the host and repair has not handled them."""
         ...
 
 
 class ServerMoves(Protocol):
     def plan(self, incident_id: str, moves: Sequence[ServerMove], claim: Claim) -> None:
-        """Add those that are not there yet, by server."""
+        """Add moves for servers that have no move in the incident yet."""
         ...
 
     def of(self, incident_id: str) -> Sequence[ServerMove]:
-        """In the order in which they go."""
+        """Return the incident's moves, in the order of execution."""
         ...
 
     def move(self, uuid: str) -> ServerMove: ...
 
     def begin(self, limits: Limits, work: "MoveWork") -> int:
-        """Let as many begin as the limits allow, of all incidents that run and are not paused; how
-        many did."""
+        """Start as many moves as the limits allow; return how many started.
+
+        The moves are those of all incidents that run and are not paused.
+        """
         ...
 
     def leaving(self, host: str) -> Sequence[ServerMove]:
-        """Those from that host that have not ended, of all incidents."""
+        """Return the unfinished moves off the host, of all incidents."""
         ...
 
     def aim(self, uuid: str, host: str | None, after: int, limits: Limits, claim: Claim) -> bool:
-        """Name the host it goes to, and the last migration before; False if too many are on their
-        way there, or its incident is over or keeps its servers in place."""
+        """Record the target host of a move and the last migration before it.
+
+        Returns False if too many moves go to that host, or if the incident is closed or keeps
+        its servers in place.
+        """
         ...
 
     def note(self, uuid: str, claim: Claim, **values: Any) -> ServerMove:
-        """Write down columns of it."""
+        """Write columns of a move."""
         ...
 
     def end(self, uuid: str, claim: Claim, status: str, message: str) -> None: ...
 
     def put_back(self, uuid: str, claim: Claim, message: str, pause_s: float) -> None:
-        """This attempt failed; another may begin after the pause."""
+        """End a failed attempt; another attempt may start after the pause."""
         ...
 
     def to(self, host: str) -> Sequence[ServerMove]:
-        """Those that are under way to that host."""
+        """Return the moves under way to the host."""
         ...
 
 
@@ -351,32 +376,34 @@ class MoveWork(Protocol):
     def __call__(self, move: ServerMove, now: datetime) -> Operation: ...
 
 
-# Where what monitors see and report of hosts is found, and what counting it led to is kept.
+# Votes of monitors about hosts, and the result of counting them.
 
 
 class Votes(Protocol):
     def ballot(self, host: str) -> Ballot:
-        """All that there is to count about it, by what it is called here."""
+        """Return all votes about the host, by the host's name in this database."""
         ...
 
     def is_known(self, host: str) -> bool:
-        """Whether it is one of our hosts, and only one can be meant."""
+        """Tell whether the name stands for exactly one known host."""
         ...
 
     def remember(
         self, claim: Claim, payload: Mapping[str, Any], say: str, then: Sequence[Operation] = ()
     ) -> None:
-        """Write down in the work itself what it led to, with a sentence for the audit and the work
-        that comes of it: all or nothing."""
+        """Store the result of a count in the operation, with an audit sentence and follow-up work.
+
+        The transaction writes all or nothing.
+        """
         ...
 
 
-# Where alarms are kept, for whoever does what their rules ask for.
+# Alarms, for the effects that their rules request.
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A server was moved off that host because of an alarm of that rule; when that ended."""
+    """A finished move of a server off a host, caused by an alarm of a rule."""
 
     host: str
     rule: str
@@ -385,57 +412,64 @@ class Moved:
 
 class Alarms(Protocol):
     def show(self, alarm_id: str) -> Mapping[str, Any]:
-        """host, subject, rule, state, …; NotFound."""
+        """Return an alarm: host, subject, rule, state, …; NotFound."""
         ...
 
     def paused(self) -> str:
-        """Why nothing is to be done now: recovery is paused everywhere; empty if it is not."""
+        """Return why recovery is paused everywhere; empty if recovery is not paused."""
         ...
 
     def speak_up(self, alarm_id: str) -> str:
-        """Its silence is over: if it stands and people do not know how it is, they are told, and
-        what it asks for is begun, once. The sentence about it; NotFound."""
+        """End the mute of an alarm; return a sentence about the alarm, or NotFound.
+
+        If the alarm is firing and people do not know its present state, they are notified, and
+        the effects its rule requests are started, once.
+        """
         ...
 
     def moves(self, alarm_id: str) -> None:
-        """Remember that its server is about to be moved off the host because of it."""
+        """Record that the alarm's server is about to be moved off the host because of the alarm."""
         ...
 
     def moved(self, alarm_id: str, since: datetime) -> Moved | None:
-        """The last time since then that another alarm moved the server of this one."""
+        """Return the last move of the alarm's server since then that another alarm caused."""
         ...
 
     def others_ahead(self, alarm_id: str) -> str:
-        """Another alarm of the same rule that stands there and for which the host is kept out of
-        use too; empty: none."""
+        """Return another firing alarm of the rule on the host that also keeps the host disabled.
+
+        Empty if there is none.
+        """
         ...
 
 
-# The one list of hosts, as far as segments need it.
+# Table `hosts`, as far as segments need it.
 
 
 class KnownHosts(Protocol):
     def know(self, host: CloudHost, region: str) -> int:
-        """The id of that host in the list; it is added if it was not there. Twice is once."""
+        """Return the host's id, adding a missing host; a repeated call changes nothing."""
         ...
 
 
-# Where reports are kept. One that says that something failed comes with the work of looking at
-# it:
-# both are written, or neither.
+# Observations. A report of a failure comes with the operation that examines it: both are
+# written, or neither.
 
 
 class Observations(Protocol):
     def add(self, id_: str, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-        """The row, and if it is new: the same key of an observer is the same report."""
+        """Store an observation; return the row, and whether it is new.
+
+        The same key of the same observer is the same report.
+        """
         ...
 
 
-# Where standings are kept, so that of several managers only one decides.
+# Host statuses. The database makes sure that only one of several managers decides.
 #
-# A `Change` is written only if the standing is still the `old` one. What takes a host out of use,
-# or
-# back, is written together with the work that follows from it: both, or neither.
+# A `StatusChange` is written only if the host status is still the `old` one. A change that
+# takes a host out of use, or back into use, is written together with the work that follows from
+# it: both, or neither.
 
 
 #: The work that follows when a host goes out of use or comes back: one row, armed again.
@@ -444,17 +478,17 @@ Repair = Callable[[datetime], Operation]
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A host as far as watching goes."""
+    """A host as the host monitor sees it."""
 
     id: int
-    name: str  # of its service, normalised
+    name: str  # of the compute service, normalised
     hypervisor_hostname: str
     standing: HostStatus
 
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """One step of one host; `say` is its sentence in the audit, empty for none."""
+    """A status change of a host; `say` is its audit sentence, empty for none."""
 
     host_id: int
     old: HostStatus
@@ -464,7 +498,7 @@ class StatusChange:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A message that a monitor could not digest."""
+    """A message that a monitor could not process (a parked message)."""
 
     at: datetime
     monitor: str
@@ -476,30 +510,33 @@ class SetAside:
 
 class HostStatuses(Protocol):
     def now(self) -> datetime:
-        """The database's clock: the one that all managers share."""
+        """Return the database's time: the clock shared by all managers."""
         ...
 
     def watched(self) -> Sequence[Watched]:
-        """All hosts, by id."""
+        """Return all hosts, by id."""
         ...
 
     def change(self, changes: Sequence[StatusChange], repair: Repair | None) -> set[int]:
-        """Write these, all in one go; the ids of those that somebody else changed meanwhile, which
-        are left out. Where a host goes out of use or comes back, `repair` is armed as well."""
+        """Write all changes in a transaction; return ids of hosts changed by others meanwhile.
+
+        Those hosts are left out. If a host goes out of use or comes back, `repair` is armed as
+        well.
+        """
         ...
 
     def by_state(self) -> Mapping[str, int]:
-        """How many hosts stand how."""
+        """Return the number of hosts per state."""
         ...
 
     def expedite(self, key: str) -> bool:
-        """Make the open work of that key due now; False while somebody is at it."""
+        """Make open work of this key due now; False while a manager runs the work."""
         ...
 
     def set_aside(self, message: SetAside) -> None:
-        """Keep it for people to look at; the oldest go when there are too many."""
+        """Park a message for people to inspect; the oldest are deleted above the limit."""
         ...
 
     def all_set_aside(self, most: int) -> Sequence[SetAside]:
-        """The newest first."""
+        """Return parked messages, newest first."""
         ...

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where monitors and agents send what they saw."""
+"""Ports of reports: monitors and agents to the manager, and Nova notifications to monitors.
+
+`Reports` sends observations, `Centre` serves heartbeats and alarm rules, `ExpectedGuests`
+returns the guests that should run on a host, `Answers` answers local queries, `Notices`
+receives Nova notifications.
+"""
 
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -12,74 +17,85 @@ from holdfast.model.observation import Expectation, Heard
 
 
 class Reports(Protocol):
-    """Errors: `Unavailable`, it is to be sent again later; `InvalidInput`, it never will be taken;
-    anything else of ours is a matter of set-up, and is tried again too."""
+    """The manager's intake of observations.
+
+    Errors: after `Unavailable` the monitor sends again later; after `InvalidInput` it never
+    sends again. Any other HoldfastError is a matter of set-up, and the monitor retries too.
+    """
 
     def report(self, body: Mapping[str, Any]) -> None:
-        """One observation; it has been stored, now or before, when this returns."""
+        """Send an observation; the manager has stored it, now or before, when this returns."""
         ...
 
     def view(self, observer: str, body: Mapping[str, Any]) -> None:
-        """All that this monitor sees now; a later one replaces it."""
+        """Send everything this monitor sees now; a later view replaces the present view."""
         ...
 
 
-# Where the agent of a host says that it lives, and learns which alarm rules hold for it and
-# whether somebody looks at its numbers.
+# The agent's heartbeat; the answer says which alarm rules apply to the host and whether a user
+# watches its live metrics.
 
 
 class Centre(Protocol):
-    """Unavailable if it cannot be asked now, InvalidInput if it will never listen to that."""
+    """The API as an agent sees it.
+
+    Unavailable if the API cannot answer now, InvalidInput if it will never accept the request.
+    """
 
     def beat(self, host: str, body: Mapping[str, Any]) -> Heard:
-        """Say how the agent is."""
+        """Send the agent's heartbeat."""
         ...
 
     def rules(self, host: str) -> Held: ...
 
     def samples(self, host: str, body: Mapping[str, Any]) -> None:
-        """What was wanted (metrics/history.plain)."""
+        """Send the requested metrics (see `metrics/history.py`)."""
         ...
 
 
-# Who knows what should run on a host.
+# The guests that should run on a host.
 
 
-#: So many guests can be asked about beside those of the host, at a time.
+#: How many guests a request may name beside those of the host.
 MOST_ALSO = 50
 
 
 class ExpectedGuests(Protocol):
     def expected(self, host: str, also: Sequence[str] = ()) -> Expectation:
-        """What the cloud says of the servers of that host, and of these (ids), MOST_ALSO at most.
-        Unavailable, NotFound or InvalidInput if it cannot be said: then nothing is known."""
+        """Return the cloud's records of the host's servers and of the ids in `also` (MOST_ALSO).
+
+        Unavailable, NotFound or InvalidInput if there is no answer: then the caller knows
+        nothing.
+        """
         ...
 
 
-# Questions that people on its own machine put to a running program, and their answers.
+# Queries of local users to a running process (over its socket), and the answers.
 
 
 class Answers(Protocol):
     def answer(self, line: bytes) -> Generator[bytes | None, None, None]:
-        """Lines to be sent, one after the other; None: nothing just now, is anybody there still?
-        Close it when nobody is. What is wrong with the question is an answer too."""
+        """Yield the answer to a query line by line; None means: no data now, check the client.
+
+        Close the generator when the client is gone. An error in the query is an answer too.
+        """
         ...
 
     def refusal(self, error: HoldfastError) -> bytes:
-        """The line that says why there is no answer."""
+        """Return the line that says why there is no answer."""
         ...
 
 
-# News from the cloud, as it happens. The driver is `drivers/rabbit/nova_notifications.py`.
+# Nova notifications. The driver is `drivers/rabbit/nova_notifications.py`.
 #
-# What a hearer can count on, and what not:
+# A hearer can rely on this, and must not rely on more:
 #
-# - At least once. A notice is acknowledged after `hear` returned; whoever dies in between gets it
-#   again, with the same `message_id`.
-# - Not in order: several managers share the news. `at` says which is newer.
-# - Not complete: nothing comes while the broker is away, before our queue exists, beyond its
-# length.
-#   So a monitor that hears also looks, now and then: news makes it fast, looking makes it right.
+# - At least once. The driver acknowledges a notice after `hear` returned; a manager that dies
+#   in between gets the notice again, with the same `message_id`.
+# - Not in order: several managers share the notifications. `at` says which notice is newer.
+# - Not complete: none arrives while the broker is away, before our queue exists, or beyond the
+#   queue's length limit. Therefore a monitor also polls now and then: notifications make it fast,
+#   polling makes it right.
 
 
 LOG = logging.getLogger(__name__)
@@ -89,43 +105,44 @@ Hear = Callable[[Notice], None]
 
 class Notices(Protocol):
     def listen(self, hear: Hear) -> None:
-        """Begin; returns at once, whether or not the broker is there.
+        """Start listening; return at once, whether or not the broker is reachable.
 
-        `hear` is called on one thread, one notice at a time. What it raises decides:
-        an error by which `later` is true: the same notice again after a pause, as long as it takes;
-        anything else: logged, counted, and the notice is let go, for a defect does not mend itself.
+        The driver calls `hear` on one thread, one notice at a time. The exception decides: if
+        `later(error)` is true, the driver delivers the same notice again after a pause, as long
+        as needed. Any other exception is logged and counted, and the notice is dropped, because
+        a defect does not repair itself.
         """
         ...
 
     def stop(self) -> None:
-        """End within seconds, in whatever state the broker is. What was not heard stays with it."""
+        """Stop within seconds in any broker state; unheard notices stay in the queue."""
         ...
 
 
 class Tally(Protocol):
-    """Whoever counts; all methods must be quick and must not raise."""
+    """Counters of Nova notifications; all methods must be quick and must not raise."""
 
     def heard(self, notice: Notice) -> None: ...
 
     def not_understood(self) -> None:
-        """A message was let go because it made no sense to us."""
+        """Count a message that was dropped because it could not be parsed."""
         ...
 
     def failed(self, notice: Notice) -> None:
-        """`hear` raised what cannot be mended by waiting."""
+        """Count a notice for which `hear` raised an error that waiting cannot repair."""
         ...
 
     def put_off(self, notice: Notice) -> None:
-        """`hear` could not take it now; it comes again."""
+        """Count a notice that `hear` could not process now; the driver delivers it again."""
         ...
 
     def broker(self, there: bool) -> None:
-        """We are connected and listening now, or no longer."""
+        """Record whether the driver is connected to the broker and listening."""
         ...
 
 
 class NoTally:
-    """Nobody counts."""
+    """A Tally that counts nothing."""
 
     def heard(self, notice: Notice) -> None: ...
 
@@ -139,16 +156,17 @@ class NoTally:
 
 
 def later(error: Exception) -> bool:
-    """Whether the same notice may be taken if we only wait."""
+    """Tell whether a later delivery of the same notice may succeed."""
     if isinstance(error, DriverError):
         return error.retryable
     return isinstance(error, Unavailable | StaleWrite)
 
 
 def to_all(hearers: Sequence[Hear]) -> Hear:
-    """One hearer in front of several: each hears, whatever befalls the others.
+    """Return a hearer that passes each notice to all hearers, whatever errors the others raise.
 
-    If one could not take it now, all hear it again: to hear twice must do no harm anyway.
+    If a hearer could not process the notice now, all hearers get it again; hearing a notice
+    twice must do no harm anyway.
     """
 
     def hear(notice: Notice) -> None:
@@ -161,7 +179,7 @@ def to_all(hearers: Sequence[Hear]) -> Hear:
                     put_off = error
                 else:
                     LOG.error("%s: a monitor failed: %s", notice.event_type, error.message)
-            except Exception:  # the top of a monitor: the others must hear all the same
+            except Exception:  # outermost frame of a monitor: the others must hear the notice too
                 LOG.exception("%s: a monitor failed", notice.event_type)
         if put_off is not None:
             raise put_off

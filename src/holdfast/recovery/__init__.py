@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovery: a report becomes an incident (`intake`), guards say whether it is acted upon
-(`guards`), durable steps do it (`host`, `guest`, `process`; `moves` for each server), and a host
-that comes back is put into use again (`back`)."""
+"""Recovery of failed hosts, guests and nova-compute services.
+
+`intake` turns a report into an incident. `guards` decides whether Holdfast may act. Durable
+steps perform the recovery (`host`, `guest`; `evacuation` for each server of a host).
+`host_return` puts a host that comes back into use again.
+"""

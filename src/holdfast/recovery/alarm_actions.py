@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rules ask for when an alarm is raised: a host takes no new servers, a server moves away
-while it runs, reservations are repaired before their host fails.
+"""Recovery work requested by alarm rules: disable a host, live-migrate a server, repair ahead.
 
-Each is a row of work that is there once for each alarm and deed. Those of one kind are done one
-after the other on a host, in the order in which they were asked for (`model.alarm.action_of`). It
-looks before it acts, so that a manager that was killed is followed by one that goes on; an alarm
-that is over by then is left alone. A pause of recovery everywhere holds them, `dry_run` only says
+Each action is a row of durable work that exists once per alarm and action
+(`alarms.central.action_of`). Actions of one family run one after the other on a host, in the
+order in which rules requested them. An action reads the state of the alarm and of the cloud
+before it acts, so a second manager can continue after the first was killed. An alarm that has
+ended by then needs no action. A global pause of recovery holds all actions; `dry_run` only says
 what would be done.
+
+`EndOfSilence` publishes and performs what a mute of an alarm held back.
 """
 
 import logging
@@ -24,16 +26,16 @@ from holdfast.ports.cloud import Server
 from holdfast.ports.recovery import Alarms
 from holdfast.recovery.context import RecoveryContext
 
-# The end of an alarm's silence: what it kept back of one that still stands is told and done.
-#
-# A row of work for each alarm, due when its silence ends. It compares how the alarm is with what
-# people were told of it (`Alarms.speak_up`), so that it can be done twice, by two, or too early.
-
-
 LOG = logging.getLogger(__name__)
 
 
 class EndOfSilence:
+    """Work at the end of an alarm's mute, once per alarm.
+
+    The step compares the alarm's state with the last published state (`Alarms.speak_up`). The
+    step can therefore run twice, in two managers, or too early without harm.
+    """
+
     name = ALARM_SILENCE
     retry_forever = True
 
@@ -64,20 +66,22 @@ class EndOfSilence:
         return None
 
     def failed(self, run: Run, why: str) -> None:
-        """Never: it is tried again."""
+        """Do nothing: the worker retries this work forever."""
 
 
 LOOK_S, BUSY_S, PAUSED_S = 2.0, 5.0, 15.0
 GIVE_UP: Final = timedelta(hours=1)
 MIGRATING: Final = "migrating"
 ACTIVE, ERROR = "ACTIVE", "ERROR"
-#: Which source says that a host is about to fail.
+#: Source name of status reports about a host that is about to fail.
 SOURCE: Final = "alarm"
 
 Alarm = Mapping[str, Any]
 
 
 class AlarmAction:
+    """Work for an action of an alarm rule."""
+
     name = ALARM_ACTION
     retry_forever = False
 
@@ -112,7 +116,10 @@ class AlarmAction:
         return said
 
     def confirm(self, run: Run) -> str:
-        """Only a move takes longer than the call that asks for it."""
+        """Wait until a live migration has ended.
+
+        All other actions are complete when their call returns.
+        """
         alarm = self._alarm(run)
         if run.operation.payload["action"] != "migrate_away" or alarm is None:
             return "done"
@@ -129,7 +136,7 @@ class AlarmAction:
             return f"server {server.id} is {server.status}: only one that runs is moved"
         raise Conflict(f"server {server.id} is still on {server.host}: no host took it")
 
-    # deeds
+    # actions
 
     def _disable(self, run: Run, alarm: Alarm) -> str:
         services, host = self._context.guarded_cloud(run).services, str(alarm["host"])
@@ -140,8 +147,12 @@ class AlarmAction:
         return f"{host} takes no new servers"
 
     def _migrate(self, run: Run, alarm: Alarm) -> str:
-        """One at a time from a host: a storm of alarms is no reason for a storm of moves. Ours are
-        one subject; those of others are looked for."""
+        """Live-migrate the server, at most one server per host at a time.
+
+        Many alarms at once must not start many migrations at once. Migrations of Holdfast share
+        one work subject and so run in order; the manager looks for migrations of others in
+        Nova.
+        """
         server = self._server(run, alarm)
         if server is None:
             return "the cloud does not know the server"
@@ -163,8 +174,11 @@ class AlarmAction:
         return f"server {server.id} is moved off {alarm['host']} while it runs"
 
     def _check_rest(self, server: Server, alarm: Alarm) -> None:
-        """A server that is busy wherever it is would go round all hosts, for each has an alarm of
-        its own: Conflict if one has just moved it."""
+        """Raise Conflict if an alarm has moved this server within `migrate_away_rest_s`.
+
+        Otherwise a server that is busy on every host would visit all hosts, because each host
+        raises its own alarm.
+        """
         rest = timedelta(seconds=self._context.settings.migrate_away_rest_s)
         before = self._alarms.moved(alarm["id"], self._context.incidents.now() - rest)
         if rest and before is not None:
@@ -199,7 +213,7 @@ class AlarmAction:
         self._context.see([seen])
         self._context.wake()
 
-    # what they look at
+    # reads
 
     def _alarm(self, run: Run) -> Alarm | None:
         try:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recoveries of hosts, guests and processes share: the guards are asked first, and what
-cannot be ended is closed."""
+"""Base class of host, guest and process recovery: guards first, then hold, start or close."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,18 +13,23 @@ from holdfast.recovery import mass_failure
 from holdfast.recovery.context import IncidentWork
 from holdfast.recovery.guards import STILL_DOWN, View, first_denial, judge
 
-#: Operators hear of a contradicted failure after so many seconds.
+#: Operators are notified of a contradicted failure after this many seconds.
 TOLD_AFTER_S = 60.0
-#: Who is held is asked again so much later for each host that is down.
+#: A held incident evaluates its guards again later by this many seconds per host that is down.
 CROWD_S = 0.05
 
 
 class Recovery(IncidentWork):
-    #: How far back earlier recoveries matter.
+    """Base class of the recoveries, with the guards as their first step."""
+
+    #: How many seconds back earlier recoveries count.
     look_back_s = 3600.0
 
     def guards(self, run: Run) -> str:
-        """Go on, wait (NotYet) or leave it, by what the guards say; it is kept on the incident."""
+        """Evaluate the guards, record their verdicts, and continue, wait or close the incident.
+
+        NotYet while a guard denies the recovery for now. A final denial closes the incident.
+        """
         incident = self.incident(run)
         if incident.status == RUNNING or not incident.is_open:
             return "asked before"
@@ -37,7 +41,7 @@ class Recovery(IncidentWork):
         if no is not None and not no.final:
             self._hold(run, incident, Change(HELD, no.sentence, verdicts=verdicts), no)
             down = sum(one.down for one in view.situation.fleet)
-            # Hundreds that wait must not keep manager and cloud busy with asking.
+            # Hundreds of held incidents must not keep the manager and the cloud busy.
             raise NotYet(no.sentence, max(no.again_s, down * CROWD_S))
         if no is not None:
             status = FAILED if no.guard == "budget" else IGNORED
@@ -48,8 +52,11 @@ class Recovery(IncidentWork):
         return self.begin(run, incident, view, verdicts)
 
     def _hold(self, run: Run, incident: Incident, change: Change, no: Verdict) -> None:
-        """People are told once, not each time a guard says so again; of a contradiction only when
-        it has lasted for a while, for most end by themselves."""
+        """Set the incident to held and notify people once, not at every repeated denial.
+
+        People hear of a contradicted failure only after TOLD_AFTER_S seconds, because most
+        contradictions end by themselves.
+        """
         context, now, told = self.context, self.context.incidents.now(), tuple[Operation, ...]()
         held = replace(incident, status=HELD, sentence=change.sentence or "")
         since = incident.details.get("held_since") if incident.status == HELD else None
@@ -73,7 +80,7 @@ class Recovery(IncidentWork):
         )
 
     def would(self, run: Run) -> str:
-        """What would be done."""
+        """Describe the recovery for the report of a dry run."""
         raise NotImplementedError
 
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
@@ -83,7 +90,7 @@ class Recovery(IncidentWork):
         return said
 
     def is_over(self, run: Run) -> bool:
-        """Ended by the guards, by an operator or by something larger: nothing is left to do."""
+        """Whether the guards, an operator or a larger incident closed this incident."""
         return not self.incident(run).is_open
 
     def close(self, run: Run, change: Change, *then: Operation) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every kind of recovery work has at hand."""
+"""Shared context of recovery work: settings, ports, site steps, and a cache of cloud queries."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ from holdfast.runtime.clock import Clock, SystemClock
 
 LOG = logging.getLogger(__name__)
 
-#: Kinds of work.
+#: Kinds of durable work.
 INTAKE, RECOVER_HOST, RECOVER_GUEST, RECOVER_PROCESS, MOVE, BACK = (
     "notification",
     "recovery_host",
@@ -30,14 +30,14 @@ INTAKE, RECOVER_HOST, RECOVER_GUEST, RECOVER_PROCESS, MOVE, BACK = (
     "server_move",
     "host_back",
 )
-#: Our locks of servers are known by how their reason begins.
+#: Prefix of the lock reason by which Holdfast recognises its own server locks.
 LOCK = "Holdfast moves it: incident"
-#: Which source says so, where recovery knows that a host is dead or back.
+#: Source name of status reports in which recovery declares a host dead or back.
 SOURCE = "recovery"
 
 
 class Settings(Protocol):
-    """[recovery], read anew each time."""
+    """The options of [recovery], read again at every access."""
 
     dry_run: bool
     give_up_s: float
@@ -84,9 +84,11 @@ class Settings(Protocol):
 
 
 class OwnStep(Protocol):
-    """A step that a site adds by an entry point of `holdfast.recovery_steps`: mail, ticket,
-    billing. Called again after a crash, so it looks before it acts; what it raises is tried
-    again."""
+    """A recovery step of the site, installed as entry point of `holdfast.recovery_steps`.
+
+    Examples: mail, ticket, billing. The manager calls the step again after a crash, so the step
+    must check whether its work is done already. The manager retries a step that raises.
+    """
 
     def __call__(self, incident: Incident, cloud: Cloud) -> str: ...
 
@@ -96,6 +98,8 @@ Announce = Callable[[str, Incident, datetime], Sequence[Operation]]
 
 @dataclass(frozen=True)
 class RecoveryContext:
+    """Ports, settings and callbacks of all recovery work."""
+
     incidents: Incidents
     moves: ServerMoves
     votes: Votes
@@ -107,9 +111,9 @@ class RecoveryContext:
     clock: Clock = field(default_factory=SystemClock)
     own_steps: Mapping[str, OwnStep] = field(default_factory=dict)
     wake: Callable[[], None] = lambda: None
-    announce: Announce = lambda _event, _incident, _now: ()  # the work that tells people of it
+    announce: Announce = lambda _event, _incident, _now: ()  # returns the work that notifies people
     freepool: str = FREEPOOL
-    repairs: Callable[[], bool] = lambda: True  # whether reservations are repaired here
+    repairs: Callable[[], bool] = lambda: True  # whether this site repairs reservations
     mass_failure: Callable[[], "tuple[int, float, float]"] = lambda: (2, 0.30, 0.55)
 
     def guarded_cloud(self, run: Run) -> Cloud:
@@ -120,7 +124,7 @@ class RecoveryContext:
 
 
 class IncidentWork:
-    """Common to all recoveries: find the incident, write down what is new of it."""
+    """Base class of work about an incident: read it, record changes, insert site steps."""
 
     name = ""
     retry_forever = True
@@ -143,7 +147,12 @@ class IncidentWork:
         told: Sequence[Operation] = (),
         **details: object,
     ) -> Incident:
-        """Write down what is new, and with it who is told; nothing if nothing is."""
+        """Write a changed sentence or changed details to the incident.
+
+        `told` holds the notifications to write in the same transaction.
+
+        Without a change nothing is written.
+        """
         old = self.incident(run)
         same = sentence in (None, old.sentence)
         if same and all(old.details.get(name) == value for name, value in details.items()):
@@ -154,7 +163,7 @@ class IncidentWork:
         return found
 
     def own(self) -> Sequence[Step]:
-        """Our steps, without those of the site."""
+        """The built-in steps, without the steps of the site."""
         raise NotImplementedError
 
     def steps(self) -> Sequence[Step]:
@@ -167,7 +176,7 @@ class IncidentWork:
 def with_own(
     steps: Sequence[Step], context: RecoveryContext, incident: Callable[[Run], Incident]
 ) -> Sequence[Step]:
-    """These steps with those that the site wants before, after or instead of them."""
+    """Insert the site's steps before, after or instead of the built-in steps."""
     settings = context.settings
 
     def named(name: str, where: str) -> Step | None:
@@ -195,23 +204,24 @@ def with_own(
     return found
 
 
-# Looks at the cloud that many moves share: sixty servers on their way off one host need one list
-# of its migrations, not sixty.
-
-
-#: How old an answer may be that says that something is still under way: so much, or so many times
-#: what it took to get, for a cloud that is busy is not helped by questions.
+#: Maximum age of an answer which says that a migration is still under way: FRESH_S seconds, or
+#: RESTS times the duration of the query. Frequent queries do not help a busy cloud.
 FRESH_S, RESTS = 0.4, 5.0
 FORCED_S = 2.0
-#: How long others may take to ask for us.
+#: Seconds that a thread waits for another thread's answer before it sends its own query.
 PATIENCE_S = 2.0
-#: Nobody has asked yet.
+#: Placeholder for a query that was not sent yet.
 NEVER: tuple[float, Any] = (float("-inf"), None)
 #: Evacuations that have not ended.
 UNDER_WAY = ("accepted", "running")
 
 
 class CloudCache:
+    """Cache of cloud queries, shared by concurrent server moves.
+
+    Sixty servers that leave one host need one list of its migrations, not sixty.
+    """
+
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -220,8 +230,11 @@ class CloudCache:
         self._askers: dict[str, threading.Lock] = {}
 
     def last(self, cloud: Cloud, source: str, server_id: str, after: int) -> Migration | None:
-        """The server's latest evacuation since the one of that number. Only an answer that says
-        that it has not ended, or has succeeded, may be older than the question."""
+        """The server's latest evacuation with a migration number above `after`.
+
+        An answer older than the call is used only if it shows the migration as unfinished or
+        successful.
+        """
         key, came = f"migrations/{source}", self._clock.monotonic()
 
         def ask() -> Sequence[Migration]:
@@ -241,7 +254,7 @@ class CloudCache:
         return max(FRESH_S, RESTS * self._took.get(key, 0.0))
 
     def is_dead(self, cloud: Cloud, host: str) -> bool:
-        """Forced down: that is said only of a host that is known to be off."""
+        """Whether Nova lists the host as forced down; only a host known to be off is."""
 
         def ask() -> list[str]:
             return [one.host for one in cloud.services.list() if one.forced_down]
@@ -253,8 +266,11 @@ class CloudCache:
     def _shared(
         self, key: str, is_enough: Callable[[float, Any], bool], ask: Callable[[], Any]
     ) -> Any:
-        """The last answer, if it and the time of its question are enough; else a new one. One
-        thread asks for all that came meanwhile; a thread that waits too long for it asks itself."""
+        """Return the cached answer if `is_enough` accepts its age and content, else query again.
+
+        One thread queries for all threads that arrived meanwhile. A thread that waits longer
+        than PATIENCE_S sends its own query.
+        """
         if is_enough(*(known := self._answers.get(key, NEVER))):
             return known[1]
         with self._lock:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One server leaves a dead host: locked, evacuated, proven by its migration, started if it ran,
-unlocked. One run of the work is one attempt; who fails waits and gets another, elsewhere if there
-is a choice. Every step looks first, so that any manager can go on anywhere.
+"""Evacuation of a server from a dead host.
+
+The manager locks the server, evacuates it, waits for the migration that proves the arrival,
+starts the server if it ran before, and unlocks it. One run of the work is one attempt. After a
+failed attempt the server waits and tries again, on another host if there is a choice. Every
+step reads the current state first, so any manager can continue at any point.
 """
 
 import logging
@@ -24,17 +27,17 @@ from holdfast.recovery.fencing import StillOff
 
 LOG = logging.getLogger(__name__)
 
-#: How often a move that is under way is looked at; the longer it takes, the rarer.
+#: Seconds between two polls of a migration that is under way; polls become rarer with its age.
 LOOK_S, LONGEST_LOOK_S = 0.4, 3.0
 LONGEST_PAUSE_S = 60.0
-#: Servers that one manager locks and has evacuated at once: the first ones are on their way while
-#: the others still wait. A thread waits at most so long, then other work has it.
+#: Number of servers that one manager locks and evacuates at once: the first servers are under
+#: way while the others still wait. A thread waits at most TURN_S seconds for its turn.
 IN_TURN, TURN_S = 4, 10.0
 _NAMES = uuid.UUID("5b0c8d8e-0d0e-4a53-8c5c-6a3a1b1f9c42")
 
 
 def work_of(move: ServerMove, now: datetime) -> Operation:
-    """The one row of a move: armed again for every attempt."""
+    """The single work row of a move; every attempt schedules the same row again."""
     return Operation(
         id=str(uuid.uuid5(_NAMES, move.uuid)),
         kind=MOVE,
@@ -56,6 +59,8 @@ class Over(Exception):
 
 
 class Move:
+    """Work for the evacuation of a server from a dead host."""
+
     name = MOVE
     retry_forever = False
 
@@ -69,7 +74,10 @@ class Move:
         return (Step("move", self.run, recorded=False),)
 
     def run(self, run: Run) -> str:
-        """Looks where the server is on its way and does what comes next; NotYet in between."""
+        """Read the state of the server and its migration and do the next action.
+
+        NotYet until the move has ended.
+        """
         move = self._context.moves.move(run.operation.payload["move"])
         if move.status != ONGOING:
             return f"it is {move.status}"
@@ -99,7 +107,7 @@ class Move:
             self._turns.release()
 
     def _leave(self, run: Run, cloud: Cloud, move: ServerMove, last: Migration | None) -> str:
-        """Evacuate a server that no evacuation has taken anywhere; NotYet until it has arrived."""
+        """Evacuate a server without a successful evacuation; NotYet until it has arrived."""
         server = self._server(run, cloud, move)
         if not same(server.host or "", move.source_host):
             return self._elsewhere(cloud, server, last)
@@ -113,7 +121,7 @@ class Move:
         raise NotYet(f"{move.server_name} leaves {move.source_host}", LOOK_S)
 
     def _server(self, run: Run, cloud: Cloud, move: ServerMove) -> Server:
-        """Read it anew: a user may have deleted it meanwhile."""
+        """Read the server again, because a user may have deleted it meanwhile."""
         try:
             server = cloud.servers.show(move.server_id)
         except NotFound:
@@ -128,7 +136,7 @@ class Move:
     def _settle(
         self, run: Run, cloud: Cloud, server: Server, move: ServerMove, last: Migration
     ) -> str:
-        """It is on another host: as it was before, it shall be now."""
+        """Bring the server on its new host to its previous power state."""
         where = server.host or last.dest_host or "another host"
         if where != move.dest_host:
             self._context.moves.note(move.uuid, run.claim, dest_host=where)
@@ -149,7 +157,7 @@ class Move:
         return f"{'runs' if runs else 'is stopped, as before,'} on {where}"
 
     def _elsewhere(self, cloud: Cloud, server: Server, last: Migration | None) -> str:
-        """The cloud says it is on another host, and no evacuation of ours proves it."""
+        """End the move of a server which is on another host without a finished evacuation."""
         if server.host is None:
             raise Over(IGNORED, f"it is {server.status}: on no host")
         if last is None or last.status == "failed":
@@ -159,7 +167,7 @@ class Move:
     def _start_in_place(
         self, run: Run, server: Server, move: ServerMove, last: Migration | None
     ) -> str:
-        """The power of its host returned before any evacuation of it took effect."""
+        """Start the server on its own host: power returned before any evacuation took effect."""
         incident = self._incident(run)
         if not incident.is_open:
             raise Over(IGNORED, f"its incident is {incident.status}: {incident.sentence}")
@@ -167,11 +175,10 @@ class Move:
             raise NotYet(f"a migration of {move.server_name} may still take effect", LOOK_S)
         return in_place.start(self._context, run, server, move, incident)
 
-    # on its way
+    # under way
 
     def _under_way(self, run: Run, cloud: Cloud, move: ServerMove, last: Migration) -> None:
-        """NotYet, unless the host that it was on its way to is dead: what was begun there never
-        ends."""
+        """Raise NotYet, unless the destination is dead: a migration to a dead host never ends."""
         dest = last.dest_host
         if dest and dest != move.dest_host:
             self._context.moves.note(move.uuid, run.claim, dest_host=dest)
@@ -198,14 +205,14 @@ class Move:
             cloud.servers.reset(server.id)
             seen = None
         after = number(last.id) if last else 0
-        # Aimed before, and nothing came of it: a crash, or a call that failed. There again.
+        # The destination was chosen before, but a crash or a failed call left no migration.
         again = move.dest_host is not None and after == move.after_migration
         target = (
             evacuation_plan.Aim(move.dest_host) if again else self._aim(run, cloud, move, incident)
         )
         if target.spare:
             self._open_spare(cloud, incident, target)
-        self._still_off.check(run, incident)  # last of all: what came before may have taken long
+        self._still_off.check(run, incident)  # last, because the calls above may have taken long
         if not again and not context.moves.aim(
             move.uuid, target.host, after, context.limits(), run.claim
         ):
@@ -214,7 +221,8 @@ class Move:
             as_it_was = move.was in evacuation_plan.RAN
             cloud.moves.evacuate(server.id, target.host, as_it_was=as_it_was, seen=seen)
         except Conflict:
-            if not in_place.is_unanswered(move, [last] if last else []):  # nor was one before
+            # Nova refused this call. If no earlier call is unanswered, nothing can take effect.
+            if not in_place.is_unanswered(move, [last] if last else []):
                 context.moves.note(move.uuid, run.claim, after_migration=ANSWERED)
             raise
 
@@ -225,7 +233,7 @@ class Move:
         member = incidents.member(incident.host)
         method = member.segment.recovery_method if member else AUTO
         if method == AUTO and not move.reservation:
-            return evacuation_plan.Aim()  # without looking at all hosts of a large segment
+            return evacuation_plan.Aim()  # without reading all hosts of a large segment
         reserved = incidents.hosts_of(move.reservation) if move.reservation else ()
         up: set[str] = set()
         if not move.reservation and method != AUTO:
@@ -239,21 +247,27 @@ class Move:
         return found
 
     def _open_spare(self, cloud: Cloud, incident: Incident, target: evacuation_plan.Aim) -> None:
-        """A spare that is used: Nova lets servers onto it."""
+        """Enable the spare host in Nova and add it to aggregates of the failed host.
+
+        `add_spare_to_aggregates` controls the second part.
+        """
         assert target.host is not None
         cloud.services.enable(target.host)
         if not self._context.settings.add_spare_to_aggregates:
             return
         for pool in cloud.pools.list():
             if evacuation_plan.is_ours(pool, self._context.freepool):
-                continue  # who is in there is decided by reservations
+                continue  # reservations decide about the hosts of these aggregates
             if any(same(incident.host, one) for one in pool.hosts):
                 cloud.pools.add_host(pool.id, target.host)
 
     # the end
 
     def _unlock(self, run: Run, move: ServerMove) -> None:
-        """What we locked, and nobody else has."""
+        """Unlock the server if Holdfast locked it.
+
+        A lock from before the move stays.
+        """
         if move.locked_before:
             return
         cloud = self._context.guarded_cloud(run)
@@ -271,7 +285,7 @@ class Move:
             context.wake()
 
     def _use_up(self, run: Run, host: str) -> None:
-        """A spare to which a server has really gone is none any more."""
+        """Mark a spare host as used once a server has really arrived there."""
         incident, one = self._incident(run), self._context.incidents.member(host)
         if one is None or one.segment.uuid != incident.segment:
             return
@@ -284,7 +298,7 @@ class Move:
         return operation.due_at + timedelta(seconds=self._context.settings.move_timeout_s)
 
     def failed(self, run: Run, why: str) -> bool:
-        """This attempt: another follows (True), unless it is too late."""
+        """End this attempt; True if another attempt follows, False if the move's time is over."""
         context, settings = self._context, self._context.settings
         move = context.moves.move(run.operation.payload["move"])
         if move.status != ONGOING:
@@ -295,7 +309,8 @@ class Move:
         late = context.incidents.now() >= until or not incident.is_open
         if late:
             self._restore(run, move)
-        self._unlock(run, move)  # also of what waits: nobody would, were its incident ended
+        # Unlock also before another attempt: if the incident ends first, nothing else unlocks it.
+        self._unlock(run, move)
         if late:
             self._end(run, move, FAILED, why)
             return False
@@ -304,7 +319,7 @@ class Move:
         return True
 
     def _restore(self, run: Run, move: ServerMove) -> None:
-        """A server that is given up keeps the status that it had before Holdfast acted."""
+        """Reset a server after its move failed to the status from before Holdfast acted."""
         cloud = self._context.guarded_cloud(run)
         try:
             migrations = cloud.moves.migrations(source_host=move.source_host)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which servers leave a dead host, in which order, and where they may go: values in, values out."""
+"""Plan of an evacuation: which servers leave a dead host, in which order, and to which hosts.
+
+Pure functions without I/O.
+"""
 
 import fnmatch
 from collections.abc import Collection, Mapping, Sequence
@@ -13,16 +16,16 @@ from holdfast.ports.recovery import IGNORED, PENDING, ServerMove
 from holdfast.recovery.context import Settings
 from holdfast.recovery.guards import HaSetting, HaSettings
 
-#: Nova takes these as they are; of all others the state is set to ERROR first.
+#: Nova evacuates servers with these statuses directly; any other server is set to ERROR first.
 READY = frozenset({"ACTIVE", "SHUTOFF", "ERROR"})
-#: What they were before is what they are to be after: these run again.
+#: Servers with these statuses ran before the failure and must run again afterwards.
 RAN = frozenset({"ACTIVE"})
 RESIZED = "VERIFY_RESIZE"
 
 
 @dataclass(frozen=True)
 class Known:
-    """The host that died, and its servers that ran then."""
+    """The dead host and its servers which ran at its death."""
 
     host: str
     ran: Collection[str] = ()
@@ -34,8 +37,11 @@ def ran(
     settings: Settings,
     said: HaSettings | None = None,
 ) -> list[str]:
-    """Those that run, also resized ones whose users have not confirmed it, and those that `died`
-    just before and are to be kept running."""
+    """Ids of the servers to run again: active, or powered with an unconfirmed resize.
+
+    Servers in `died`, which crashed just before the host, count too if they are to be kept
+    running.
+    """
     ha_settings = said or HaSettings(settings.ha_key)
 
     def is_kept(server: Server) -> bool:
@@ -58,7 +64,7 @@ def moves(
     settings: Settings,
     said: HaSettings | None = None,
 ) -> list[ServerMove]:
-    """A move for each server, also for those that stay; who goes first comes first."""
+    """Moves of all servers in evacuation order; servers to leave in place have status ignored."""
     source = known.host
     owners = owning(pools, source)
     ha_settings = said or HaSettings(settings.ha_key)
@@ -86,8 +92,11 @@ def moves(
 
 
 def owning(pools: Sequence[Pool], source: str) -> dict[str, str]:
-    """Reservations that have the whole host, by the project that owns them. A host stays in the
-    pool until its servers have left, whatever repair has booked meanwhile."""
+    """Map each project to its reservation of the whole host.
+
+    A host stays in the reservation's aggregate until its servers have left, even if repair has
+    already assigned another host.
+    """
     return {
         pool.metadata[OWNER]: pool.name
         for pool in pools
@@ -98,7 +107,7 @@ def owning(pools: Sequence[Pool], source: str) -> dict[str, str]:
 
 
 def is_ours(pool: Pool, freepool: str) -> bool:
-    """Whether it is one of reservations, or one of those that hosts wait in for them."""
+    """Whether the aggregate belongs to a reservation, or is the freepool."""
     return pool.name == freepool or bool(pool.metadata.keys() & {OWNER, KEPT})
 
 
@@ -129,12 +138,14 @@ def _stays(server: Server, settings: Settings, ha_setting: HaSetting) -> str:
 
 @dataclass(frozen=True)
 class Aim:
-    """Where a server goes next: to a host that is named, or wherever the scheduler says. `wait`
-    says why it cannot go anywhere now."""
+    """Destination of the next attempt: a named host, or None for the scheduler's choice.
+
+    `wait` says why the server cannot go anywhere now.
+    """
 
     host: str | None = None
     wait: str = ""
-    spare: str = ""  # the uuid of the spare that is used up by it
+    spare: str = ""  # uuid of the spare host that the move uses up
 
 
 def aim(
@@ -146,8 +157,12 @@ def aim(
     load: Mapping[str, int],
     used: Collection[str] = (),
 ) -> Aim:
-    """`reserved`: hosts that its reservation has now; `up`: hosts whose service is alive; `load`:
-    servers that are on their way to a host; `used`: spares that this incident has taken already."""
+    """Choose the destination of the next attempt.
+
+    `reserved`: hosts which the server's reservation has now. `up`: hosts whose service is
+    alive. `load`: number of servers under way to each host. `used`: spares that this incident
+    has used already.
+    """
     if move.reservation:
         fit = [host for host in reserved if not same(host, move.source_host)]
         if not fit:

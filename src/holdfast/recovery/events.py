@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of incidents, and of segments, hosts and reports in the words of the instance HA
-contract: the `ports.herald.Herald`.
+"""Notifications about incidents and alarms, and notifications of the instance HA contract.
 
-    store.database.herald = News(people=("messaging",), programs=("instance-ha",))
+The instance HA contract covers segments, hosts and reports. `IncidentPublisher` turns each
+event into rows of durable work, one per sink.
+
+    IncidentPublisher(people=("messaging",), programs=("instance-ha",))
 """
 
 import uuid
@@ -16,21 +18,24 @@ from holdfast.model.operation import Operation
 from holdfast.model.segment import Segment
 from holdfast.ports.publishers import ANNOUNCE, ERROR, REPORT, SEGMENT, SEGMENT_HOST, Event, Fault
 
-#: Who speaks where it is about incidents.
+#: Publisher id of notifications about incidents.
 INCIDENTS = "holdfast.incident"
-#: And about alarms.
+#: Publisher id of notifications about alarms.
 ALARMS = "holdfast.alarm"
-#: And about what agents saw on their hosts.
+#: Publisher id of notifications about observations of agents.
 OBSERVATIONS = "holdfast.observation"
-#: And who in the contract: of reports that are worked on its engine, of all else its API.
+#: Publishers in the instance HA contract: the engine processes reports, the API does the rest.
 API, ENGINE, PROCESSED = "masakari-api", "masakari-engine", "process"
 _NAMES = uuid.UUID("6f1f3c0e-5f0c-4c43-9a4e-7a0c4a3e9b11")
 
 
 class IncidentPublisher:
-    """`people` and `programs`: the sinks that hear of incidents, and those that hear the
-    contract's notifications; `boards` show the alarms that stand, and hear of nothing else. Where
-    there are none, nothing is written. `host` is where we run."""
+    """Creates the notification work for each configured sink.
+
+    `people`: sinks of incident notifications. `programs`: sinks of instance HA notifications.
+    `boards`: sinks that show open alarms and receive nothing else. Without sinks nothing is
+    written. `host`: the host on which this process runs.
+    """
 
     def __init__(
         self,
@@ -56,7 +61,11 @@ class IncidentPublisher:
     def observation(
         self, event_type: str, told: Mapping[str, Any], now: datetime
     ) -> Sequence[Operation]:
-        """Those of one guest or process are told in their order; its name may be a long one."""
+        """Notify people about an observation.
+
+        Notifications about one guest or process keep their order. The subject is hashed because
+        its name may be too long for a key.
+        """
         about = str(uuid.uuid5(_NAMES, told["subject"]))
         said = {"payload": _observation(told), "publisher": OBSERVATIONS}
         return _rows(self._people, event_type, about, now, said)
@@ -77,7 +86,7 @@ class IncidentPublisher:
 def _rows(
     sinks: Sequence[str], event_type: str, about: str, now: datetime, told: Mapping[str, Any]
 ) -> tuple[Operation, ...]:
-    """One for each sink; those about the same are told in the order in which they are written."""
+    """A work row per sink; rows about the same subject are delivered in the order of writing."""
     mark = f"{event_type}/{about}/{now.isoformat()}"
     message = {
         "message_id": str(uuid.uuid5(_NAMES, mark)),
@@ -100,7 +109,7 @@ def _rows(
 
 
 def payload(happening: Event) -> dict[str, Any]:
-    """A versioned object, as the contract's notifications carry it: with what is known of it."""
+    """The versioned object of an instance HA notification, with all known fields."""
     values, fault = happening.values, happening.fault
     name, version, fields = _SHAPES[happening.noun]
     data = {key: show(values[own]) for key, (own, show) in fields.items() if own in values}
@@ -117,7 +126,7 @@ def _object(name: str, version: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fault(fault: Fault) -> dict[str, Any]:
-    """Where in our code it came up is nobody's business."""
+    """The exception payload, without a code location: internals are not published."""
     data = {
         "module_name": "holdfast",
         "function_name": "unknown",
@@ -167,7 +176,7 @@ def _as_they_are(*names: str) -> Fields:
     return {name: (name, _same) for name in names}
 
 
-#: By noun: the object's name and version, and of each field our own name and how it is shown.
+#: By noun: the object's name and version, and for each field the own name and its formatter.
 _SHAPES: Mapping[str, tuple[str, str, Fields]] = {
     SEGMENT: ("SegmentApiPayload", "1.1", _as_they_are(*_OF_SEGMENTS)),
     SEGMENT_HOST: (

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What should run on a host: the cloud's servers, in the words of `model.expected`.
+"""Expected state of the guests on a host, as Nova lists its servers (`model.observation`).
 
-Whatever is being done about a server, by its users, by the cloud or by us, makes it busy: how it is
-found on its host then says nothing. Better a failure that is noticed a minute later than a server
-that is restarted because somebody was moving it.
+A server with a task in progress is busy, whether a user, Nova or Holdfast started the task. The
+observed state of a busy guest on its host means nothing. A failure noticed one minute later is
+better than a restart of a server that somebody was moving.
+
+`SegmentHosts` checks that Nova knows a host before it joins a segment.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +17,8 @@ from holdfast.model.observation import BUSY, ELSEWHERE, OFF, RUNS, UNKNOWN, Expe
 from holdfast.ports.cloud import Cloud, Server
 from holdfast.ports.recovery import Incidents, KnownHosts
 
-#: What a status means; what is not here, such as BUILD, ERROR or VERIFY_RESIZE, says too little.
+#: Meaning of each server status. Missing statuses, for example BUILD, ERROR or VERIFY_RESIZE,
+#: do not tell whether the guest should run.
 _MEANS: Final[Mapping[str, str]] = {
     "ACTIVE": RUNS,
     "PAUSED": RUNS,
@@ -30,7 +33,7 @@ _MEANS: Final[Mapping[str, str]] = {
 
 
 class ExpectedOnHosts:
-    """`ports.expected.ExpectedGuests`, asked of the cloud itself."""
+    """Implements `ports.reports.ExpectedGuests` with queries to Nova."""
 
     def __init__(self, incidents: Incidents, cloud: Cloud) -> None:
         self._incidents = incidents
@@ -42,13 +45,13 @@ class ExpectedOnHosts:
         listed = {server.id for server in servers}
         asked = [one for one in dict.fromkeys(also) if one not in listed]
         found = [self._shown(one, host) for one in asked]
-        # read last: an incident that was opened meanwhile counts
+        # read last: an incident opened during the queries counts
         troubled = self._incidents.open_on(host)
         found += [of_server(server, host, troubled) for server in servers]
         return Expectation(normalise(host), at, tuple(found))
 
     def _shown(self, server_id: str, host: str) -> Expected:
-        """Of one that is not listed there."""
+        """Expected state of a server which Nova does not list on the host."""
         try:
             server = self._cloud.servers.show(server_id)
         except NotFound:
@@ -59,7 +62,10 @@ class ExpectedOnHosts:
 
 
 def of_server(server: Server, host: str, troubled: Collection[str]) -> Expected:
-    """`troubled`: subjects of open incidents about the host and its servers."""
+    """Expected state of a server on the host.
+
+    `troubled`: subjects of open incidents about the host and its servers.
+    """
     state, why = _state(server, host, troubled)
     return Expected(server.id, server.name, state, why)
 
@@ -84,17 +90,16 @@ def _state(server: Server, host: str, troubled: Collection[str]) -> tuple[str, s
     return means, f"it is {server.status}"
 
 
-# What of segments needs the cloud: that a host is there before it becomes a member.
-
-
 class SegmentHosts:
+    """Registers hosts for segments after Nova has confirmed their existence."""
+
     def __init__(self, known: KnownHosts, cloud: Cloud, region: str) -> None:
         self._known = known
         self._cloud = cloud
         self._region = region
 
     def know(self, name: str) -> int:
-        """The id in the list of hosts of what the cloud runs under that name, short or full."""
+        """Id of the host which Nova lists under this short or full name; InvalidInput if none."""
         try:
             found = self._cloud.hosts.find(name)
         except NotFound as missing:

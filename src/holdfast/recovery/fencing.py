@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proof that a host is off, before anything of it starts elsewhere.
+"""Proof that a host is off, before any of its servers starts elsewhere.
 
-What counts: our own fence read back as off; an operator's word; a watchdog's time that has passed;
-and, only where a segment says so, a monitor's word. A fence that fails or lies stops the recovery:
-it is asked again with pauses, and people are called.
+Accepted proof: the power read back as off after Holdfast fenced the host; an operator's
+confirmation; the elapsed time of a watchdog; and, only if the segment allows it, the word of a
+monitor. A fence that fails or reports wrongly stops the recovery: Holdfast retries it with
+pauses and calls people.
 """
 
 import logging
@@ -30,13 +31,13 @@ from holdfast.recovery.context import IncidentWork, RecoveryContext
 
 LOG = logging.getLogger(__name__)
 
-#: Kinds of evidence. FENCED: Holdfast had the host switched off in this incident. POWER_OFF: its
-#: power reads off and Holdfast did not do it.
+#: Kinds of evidence. FENCED: Holdfast switched the host off during this incident. POWER_OFF:
+#: the power reads off and Holdfast did not switch it off.
 FENCED, SAID, TRUSTED, WATCHDOG, ACCEPTED = "fenced", "said", "trusted", "watchdog", "accepted"
 POWER_OFF = "power_off"
-#: Those that rest on the power as the device reads it.
+#: Kinds of evidence that rest on the power state which the device reports.
 READ_OFF = (FENCED, POWER_OFF)
-#: A device that was asked is read again so soon; asked again only so much later.
+#: Seconds between two power reads after a request, and between two power-off requests.
 LOOK_S, RARELY_S, ASK_AGAIN_S = 0.3, 2.0, 10.0
 
 
@@ -48,14 +49,16 @@ def given(
     *,
     can_fence: bool,
 ) -> Mapping[str, str] | None:
-    """Evidence that is there without our doing anything. A monitor's word is none where a fence
-    could give better."""
+    """Evidence that exists without an action of Holdfast, or None.
+
+    The word of a monitor does not count if a fence could give better evidence.
+    """
     details = incident.details
     if said := details.get("confirmed_off"):
         though = DESPITE_POWER_ON if said.get("reads_on") else ""
         sentence = f"{said['author']} says that {incident.host} is off{though}: {said['reason']}"
         return {"kind": SAID, "sentence": sentence}
-    if details.get("retried_at"):  # what was heard then is old: it may have come back since
+    if details.get("retried_at"):  # earlier reports are old: the host may have come back since
         return None
     trusts = member is not None and member.segment.trust_host_status
     if trusts and not can_fence and details.get("payload", {}).get("host_status") == "NORMAL":
@@ -68,15 +71,18 @@ def given(
 
 
 def safe_at(incident: Incident, watchdog_s: float) -> datetime:
-    """When a watchdog is sure to have done its work: counted from when we heard of it, for the
-    clock of who reported is not ours."""
+    """The time at which the watchdog has certainly reset the host.
+
+    The time counts from when Holdfast opened the incident, because the reporter's clock may
+    differ.
+    """
     return incident.opened_at + timedelta(seconds=watchdog_s)
 
 
 def foreseen(
     context: RecoveryContext, incident: Incident, member: SegmentHost | None, now: datetime
 ) -> str:
-    """By what it is, or will be, known that the host is off; empty: by nothing."""
+    """Describe the present or expected evidence for power off; empty if there is none."""
     settings = context.settings
     how = context.fence.how(incident.host)
     known = given(incident, member, settings.watchdog_s, now, can_fence=how is not None)
@@ -90,8 +96,11 @@ def foreseen(
 
 
 class Fencing:
-    """The step that sees to it that a host is off. `before_cut` is called immediately before the
-    power is cut; it raises NotYet where the host is not known to have failed any more."""
+    """Recovery step which makes sure that a host is off.
+
+    Holdfast calls `before_cut` immediately before it cuts the power. `before_cut` raises NotYet
+    if the host is no longer known to have failed.
+    """
 
     def __init__(
         self,
@@ -123,8 +132,11 @@ class Fencing:
         return evidence["sentence"]
 
     def _is_contradicted(self, run: Run, incident: Incident) -> bool:
-        """Whether the fence reads on though an operator says that the host is off: the API may
-        have been unable to read it. An operator who knows that does not say it for nothing."""
+        """Whether the power reads on although an operator confirmed the host as off.
+
+        The API may have been unable to read the power at the confirmation. A confirmation with
+        `despite_power_on` is deliberate and stands.
+        """
         host, word = incident.host, incident.details["confirmed_off"]
         if word.get("despite_power_on") or self._context.fence.how(host) is None:
             return False
@@ -137,7 +149,7 @@ class Fencing:
         return True
 
     def _fenced(self, run: Run) -> Mapping[str, str]:
-        """NotYet until the device reads off."""
+        """Fence the host and return the evidence; NotYet until the device reads off."""
         incident, context = self._work.incident(run), self._context
         host = incident.host
         try:
@@ -161,7 +173,7 @@ class Fencing:
         return _read_off(self._work.incident(run))
 
     def _ask(self, run: Run, incident: Incident, host: str, power: str) -> None:
-        """Switch it off; again only if it is still not read as off after a while."""
+        """Request power off; repeat the request only after ASK_AGAIN_S seconds without effect."""
         now = self._context.incidents.now()
         last = incident.details.get("fence_asked_at")
         asked = int(incident.details.get("fence_asked", 0))
@@ -183,7 +195,11 @@ class Fencing:
             raise
 
     def _pause(self, run: Run) -> float:
-        """A device that obeys does so within seconds; one that does not is looked at rarely."""
+        """Seconds until the next power read.
+
+        A device that works switches off within seconds; after a second request it is read
+        rarely.
+        """
         asked = self._work.incident(run).details.get("fence_asked", 0)
         return LOOK_S if asked <= 1 else RARELY_S
 
@@ -210,8 +226,11 @@ class Fencing:
 
 
 def _read_off(incident: Incident) -> Mapping[str, str]:
-    """Evidence for a host whose power reads off. It was fenced only if its device took a request of
-    Holdfast to switch it off; after an error nobody knows who did."""
+    """Evidence for a host whose power reads off.
+
+    The host counts as fenced only if its device accepted a power-off request of Holdfast. After
+    an error the cause of the power-off is unknown.
+    """
     host, fenced = incident.host, fenced_at(incident.details)
     if fenced is None and (answer := last_refusal(incident.details)):
         said = (
@@ -227,8 +246,10 @@ def _read_off(incident: Incident) -> Mapping[str, str]:
 
 
 class StillOff:
-    """Whether a host whose power was read as off is off still. It is read before each server leaves
-    the host: one that was switched on again may run its servers."""
+    """Checks before each evacuation whether a fenced host is still off.
+
+    A host that was switched on again may run its servers.
+    """
 
     def __init__(self, context: RecoveryContext, fresh_s: float = 2.0) -> None:
         self._context = context
@@ -236,7 +257,7 @@ class StillOff:
         self._read: dict[str, datetime] = {}
 
     def check(self, run: Run, incident: Incident) -> None:
-        """NotYet if it reads on: it is cut again, or its servers start in place."""
+        """Raise NotYet if the power reads on: fence the host again, or start servers in place."""
         if (incident.details.get("evidence") or {}).get("kind") not in READ_OFF:
             return
         host, now = incident.host, self._context.incidents.now()
@@ -250,7 +271,7 @@ class StillOff:
         except (DriverError, NotFound) as error:
             LOG.warning("incident %s: %s", incident.id, error.message)
             power = UNKNOWN
-        if power != ON:  # it was read as off; that nobody can read it now does not switch it on
+        if power != ON:  # it read off before; a failed read does not mean that it is on
             self._read[host] = now
             return
         self._read.pop(host, None)

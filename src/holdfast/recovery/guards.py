@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder before every recovery: each rung says yes, or why not. All are asked, so that people
-see all reasons at once; the first no decides. Values in, values out.
+"""Guards of a recovery: each guard allows the recovery or says why not.
+
+Holdfast evaluates all guards, so that people see all reasons at once; the first denial decides.
+The functions `*_verdict` need only database values and also serve the console's preview.
+`HaSettings` resolves whether a server is to be kept running ([recovery] ha_key). Apart from
+`read`, pure functions without I/O.
+
+    paused_verdict(pauses)    # Verdict("paused", False, "recovery is paused by ann: storm", …)
 """
 
 import logging
@@ -20,15 +26,9 @@ from holdfast.recovery import liveness, mass_failure
 from holdfast.recovery.context import Settings
 from holdfast.recovery.liveness import Judgement
 
-# Rungs of the ladder before a recovery that need only what is written down: asked by recovery
-# itself (recovery/guards), and by who wants to know beforehand what it would do. Values in, values
-# out.
-#
-#     ladder.paused(pauses)     # Verdict("paused", False, "recovery is paused by ann: storm", …)
-
 
 class Switch(Protocol):
-    """A pause or a silence that is in force."""
+    """A pause or a maintenance window in force."""
 
     @property
     def author(self) -> str: ...
@@ -73,7 +73,7 @@ def maintenance_verdict(host: str, marked: bool) -> Verdict:
 def mass_failure_verdict(
     found: mass_failure.Verdict | None, domain: str, approved: bool
 ) -> Verdict:
-    """Whether it may go on at all; where it may but slowly, recovery counts who went before."""
+    """Whether the mass-failure guard allows recovery; `mass` adds the limit of slow recovery."""
     if found is None or found.what == mass_failure.GO:
         return Verdict("mass_failure", True, found.sentence if found else "few hosts are down")
     if approved:
@@ -86,16 +86,8 @@ def mass_failure_verdict(
 
 
 def first_denial(verdicts: Sequence[Verdict]) -> Verdict | None:
-    """The first no: it decides."""
+    """The first verdict against the recovery, or None."""
     return next((one for one in verdicts if not one.passed), None)
-
-
-# Whether a server is to be kept running, as its metadata say (`[recovery] ha_key`).
-#
-# The server's own metadata count first, then the properties of its image, the extra specs of its
-# flavor, and the metadata of the aggregates its host is in. A level that says nothing, or neither
-# yes
-# nor no, leaves it to the next one; where no level says anything, the option that asks decides.
 
 
 LOG = logging.getLogger(__name__)
@@ -105,7 +97,10 @@ NO: Final = frozenset({"false", "no", "off", "0", "f", "n"})
 
 @dataclass(frozen=True)
 class HaSetting:
-    """`enabled` is None where nothing says so; `source` names the level that does."""
+    """Whether a server is to be kept running: `enabled` is None if no level sets the key.
+
+    `source` names the level that decides.
+    """
 
     enabled: bool | None = None
     source: str = ""
@@ -116,7 +111,12 @@ class HaSetting:
 
 @dataclass(frozen=True)
 class HaSettings:
-    """What images and aggregates say; the server brings its own metadata and its flavor's."""
+    """HA settings by level: server metadata, image properties, flavor extra specs, aggregates.
+
+    The first level that says yes or no decides; a level without the key, or with another value,
+    passes the decision on. If no level decides, the caller's option decides. The server object
+    already contains its metadata and its flavor's extra specs.
+    """
 
     key: str
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # properties by image id
@@ -133,7 +133,7 @@ class HaSettings:
         yield "metadata", server.metadata
         yield "image", self.images.get(server.image_id, {})
         yield "flavor", server.extra_specs
-        # of aggregates that contradict each other, the one that keeps it running counts
+        # if aggregates contradict each other, the aggregate that keeps the server running wins
         ours = [one for one in self.pools if any(same(server.host or "", h) for h in one.hosts)]
         for pool in sorted(ours, key=lambda one: _read(one.metadata, self.key) is not True):
             yield f"aggregate {pool.name}", pool.metadata
@@ -142,8 +142,11 @@ class HaSettings:
 def read(
     cloud: Cloud, servers: Iterable[Server], key: str, pools: Sequence[Pool] | None = None
 ) -> HaSettings:
-    """Read the images and aggregates of those servers that do not decide it themselves. An image
-    that cannot be read says nothing: a server is not left dead because Glance is away."""
+    """Read images and aggregates of the servers whose own metadata do not decide.
+
+    An image that cannot be read counts as without the key: a Glance outage must not leave a
+    server dead.
+    """
     undecided = [one for one in servers if _read(one.metadata, key) is None]
     images: Mapping[str, Mapping[str, str]] = {}
     if ids := {one.image_id for one in undecided if one.image_id}:
@@ -163,33 +166,32 @@ def _read(metadata: Mapping[str, str], key: str) -> bool | None:
     return word in YES if word in YES | NO else None
 
 
-#: Of what runs again before anything was done.
+#: Ends the sentence about a guest that runs again before Holdfast acted.
 LEAVE_IT = "nobody needs to do anything"
-#: The guard that asks whether what failed shows signs of life.
+#: Name of the guard that checks for signs of life.
 STILL_DOWN = "still_down"
-#: How often the sources are asked about a host that is in doubt, in seconds: what Nova says counts
-#: from when it was read.
+#: Seconds between two checks of a host in doubt; Nova's answer counts from its read.
 ASK_AGAIN_S = 2.0
-#: How long the extent of an outage is waited for: at most, and after the last report of its domain.
+#: Seconds to wait for the extent of an outage: at most, and after the domain's last report.
 SETTLING_S, SETTLING_ALONE_S = 15.0, 1.0
 
 
 @dataclass(frozen=True)
 class View:
-    """What the guards look at."""
+    """Input of the guards."""
 
     situation: Situation
     settings: Settings
     rule: mass_failure.Rule
-    services: int = 1  # how many the cloud knows, and how many of them look up
+    services: int = 1  # compute services in Nova, and how many are up
     services_up: int = 1
-    targets: int = 1  # other hosts that could take servers
-    evidence: str = ""  # by what the host is, or will be, known to be off; empty: by nothing
+    targets: int = 1  # number of other hosts that could take servers
+    evidence: str = ""  # proof, present or expected, that the host is off; or empty
     server: Server | None = None  # the guest
-    gone: bool = False  # the guest exists no more
+    gone: bool = False  # the guest does not exist any more
     ha_settings: HaSettings | None = None  # whether the guest is to be kept running
-    well: str = ""  # who sees the guest run again
-    liveness: Judgement | None = None  # of a host or a process: what its reports amount to
+    well: str = ""  # the source which sees the guest run again
+    liveness: Judgement | None = None  # host or process: the judgement of its reports
 
     @property
     def now(self) -> datetime:
@@ -205,7 +207,7 @@ def judge(incident: Incident, view: View) -> Sequence[Verdict]:
 
 
 def still_down(incident: Incident, view: View) -> Verdict:
-    """A host that shows signs of life is left alone until they end or every report is withdrawn."""
+    """Deny while the host shows signs of life, until their end or the last withdrawal."""
     found = view.liveness
     if found is None or found.state in (liveness.STANDS, liveness.REBOOTED):
         said = found.sentence if found is not None else "nobody says that it is well again"
@@ -220,7 +222,7 @@ def still_down(incident: Incident, view: View) -> Verdict:
 
 
 def settling(incident: Incident, view: View) -> Verdict:
-    """The first host of a rack outage waits until the extent of the outage is known."""
+    """Let the first host of a rack outage wait until the extent of the outage is known."""
     situation = view.situation
     if situation.domain_alive or not situation.domain_opened:
         said = "every other host of its failure domain has shown life since"
@@ -238,7 +240,7 @@ def settling(incident: Incident, view: View) -> Verdict:
 
 
 def runs_again(incident: Incident, view: View) -> Verdict:
-    """What was started by hand while nothing was done about it must not be stopped."""
+    """Deny if the guest runs again: a guest started by hand meanwhile must not be stopped."""
     if view.well:
         return Verdict(STILL_DOWN, False, f"{view.well}: {LEAVE_IT}", final=True)
     return Verdict(STILL_DOWN, True, "nobody says that it runs again")
@@ -286,7 +288,7 @@ def inhibited(incident: Incident, view: View) -> Verdict:
 
 
 def observer(incident: Incident, view: View) -> Verdict:
-    """If every host looks dead, it is more likely that the cloud cannot see."""
+    """Deny if every host looks dead: more likely the cloud itself cannot see any host."""
     if view.services >= 2 and view.services_up == 0:
         said = f"the cloud sees none of its {view.services} hosts: can it see at all?"
         return Verdict("observer", False, said)
@@ -315,7 +317,7 @@ def _slowly(found: mass_failure.Verdict, view: View) -> Verdict:
 
 
 def bucket(starts: Sequence[datetime], now: datetime, every_s: float, burst: int) -> float:
-    """Seconds until the next may begin: `burst` at once, then one per `every_s`."""
+    """Seconds until the next start is allowed: `burst` at once, then a start per `every_s`."""
     if every_s <= 0:
         return 0.0
     tokens, last = float(burst), None
@@ -329,8 +331,10 @@ def bucket(starts: Sequence[datetime], now: datetime, every_s: float, burst: int
 
 
 def budget(incident: Incident, view: View) -> Verdict:
-    """Recoveries are counted, refusals are not. A guest's budget refills by one recovery per
-    window / budget."""
+    """Deny after too many recoveries of the same host or guest; refused recoveries do not count.
+
+    A guest's budget refills by one recovery per window / budget seconds.
+    """
     settings, now = view.settings, view.now
     guest = incident.kind == GUEST
     most = settings.guest_budget if guest else settings.host_budget
@@ -365,13 +369,13 @@ def evidence(incident: Incident, view: View) -> Verdict:
 
 
 def wanted(incident: Incident, view: View) -> Verdict:
-    """Whether the guest is one that is to be restarted."""
+    """Whether the guest still exists on this host and is to be restarted."""
     server, settings = view.server, view.settings
     if view.gone or server is None:
         return Verdict("wanted", False, "the server does not exist any more", final=True)
     moved = bool(server.host) and not same(server.host or "", incident.host)
     if moved and (incident.status == HELD or server.status == "ACTIVE"):
-        said = f"the server is on {server.host} by now"  # moved while nothing was done about it
+        said = f"the server is on {server.host} by now"  # moved before Holdfast acted
         return Verdict("wanted", False, said, final=True)
     if server.status in ("PAUSED", "RESCUE", "RESCUED"):
         return Verdict("wanted", False, f"the server is {server.status}", final=True)
@@ -404,5 +408,5 @@ LADDERS: dict[str, Sequence[Guard]] = {
     GUEST: (runs_again, paused, silenced, segment, maintenance, inhibited, wanted, budget),
     PROCESS: (still_down, paused, silenced, segment, maintenance, inhibited),
 }
-#: Of a host that rebooted: it is not cut, and nothing leaves it.
+#: Guards for a host that rebooted: it is not fenced, and no server leaves it.
 IN_PLACE: Sequence[Guard] = (still_down, paused, silenced, segment, maintenance, budget)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dead guest: stopped and started where it is; if that fails, shelved, and brought up
-elsewhere.
+"""Recovery of a dead guest: restart on its host; if this fails, shelve and unshelve elsewhere.
 
-What it died of before we had it started is this incident's; what it dies of after that is another
-one's, however long the cloud goes on to call it ACTIVE. So `verified_at` is not when we looked: it
-is the last moment at which it cannot have run yet, just before the order by which it does.
+A crash before Holdfast restarts the guest belongs to this incident; a crash after the restart
+belongs to a new incident, however long Nova still shows ACTIVE. Therefore `verified_at` is not
+the time of the check. It is the last moment at which the guest cannot have run yet: just before
+the call that starts it.
 """
 
 import functools
@@ -29,6 +29,8 @@ SHELVED = ("SHELVED", "SHELVED_OFFLOADED")
 
 
 class GuestRecovery(Recovery):
+    """Recovery of a guest."""
+
     name = RECOVER_GUEST
 
     def own(self) -> Sequence[Step]:
@@ -44,7 +46,7 @@ class GuestRecovery(Recovery):
     def view(self, run: Run, incident: Incident) -> View:
         self.look_back_s = (
             2 * self.context.settings.guest_window_s
-        )  # the budget refills for so long
+        )  # the budget refills within this time
         server = self._server(run)
         if server is not None:
             incident = self.note(run, None, server_name=server.name)
@@ -61,9 +63,9 @@ class GuestRecovery(Recovery):
         return f"{self.incident(run).subject} would be restarted"
 
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
-        """One that dies again and again where it is gets a chance elsewhere."""
+        """Start the recovery; a guest with too many crashes on its host moves elsewhere."""
         said = super().begin(run, incident, view, verdicts)
-        self.note(run, None, down_at=None)  # of an earlier try
+        self.note(run, None, down_at=None)  # left over from an earlier try
         settings = self.context.settings
         since = view.now - timedelta(seconds=settings.guest_window_s)
         times = sum(when > since for when in view.situation.before)
@@ -80,7 +82,7 @@ class GuestRecovery(Recovery):
         if server is None:
             return "it was deleted meanwhile"
         if not incident.details.get("stop_by") and (well := self._well(incident, server)):
-            # the cloud may have been away since the guards were asked
+            # Nova may have been unavailable since the guards ran
             return self.close(run, Change(IGNORED, f"{well}: {LEAVE_IT}"))
         if server.status == "ACTIVE" and not same(server.host or incident.host, incident.host):
             moved = f"the server was moved to {server.host} meanwhile, and runs there"
@@ -90,7 +92,7 @@ class GuestRecovery(Recovery):
         if self._late(run, "stop_by", self.context.settings.stop_timeout_s):
             return self._gave_up(run, f"it could not be stopped: {_state(server)}")
         if server.status == evacuation_plan.RESIZED and not server.task_state:
-            # Only what counts as running can be stopped; its user's choice of size stays.
+            # Nova stops only servers that count as running; the user's choice of flavor stays.
             self.context.guarded_cloud(run).servers.reset(server.id, active=True)
         elif not server.task_state:
             self._try(lambda: self.context.guarded_cloud(run).servers.stop(server.id))
@@ -100,7 +102,7 @@ class GuestRecovery(Recovery):
         if (said := self._skip(run)) is not None:
             return said
         if self.incident(run).verified_at:
-            return "it was started"  # if it is off by now it died again: not for us to start twice
+            return "it was started"  # if it is off by now it died again: a new incident starts it
         server = self._server(run)
         if server is None:
             return "it was deleted meanwhile"
@@ -130,8 +132,10 @@ class GuestRecovery(Recovery):
     # elsewhere
 
     def elsewhere(self, run: Run) -> str:
-        """Off its host by shelving, then onto another one. A server of a reservation stays with
-        the hosts of its reservation."""
+        """Shelve the server and unshelve the server on another host.
+
+        A server of a reservation stays on the hosts of its reservation.
+        """
         incident = self.incident(run)
         why = incident.details.get("in_place")
         if not incident.is_open or not why:
@@ -166,7 +170,7 @@ class GuestRecovery(Recovery):
             self.note(run, None, tried_hosts=[*tried, host], down_at=down_at)
             self._try(functools.partial(cloud.servers.unshelve, server.id, host))
             return
-        self.note(run, None, tried_hosts=[None])  # from the beginning: there may be room now
+        self.note(run, None, tried_hosts=[None])  # start over: a host may have room now
 
     def _others(self, cloud: Cloud, incident: Incident, server: Server) -> list[str]:
         owners = evacuation_plan.owning(cloud.pools.list(), incident.host)
@@ -199,7 +203,7 @@ class GuestRecovery(Recovery):
             change = Change(FAILED, said)
         return self.close(run, change)
 
-    # inside
+    # helpers
 
     def _skip(self, run: Run) -> str | None:
         incident = self.incident(run)
@@ -208,7 +212,7 @@ class GuestRecovery(Recovery):
         return "in place it failed" if incident.details.get("in_place") else None
 
     def _well(self, incident: Incident, server: Server | None) -> str:
-        """Who says that it runs again, before we have done anything about it."""
+        """Name the source which sees the guest run before Holdfast acted; empty if none."""
         if server is not None and _lives(server) and _died(incident):
             return f"the cloud sees it run on {server.host}"
         where = (server.host if server is not None else "") or ""
@@ -217,14 +221,20 @@ class GuestRecovery(Recovery):
         )
 
     def _runs_since(self, run: Run) -> str:
-        """Some moment after the last one at which it is known not to have run: that one."""
+        """The last moment at which the guest is known not to have run.
+
+        The guest started at some time after it.
+        """
         details = self.incident(run).details
         known = [details[name] for name in ("started_at", "down_at") if details.get(name)]
         before = max(map(datetime.fromisoformat, known), default=self.context.incidents.now())
         return str(details.get("verified_at") or before.isoformat())
 
     def _ran(self, run: Run) -> str:
-        """When it was first seen to run again, for people; see `verified_at` for what counts."""
+        """When the guest was first seen running again, for people.
+
+        Decisions use `verified_at`.
+        """
         known = self.incident(run).details.get("ran_again_at")
         return str(known or self.context.incidents.now().isoformat())
 
@@ -239,7 +249,7 @@ class GuestRecovery(Recovery):
             return None
 
     def _late(self, run: Run, name: str, seconds: float) -> bool:
-        """Whether the time of that part is over; it begins with the first look."""
+        """Whether the time limit of this phase is over; the limit starts with the first call."""
         now, by = self.context.incidents.now(), self.incident(run).details.get(name)
         if by is None:
             begun = Change(details={name: (now + timedelta(seconds=seconds)).isoformat()})
@@ -249,7 +259,7 @@ class GuestRecovery(Recovery):
         return now >= datetime.fromisoformat(by)
 
     def _try(self, act: Callable[[], None]) -> None:
-        """In a state that it does not fit, the cloud refuses; the next look decides."""
+        """Call Nova and ignore Conflict: Nova refuses an unfit state, and the next poll decides."""
         try:
             act()
         except Conflict:
@@ -257,13 +267,15 @@ class GuestRecovery(Recovery):
 
 
 def _lives(server: Server) -> bool:
-    """Not by Nova's word: it says ACTIVE for a while after a guest died."""
+    """Whether the server runs, by live data: Nova shows ACTIVE for a while after a guest died."""
     return server.live and server.powered and server.status == "ACTIVE" and not server.task_state
 
 
 def _died(incident: Incident) -> bool:
-    """Whether it is off for sure, if nobody has started it since: its agent saw it end. One that
-    hangs is seen to run all the time."""
+    """Whether the guest is off for sure, unless started again: its agent saw the stop.
+
+    A guest that hangs appears as running all the time.
+    """
     seen = incident.details.get("observed") or {}
     return seen.get("event") == "stopped" and not seen.get("simulated")
 

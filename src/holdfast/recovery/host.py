@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dead host: fence it, tell Nova, let its reservations have other hosts, move its servers, look
-whether all is well, report."""
+"""Recovery of a dead host (`HostRecovery`) and of a dead nova-compute (`ProcessRecovery`).
+
+Steps for a host: guards, fence, force down in Nova, repair reservations, move servers, verify,
+report. `why_waiting` explains, for people only, why servers find no other host: their need, the
+free capacity, and the time of the next try:
+
+    no room: 3 servers need 12 vCPU and 24 GiB, 2 vCPU and 6 GiB are free; next try at 12:03:10 UTC
+"""
 
 import logging
 from collections import Counter
@@ -33,24 +39,17 @@ from holdfast.recovery.fencing import Fencing, StillOff, foreseen
 from holdfast.recovery.guards import ASK_AGAIN_S, View
 from holdfast.recovery.liveness import Judgement, judge
 
-# Why servers of a dead host wait that no other host took: what they need, what is free, and when
-# they are tried again. For people: nothing is decided by it.
-#
-#     no room: 3 servers need 12 vCPU and 24 GiB, 2 vCPU and 6 GiB are free; next try at 12:03:10
-# UTC
-
-
 LOG = logging.getLogger(__name__)
 
-#: With more hosts than that the cloud is not asked what is free on each: two calls per host.
+#: With more hosts than this, Holdfast does not query free capacity: two calls per host.
 MOST_HOSTS = 20
-#: As many different reasons are named.
+#: Maximum number of different reasons in one sentence.
 MOST_REASONS = 3
 
 
 @dataclass(frozen=True)
 class Room:
-    """What servers need, or what is free; negative where a host is overcommitted."""
+    """vCPUs and memory that servers need or that are free; negative on an overcommitted host."""
 
     vcpus: int = 0
     memory_mb: int = 0
@@ -72,8 +71,10 @@ def need_of(server: Server) -> Room:
 def why_waiting(
     cloud: Cloud, waiting: Sequence[ServerMove], freepool: str, *, any_host: bool
 ) -> str:
-    """Why these servers, each tried at least once, are on no other host yet. `any_host`: their
-    segment lets the scheduler choose, so all hosts of the cloud count."""
+    """Why these servers, each tried at least once, are on no other host yet.
+
+    `any_host`: the segment lets the scheduler choose, so all hosts of the cloud count.
+    """
     try:
         return _no_room(cloud, waiting, freepool, any_host=any_host) or _own_words(waiting)
     except (DriverError, NotFound) as error:
@@ -87,14 +88,14 @@ def next_try(waiting: Sequence[ServerMove]) -> str:
 
 
 def tries_of(waiting: Sequence[ServerMove]) -> str:
-    """Differs after each try of any of them."""
+    """A text that changes after each try of any of the servers."""
     tries = sum(one.attempts for one in waiting)
     latest = max((one.not_before for one in waiting if one.not_before), default=datetime.min)
     return f"{len(waiting)} servers, {tries} tries, {latest.isoformat()}"
 
 
 def _no_room(cloud: Cloud, waiting: Sequence[ServerMove], freepool: str, *, any_host: bool) -> str:
-    """Empty if the hosts have room, or nobody can tell."""
+    """Describe missing capacity; empty if the hosts have room or the capacity is unknown."""
     if not any_host or any(one.reservation for one in waiting):
         return ""
     source = waiting[0].source_host
@@ -115,8 +116,10 @@ def _no_room(cloud: Cloud, waiting: Sequence[ServerMove], freepool: str, *, any_
 
 
 def _free(cloud: Cloud, source: str, freepool: str) -> list[Room] | None:
-    """What is free on each host that may take servers without a reservation; None if there are too
-    many hosts to ask, or a host does not say what it has."""
+    """Free capacity of each host that takes servers without a reservation.
+
+    None if there are more than MOST_HOSTS hosts, or a host does not report its inventory.
+    """
     ours = [pool for pool in cloud.pools.list() if evacuation_plan.is_ours(pool, freepool)]
     kept = [host for pool in ours for host in pool.hosts]
     hosts = [
@@ -139,7 +142,7 @@ def _free(cloud: Cloud, source: str, freepool: str) -> list[Room] | None:
 
 
 def _own_words(waiting: Sequence[ServerMove]) -> str:
-    """What their last tries ended with, each reason once and with its number of servers."""
+    """The errors of the last tries, each reason once with its number of servers."""
     reasons = Counter(one.message or "no reason is known" for one in waiting).most_common()
     shown = [f"{count} of them: {said}" for said, count in reasons[:MOST_REASONS]]
     more = f"; {len(reasons) - MOST_REASONS} more reasons" if len(reasons) > MOST_REASONS else ""
@@ -149,13 +152,15 @@ def _own_words(waiting: Sequence[ServerMove]) -> str:
     return f"{count}: {'; '.join(shown)}{more}"
 
 
-#: How often it is looked whether moves have ended, or repair has been at the reservations.
+#: Seconds between two checks of the moves (busy, idle) and of the repair of reservations.
 LOOK_S, IDLE_S, REPAIR_LOOK_S = 0.5, 2.0, 0.1
-#: How often the power of a host is read whose servers all wait for room elsewhere.
+#: Seconds between two power reads of a host whose servers all wait for room elsewhere.
 POWER_S = 5.0
 
 
 class HostRecovery(Recovery):
+    """Recovery of one host."""
+
     name = RECOVER_HOST
 
     def __init__(self, context: RecoveryContext) -> None:
@@ -175,7 +180,7 @@ class HostRecovery(Recovery):
             Step("report", self.report),
         )
 
-    # may it be
+    # decide
 
     def view(self, run: Run, incident: Incident) -> View:
         context, settings = self.context, self.context.settings
@@ -198,14 +203,14 @@ class HostRecovery(Recovery):
         )
 
     def judged(self, run: Run, services: Sequence[Service]) -> Judgement:
-        """Whether the host failed, by all that is known now; kept on the incident."""
+        """Judge from all sources whether the host failed, and record the result on the incident."""
         context, incident = self.context, self.incident(run)
         service = host_liveness.service_of(services, incident.host)
         now = context.incidents.now()
         known = host_liveness.NovaReads.of(incident.details.get("nova"))
         retried = incident.details.get("retried_at")
         if known is not None and retried and known.first_at < datetime.fromisoformat(retried):
-            known = None  # that we forced the host down since has changed Nova's row as well
+            known = None  # forcing the host down has changed Nova's row too
         reads = host_liveness.read_nova(known, service, now)
         if reads is not None and reads != known:
             incident = self.note(run, None, nova=reads.plain())
@@ -216,8 +221,11 @@ class HostRecovery(Recovery):
         return found
 
     def _before_cut(self, run: Run) -> None:
-        """The guards may have been asked some time ago: NotYet if the host shows signs of life by
-        now. If every report was withdrawn the incident ends."""
+        """Judge the host again before the power cut, because the guards may have run long ago.
+
+        NotYet if the host shows signs of life by now. If every report was withdrawn, the
+        incident ends.
+        """
         found = self.judged(run, self.context.guarded_cloud(run).services.list())
         if found.state == liveness.STANDS:
             return
@@ -233,7 +241,7 @@ class HostRecovery(Recovery):
         raise NotYet(said, found.again_s or ASK_AGAIN_S)
 
     def guards(self, run: Run) -> str:
-        """A host that is back is neither cut nor emptied: nothing is to be guarded."""
+        """Evaluate the guards, unless the host is back: then nothing is fenced or evacuated."""
         if self.is_over(run) or not in_place.resume(self, run):
             return super().guards(run)
         incident = self.incident(run)
@@ -244,7 +252,7 @@ class HostRecovery(Recovery):
         return f"{incident.host} is back: its servers start in place"
 
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
-        """One at a time of all hosts, so that the guards of each count the others."""
+        """Start the recovery, one host at a time: the guards of each host must count the others."""
         if view.liveness is not None and view.liveness.state == liveness.REBOOTED:
             return in_place.begin_after_reboot(self, run, view.liveness.sentence, verdicts)
         said = f"all guards say yes: {view.evidence}"
@@ -258,8 +266,11 @@ class HostRecovery(Recovery):
         return said
 
     def _note_what_ran(self, run: Run, incident: Incident) -> None:
-        """Servers that ran when it died, by what Nova says first, before anybody has to wait: a
-        host that is switched on again finds them stopped. And those that were to be restarted."""
+        """Record which servers ran when the host died, before any guard delays the recovery.
+
+        Nova's first answer counts, because a host that is switched on again finds its servers
+        stopped. Crashed guests that were to be restarted are recorded too.
+        """
         if incident.details.get("ran") is not None:
             return
         try:
@@ -281,10 +292,13 @@ class HostRecovery(Recovery):
             f" {len(planned)} servers moved: {names}"
         )
 
-    # do it
+    # act
 
     def force_down(self, run: Run) -> str:
-        """Nova, and all who go by how the host stands; from here on it is on maintenance."""
+        """Force the host down in Nova, disable it, and report the host status down.
+
+        From here on the host is on maintenance in its segment.
+        """
         if (said := self._skipped(run)) is not None:
             return said
         incident, context = self.incident(run), self.context
@@ -316,8 +330,10 @@ class HostRecovery(Recovery):
         return f"{host} is forced down and disabled"
 
     def repair(self, run: Run) -> str:
-        """Reservations that have the host get another one; its servers go there. Not for ever: a
-        server waits by itself if there is none."""
+        """Wait until reservations on the host have another host, where their servers then go.
+
+        The wait ends after `repair_wait_s`; then a server without a host waits by itself.
+        """
         if (said := self._skipped(run)) is not None:
             return said
         incident, context = self.incident(run), self.context
@@ -393,8 +409,11 @@ class HostRecovery(Recovery):
         return said
 
     def _with_reason(self, run: Run, all_: Sequence[ServerMove], counted: str) -> str:
-        """How many servers moved, and why the others wait and until when. The cloud is asked once
-        per try, when nothing is on its way; while they are tried again the last reason stands."""
+        """How many servers moved, why the others wait, and the time of the next try.
+
+        Holdfast queries the cloud once per try, while no migration is under way. During the
+        next try the last reason stands.
+        """
         incident, context = self.incident(run), self.context
         waiting = [one for one in all_ if one.status == PENDING]
         known = incident.details.get("no_room") or {}
@@ -415,7 +434,7 @@ class HostRecovery(Recovery):
         return str(known["sentence"])
 
     def verify(self, run: Run) -> str:
-        """Look at the cloud once more: nobody is left behind, and each arrival is proven."""
+        """Check in Nova that no server is left behind and that a migration proves each arrival."""
         if self.is_over(run):
             return "over"
         incident, context = self.incident(run), self.context
@@ -423,7 +442,7 @@ class HostRecovery(Recovery):
         cloud = context.guarded_cloud(run)
         if not in_place.is_in_place(incident):
             planned = self._planned(run, incident)
-            context.moves.plan(incident.id, planned, run.claim)  # who came between is found now
+            context.moves.plan(incident.id, planned, run.claim)  # finds late arrivals
         self.move(run)
         known = {one.server_id: one for one in context.moves.of(incident.id)}
         done = {
@@ -456,12 +475,12 @@ class HostRecovery(Recovery):
 
 
 def _ways(sources: Sequence[Mapping[str, str]]) -> list[tuple[str, str, str]]:
-    """How each source counts, without when it last spoke: that changes with every heartbeat."""
+    """How each source counts, without its last report time, which changes with every heartbeat."""
     return [(one["source"], one["says"], one["counted"]) for one in sources]
 
 
 def _targets(services: Sequence[Service], host: str, spares: Sequence[str]) -> int:
-    """Hosts that could take servers; a spare is disabled until it is used."""
+    """Number of other hosts that could take servers; a spare stays disabled until it is used."""
     return sum(
         one.state == "up"
         and not same(one.host, host)
@@ -483,10 +502,9 @@ def _counted(all_: Sequence[ServerMove]) -> str:
     return said
 
 
-# nova-compute died and its host did not: the host takes no new servers until it is back.
-
-
 class ProcessRecovery(Recovery):
+    """Recovery of a host whose nova-compute died: disable the host until nova-compute is back."""
+
     name = RECOVER_PROCESS
 
     def own(self) -> Sequence[Step]:
@@ -501,7 +519,7 @@ class ProcessRecovery(Recovery):
         return replace(super().view(run, incident), liveness=self._withdrawn(incident))
 
     def _withdrawn(self, incident: Incident) -> Judgement | None:
-        """That everybody who reported it says that it runs again."""
+        """Judge the reports: withdrawn once every reporter says that nova-compute runs again."""
         told = self.context.incidents.failure_reports(incident)
         return judge(told, (), self.context.incidents.now()) if told else None
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what contradicts or confirms that a host failed: who reported it, its agent's heartbeats,
-Nova's report of its service, the monitors' votes, and, in doubt, its power.
+"""Collects the evidence for and against the failure of a host.
 
-Asked by the guards, by the intake of old reports, and once more before the power is cut.
+Sources: the reporters, the heartbeats of the host's agent, Nova's report of its compute
+service, the votes of the host monitors, and, in doubt, the power. The guards use this module,
+so does the intake of old reports, and the fencing step once more before it cuts the power.
 """
 
 import logging
@@ -24,16 +25,19 @@ from holdfast.recovery.context import RecoveryContext
 from holdfast.recovery.liveness import FailureReport, Judgement, LifeSign
 
 LOG = logging.getLogger(__name__)
-#: Who says what an operator confirmed, and what monitors count together.
+#: Source names: an operator's confirmation, and the combined votes of the host monitors.
 OPERATOR, MONITORS = "an operator", "the host monitors"
-#: Nova's report may come so much later than its interval.
+#: Seconds that Nova's report may come later than its interval.
 NOVA_MARGIN_S = 2.0
 
 
 @dataclass(frozen=True)
 class NovaReads:
-    """What two or more reads of a host's service in Nova say: only that `updated_at` changed
-    between them counts, for it is a time of another machine's clock."""
+    """Result of repeated reads of a host's compute service in Nova.
+
+    Only a change of `updated_at` between two reads counts, because the timestamp comes from
+    another machine's clock.
+    """
 
     updated_at: str
     first_at: datetime
@@ -57,8 +61,11 @@ class NovaReads:
 
 
 def read_nova(known: NovaReads | None, service: Service | None, now: datetime) -> NovaReads | None:
-    """One more read of the service; None: Nova does not know the host, or does not say when it
-    heard of it."""
+    """Add one read of the service to the known reads.
+
+    None if Nova does not know the host or does not report `updated_at`, and there was no
+    earlier read.
+    """
     if service is None or service.updated_at is None:
         return known
     said = service.updated_at.isoformat()
@@ -76,13 +83,13 @@ def service_of(services: Sequence[Service], host: str) -> Service | None:
 def signs(
     context: RecoveryContext, host: str, service: Service | None, reads: NovaReads | None
 ) -> list[LifeSign]:
-    """The signs of life that a host gives, its agent's first."""
+    """The signs of life of a host; the agent's comes first."""
     settings, found = context.settings, []
     network = settings.heartbeat_network
     if (beat := context.incidents.agent(host)) is not None:
         said = LifeSign("its agent", beat.seen_at, beat.interval_s, network)
         found.append(replace(said, tells_reboot=beat.has_boot_id, rebooted_at=beat.rebooted_at))
-    # That Nova calls a service up proves nothing, it lags; that it calls it down spares the wait.
+    # State up in Nova proves nothing, because it lags; state down makes the wait unnecessary.
     if reads is not None and (reads.advanced_at or (service is not None and service.state == "up")):
         every = settings.nova_report_interval_s
         at, since = reads.advanced_at, reads.first_at
@@ -91,7 +98,7 @@ def signs(
 
 
 def lost_networks(ballot: Ballot) -> list[str] | None:
-    """The networks on which most monitors see the host down; None: on all of them."""
+    """The networks on which most monitors see the host down; None: all networks."""
     strategy, _others = in_force(ballot.fresh)
     states = combined(ballot.fresh, ballot.host, strategy.networks) if strategy else {}
     down = sorted(name for name, state in states.items() if state == DOWN)
@@ -99,8 +106,11 @@ def lost_networks(ballot: Ballot) -> list[str] | None:
 
 
 def _scope(told: Sequence[str] | None, ballot: Ballot, votes: Count) -> frozenset[str] | None:
-    """The networks that the monitors' report is about. A network that they see up by now belongs to
-    it no more: what they still see down is reason enough to recover the host."""
+    """The networks that the monitors' report covers.
+
+    A network which the monitors see up by now no longer belongs to the report: the networks
+    still down are reason enough to recover the host.
+    """
     seen = lost_networks(ballot) if votes.is_enough else None
     both = set(told or ()) & set(seen or ())
     return frozenset(both or seen or told or ()) or None
@@ -109,7 +119,7 @@ def _scope(told: Sequence[str] | None, ballot: Ballot, votes: Count) -> frozense
 def reports(
     context: RecoveryContext, incident: Incident, ballot: Ballot, votes: Count
 ) -> list[FailureReport]:
-    """Everybody who says that the host of an incident failed."""
+    """All failure reports about the host of an incident."""
     member = context.incidents.member(incident.host)
     trusts = member is not None and member.segment.trust_host_status
     trusted = member is not None and member.segment.trust_notifications
@@ -137,7 +147,7 @@ def reports(
 def judge(
     run: Run, context: RecoveryContext, incident: Incident, service: Service | None
 ) -> Judgement:
-    """What all sources say of the host of an incident together. Its power is read in doubt only."""
+    """Judge all sources about the host of an incident; read the power only in doubt."""
     now = context.incidents.now()
     ballot = context.votes.ballot(incident.host)
     votes = count(ballot, context.settings.host_votes)
@@ -153,7 +163,7 @@ def judge(
 
 
 def is_off(run: Run, context: RecoveryContext, host: str) -> bool:
-    """Whether its power reads off. On, unreadable or without a fence proves nothing."""
+    """Whether the power reads off; on, unreadable, or a host without a fence proves nothing."""
     if context.fence.how(host) is None or context.fence.accepts_risk(host):
         return False
     run.hold(context.fence.call_timeout_s + MARGIN_S)

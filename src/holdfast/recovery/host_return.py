@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host that was taken out of use comes back: its nova-compute has restarted and it has been well
-for a while. Then it is un-forced and enabled, and, where that is wanted, its servers return.
+"""Return of a recovered host: nova-compute has restarted and stays healthy for a while.
 
-One that was only cut off may still run what was moved away: it is fenced first.
+Holdfast then removes the forced-down flag, enables the host and, if configured, live-migrates
+its servers back. A host that was only cut off from the network may still run servers that were
+moved away, so Holdfast fences it first.
 """
 
 import logging
@@ -26,15 +27,15 @@ from holdfast.recovery.fencing import READ_OFF
 
 LOG = logging.getLogger(__name__)
 
-#: The service of a host that is forced down looks down; that it speaks is seen by how fresh its
-#: last word is. Beyond its reporting interval (10 s) and a clock that is not ours.
+#: The service of a forced-down host always shows down, so a fresh `updated_at` shows that it
+#: reports. The limit exceeds the report interval (10 s) plus the difference to a foreign clock.
 FRESH = timedelta(seconds=45)
 LOOK_S, SEEN_DOWN_S, RARELY_S = 2.0, 5.0, 30.0
 _NAMES = uuid.UUID("e3f0a3ac-8b43-4c1d-9d7c-3a3f6f5a2b10")
 
 
 def work_of(incident: Incident, now: datetime) -> Operation:
-    """One row per host: the latest incident counts."""
+    """The single work row of a host; the latest incident replaces the earlier incident."""
     host = normalise(incident.host)
     return Operation(
         id=str(uuid.uuid5(_NAMES, host)),
@@ -48,6 +49,8 @@ def work_of(incident: Incident, now: datetime) -> Operation:
 
 
 class HostBack(IncidentWork):
+    """Work to put a returned host back into use."""
+
     name = BACK
 
     def own(self) -> Sequence[Step]:
@@ -83,14 +86,14 @@ class HostBack(IncidentWork):
         return f"{service.host} is back and no longer forced down"
 
     def _cut_off(self, run: Run, incident: Incident, refused: Conflict) -> None:
-        """It speaks and has not restarted: what ran on it may run still."""
+        """Fence a host that reports but has not restarted: its old guests may still run."""
         evidence = (incident.details.get("evidence") or {}).get("kind")
         if evidence in READ_OFF or incident.details.get("fenced_back"):
             raise NotYet(f"{incident.host}: {refused.message}", 5.0)
         self._switch_off_and_on(run, self.note(run, None, cut_off=True))
 
     def _switch_off_and_on(self, run: Run, incident: Incident) -> None:
-        """All of it, whoever began: one that is off and waits to be switched on says nothing."""
+        """Power-cycle the host completely, whoever began: a host left off never reports."""
         host, fence = incident.host, self.context.fence
         try:
             run.hold(fence.call_timeout_s + MARGIN_S)
@@ -128,8 +131,10 @@ class HostBack(IncidentWork):
         return f"{service.host} has been well since {since[11:19]} UTC"
 
     def in_place(self, run: Run) -> str:
-        """Servers that found no room elsewhere before recovery gave up start here, now that the
-        host is back. Once: what does not start waits for `incident retry`."""
+        """Start servers on the returned host for which recovery found no room elsewhere.
+
+        This happens once: a server that does not start waits for `incident retry`.
+        """
         incident = self.incident(run)
         before = incident.details.get("reopened_at")
         if incident.kind != HOST or incident.status != FAILED or before:
@@ -159,7 +164,7 @@ class HostBack(IncidentWork):
         return f"{incident.host} is enabled again"
 
     def servers(self, run: Run) -> str:
-        """By live migration, those that run and belong to no reservation."""
+        """Live-migrate running servers without a reservation back to the host."""
         if not self.context.settings.move_back:
             return "its servers stay where they are"
         incident, cloud = self.incident(run), self.context.guarded_cloud(run)
@@ -187,13 +192,16 @@ class HostBack(IncidentWork):
                     under_way += 1
                 except Conflict as refused:
                     LOG.warning("server %s does not go back: %s", server.id, refused.message)
-        if under_way and not late:  # who does not get there by then stays where it is
+        if under_way and not late:  # a server that has not moved by then stays
             raise NotYet(f"{back} servers are back, {under_way} on their way", LOOK_S)
         return f"{back} servers are back"
 
     def _nothing_new(self, incident: Incident, undo: Callable[[], None] | None = None) -> None:
-        """A host that failed again is dealt with by that incident, and one that monitors see down
-        is not back; what was just done for the old one is undone."""
+        """Raise NotYet if the host failed again or monitors see it down; call `undo` first.
+
+        A new failure has its own incident, and a host that monitors see down is not back.
+        `undo` reverts the call just made for the old incident.
+        """
         why, pause = "", RARELY_S
         if self.context.incidents.open_about(f"host:{normalise(incident.host)}"):
             why = f"{incident.host} has failed again"
@@ -205,7 +213,7 @@ class HostBack(IncidentWork):
             raise NotYet(why, pause)
 
     def _seen_down(self, incident: Incident) -> str:
-        """Who says that it has failed, while not most monitors see it well."""
+        """Describe the votes against the host, unless most monitors see it healthy."""
         votes = count(self.context.votes.ballot(incident.host), self.context.settings.host_votes)
         return votes.sentence() if votes.is_down else ""
 
@@ -216,8 +224,10 @@ class HostBack(IncidentWork):
         raise NotYet(f"the cloud knows no {incident.host} any more", 300.0)
 
     def _has_spoken(self, run: Run, incident: Incident, service: Service, now: datetime) -> bool:
-        """Whether it has said something since we first looked; a service looks up for a while after
-        its last word, dead or not."""
+        """Whether nova-compute has reported since the first check.
+
+        Nova shows a service up for a while after its last report, dead or not.
+        """
         if service.updated_at is None:
             return service.state == "up"
         word = service.updated_at.isoformat()

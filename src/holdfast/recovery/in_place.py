@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The power of a fenced host returns while its servers find no room elsewhere: the host is not cut
-again, its servers start where they are.
+"""Start of servers in place, after the power of a fenced host returned.
 
-The decision is one transaction on the incident (`power_returned`) that excludes evacuations: none
-is under way, none is unanswered, and from then on `ServerMoves.aim` refuses new ones. If the host
-loses its power again, or its nova-compute stays silent, the servers are evacuated as before.
+If the servers find no room elsewhere, Holdfast does not fence the host again and starts them
+where they are. One transaction on the incident (`power_returned`) makes this decision and
+excludes evacuations: none is under way, none is unanswered, and afterwards `ServerMoves.aim`
+refuses new ones. If the host loses its power again, or its nova-compute stays silent, Holdfast
+evacuates the servers as before.
 
-A host that rebooted before it was cut keeps its servers in the same way. Its agent says which
-guests run again by themselves; these are left alone. If it falls silent, the recovery begins anew.
+A host that rebooted before it was fenced keeps its servers in the same way. Its agent reports
+which guests run again by themselves; Holdfast leaves these alone. If the host falls silent, the
+recovery starts over.
 """
 
 import logging
@@ -27,11 +29,11 @@ from holdfast.recovery.context import LOCK, UNDER_WAY, IncidentWork, RecoveryCon
 
 LOG = logging.getLogger(__name__)
 
-#: A host whose power returned has so long until its nova-compute reports; a server boots for
-#: minutes. One that is in use again and stops reporting has less.
+#: Seconds until nova-compute must report after the power returned (a physical server boots for
+#: minutes), and seconds that a host in use again may be silent.
 BOOT_S, SILENT_S = 900.0, 60.0
 POLL_S = 1.0
-#: A report of nova-compute is overdue so long after its interval.
+#: A report of nova-compute is overdue this many seconds after its interval.
 REPORT_S = 2.0
 #: Task states of a server whose migration may still take effect.
 MIGRATING = ("rebuilding", "migrating", "resize_prep", "resize_migrating", "resize_migrated")
@@ -42,7 +44,7 @@ def is_in_place(incident: Incident) -> bool:
 
 
 def is_started(move: ServerMove) -> bool:
-    """Whether the server was started in place and the move ended with that."""
+    """Whether the move ended because the server was started in place."""
     return move.status == IGNORED and move.after_migration == STARTED
 
 
@@ -50,7 +52,7 @@ def is_started(move: ServerMove) -> bool:
 
 
 def is_unanswered(move: ServerMove, migrations: Sequence[Migration]) -> bool:
-    """Whether the cloud may have accepted an evacuation of the server that we do not see."""
+    """Whether Nova may have accepted an evacuation of the server which Holdfast does not see."""
     if not move.attempts or move.after_migration < 0:
         return False
     mine = (number(one.id) for one in migrations if one.server_id == move.server_id)
@@ -58,8 +60,10 @@ def is_unanswered(move: ServerMove, migrations: Sequence[Migration]) -> bool:
 
 
 def why_cut(moves: Sequence[ServerMove], migrations: Sequence[Migration]) -> str:
-    """Why a host whose power returned is cut again; empty: its servers may start in place.
-    `moves`: those from the host that have not ended."""
+    """Why a host with power again must be fenced again; empty: servers may start in place.
+
+    `moves`: the unfinished moves off the host.
+    """
     leaving = [one.server_id for one in migrations if one.status in UNDER_WAY]
     if leaving:
         return f"{len(leaving)} evacuations from it are under way"
@@ -71,9 +75,13 @@ def why_cut(moves: Sequence[ServerMove], migrations: Sequence[Migration]) -> str
 
 
 def next_action(server: Server, move: ServerMove, *, guest_runs: bool = False) -> str:
-    """What brings the server back to how it was before its host died: `start`, `stop`, `reset`
-    (to ACTIVE), `wait` or `done`. What the cloud calls ACTIVE before our start is out of date: the
-    host had no power since, unless its agent says that `guest_runs`."""
+    """The action to restore the server: `start`, `stop`, `reset`, `wait` or `done`.
+
+    `reset` sets the server to ACTIVE.
+
+    ACTIVE in Nova before Holdfast's start is out of date, because the host had no power since.
+    If the agent reports `guest_runs`, ACTIVE is true.
+    """
     if server.task_state:
         return "wait"
     runs = move.was in evacuation_plan.RAN
@@ -92,7 +100,10 @@ def next_action(server: Server, move: ServerMove, *, guest_runs: bool = False) -
 
 
 def decide(context: RecoveryContext, run: Run, incident: Incident) -> None:
-    """The power of a fenced host reads on: keep its servers there, or cut it. Always NotYet."""
+    """Decide about a fenced host with power: start servers in place, or fence again.
+
+    Always raises NotYet.
+    """
     host, fence, cloud = incident.host, context.fence, context.guarded_cloud(run)
     moves = context.moves.leaving(host)
     migrations = cloud.moves.migrations(source_host=host)
@@ -114,8 +125,7 @@ def decide(context: RecoveryContext, run: Run, incident: Incident) -> None:
 def begin_after_reboot(
     work: IncidentWork, run: Run, why: str, verdicts: Sequence[Verdict] = ()
 ) -> str:
-    """Keep the servers of a host that rebooted where they are. NotYet if an evacuation from it may
-    be under way."""
+    """Keep the servers of a rebooted host in place; NotYet if an evacuation may be under way."""
     context, incident = work.context, work.incident(run)
     said = f"{why}: its servers start in place"
     at = context.incidents.now().isoformat()
@@ -131,8 +141,11 @@ def begin_after_reboot(
 
 
 def resume(work: IncidentWork, run: Run) -> bool:
-    """Whether the servers start in place: decided before, or now, after a retry, where a host that
-    this incident knew to be off has power again and its nova-compute reports."""
+    """Whether the servers start in place, decided earlier or now.
+
+    After a retry the decision is made now: the incident knew the host to be off, the power
+    reads on and nova-compute reports.
+    """
     context, incident = work.context, work.incident(run)
     if is_in_place(incident):
         return True
@@ -155,7 +168,7 @@ def resume(work: IncidentWork, run: Run) -> bool:
     if any(one.status in UNDER_WAY for one in migrations):
         return False
     if any(one.started_at is not None and one.after_migration >= 0 for one in moves):
-        return False  # its last evacuation was not answered
+        return False  # Nova did not answer the last evacuation
     said = f"{host} has power and reports to Nova again: its servers start in place"
     change = Change(None, said, {"power_returned": returned(context, cloud, host)})
     if context.incidents.keep_in_place(incident.id, change, moves, run.claim) is None:
@@ -165,7 +178,7 @@ def resume(work: IncidentWork, run: Run) -> bool:
 
 
 def returned(context: RecoveryContext, cloud: Cloud, host: str) -> dict[str, Any]:
-    """The incident's `power_returned`: when, and the last report of nova-compute before it."""
+    """The incident's `power_returned`: the time, and the last report of nova-compute."""
     service = _service(cloud, host)
     word = service.updated_at if service is not None else None
     at = context.incidents.now().isoformat()
@@ -173,9 +186,11 @@ def returned(context: RecoveryContext, cloud: Cloud, host: str) -> dict[str, Any
 
 
 def bring_up(work: IncidentWork, run: Run) -> str:
-    """Let Nova use the host as soon as its nova-compute reports, so that its servers can start.
-    Evacuation goes on if the power is off again, or nova-compute stays silent for BOOT_S. Returns
-    why the servers cannot start there at all; empty: they can, or not yet."""
+    """Let Nova use the host and start servers there as soon as its nova-compute reports.
+
+    Evacuation continues if the power is off again, or nova-compute stays silent for BOOT_S.
+    Returns why the servers cannot start there at all; empty: they can start, or must wait.
+    """
     context, incident = work.context, work.incident(run)
     cloud, power = context.guarded_cloud(run), incident.details["power_returned"]
     service, now = _service(cloud, incident.host), context.incidents.now()
@@ -191,7 +206,7 @@ def bring_up(work: IncidentWork, run: Run) -> str:
     if service.forced_down and _reports(service, power):
         try:
             cloud.services.unforce(service.host)
-        except Conflict as refused:  # until nova-compute has removed what left the host
+        except Conflict as refused:  # until nova-compute has removed the evacuated guests
             LOG.info("incident %s: %s", incident.id, refused.message)
         return ""
     if power.get("in_use") or not incident.details.get("evidence"):  # nothing proves it off
@@ -214,7 +229,7 @@ def bring_up(work: IncidentWork, run: Run) -> str:
 
 
 def _after_reboot(work: IncidentWork, run: Run, service: Service, power: Mapping[str, Any]) -> str:
-    """The same of a host that rebooted. NotYet if it fell silent: its guards are asked again."""
+    """`bring_up` for a rebooted host; NotYet and new guards if the host fell silent."""
     context, incident, host = work.context, work.incident(run), service.host
     now, beat = context.incidents.now(), context.incidents.agent(incident.host)
     patience = timedelta(seconds=liveness.COUNTS_FOR * beat.interval_s) if beat else timedelta(0)
@@ -234,8 +249,11 @@ def _after_reboot(work: IncidentWork, run: Run, service: Service, power: Mapping
 def guest_runs(
     context: RecoveryContext, host: str, server_id: str, power: Mapping[str, Any]
 ) -> bool:
-    """Whether a guest of a host that rebooted runs already, as Nova may have it: its agent says so
-    after nova-compute has started. NotYet until it does; after BOOT_S the cloud is believed."""
+    """Whether a guest of a rebooted host already runs: Nova may have restarted the guest.
+
+    The agent's report counts if it is newer than the start of nova-compute; NotYet until then.
+    After BOOT_S Nova's state counts.
+    """
     beat, reported = context.incidents.agent(host), power.get("reported_at")
     running = beat.running if beat is not None else None
     if beat is not None and running is not None and reported:
@@ -270,16 +288,21 @@ def _service(cloud: Cloud, host: str) -> Service | None:
 
 
 def power_on_at(rule: str, off_since: datetime) -> datetime | None:
-    """The earliest time at which `power_on_after` lets a fenced host be switched on; None: never.
-    One that must be `empty` first may be at once."""
+    """The earliest time at which `power_on_after` allows power-on of a fenced host; None: never.
+
+    With the rule `empty` the time is immediately.
+    """
     if rule.isdigit():
         return off_since + timedelta(minutes=int(rule))
     return off_since if rule == "empty" else None
 
 
 def power_on(work: IncidentWork, run: Run) -> None:
-    """Switch a host on again that Holdfast fenced, once, if its segment wants it and no evacuation
-    from it may take effect. A device that fails is asked again at the next look."""
+    """Switch on a host fenced by Holdfast, once, if its segment requests it.
+
+    No evacuation from the host may be able to take effect. If the device fails, the next poll
+    retries.
+    """
     context, incident = work.context, work.incident(run)
     proof, rule = incident.details.get("evidence") or {}, _rule(context, incident)
     if proof.get("kind") != "fenced" or incident.details.get("powered_on_at"):
@@ -308,7 +331,7 @@ def power_on(work: IncidentWork, run: Run) -> None:
 
 
 def _rule(context: RecoveryContext, incident: Incident) -> str:
-    """`power_on_after` of the host's segment, by name or id."""
+    """The option `power_on_after` for the host's segment, by segment name or id."""
     rules = context.settings.power_on_after
     if not rules:
         return "never"
@@ -323,8 +346,10 @@ def _rule(context: RecoveryContext, incident: Incident) -> str:
 def start(
     context: RecoveryContext, run: Run, server: Server, move: ServerMove, incident: Incident
 ) -> str:
-    """Bring the server back to how it was, on the host where it is; NotYet in between. The caller
-    holds the row of the server's move, and has seen that no migration of it took effect."""
+    """Restore the server's previous state on its host; NotYet in between.
+
+    The caller holds the row of the server's move and has checked that no migration took effect.
+    """
     cloud, host, power = (
         context.guarded_cloud(run),
         move.source_host,
@@ -359,8 +384,10 @@ def start(
 
 
 def restore_status(cloud: Cloud, server: Server, move: ServerMove) -> None:
-    """A server that is given up is not left in the ERROR of its failed evacuation: it counts as
-    before Holdfast acted, so that it can be started when its host is back."""
+    """Reset a server from the ERROR of its failed evacuation when recovery gives up.
+
+    The server can then be started when its host is back.
+    """
     if not same(server.host or "", move.source_host) or server.task_state:
         return
     if server.status == "ERROR" and move.was != "ERROR":

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report comes in: it joins the incident it belongs to, opens one, or is answered at once."""
+"""Intake of failure reports: a report joins or opens an incident, or is answered at once.
+
+`Intake` handles notifications of the instance HA API, `Sort` handles observations of agents.
+Before a guest report opens an incident, Holdfast asks Nova whether the server is on the
+reporting host, and whether the crash was already recovered.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -33,24 +38,20 @@ from holdfast.recovery.guards import ASK_AGAIN_S, LEAVE_IT
 from holdfast.recovery.host_liveness import NovaReads
 from holdfast.recovery.liveness import FailureReport
 
-# What the cloud says of a guest that was reported dead: whether it has the guest on the host that
-# reports it, and whether the guest is one that was recovered already.
-
-
-#: While one of these tasks is under way, the guest may be on either host.
+#: During one of these tasks the guest may be on either host.
 MOVING: Final = ("migrating", "resize_prep", "resize_migrating", "resize_migrated", "resize_finish")
-#: Nobody but its people makes a server so: whatever was found of its guest, it shall be off.
-#: SHUTOFF is not among them, for so the cloud calls what died as well.
+#: Statuses that only users set: the server is meant to be off, whatever was observed of its
+#: guest. SHUTOFF is not among them, because Nova also shows it for a guest that died.
 OFF_BY_WISH: Final = ("SUSPENDED", "SHELVED", "SHELVED_OFFLOADED", "SOFT_DELETED", "DELETED")
-#: How long Nova may call a guest ACTIVE that died: nova-compute itself waits 15 s.
+#: Seconds that Nova may show ACTIVE for a guest that died: nova-compute itself waits 15 s.
 NOVA_LAG_S: Final = 20.0
-#: How far the clocks of a sender and of the database differ without being wrong.
+#: Accepted difference between the clocks of a sender and of the database.
 CLOCK_ERROR: Final = timedelta(seconds=1)
 LOOK_S, BUSY_S = 2.0, 2.0
 
 
 def server_of(context: RecoveryContext, run: Run, server_id: str) -> Server | None:
-    """None: the cloud knows no such server."""
+    """The server, or None if unknown to Nova."""
     try:
         return context.guarded_cloud(run).servers.show(server_id)
     except NotFound:
@@ -58,9 +59,10 @@ def server_of(context: RecoveryContext, run: Run, server_id: str) -> Server | No
 
 
 def why_not_there(server_id: str, server: Server | None, host: str) -> str:
-    """Why a report from that host about the server leads to nothing; empty if the cloud has the
-    server there. NotYet while the server moves: a guest that is gone on one of the two hosts may
-    run on the other."""
+    """Why a report of this host about the server is dropped; empty if Nova has the server there.
+
+    NotYet while the server moves: a guest missing on one of the two hosts may run on the other.
+    """
     if server is None:
         return f"the cloud knows no server {server_id}"
     if server.status in OFF_BY_WISH:
@@ -71,7 +73,7 @@ def why_not_there(server_id: str, server: Server | None, host: str) -> str:
 
 
 def why_elsewhere(server: Server, host: str) -> str:
-    """Empty if the cloud has the server on that host."""
+    """Describe the server's other host; empty if Nova has the server on this host."""
     if same(server.host or "", host):
         return ""
     return f"the cloud says that server {server.id} is on {server.host or 'no host'}"
@@ -80,13 +82,11 @@ def why_elsewhere(server: Server, host: str) -> str:
 def crashed_at(
     context: RecoveryContext, run: Run, subject: str, dated: datetime, received_at: datetime
 ) -> datetime:
-    """When the crash happened that a report tells of. A date in the future is cut to the time of
-    receipt.
+    """The time of the crash in a report; a future date is cut to the time of receipt.
 
-    A sender whose clock is ahead cannot say whether it tells of a crash that was recovered since or
-    of a new one. If a recovery of the guest was verified lately, the cloud decides: a new crash
-    shows within NOVA_LAG_S (NotYet until then). If it does not, the report is dated before that
-    recovery.
+    A sender whose clock is ahead cannot tell a recovered crash from a new one. If a recovery of
+    the guest was verified lately, Nova decides: a new crash shows within NOVA_LAG_S (NotYet
+    until then). If none shows, the report is dated before that recovery.
     """
     if dated <= received_at + CLOCK_ERROR:
         return min(dated, received_at)
@@ -105,14 +105,17 @@ def crashed_at(
 
 LOG = logging.getLogger(__name__)
 SOON_S = 0.5
-#: An old report is dropped if its host shows life for so long after the receipt.
+#: An old report is dropped if its host shows signs of life for this long after the receipt.
 LASTING = timedelta(seconds=60)
 
 
 def wait_for_the_last(context: RecoveryContext, account: Account) -> None:
-    """One that died anew, after it was ordered to run again, is not the business of the incident
-    that is just being closed: NotYet until it is. What begins then is a recovery of its own, which
-    the budget counts. If it is not closed but orders once more, that is about this death too."""
+    """Raise NotYet while an incident with a restart order before this crash is still open.
+
+    A guest that died again after the restart order needs its own recovery, which the budget
+    counts. If the open incident orders a restart once more instead of closing, this order
+    covers the new crash too.
+    """
     known = context.incidents.open_about(account.meaning.subject)
     ordered = known and (known.details.get("verified_at") or known.details.get("down_at"))
     if known is not None and ordered and datetime.fromisoformat(ordered) < account.at:
@@ -120,7 +123,7 @@ def wait_for_the_last(context: RecoveryContext, account: Account) -> None:
 
 
 def ingest(context: RecoveryContext, account: Account, claim: Claim, now: datetime) -> IntakeResult:
-    """The one road by which failures become incidents."""
+    """Record the failure, joining or opening an incident; all failures use this function."""
     told = account.meaning
     work = recovery_of(context.new_id(), told.kind, told.subject, now)
 
@@ -133,7 +136,7 @@ def ingest(context: RecoveryContext, account: Account, claim: Claim, now: dateti
 
 
 class Intake:
-    """Tried until it succeeds; a report that nobody could take in for a day has failed."""
+    """Work for a notification, retried for up to one day; then the report has failed."""
 
     name = INTAKE
     retry_forever = True
@@ -166,7 +169,7 @@ class Intake:
         now = incidents.now()
         details = {"report": report.uuid, "payload": dict(report.payload)}
         if reads := run.memo.get("nova"):
-            details["nova"] = reads  # the incident does not wait for Nova again
+            details["nova"] = reads  # saves the incident a second wait for Nova
         at = min(report.generated_at, report.received_at)
         account = Account(told, report.member, at, details, notification=report.uuid)
         wait_for_the_last(self._context, account)
@@ -176,8 +179,11 @@ class Intake:
         return ingest(self._context, account, run.claim, now).sentence
 
     def _elsewhere(self, run: Run, report: Report, told: Classification) -> str:
-        """Why a report about a guest leads to nothing: the cloud has the server on another host,
-        or its people want it off. A dead host explains all its guests, so then nobody asks."""
+        """Why a report about a guest is dropped: server on another host, or meant to be off.
+
+        If an incident about the host is open, Nova is not asked: a dead host explains all its
+        guests.
+        """
         assert report.member is not None
         host = report.member
         if (
@@ -190,10 +196,13 @@ class Intake:
         return why_not_there(server_id, server, host.name)
 
     def _doubted(self, run: Run, report: Report, told: Classification) -> str:
-        """Why an old report about a host opens no incident; empty if it does, or is not old. An
-        outage may have delayed it, so all other sources are asked; NotYet until they can say. The
-        last signs of life of a dead host may come in after the report, so it is dropped only if
-        they go on. A report dated before a STARTED of its own source counts as old."""
+        """Why an old report about a host opens no incident; empty if allowed or not old.
+
+        An outage may have delayed the report, so Holdfast asks all other sources; NotYet until
+        they answer. The last signs of life of a dead host may arrive after the report, so the
+        report is dropped only if they continue. A report dated before a STARTED of its own
+        source counts as old.
+        """
         age_s = (report.received_at - report.generated_at).total_seconds()
         is_old = report.is_superseded or age_s > self._context.settings.report_max_age_s
         if told.kind != HOST or not is_old:
@@ -226,7 +235,10 @@ class Intake:
         return f"{old}, and neither an agent nor Nova nor a monitor says that {host} failed"
 
     def _read_nova(self, run: Run, service: Service | None, now: datetime) -> NovaReads | None:
-        """One more read of the host's service; kept for the next one, by whichever manager."""
+        """Read the host's compute service again and store the result for the next read.
+
+        Any manager may do the next read.
+        """
         known = NovaReads.of(run.operation.payload.get("nova"))
         reads = host_liveness.read_nova(known, service, now)
         if reads is not None and reads != known:
@@ -242,20 +254,15 @@ class Intake:
         self._context.incidents.answer(uuid, "failed", why, run.claim)
 
 
-# What an agent saw on its host, a guest that died or a service that does not run, becomes an
-# incident by the same road as every other report.
-#
-# An agent speaks of its own host only; that the guest is there is asked of the cloud: a report
-# about
-# a server that was moved, deleted, suspended, shelved or never was there leads to nothing. Nor
-# does
-# old news about a server that the cloud shows otherwise by now (`still`), or that runs again as
-# its
-# agent says (state well).
-
-
 class Sort:
-    """Tried until it succeeds, a day at most."""
+    """Work for an observation of an agent, retried for up to one day.
+
+    A guest that died or a service that does not run becomes an incident by `ingest`, like any
+    other report. An agent speaks for its own host only, so Holdfast asks Nova whether the guest
+    is there. A report about a server that was moved, deleted, suspended, shelved or never there
+    is dropped. So is an old report about a server whose state in Nova has changed (`still`), or
+    whose agent reports it running again.
+    """
 
     name = OBSERVATION
     retry_forever = True
@@ -288,7 +295,7 @@ class Sort:
         if meaning.kind == GUEST and (why := self._over(seen) or self._not_there(run, seen)):
             return why
         details = {"observed": dict(seen.evidence), "payload": seen.payload()}
-        # by a clock that is ahead everything would be later than what was done about it
+        # a sender's clock that is ahead would date the crash after its recovery
         received_at = run.operation.due_at
         at = min(seen.since, received_at)
         account = Account(
@@ -305,8 +312,10 @@ class Sort:
         return taken.sentence
 
     def _alarm(self, run: Run, seen: Observed) -> str:
-        """An agent's token speaks for its host only: an alarm about a server that the cloud has
-        elsewhere leads to nothing."""
+        """Ingest an alarm of an agent, unless Nova has the server on another host.
+
+        An agent's token speaks for its own host only.
+        """
         server = server_of(self._context, run, seen.name)
         why = _why_not_its(seen, server)
         if self._context.incidents.ingest_alarm(seen.id, run.claim, is_there=not why):
@@ -318,8 +327,10 @@ class Sort:
         return why
 
     def _over(self, seen: Observed) -> str:
-        """That it runs again by now, if somebody says so: what was held up on its way, or waited
-        for a manager, is old."""
+        """Describe the source which sees the guest run again; empty if none does.
+
+        A report that was delayed, or waited for a manager, may be out of date.
+        """
         if seen.over_since:
             return f"it runs again since {seen.over_since}, says {seen.observer}: {LEAVE_IT}"
         incidents = self._context.incidents
@@ -327,7 +338,7 @@ class Sort:
         return f"{said}: {LEAVE_IT}" if said else ""
 
     def _not_there(self, run: Run, seen: Observed) -> str:
-        """Why the cloud does not think that it is that host's guest; empty if it does."""
+        """Why Nova does not confirm the report about a guest of this host; empty if Nova does."""
         server = server_of(self._context, run, seen.name)
         why = why_not_there(seen.name, server, seen.host)
         if server is None or why:
@@ -344,7 +355,7 @@ class Sort:
 
 
 def _why_not_its(seen: Observed, server: Server | None) -> str:
-    """Why an alarm about a server is not for the agent of that host to raise; empty if it is."""
+    """Why the host's agent may not raise an alarm about the server; empty if allowed."""
     if server is None:
         return f"the cloud knows no server {seen.name}"
     project = str(seen.evidence.get("project", ""))

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a host that was reported as failed shows signs of life. Values in, values out.
+"""Judges whether a host reported as failed shows signs of life. Pure functions without I/O.
 
-A failure report has a scope (the whole host, or the networks that are lost) and the time at which
+A failure report has a scope (the whole host, or the lost networks) and the time at which
 Holdfast received it. A sign of life contradicts the report if Holdfast received it later and it
-came over a network within the scope. Times of other machines' clocks are never compared with ours.
+came over a network within the scope. Holdfast never compares times of other machines' clocks
+with its own.
 
-    judge([FailureReport("ann", at)], [Sign("its agent", seen_at, 10.0)], now).state   # STANDS
+    judge([FailureReport("ann", at)], [LifeSign("its agent", seen_at, 10.0)], now).state  # STANDS
 """
 
 from collections.abc import Sequence
@@ -13,28 +14,28 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-#: What the reports amount to together.
+#: Combined result of all reports.
 STANDS, WAITS, CONTRADICTED, WITHDRAWN = "stands", "waits", "contradicted", "withdrawn"
-#: The host died and came back: its servers died with it, and it is well.
+#: The host died and came back: its servers died with it, and the host is healthy.
 REBOOTED = "rebooted"
-#: A report that comes in up to so long after a reboot tells of that reboot: outages delay reports.
+#: A report received up to this long after a reboot tells of this reboot: outages delay reports.
 REBOOT_BEFORE = timedelta(minutes=10)
-#: A sign of life counts for so many of its intervals; after that without a newer one it is over.
+#: A sign of life counts for this many of its intervals; without a newer one it then expires.
 COUNTS_FOR = 2.5
 
 
 @dataclass(frozen=True)
 class FailureReport:
-    """One source says that a host failed."""
+    """A report of a source that a host failed."""
 
     source: str
     received_at: datetime
     #: The networks that are lost; None: the whole host.
     networks: frozenset[str] | None = None
-    #: Whether it waits until the host's next sign of life is overdue.
+    #: Whether the report waits until the host's next sign of life is overdue.
     waits: bool = True
     withdrawn_at: datetime | None = None
-    #: Whether it counts whatever signs of life the host gives.
+    #: Whether the report counts despite all signs of life.
     trusted: bool = False
 
     def covers(self, network: str) -> bool:
@@ -43,18 +44,18 @@ class FailureReport:
 
 @dataclass(frozen=True)
 class LifeSign:
-    """A sign of life that a host gives again and again."""
+    """A periodic sign of life of a host, for example the agent's heartbeat."""
 
     source: str
-    #: When Holdfast received the last one; None: none since it began to look.
+    #: When Holdfast received the last sign; None: none since Holdfast began to watch.
     at: datetime | None
     interval_s: float
     network: str = ""
-    #: How much later than its interval the next one may come.
+    #: Seconds that the next sign may come later than its interval.
     margin_s: float = 1.0
-    #: When Holdfast began to look, where that is what the interval counts from.
+    #: When Holdfast began to watch, if the interval counts from then.
     since: datetime | None = None
-    #: Whether it says which boot of the host gives it, and when that was first another one.
+    #: Whether the sign carries a boot id, and when a new boot id was first seen.
     tells_reboot: bool = False
     rebooted_at: datetime | None = None
 
@@ -70,7 +71,7 @@ class LifeSign:
         return self.is_fresh(now)
 
     def shows_reboot(self, reports: Sequence[FailureReport], now: datetime) -> bool:
-        """Whether the host rebooted when these reports say that it failed, and lives."""
+        """Whether the host rebooted at the time of the reports and is alive now."""
         if self.rebooted_at is None or not self.is_fresh(now) or not reports:
             return False
         standing = [one for one in reports if one.withdrawn_at is None]
@@ -80,7 +81,7 @@ class LifeSign:
         )
 
     def is_there(self, report: FailureReport) -> bool:
-        """Whether the host gave this sign until shortly before the report, or it is watched for."""
+        """Whether the host gave this sign until shortly before the report, or is watched for it."""
         if self.at is None:
             return self.since is not None
         lately = timedelta(seconds=COUNTS_FOR * self.interval_s)
@@ -93,7 +94,7 @@ class LifeSign:
 
 @dataclass(frozen=True)
 class Counted:
-    """How one source counted."""
+    """How the judgement counted a source."""
 
     source: str
     says: str
@@ -106,10 +107,12 @@ class Counted:
 
 @dataclass(frozen=True)
 class Judgement:
+    """Result of `judge`."""
+
     state: str
     sentence: str
     counted: Sequence[Counted] = ()
-    #: When it is worth asking again, in seconds; 0: at any time.
+    #: Seconds until a new judgement may differ; 0: at any time.
     again_s: float = 0.0
 
 
@@ -121,8 +124,11 @@ def judge(
     seen_well: str = "",
     is_off: bool = False,
 ) -> Judgement:
-    """`seen_well`: a majority of the monitors that see says that the host is well. `is_off`: its
-    power reads off, which proves that it is dead, whatever came in before."""
+    """Judge the reports by the signs of life.
+
+    `seen_well`: the sentence of a majority of the seeing monitors that the host is healthy.
+    `is_off`: the power reads off, which proves the host dead whatever arrived before.
+    """
     standing = [one for one in reports if one.withdrawn_at is None]
     for sign in signs:
         if sign.rebooted_at is not None and sign.shows_reboot(reports, now):
@@ -159,8 +165,10 @@ def judge(
 def _unheard_since(
     reports: Sequence[FailureReport], signs: Sequence[LifeSign], now: datetime
 ) -> str:
-    """Which sign of life that tells of reboots the host gave until the reports, and not since they
-    were withdrawn; empty: none. Not for longer than REBOOT_BEFORE."""
+    """Name the boot-id sign given before the reports but not since their withdrawal.
+
+    Empty if there is none, or REBOOT_BEFORE has passed since the withdrawal.
+    """
     if not reports:
         return ""
     first = min(reports, key=lambda one: one.received_at)
@@ -174,8 +182,10 @@ def _unheard_since(
 
 
 def _ready_at(report: FailureReport, signs: Sequence[LifeSign], now: datetime) -> datetime:
-    """When the sign of life that would come next is overdue. The agent's is enough where there is
-    one: it comes first in `signs`."""
+    """When the host's next sign of life is overdue.
+
+    The agent's sign suffices if there is one: it comes first in `signs`.
+    """
     if report.trusted or not report.waits:
         return now
     for sign in signs:
@@ -188,7 +198,7 @@ def _contradiction(
     signs: Sequence[LifeSign], reports: Sequence[FailureReport], seen_well: str, now: datetime
 ) -> str:
     said = [
-        f"{sign.source} gave a sign of life since"  # without its time: the sentence is kept once
+        f"{sign.source} gave a sign of life since"  # no time: the sentence must not change
         for sign in signs
         if any(sign.contradicts(one, now) for one in reports)
     ]

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When too much fails at once, it is more likely that we see wrong than that so much broke.
+"""Mass-failure rule: when many hosts fail at once, the observer is more likely at fault.
 
-Hosts are counted by failure domain (rack, or zone where racks are not known), and the first row of
-the table that matches wins:
+Hosts are counted by failure domain (rack, or zone if racks are unknown). The first matching row
+of this table decides:
 
-    most of every domain is down, three hosts at least    nothing is done: is it us?
+    most of every domain is down, at least three hosts    stop: the observer may be at fault
     one or two hosts of the domain                        go on
-    less than `some` of it                                go on, slowly
-    less than `many`                                      go on, very slowly
-    more                                                  the domain is held until somebody approves
+    less than `some` of the domain                        go on slowly
+    less than `many` of the domain                        go on very slowly
+    more                                                  hold the domain until an operator approves
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,15 +19,17 @@ GO, SLOW, SLOWER, HOLD, STOP = "go", "slow", "slower", "hold", "stop"
 
 @dataclass(frozen=True)
 class Rule:
+    """Limits of the mass-failure rule: `few` is a host count, `some` and `many` are shares."""
+
     few: int = 2
     some: float = 0.30
     many: float = 0.55
-    least: int = 3  # so many must be down before everything stops
+    least: int = 3  # minimum number of hosts down before everything stops
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One host: where it is, and whether it is down."""
+    """A host: failure domain and up or down."""
 
     domain: str
     down: bool
@@ -35,12 +37,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Verdict:
+    """The permission to recover in a failure domain, and the reason."""
+
     what: str
     sentence: str = ""
 
 
 def judge(hosts: Iterable[Seen], rule: Rule | None = None) -> Mapping[str, Verdict]:
-    """A verdict for each domain in which something is down."""
+    """A verdict for each failure domain with at least a host down."""
     rule = rule or Rule()
     total: dict[str, int] = {}
     down: dict[str, int] = {}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host monitors on several controllers report what they see; their votes are counted here.
+"""Counts the votes of host monitors on several controllers about a host.
 
-One row of durable work per host counts as long as anybody says that something is wrong with it. Its
-payload remembers what came of it, so that one failure is one episode, however often monitors are
-started anew: the host stands as down, an incident is opened or joined, people are alerted, once
-each. The episode is over when most of those who see say that all is well.
+One row of durable work per host counts as long as any monitor reports a problem with it. The
+payload of the row records the results, so that one failure is one episode, even if monitors
+restart: the host status becomes down, an incident is opened or joined, and people are alerted,
+once each. The episode ends when most of the seeing monitors report the host healthy.
 """
 
 import logging
@@ -42,15 +42,15 @@ LOG = logging.getLogger(__name__)
 
 ALERT = "host.alert"
 LOOK_S, RARELY_S = 5.0, 30.0
-#: A host that no monitor knows any more is left to others after so long.
+#: Seconds until Holdfast stops counting for a host that no monitor knows any more.
 QUIET_S = 600.0
-#: What may have kept an incident of the same failure from being acted upon, and may be over.
+#: Guards that may have closed an incident of the same failure and may have been lifted since.
 LIFTED = (guards.silenced, guards.segment, guards.maintenance)
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What came of a failure so far: what the row of work remembers."""
+    """Results of a failure until now, stored in the payload of the work row."""
 
     host: str
     down_at: str | None = None
@@ -63,6 +63,8 @@ class Episode:
 
 
 class HostVotes:
+    """Work to count the votes about a host."""
+
     name = HOST_VOTES
     retry_forever = True
 
@@ -73,7 +75,7 @@ class HostVotes:
         return (Step("count", self.count, recorded=False),)
 
     def count(self, run: Run) -> str:
-        """Look, count, do what is new; NotYet until it is over."""
+        """Count the votes and act on changes; NotYet until the episode is over."""
         context, episode = self._context, Episode(**run.operation.payload)
         ballot = context.votes.ballot(episode.host)
         votes = count(ballot, context.settings.host_votes)
@@ -98,7 +100,7 @@ class HostVotes:
     # the host itself
 
     def _stands_down(self, run: Run, votes: Count, episode: Episode, now: datetime) -> Episode:
-        """All who go by how the host stands hear of it, also where nothing is recovered."""
+        """Set the host status to down, also if nothing is recovered, and begin the episode."""
         if episode.down_at:
             self._quiet(run, episode, None)
             return replace(episode, quiet_since=None)
@@ -110,7 +112,10 @@ class HostVotes:
         return begun
 
     def _over(self, run: Run, ballot: Ballot, episode: Episode, said: str) -> str:
-        """The episode is; who was outvoted may be right yet, so that counting goes on."""
+        """End the episode; counting continues while a monitor still reports a problem.
+
+        An outvoted monitor may still be right.
+        """
         if episode.down_at:
             self._see(episode.host, status.UP, said, ballot.now)
             LOG.info("%s: %s", episode.host, said)
@@ -134,7 +139,7 @@ class HostVotes:
     # the incident
 
     def _recover(self, run: Run, ballot: Ballot, votes: Count, episode: Episode) -> NotYet:
-        """See to it that there is an incident of this failure; what to wait for then."""
+        """Make sure of an incident for this failure; return the reason to wait as NotYet."""
         host, before = episode.host, self._incident(episode)
         if before is not None and before.is_open:
             self._witness(run, votes, before)
@@ -157,12 +162,12 @@ class HostVotes:
         return NotYet(f"{host}: {taken.sentence}", LOOK_S)
 
     def _incident(self, episode: Episode) -> Incident | None:
-        """The one that this failure led to."""
+        """The incident to which this failure led, or None."""
         if episode.incident is None:
             return None
         try:
             return self._context.incidents.incident(episode.incident)
-        except NotFound:  # tidied away: so much later it is not begun anew
+        except NotFound:  # purged: after so long the recovery does not start again
             return Incident(episode.incident, "", HOST, "", "gone", datetime.min)
 
     def _account(
@@ -184,8 +189,10 @@ class HostVotes:
         )
 
     def _forbidden(self, account: Account, votes: Count, before: Incident | None) -> str | None:
-        """Why no incident is opened, where somebody said that this host is left alone. What ended
-        for that is begun anew when it is so no more."""
+        """Why an operator excludes the host from recovery; None if an incident may be opened.
+
+        An incident that a guard closed for this reason starts again once the reason is gone.
+        """
         if before is None and not account.member.on_maintenance:
             return None
         context, member = self._context, account.member
@@ -199,7 +206,7 @@ class HostVotes:
         return None if no is None else no.sentence
 
     def _witness(self, run: Run, votes: Count, incident: Incident) -> None:
-        """Those who say the same later belong to it as well."""
+        """Attach later votes for the same failure to its incident."""
         late = [one.word for one in votes.votes if one.vote == FOR and one.word is not None]
         ids = [one.id for one in late if one.incident_id is None]
         if ids:
@@ -208,7 +215,7 @@ class HostVotes:
     # people
 
     def _alert(self, run: Run, votes: Count, episode: Episode, now: datetime) -> Episode:
-        """Told once; nothing is touched."""
+        """Notify people once and change nothing."""
         context, host = self._context, episode.host
         said = f"{host}: {_concern(votes)}"
         subject, about = f"{HOST}:{host}", {"host": host}
@@ -223,7 +230,7 @@ class HostVotes:
         return alerted
 
     def _quiet(self, run: Run, episode: Episode, since: datetime | None) -> datetime:
-        """Since when nobody speaks of the host; remembered where it begins and where it ends."""
+        """Since when no monitor reports about the host; the begin and the end are recorded."""
         if since is not None and episode.quiet_since is not None:
             return datetime.fromisoformat(episode.quiet_since)
         if since is not None or episode.quiet_since is not None:
@@ -235,11 +242,11 @@ class HostVotes:
         return None
 
     def failed(self, run: Run, why: str) -> None:
-        """Never: it is tried again."""
+        """Do nothing: the worker retries this work forever."""
 
 
 def _status(ballot: Ballot) -> Mapping[str, str]:
-    """What masakari-monitors would say. A host that is seen on any network is not off."""
+    """The host status as masakari-monitors would send it: a host seen anywhere is not off."""
     strategy, _others = in_force(ballot.fresh)
     states = combined(ballot.fresh, ballot.host, strategy.networks) if strategy else {}
     off = bool(states) and set(states.values()) == {DOWN_THERE}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One mechanism for each job of a process: clock, threads, documents, text."""
+"""Process utilities: clock, threads, YAML documents, printable text."""

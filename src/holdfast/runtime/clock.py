@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as an argument: the only place that reads the machine's clocks.
+"""Clocks: the only module that reads the machine's clocks; other modules get a `Clock` argument.
 
-`now()` is aware UTC and may jump; `monotonic()` never does, so every wait and every deadline of our
-own uses it.
+`now()` is timezone-aware UTC and may jump. `monotonic()` never jumps, so every wait and every
+deadline uses it.
 """
 
 import threading
@@ -12,12 +12,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """The time source of all parts; tests pass their own."""
+
     def now(self) -> datetime: ...
 
     def monotonic(self) -> float: ...
 
     def wait(self, bell: threading.Event, seconds: float) -> bool:
-        """Sleep until the bell rings (True) or the seconds are over (False)."""
+        """Sleep until the event is set (True) or the seconds are over (False)."""
         ...
 
 
@@ -31,7 +33,7 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Goes on while the machine sleeps: a claim ages then too."""
+        """Return CLOCK_BOOTTIME, which runs during suspend, because claims age then too."""
         return time.clock_gettime(_BOOTTIME)
 
     def wait(self, bell: threading.Event, seconds: float) -> bool:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML documents with line numbers: read, checked and followed as their file changes."""
+"""YAML documents with line numbers: read, check, and reload when the file changes.
+
+`read` parses YAML into nodes with line numbers, `Reading` checks nodes and collects every problem
+with its line, `Followed` reloads an operator's file when it changes.
+"""
 
 import logging
 import re
@@ -13,18 +17,17 @@ import yaml
 from holdfast.hostmonitor.matrix import LONGEST_FOR_S, MOST_RULES, InvalidDocument, Problem
 from holdfast.model.errors import InvalidInput
 
-# YAML of which every word knows its line, so that what is wrong can be pointed at.
+# YAML nodes that know their line, so that an error message can name it.
 #
-# Words stay words: `on` is not true and `3s` is not a date. What a strategy needs nothing of is
-# not
-# taken: anchors and aliases (which can make a few lines mean billions), tags, several documents,
-# deep
-# nests. Built from events, not by recursion, and given up at the first line that is too much.
+# Scalars stay text: `on` is not true and `3s` is not a date. Features that no document needs are
+# refused: anchors and aliases (a few lines can expand to billions), tags, several documents, deep
+# nesting. The parser builds the tree from events, not by recursion, and stops at the first line
+# that exceeds a limit.
 #
 # >>> problems = []
 # >>> read("when: {storage: down}", problems)
-# Map(pairs=((Word(text='when', line=1), Map(pairs=((Word(text='storage', line=1),
-# Word(text='down', line=1)),), line=1)),), line=1)
+# Map(pairs=((Scalar(text='when', line=1), Map(pairs=((Scalar(text='storage', line=1),
+# Scalar(text='down', line=1)),), line=1)),), line=1)
 # >>> read("a: &x 1", problems), [str(one) for one in problems]
 # (None, ['line 1: anchors and aliases (& and *) are not taken here: write it out'])
 
@@ -56,9 +59,9 @@ Node = Scalar | List | Map
 
 
 def decoded(data: str | bytes, problems: list[Problem]) -> str:
-    """The text of a file, unless it is too large or no text."""
+    """Decode a file; return "" and add a problem if it is too large or not UTF-8."""
     if isinstance(data, str):
-        data = data.encode(errors="surrogatepass")  # which YAML refuses with its line
+        data = data.encode(errors="surrogatepass")  # YAML refuses surrogates, with their line
         given_as = "surrogatepass"
     else:
         given_as = "strict"
@@ -75,8 +78,11 @@ def decoded(data: str | bytes, problems: list[Problem]) -> str:
 
 
 def read(text: str, problems: list[Problem], *, quick: bool = False) -> Node | None:
-    """The one document, or None if it is empty or something about it had to be refused. `quick`:
-    by libyaml if it is here, ten times faster; what it refuses is read again to say why."""
+    """Parse a document; None if it is empty or was refused (`problems` says why).
+
+    `quick` uses libyaml if it is installed, which is ten times faster. A document that libyaml
+    refuses is parsed again in Python to name the problem.
+    """
     if quick and (found := _quickly(text)) is not None:
         return found
     building = _Building(problems)
@@ -92,13 +98,16 @@ def read(text: str, problems: list[Problem], *, quick: bool = False) -> Node | N
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 0
         problems.append(Problem(line, f"this is not YAML: {error.problem or error.context}"))
-    except (ValueError, OverflowError):  # numbers in escapes and directives that Python cannot take
+    except (ValueError, OverflowError):  # numbers in escapes and directives that Python refuses
         problems.append(Problem(building.line, "this, or a line soon after, is not YAML"))
     return building.root if len(problems) == before else None
 
 
 def _quickly(text: str) -> Node | None:
-    """None if it has to be read the other way. Tabs and ? libyaml takes where Python's does not."""
+    """Parse with libyaml; None if the Python parser has to do it.
+
+    libyaml accepts tabs and ? where the Python parser does not, so such text goes to Python.
+    """
     loader = getattr(yaml, "CSafeLoader", None)
     if loader is None or "\t" in text or "?" in text:
         return None
@@ -114,7 +123,7 @@ def _quickly(text: str) -> Node | None:
 
 @dataclass
 class _Building:
-    """The document so far: containers that are open, innermost last."""
+    """A document being built; `open` holds the unfinished lists and maps, innermost last."""
 
     problems: list[Problem]
     root: Node | None = None
@@ -124,7 +133,7 @@ class _Building:
     open: list[tuple[int, list[Node]]] = field(default_factory=list)
 
     def take(self, event: Any) -> bool:
-        """Whether to go on."""
+        """Add a YAML event; False stops the parser."""
         self.line = event.start_mark.line + 1
         if isinstance(event, yaml.DocumentStartEvent):
             self.documents += 1
@@ -174,10 +183,8 @@ class _Building:
         return False
 
 
-# Maps, lists, words and lengths of time out of `yaml_lines`, each problem named with its line.
-#
-# What could not be read is said once, and something harmless takes its place, so that the rest of
-# the file is looked at too.
+# Reading of maps, lists, words and durations from nodes. An invalid value adds one problem with its
+# line and is replaced by a harmless value, so that the rest of the file is checked too.
 
 
 T = TypeVar("T")
@@ -188,7 +195,7 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass
 class Reading:
-    """One file being read; problems are collected on the way."""
+    """A file being read, with the problems found until now."""
 
     problems: list[Problem] = field(default_factory=list)
 
@@ -203,7 +210,7 @@ class Reading:
         *,
         quick: bool = False,
     ) -> T:
-        """What `take` makes of a file, or `refused` with all that is wrong with it."""
+        """Decode, parse and convert a file with `take`; raise `refused` with all problems."""
         text = decoded(data, self.problems)
         tree = None if self.problems else read(text, self.problems, quick=quick)
         found = None if self.problems else take(tree)
@@ -214,7 +221,7 @@ class Reading:
     def fields(
         self, node: Node, known: Sequence[str], *, needed: Sequence[str] = (), of: str = "key"
     ) -> dict[str, Node]:
-        """Of a map what is known; what is not, or twice, or missing, is a problem."""
+        """Return the known keys of a map; unknown, repeated and missing keys are problems."""
         if not isinstance(node, Map):
             self.say(node.line, f"{shown(node)} should be a map: write {{{known[0]}: …}}")
             return {}
@@ -233,7 +240,7 @@ class Reading:
         return found
 
     def items(self, node: Node | None, what: str) -> tuple[Node, ...]:
-        """Of a list, none if there is no such thing (which was said already)."""
+        """Return the items of a list; none if the node is absent (`fields` reports that)."""
         if node is None:
             return ()
         if not isinstance(node, List):
@@ -245,7 +252,7 @@ class Reading:
         return node.items
 
     def words(self, node: Node | None, what: str) -> tuple[str, ...]:
-        """A word, or a list of them."""
+        """Return a word, or the words of a list."""
         if node is None:
             return ()
         if isinstance(node, List) and not node.items:
@@ -260,7 +267,7 @@ class Reading:
         return tuple(texts)
 
     def choice(self, node: Node | None, allowed: Sequence[str], what: str) -> str:
-        """One of these words."""
+        """Return a word of `allowed`; "" if the node is absent or another word."""
         if node is None:
             return ""
         if isinstance(node, Scalar) and node.text in allowed:
@@ -269,7 +276,7 @@ class Reading:
         return ""
 
     def span(self, node: Node | None, otherwise_s: float) -> float:
-        """A length of time, in seconds."""
+        """Return a duration in seconds; `otherwise_s` if the node is absent or invalid."""
         if node is None:
             return otherwise_s
         lasts_s = seconds(node.text) if isinstance(node, Scalar) else None
@@ -283,7 +290,7 @@ class Reading:
 
 
 def seconds(text: str) -> float | None:
-    """500ms, 3s, 2m, 1h, 0; None if it is something else."""
+    """Convert 500ms, 3s, 2m, 1h or 0 to seconds; None for other text."""
     match = _SPAN.fullmatch(text)
     return float(match[1]) * _UNITS_S[match[2] or "s"] if match else None
 
@@ -297,7 +304,7 @@ def quoted(text: str) -> str:
 
 
 def shown(node: Node) -> str:
-    """What stands there, for a sentence about it."""
+    """Describe a node for an error message."""
     if isinstance(node, Scalar):
         return quoted(node.text) if node.text else "nothing"
     if isinstance(node, Map):
@@ -306,18 +313,19 @@ def shown(node: Node) -> str:
     return quoted(f"[{', '.join(words)}]") if len(words) == len(node.items) else "a list"
 
 
-# A file of the operator's that counts as it is now, without a restart. A bad one leaves what was
-# read before it in force, and says so once.
-
-
 LOG = logging.getLogger(__name__)
 
 _Stamp = tuple[int, int, int] | None
-#: Of no file.
+#: A stamp that no file has.
 _UNREAD: Final = (-1, -1, -1)
 
 
 class Followed(Generic[T]):
+    """An operator's file that takes effect without a restart when it changes.
+
+    If a changed file is invalid, the old value stays in force and the problem is logged once.
+    """
+
     def __init__(
         self,
         path: str | None,
@@ -325,12 +333,12 @@ class Followed(Generic[T]):
         default: Callable[[], T],
         parse: Callable[[bytes, str], T],
     ) -> None:
-        """InvalidInput if the file cannot be read now: at the start there is no old one."""
+        """Read the file; raise InvalidInput if that fails, as there is no old value to keep."""
         self._path = path
         self._noun = noun
         self._parse = parse
         self._stamp: _Stamp = None
-        self.problem = ""  # of the file as it is now
+        self.problem = ""  # why the current file is not in force
         if path is None:
             self.value = default()
         else:
@@ -338,7 +346,7 @@ class Followed(Generic[T]):
             self.value = self._read(path)
 
     def follow(self) -> bool:
-        """Whether there is another one now."""
+        """Read the file again if it changed; return whether the value is different."""
         if self._path is None:
             return False
         stamp = _stamp(self._path)
@@ -347,7 +355,7 @@ class Followed(Generic[T]):
         try:
             new = self._read(self._path)
         except InvalidInput as error:
-            # what the disk does not give now it may give in a moment, with the same stamp
+            # a read error may be gone in a moment while the stamp stays the same: retry
             self._stamp = _UNREAD if isinstance(error.__cause__, OSError) else stamp
             if error.message != self.problem:
                 LOG.error("the %s before it stays in force: %s", self._noun, error.message)
@@ -363,7 +371,7 @@ class Followed(Generic[T]):
     def _read(self, path: str) -> T:
         try:
             with open(path, "rb") as file:
-                data = file.read(MAX_BYTES + 1)  # one more than is taken
+                data = file.read(MAX_BYTES + 1)  # one byte above the limit
         except OSError as error:
             raise InvalidInput(f"{self._noun} file {path}: {error.strerror}") from error
         return self._parse(data, path)

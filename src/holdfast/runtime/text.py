@@ -7,28 +7,28 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-# Names that strangers chose, made harmless for a terminal or a log: no control characters, no
-# writing from right to left, nothing that hides in or sits on other letters.
+# Untrusted names for a terminal or a log: escape control characters, right-to-left letters, and
+# combining or invisible characters.
 #
-#     printable("a\x1b[2Jb")     # a\x1b[2Jb, with a backslash that is one
+#     printable("a\x1b[2Jb")     # a\x1b[2Jb, with a literal backslash
 
 
 def printable(text: str) -> str:
-    """The same on one line; what cannot be shown is written as an escape."""
+    """Return the text on one line, with unsafe characters as escapes."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_shown, text))
 
 
 def width(text: str) -> int:
-    """So many columns of a terminal does it take; of text that is printable."""
+    """Return the number of terminal columns of printable text."""
     if text.isascii():
         return len(text)
     return sum(map(_columns, text))
 
 
 def fit(text: str, columns: int) -> str:
-    """Cut, or filled with blanks, to exactly so many columns; … stands for what was cut."""
+    """Cut or pad text to exactly `columns` columns; … marks a cut."""
     taken = width(text)
     if taken <= columns:
         return text + " " * (columns - taken)
@@ -58,17 +58,17 @@ def _shown(sign: str) -> str:
     return sign
 
 
-# A line of the audit: one decision as a sentence. As a row of a table for other programs too.
+# Audit lines as CSV.
 
 
 COLUMNS: Final = ("id", "at", "subject", "project_id", "actor", "request_id", "sentence")
 HEAD: Final = ",".join(COLUMNS) + "\r\n"
-#: What a spreadsheet would take for a formula: whoever names a lease could else compute there.
+#: A spreadsheet takes a cell that begins like this for a formula, and users choose lease names.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_row(line: Mapping[str, Any]) -> str:
-    """RFC 4180; what begins like a formula has an apostrophe before it."""
+    """Return an audit line as CSV (RFC 4180), with an apostrophe before formula-like cells."""
     out = io.StringIO()
     csv.writer(out).writerow(_cell(line[name]) for name in COLUMNS)
     return out.getvalue()

@@ -10,18 +10,18 @@ from typing import TypeVar, cast
 from holdfast.model.errors import HoldfastError
 from holdfast.runtime.clock import Clock
 
-# Threads that come round for ever: one that waits to be rung for, one that looks every so often.
+# Looping threads: `Worker` waits to be woken, `PeriodicTask` runs at an interval.
 #
-#     Rounds("heartbeats", 10.0, look, clock).start()
+#     PeriodicTask("heartbeats", 10.0, look, clock).start()
 #
-# A round that fails is said once, until one succeeds again.
+# A failing pass is logged once, until a pass succeeds again.
 
 
 LOG = logging.getLogger(__name__)
 
 
 class Worker:
-    """A thread that comes round for ever, sooner when somebody rings."""
+    """A thread with a loop that `wake` starts at once; subclasses implement `_forever`."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._clock = clock
@@ -39,7 +39,7 @@ class Worker:
             self._thread.join(timeout=15)
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Run the next pass of the loop at once."""
         self._bell.set()
 
     def _forever(self) -> None:
@@ -47,8 +47,10 @@ class Worker:
 
 
 class PeriodicTask(Worker):
-    """`look` every so many seconds, the first time after that long, or when somebody rings. How
-    many may change: then `every_s` is asked before each wait."""
+    """Calls `look` every `every_s` seconds and at each wake; the first call is after `every_s`.
+
+    If `every_s` is a function, the task calls it before each wait, so that the interval can change.
+    """
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class PeriodicTask(Worker):
             if not self._complained:
                 LOG.error("%s: %s; it is tried again", self._name, error.message)
             self._complained = True
-        except Exception:  # the top of the thread: it must come round again
+        except Exception:  # the top of the thread: the loop must go on
             LOG.exception("%s: unforeseen", self._name)
         else:
             if self._complained:
@@ -86,16 +88,16 @@ class PeriodicTask(Worker):
             self._complained = False
 
 
-# Calls that may hang in somebody else's code, on threads of their own: we wait so long, no
-# longer.
-#
-# What hangs goes on hanging there; at most so many at once, after which calls fail at once.
-
-
 T = TypeVar("T")
 
 
 class BoundedCall:
+    """Runs calls that may hang in foreign code on threads, each with a deadline.
+
+    A call that hangs keeps its thread. At most `most` calls run at once; further calls fail at
+    once.
+    """
+
     def __init__(self, name: str, most: int) -> None:
         self._name = name
         self._slots = threading.BoundedSemaphore(most)
@@ -103,7 +105,7 @@ class BoundedCall:
     def run(
         self, seconds: float, call: Callable[[], T], abort: Callable[[], None] = lambda: None
     ) -> T:
-        """What the call returns or raises; TimeoutError, after `abort`, when it takes too long."""
+        """Run a call with a deadline; on timeout call `abort` and raise TimeoutError."""
         if not self._slots.acquire(blocking=False):
             raise TimeoutError("too many calls hang")
         ended: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()

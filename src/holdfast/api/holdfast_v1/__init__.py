@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own API, version 1: one file per noun; `openapi` draws the document from the route table."""
+"""The Holdfast API, version 1 (/holdfast/v1): a module per resource."""

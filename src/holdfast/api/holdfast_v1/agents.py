@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/agents: which agents live and by which rules they go; the heartbeat by which they
-say so, whose answer names the version of the rules that hold for their host, and says whether
-somebody looks at its numbers."""
+"""/holdfast/v1/agents, /hosts/HOST/expected and /hosts/HOST/samples: the API of the agents.
+
+- Agents: list, heartbeat, alarm rules of a host. The response to a heartbeat names the version of
+  the alarm rules for the host, and says whether somebody views the host's live metrics.
+- Expected servers of a host. The API asks the cloud at once. If the cloud does not answer, the API
+  returns 503, never an empty list.
+- Samples: the last hour of a host and its guests. The agent sends samples only while somebody views
+  them. A viewer says so with a POST, because a GET changes nothing.
+"""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -147,7 +153,7 @@ def index(request: Request) -> Response:
 
 
 def rules(request: Request) -> Response:
-    """What holds for that host; an agent asks for its own."""
+    """Return the alarm rules in force for a host; agents read the rules of their own host only."""
     host, store = own_host(request), request.services.store
     found: Merged = scopes.merged(store.alarm_rules.documents(), host, groups_of(request, host))
     shown = {"version": found.version, "text": found.text, "origins": dict(found.origins)}
@@ -155,12 +161,12 @@ def rules(request: Request) -> Response:
 
 
 def groups_of(request: Request, host: str) -> list[str]:
-    """The groups whose rules that host gets."""
+    """Return the rule groups of a host, by `[auth] agent_groups`."""
     return tokens.groups_of(host, request.services.conf.auth.agent_groups or ())
 
 
 def own_host(request: Request) -> str:
-    """Of the path; an agent speaks for its own only."""
+    """Return the host of the path; Forbidden if an agent names another host."""
     host = normalise(request.path["host"])
     if not 0 < len(host) <= 255:
         raise InvalidInput("host: its name has 1 to 255 characters")
@@ -193,8 +199,7 @@ def _view(
     }
 
 
-# /holdfast/v1/hosts/{host}/expected: what should run on a host. The cloud is asked at once; if it
-# cannot be, that is a 503 and never an empty list.
+# /holdfast/v1/hosts/HOST/expected: servers that should run on a host.
 
 
 QUERY: dict[str, Any] = {
@@ -220,7 +225,7 @@ EXPECTED_VIEW = shape(
 def show_expected(request: Request) -> Response:
     host = request.path["host"]
     tokens.check_host(request.caller, host)
-    # of another one that is called so for short it learns nothing
+    # use the full name: an agent learns nothing of another host with the same short name
     host = max(host, tokens.own_host(request.caller) or "", key=len)
     said = request.services.manager.expected(request.caller, host, _ids(request))
     servers = [
@@ -241,8 +246,7 @@ def _ids(request: Request) -> list[str]:
         raise InvalidInput("also: write ids of servers, with commas between them") from None
 
 
-# /holdfast/v1/hosts/HOST/samples: the last hour of a host and its guests. Its agent sends it only
-# while somebody looks, and whoever looks says so by a POST: a GET changes nothing.
+# /holdfast/v1/hosts/HOST/samples: the last hour of a host and its guests.
 
 
 _samples_DATE = {"type": ["string", "null"], "format": "date-time"}
@@ -269,7 +273,7 @@ _HOUR: dict[str, Any] = {
     "simulated": {"type": "boolean", "description": "There is no host: these are made up."},
 }
 WANT: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": {}}
-#: What is in it is looked at by metrics/history: a schema takes seconds for what may be megabytes.
+#: metrics/history validates the lines: a JSON schema takes seconds for megabytes of samples.
 SAMPLES_PUT: dict[str, Any] = {
     "type": "object",
     "required": ["begin", "points", "lines"],
@@ -312,7 +316,10 @@ def want_samples(request: Request) -> Response:
 
 
 def put_samples(request: Request) -> Response:
-    """By the agent of the host. What nobody wants any more is no mistake of its."""
+    """Store the samples that a host's agent sends.
+
+    Samples that nobody views any more are no error of the agent's.
+    """
     host, hour = own_host(request), history.read(request.body)
     try:
         request.services.store.samples.put(host, hour)

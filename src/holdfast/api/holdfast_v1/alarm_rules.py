@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/alarm-rules: documents of alarm rules, each with a scope and all its versions.
+"""/holdfast/v1/alarm-rules and /alarm-rules-preview: versioned alarm rule documents with scopes.
 
-What cannot be used is a 400 with every problem and its line (`details.problems`), and changes
-nothing. Agents are told of a new version by the answer to their next heartbeat.
+The API refuses an invalid document with 400, lists every problem with its line
+(`details.problems`), and changes nothing. Agents learn of a new version in the response to their
+next heartbeat. The preview evaluates rules over the last hour of hosts whose samples somebody views
+(/hosts/HOST/samples). The preview changes nothing and notifies nobody.
 """
 
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ from holdfast.model.errors import StaleWrite, Unavailable
 from holdfast.model.host import normalise
 from holdfast.runtime.documents import MAX_BYTES
 
-#: A text of the largest size, however it is escaped.
+#: Room for the largest document, however JSON escapes the text.
 MOST_BYTES = 6 * MAX_BYTES + 4096
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
@@ -116,16 +118,14 @@ def _listed(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**_view(row), "rules": [rule.id for rule in found.rules]}
 
 
-# /holdfast/v1/alarm-rules-preview: what alarm rules would have made of the last hour of hosts
-# that
-# are looked at (/hosts/HOST/samples). Nothing is changed, and nobody is told.
+# /holdfast/v1/alarm-rules-preview: alarms that rules would have raised in the last hour.
 
 
-#: At a time: a host with 50 guests takes a few tenths of a second.
+#: Hosts per request: a host with 50 guests takes a few tenths of a second.
 MOST_HOSTS = 8
-#: As much as holds on one host.
+#: The size limit of all rules in force on a host.
 PREVIEW_MOST_BYTES = 64 * 1024
-#: Stories; of more the number is told.
+#: Stories per response; `left_out` counts the others.
 MOST_STORIES = 500
 
 _STATE = {"type": "string", "enum": ["ok", "pending", "firing", "no_data"]}
@@ -173,7 +173,7 @@ PREVIEW_VIEW = shape(
 
 
 def show_preview(request: Request) -> Response:
-    """400 with every line that is wrong, as if they were to be set."""
+    """Preview alarm rules; 400 with every invalid line, as for PUT."""
     store = request.services.store
     hosts = dict.fromkeys(map(normalise, request.body["hosts"]))
     looked = {host: store.samples.samples_of(host).hour for host in hosts}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/alarms: what stands out on hosts and guests now, and what people say to that.
+"""/holdfast/v1/alarms: list alarms of hosts and guests; acknowledge, mute and end alarms.
 
-A project sees the alarms of its own guests; those of hosts, and of others, are for admins."""
+A project sees the alarms of its own guests; alarms of hosts and of other projects are for admins.
+"""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -109,7 +110,7 @@ def end(request: Request) -> Response:
 
 
 def _mine(request: Request) -> Mapping[str, Any]:
-    """Another project's looks like one that is not there."""
+    """Return the alarm; NotFound also for an alarm of another project."""
     alarm_id = request.path["alarm_id"]
     row = request.services.store.alarms.show(alarm_id)
     if not request.caller.may_see(row["project_id"]):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/audit: every decision as a sentence, the newest first. A project sees what was
-decided about its own leases and guests; all of it is for admins."""
+"""/holdfast/v1/audit: the audit log, a sentence per decision, newest first.
+
+A project sees decisions about its own leases and guests; admins see all decisions.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +49,7 @@ def index(request: Request) -> Response:
 
 
 def wanted(request: Request) -> Wanted:
-    """What is asked for, as far as it is the caller's to see."""
+    """Return the filter of the query, limited to the caller's project unless admin."""
     query = request.query
     since, until = query.get("since"), query.get("until")
     return Wanted(

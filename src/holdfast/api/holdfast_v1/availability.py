@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/availability: what could I get, and when? Asked, not tried: nothing is booked.
+"""/holdfast/v1/availability: check whether and when a reservation fits. Nothing is booked.
 
 ?reservation={"resource_type": "physical:host", "min": 2, "max": 4}
-    &start_date=2027-01-31T18:00&end_date=2027-02-01T18:00     could I get it then?
-    &duration_s=86400                                          when could I get it for a day?
+    &start_date=2027-01-31T18:00&end_date=2027-02-01T18:00     does it fit in this window?
+    &duration_s=86400                                          when does it fit for a day?
 """
 
 from collections.abc import Mapping
@@ -127,7 +127,7 @@ def _one_window(
 
 
 def _date(asked: Mapping[str, Any], name: str) -> datetime | None:
-    """The date; None for now, and where there is none."""
+    """Return the date of a parameter; None for "now" and for a missing parameter."""
     return parse(asked[name], name) if name in asked else None
 
 

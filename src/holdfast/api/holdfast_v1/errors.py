@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/errors/CODE: what an error code means, where every error's help link points."""
+"""/holdfast/v1/errors/CODE: the meaning of an error code; target of the help links of errors."""
 
 from typing import Any
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The story of an incident in sentences: what was seen, what was decided and why, what was done,
-how long it took, what is left. Values in, sentences out; the same text for the API and the
-commands."""
+"""Explanation of an incident in sentences: observations, decisions, steps, durations, next actions.
+
+Pure functions from values to sentences. API and CLI show the same text.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,20 +28,24 @@ _SHOWN: dict[str, Any] = {
     "text": {**_TEXT, "description": "All of it, to be read."},
 }
 VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
-#: Events of libvirt after which a guest does not run.
+#: libvirt events after which a guest does not run.
 _DEATHS = ("STOPPED", "LIFECYCLE", "EXPECTATION")
-#: What steps say that had nothing to do.
+#: Sentences of steps that had nothing to do.
 _IDLE = ("over", "not needed")
 
 
 @dataclass(frozen=True)
 class Part:
+    """A section of an explanation: heading and sentences."""
+
     heading: str
     sentences: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Story:
+    """The explanation of an incident: title and sections."""
+
     incident_id: str
     title: str
     parts: Sequence[Part]
@@ -77,7 +82,7 @@ def story(case: Case, now: datetime) -> Story:
     return Story(incident.id, f"Incident {incident.id} of {opened}: {incident.cause}", kept)
 
 
-# what was seen
+# What was seen
 
 
 def _seen(case: Case) -> Iterator[str]:
@@ -114,7 +119,7 @@ def _seen(case: Case) -> Iterator[str]:
 
 
 def _monitors(incident: model.Incident) -> Iterator[str]:
-    """What monitors saw, each time with the votes that were new then."""
+    """Yield sentences about host monitor votes; each sentence holds the votes new then."""
     seen = incident.details.get("seen")
     for said_at, new in history.counted_together(seen):
         at = _time(_parse(said_at) if said_at else incident.opened_at, incident)
@@ -125,7 +130,7 @@ def _monitors(incident: model.Incident) -> Iterator[str]:
 
 
 def _observation(row: Mapping[str, Any], incident: model.Incident) -> str:
-    """What an agent reported of a guest or a process, since when, and when it came in."""
+    """Return a sentence about an agent's report: guest or process, state, start, time received."""
     names = ("id", "observer", "subject", "kind", "state", "since")
     one = Observed(**{name: row[name] for name in names}, evidence=row["evidence"] or {})
     domain = one.evidence.get("domain_name")
@@ -148,21 +153,21 @@ def _what(case: Case) -> str:
 
 
 def _server(incident: model.Incident) -> str:
-    """The guest by its name, if that is known, and its id."""
+    """Return the server name, if known, and the server id."""
     name = incident.details.get("server_name")
     return f"server {name} ({incident.server_id})" if name else f"server {incident.server_id}"
 
 
 def _died(incident: model.Incident) -> datetime | None:
-    """When a guest died, by what was reported of it; None of anything else."""
+    """Return the reported time of death of a guest; None for other kinds of incident."""
     return _moment(incident.details, "reported_at") if incident.kind == model.GUEST else None
 
 
-# what was tried before
+# What was tried before
 
 
 def _tried_before(incident: model.Incident) -> Iterator[str]:
-    """Each attempt that ended before a retry, the first one first."""
+    """Yield sentences about each attempt before a retry, oldest first."""
     kept = incident.details.get("attempts")
     for number, one in enumerate(history.entries(kept), 1):
         began, ended = _time(_parse(one["began_at"]), incident), _moment(one, "ended_at")
@@ -190,7 +195,7 @@ def _attempt(one: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
 
 
 def fence_lines(details: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
-    """Each request to the fence device and what it answered."""
+    """Yield a sentence per request to the fence device, with the answer."""
     for entry in details.get("fence_requests") or ():
         if dropped := entry.get(history.LEFT_OUT):
             yield f"{dropped} more requests to the fence are not kept."
@@ -205,7 +210,7 @@ def fence_lines(details: Mapping[str, Any], incident: model.Incident) -> Iterato
 
 
 def _proof(details: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
-    """An operator's word that the host is off, and what proves it."""
+    """Yield sentences about the proof of power off, including the confirmation by an operator."""
     if said := details.get("confirmed_off"):
         at = _time(_parse(said["at"]), incident)
         off = f"is off{model.DESPITE_POWER_ON if said.get('reads_on') else ''}"
@@ -215,7 +220,7 @@ def _proof(details: Mapping[str, Any], incident: model.Incident) -> Iterator[str
         yield f"{at}: proof that it is off: {_end(evidence['sentence'])}"
 
 
-# what was decided
+# What was decided
 
 
 def _decided(case: Case) -> Iterator[str]:
@@ -240,7 +245,7 @@ def _decided(case: Case) -> Iterator[str]:
 
 
 def _waits(case: Case) -> Iterator[str]:
-    """Each reason for which it was held, and for how long; and who had it tried again."""
+    """Yield a sentence per hold of the incident, with reason and duration, and per retry."""
     said = [(row["at"], row["sentence"]) for row in case.timeline]
     for place, (at, sentence) in enumerate(said):
         if sentence.startswith(f"{model.OPEN}: "):
@@ -255,7 +260,7 @@ def _waits(case: Case) -> Iterator[str]:
             yield f"{_time(at, case.incident)}: held: {why}"
 
 
-# what was done
+# What was done
 
 
 def _done(case: Case) -> Iterator[str]:
@@ -294,7 +299,7 @@ def _moved(move: ServerMove) -> str:
     return f"{name}: {way}, {result}{took}, tried {_times(move.attempts)}: {_end(move.message)}"
 
 
-# how long it took
+# How long it took
 
 
 def _took(case: Case, now: datetime) -> Iterator[str]:
@@ -325,7 +330,7 @@ def _took(case: Case, now: datetime) -> Iterator[str]:
         yield f"So far: {span(now - opened)}."
 
 
-# what is left
+# What is left
 
 
 def _left(case: Case) -> Iterator[str]:
@@ -358,7 +363,7 @@ def _host_left(incident: model.Incident) -> Iterator[str]:
         yield f"{incident.host} is forced down, disabled and on maintenance until it comes back."
 
 
-# words
+# Text helpers
 
 
 def _servers(count: int) -> str:
@@ -384,13 +389,13 @@ def _moment(details: Mapping[str, Any], name: str) -> datetime | None:
 
 
 def _time(at: datetime, incident: model.Incident) -> str:
-    """The day is said where it is another one than that on which it was opened."""
+    """Format a time; with the date if the day differs from the day of the incident's opening."""
     same_day = at.date() == incident.opened_at.date()
     return f"{at:%H:%M:%S}" if same_day else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def span(length: timedelta) -> str:
-    """0.4 s, 12.5 s, 3 min 20 s, 2 h 5 min, 3 days"""
+    """Format a duration: 0.4 s, 12.5 s, 3 min 20 s, 2 h 5 min, 3 days."""
     seconds = max(0.0, length.total_seconds())
     if seconds < 60:
         return f"{seconds:.1f} s"

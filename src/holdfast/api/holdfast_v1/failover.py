@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/failover: how many hosts each segment keeps free for the case that others fail, and
-whether it will have them."""
+"""/holdfast/v1/failover: hosts kept free for failures per segment, and expected shortages."""
 
 from typing import Any
 
@@ -45,7 +44,7 @@ def index(request: Request) -> Response:
 
 
 def keep(request: Request) -> Response:
-    """What is booked already stays; the report says what is short."""
+    """Set the number of hosts to keep free. Bookings stay; the response reports a shortage."""
     store = request.services.store.failover
     segment_id = store.keep(request.path["segment_id"], request.body["kept"])
     (found,) = [one for one in store.report() if one.segment_id == segment_id]

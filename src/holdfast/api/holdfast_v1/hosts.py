@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/hosts: whether each host can be used and since when, and who says so; and what the
-monitors see of it on each network."""
+"""/holdfast/v1/hosts: host status with reason and time, and host health by monitor and network."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -90,11 +89,11 @@ def view(seen: Seen) -> dict[str, Any]:
     }
 
 
-# what the monitors see
+# Host health, as host monitors report it
 
 
 def health(request: Request) -> Response:
-    """Of all hosts that monitors know, which were heard of lately."""
+    """Return the health of all hosts known to fresh monitors."""
     store = request.services.store
     now, views = store.monitors.views()
     fresh = [one for one in views if one.is_fresh(now)]
@@ -120,13 +119,13 @@ def health(request: Request) -> Response:
 
 
 def _since(words: Iterable[MonitorReport]) -> str | None:
-    """Since when it is as bad as they say who say so."""
+    """Return the earliest time from which a monitor reports a concern."""
     since = min((one.since for one in words if one.is_concern), default=None)
     return since.isoformat() if since else None
 
 
 def show_health(request: Request) -> Response:
-    """Of one; NotFound if no monitor knows it."""
+    """Return the health of a host; NotFound if no monitor knows the host."""
     store, host = request.services.store, request.path["host"]
     ballot = store.votes.ballot(host)
     called = next((name for v in ballot.views if (name := v.picture.name(ballot.host))), None)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/incidents: what died, what was decided about it and what was done; and what an
-operator orders. Orders are rows: they need no manager, and are taken also in a storm."""
+"""/holdfast/v1/incidents: list, show, explain, retry, abort, confirm-off.
+
+Operator actions are rows in the database: the API accepts them without a manager, also during a
+mass failure.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -192,8 +195,11 @@ def abort(request: Request) -> Response:
 
 
 def confirm_off(request: Request) -> Response:
-    """409 if the host's fence reads on, unless the operator says so all the same. A fence that
-    cannot be read proves nothing: the operator's word counts."""
+    """Record the operator's confirmation: the host is off.
+
+    409 if the host's fence reads on, unless `despite_power_on` is set. If the fence cannot be read,
+    the operator's confirmation counts.
+    """
     why, store, despite = (
         reason(request),
         request.services.store,
@@ -224,12 +230,12 @@ def _case(request: Request) -> Case:
 
 
 def _told(request: Request) -> Response:
-    """202: a manager goes by it from now on."""
+    """Return 202 with the incident; the manager applies the change from now on."""
     return Response({"incident": listed(_case(request))}, status=202)
 
 
 def reason(request: Request, *, needed: bool = True) -> str:
-    """Why somebody orders something: not only blanks."""
+    """Return the reason of an operator action; InvalidInput if needed and blank."""
     said: str = request.body.get("reason", "").strip()
     if needed and not said:
         raise InvalidInput("reason: say why; it is kept for those who ask later")
@@ -278,8 +284,10 @@ def _picked(names: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _steps(case: Case) -> list[dict[str, Any]]:
-    """Those that are done; while it is open also the one that is under way and those to come. A
-    site may have put a step of its own in place of one of ours."""
+    """Return the finished steps; for an open incident also the current and the next steps.
+
+    A site may replace a built-in step by a step of its own.
+    """
     found = [_picked(_STEP, {**row, "status": "done"}) for row in case.done]
     if not case.incident.is_open or case.work is None:
         return found

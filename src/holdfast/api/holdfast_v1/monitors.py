@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/monitors: what each monitor sees, and that it is there; /matrix: the strategy by
-which they judge, with the hosts that are in each of its rows now. Only registered monitors count;
-the others are listed. Rows: no manager is asked."""
+"""/holdfast/v1/monitors and /matrix: host monitors, their reports, and the HA matrix.
+
+The matrix response lists the hosts that each row matches now. Only registered monitors vote;
+unregistered monitors are listed. The API works on the database alone, without a manager.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,7 +23,7 @@ STATE = {"type": "string", "enum": [matrix.UP, matrix.DOWN, UNKNOWN]}
 ACTION = {"type": "string", "enum": [*ACTIONS, UNDECIDED]}
 MOST_HOSTS, MOST_NETWORKS, MOST_ROWS = 20_000, 16, 5_000
 LONGEST_NAME, LONGEST_TEXT = 255, 1000
-#: Twenty thousand names, as long as they get.
+#: Room for 20,000 host names of maximum length.
 MOST_BYTES = 6 * 1024 * 1024
 _TEXT = {"type": "string"}
 _SAID = {"type": "string", "maxLength": LONGEST_TEXT}
@@ -54,7 +56,7 @@ _WARNING = {"warning": {**_SAID, "description": "What is to be changed about the
 _SENT_SIGHT, _SHOWN_SIGHT = _strict(_SIGHT), shape(_SIGHT)
 for _schema in (_SENT_SIGHT, _SHOWN_SIGHT):
     _schema["properties"] |= _WARNING
-# What the names of hosts are is looked at by `_check_hosts`: a schema takes half a second for it.
+# `_check_hosts` validates the host names: a JSON schema takes half a second for them.
 _ROW = {
     "health": _by_network(STATE),
     "opinion": ACTION,
@@ -71,7 +73,7 @@ PUT: dict[str, Any] = _strict(
         "rows": {"type": "array", "maxItems": MOST_ROWS, "items": _strict(_ROW)},
     }
 )
-#: How the monitor itself is; what is not said is well.
+#: State of the monitor itself; a missing field means no problem.
 _OWN: dict[str, Any] = {
     "problem": {**_SAID, "description": "Of its strategy file; an older one is in force."},
     "waiting": {**_COUNT, "description": "Reports that are not delivered yet."},
@@ -125,7 +127,7 @@ MATRIX = shape(
 
 
 def put(request: Request) -> Response:
-    """204, also where what came is older than what is kept."""
+    """Store the report of a monitor; 204 also if a newer report is stored already."""
     observer, body = request.path["observer"], dict(request.body)
     if len(observer) > 128:
         raise InvalidInput("observer: longer than 128 characters")
@@ -159,7 +161,7 @@ def _check_hosts(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def register(request: Request) -> Response:
-    """201 with the token; registering it again answers the same one."""
+    """Register a monitor; 201 with the token. A second registration returns the same token."""
     observer, services = request.body["observer"], request.services
     token = tokens.new_token(observer, services.conf.auth.agent_secret_file)
     made = services.store.monitors.register(observer, request.caller.user_id)
@@ -168,13 +170,13 @@ def register(request: Request) -> Response:
 
 
 def unregister(request: Request) -> Response:
-    """204; NotFound if no monitor of that name is registered."""
+    """Unregister a monitor; NotFound if no monitor of the name is registered."""
     request.services.store.monitors.unregister(request.path["observer"])
     return Response(status=204)
 
 
 def index(request: Request) -> Response:
-    """All that are registered, and whoever else says what it sees."""
+    """List registered monitors, and unregistered monitors that report."""
     now, listed = request.services.store.monitors.listed()
     return Response({"monitors": [_listed(one, now) for one in listed]})
 
@@ -206,7 +208,7 @@ def _hint(one: Listed) -> str:
     return ""
 
 
-#: Of a registered monitor that has not said yet what it sees.
+#: Fields of a registered monitor without a report yet.
 _UNHEARD: Mapping[str, Any] = {
     **{"kind": "host", "seen_at": None, "networks": {}, "strategy_source": ""},
     **{"hosts": 0, "problem": "", "waiting": 0, "parked": 0},
@@ -237,7 +239,7 @@ def show_matrix(request: Request) -> Response:
 
 
 def shown(views: Sequence[View]) -> dict[str, Any]:
-    """Of monitors that were heard of lately; empty where there are none."""
+    """Return the HA matrix of fresh monitors with the hosts in each row; empty without monitors."""
     strategy, others = votes.in_force(views)
     if strategy is None:
         return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/observations: what monitors saw, kept as rows, with or without a manager."""
+"""/holdfast/v1/observations: reports of monitors and agents, stored with or without a manager."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from holdfast.model.errors import Forbidden, InvalidInput, StaleWrite, Unavailab
 from holdfast.model.host import normalise
 from holdfast.model.votes import HOST_HEALTH, STATES
 
-#: A report is here sooner than that after it was sent.
+#: Longest expected network delay of a report.
 WAY = timedelta(seconds=1)
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
 _WHEN = {"type": "string", "format": "date-time", "maxLength": 64}
@@ -60,7 +60,7 @@ VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
 def create(request: Request) -> Response:
-    """202; the same report again is answered 202 and written once."""
+    """Store a report; 202. A repeated report also gets 202 and is stored once."""
     body = _of_its_own(request)
     values: dict[str, Any] = {
         "observer": body["observer"],
@@ -78,7 +78,7 @@ def create(request: Request) -> Response:
         row, _new = request.services.store.observations.add(
             request.services.new_id(), values, ask_cloud=tokens.own_host(request.caller) is not None
         )
-    except StaleWrite as error:  # 409 would tell the monitor that we have it
+    except StaleWrite as error:  # 409 would tell the monitor that the report is stored
         raise Unavailable("the report could not be written just now, send it again") from error
     request.services.wake()
     return Response({"observation": view(row)}, status=202)
@@ -95,8 +95,10 @@ def index(request: Request) -> Response:
 
 
 def _of_its_own(request: Request) -> Mapping[str, Any]:
-    """What is said; an agent's host is called as its token calls it. Forbidden if it speaks of
-    another's."""
+    """Return the report; for an agent, with the host name of the agent's token.
+
+    Raises Forbidden if an agent reports about another host.
+    """
     body: Mapping[str, Any] = request.body
     own = tokens.own_host(request.caller)
     if own is None:
@@ -107,21 +109,26 @@ def _of_its_own(request: Request) -> Mapping[str, Any]:
     tokens.check_own(request.caller, body["observer"], _host(body))
     evidence = {**body["evidence"], "host": own}
     if body["kind"] == observation.ALARM and body["subject"].startswith(HOST):
-        evidence["project"] = ""  # a host is of no project
+        evidence["project"] = ""  # a host belongs to no project
     return {**body, "evidence": evidence}
 
 
 def _check_monitor(request: Request) -> None:
-    """Forbidden if a monitor's token reports anything but hosts, or under another name; and if
-    anybody else reports under the name of a registered monitor."""
+    """Raise Forbidden if a monitor reports anything but host health, or under another name.
+
+    Also refuses callers without the token that report under the name of a registered monitor.
+    """
     if tokens.own_name(request.caller) is not None and request.body["kind"] != HOST_HEALTH:
         raise Forbidden(f"monitors report {HOST_HEALTH}, nothing else")
     tokens.check_observer(request, request.body["observer"])
 
 
 def _ahead(request: Request) -> timedelta:
-    """Of ours, the sender's clock: when something died is compared with when it was started. What
-    may be the way here is no difference."""
+    """Return how far the sender's clock is ahead of the database clock.
+
+    The manager compares times of death with start times, so the API corrects the sender's times.
+    A difference of at most `WAY` counts as network delay and is not corrected.
+    """
     if "sent_at" not in request.body:
         return timedelta()
     ahead = when(request.body["sent_at"], "sent_at") - request.services.store.database.now()
@@ -140,7 +147,7 @@ def when(text: str, field: str) -> datetime:
 
 
 def _subject(body: Mapping[str, Any]) -> str:
-    """Hosts whose health it is about are kept as they are called, not as they are spelt."""
+    """Validate subject and state; return the subject with a normalised host name."""
     said: str = body["subject"]
     kind = body["kind"]
     if kind in observation.STATES:
@@ -159,7 +166,7 @@ def _subject(body: Mapping[str, Any]) -> str:
 
 
 def _host(body: Mapping[str, Any]) -> str:
-    """On which it was seen."""
+    """Return the host of the evidence; InvalidInput if missing."""
     host = body.get("evidence", {}).get("host", "")
     if not isinstance(host, str) or not normalise(host):
         raise InvalidInput("evidence.host: on which host it was seen must be said")
@@ -167,7 +174,10 @@ def _host(body: Mapping[str, Any]) -> str:
 
 
 def _key(body: Mapping[str, Any]) -> str:
-    """Without a key of the sender's, a report is what it says and since when, however often."""
+    """Return the idempotency key of a report without a sender's key.
+
+    Reports with the same subject, kind, state and `since` are the same report.
+    """
     said = [body[name] for name in ("subject", "kind", "state", "since")]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/operations: durable work, what is to come and how the rest ended."""
+"""/holdfast/v1/operations: durable operations, open and finished."""
 
 from typing import Any
 

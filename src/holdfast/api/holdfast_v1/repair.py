@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/repair: what becomes of reservations whose hosts failed, or would if they did; and
-the owner's word that it was seen."""
+"""/holdfast/v1/repair and /leases/…: repair plans and runs, acknowledgement, host replacement.
+
+A repair replaces failed hosts of reservations. A plan shows the effect of a repair now, or after
+further failures. Owners acknowledge changed resources; operators replace a host of a reservation.
+"""
 
 from typing import Any
 
@@ -80,19 +83,22 @@ VIEW = {"type": "object", "required": list(_SHOWN), "properties": _SHOWN}
 
 
 def acknowledge(request: Request) -> Response:
-    """Twice is once; another project's lease is not found."""
+    """Acknowledge changed resources of a lease; idempotent.
+
+    Raises NotFound for a lease of another project.
+    """
     request.services.manager.acknowledge(request.caller, request.path["lease_id"])
     return Response(status=204)
 
 
 def plan(request: Request) -> Response:
-    """Without hosts and racks: what a repair would do now. Nothing is written."""
+    """Plan a repair now, or after a failure of given hosts and racks; writes nothing."""
     hosts, racks = (tuple(request.body.get(name, ())) for name in ("hosts", "racks"))
     return _told(request.services.manager.plan_repair(request.caller, hosts, racks))
 
 
 def run(request: Request) -> Response:
-    """202 and the plan: a manager begins with it at once."""
+    """Start a repair; 202 with the plan. The manager begins at once."""
     approve, reason = request.body.get("approve", False), request.body.get("reason", "").strip()
     if approve and not reason:
         raise InvalidInput("reason: say why the hold is lifted; it is kept with the approval")
@@ -139,7 +145,7 @@ def _move(move: RepairMove) -> dict[str, Any]:
     }
 
 
-# /holdfast/v1/leases/…/reservations/…: what operators do with a reservation of somebody.
+# /holdfast/v1/leases/…/reservations/…: operator actions on a reservation.
 
 
 REPLACE: dict[str, Any] = {
@@ -158,7 +164,7 @@ REPLACE: dict[str, Any] = {
 
 
 def replace_host(request: Request) -> Response:
-    """Before its start: something else instead of that host, or a refusal and no change."""
+    """Replace a host of a reservation before the start; on refusal nothing changes."""
     host = request.services.store.ledger.host(request.body["host"])
     request.services.manager.replace_host(
         request.caller, request.path["lease_id"], request.path["reservation_id"], host.id

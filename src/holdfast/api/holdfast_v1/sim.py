@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/sim: the hand on the simulated cloud. 404 where the cloud is a real one."""
+"""/holdfast/v1/sim: fault injection for the simulated cloud; 404 for a real cloud."""
 
 import dataclasses
 from typing import Any
@@ -91,7 +91,7 @@ def crash_server(request: Request) -> Response:
 
 
 def _network(request: Request) -> str | None:
-    """The one that is meant, which must be one that hosts are watched on; None: all of them."""
+    """Return the named network, which must be in `[hostmonitor] networks`; None: all networks."""
     network: str | None = (request.body or {}).get("network")
     known = request.services.conf.hostmonitor.networks
     if network is not None and network not in known:

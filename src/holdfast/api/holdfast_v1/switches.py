@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/holdfast/v1/pauses and /approvals: the operator's switches of recovery. Rows, no manager needed:
-they act with the next look of the guards, and no move of a server begins before it has looked."""
+"""/holdfast/v1/pauses, /approvals and /silences: operator switches of recovery.
+
+Pauses, approvals and maintenance windows are rows in the database: the API needs no manager. The
+guards read the rows each time they run, and they run before every move of a server. Recovery leaves
+failures alone that happen in a maintenance window (`silences`), and notes them.
+"""
 
 import uuid
 from collections.abc import Mapping
@@ -81,14 +85,14 @@ APPROVAL = {"type": "object", "required": list(_APPROVAL), "properties": _APPROV
 
 
 def list_pauses(request: Request) -> Response:
-    """Those in force."""
+    """List the pauses in force."""
     store = request.services.store
     names = store.cases.segment_names()
     return Response({"pauses": [pause_view(row, names) for row in store.switches.all_pauses()]})
 
 
 def pause(request: Request) -> Response:
-    """201; one of the same place is replaced."""
+    """Pause recovery; 201. The new pause replaces a pause of the same scope."""
     store, why = request.services.store, reason(request)
     ref, lasts = request.body.get("segment"), request.body.get("duration_s", DEFAULT_S)
     segment = store.cases.segment_uuid(ref) if ref else ""
@@ -108,7 +112,7 @@ def resume(request: Request) -> Response:
 
 
 def approve(request: Request) -> Response:
-    """202: so much did fail; what was held for that goes on."""
+    """Approve a mass failure; 202. Recovery held by the mass-failure guard continues."""
     why, domain = reason(request), request.body.get("domain", "").strip()
     made = request.services.store.orders.approve(request.caller.user_id, why, domain)
     shown = {name: plain(getattr(made, name)) for name in _APPROVAL}
@@ -121,7 +125,7 @@ def pause_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
     return {name: plain(known[name]) for name in _PAUSE_SHOWN}
 
 
-# /holdfast/v1/silences: what dies in a window of maintenance is noted and left alone.
+# /holdfast/v1/silences: maintenance windows.
 
 
 LONGEST = timedelta(days=30)
@@ -174,7 +178,7 @@ SILENCE_VIEW = {
 
 
 def list_silences(request: Request) -> Response:
-    """Those in force, and those to come."""
+    """List current and future maintenance windows."""
     store = request.services.store
     names = store.cases.segment_names()
     return Response(
@@ -208,7 +212,11 @@ def silence_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, 
 
 
 def _matcher(request: Request) -> dict[str, str]:
-    """A silence that can never match is a maintenance without protection: it is refused."""
+    """Return the matcher of a maintenance window, with normalised host, segment and server.
+
+    Raises an error for a matcher that can never match, because the maintenance would be
+    unprotected.
+    """
     store, asked = request.services.store, dict(request.body["matcher"])
     if "segment" in asked:
         asked["segment"] = store.cases.segment_uuid(asked["segment"])

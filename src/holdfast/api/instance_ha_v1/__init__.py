@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instance HA contract, version 1 (Masakari's): one file per noun.
+"""The instance HA contract, version 1 (Masakari's): a module per resource; dates, paging, filters.
 
-From 1.4 on answers say more than the contract does; requests may ask for it at any version.
+From 1.4 on responses have keys beyond the contract. Requests may set these fields at any version.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,12 @@ from holdfast.db.engine import MOST, Page
 from holdfast.model.errors import InvalidInput
 from holdfast.model.segment import truth
 
-#: The first version whose answers hold keys of ours.
+#: The first version whose responses have Holdfast's own keys.
 OURS = (1, 4)
 
 
-# Dates of the instance HA contract: any form of ISO 8601 in, no zone and six digits out, UTC.
+# Dates of the instance HA contract, in UTC. Requests: any ISO 8601 form. Responses: without a zone,
+# with six digits of microseconds.
 
 
 def parse(text: str, field: str) -> datetime:
@@ -38,23 +39,23 @@ def stamp(value: datetime | None) -> str | None:
 
 
 def spaced(value: datetime | None) -> str | None:
-    """As the details of a recovery write it."""
+    """Format a date for recovery workflow details: with a space instead of T."""
     return value.replace(tzinfo=None).isoformat(" ", "microseconds") if value else None
 
 
-# What every list of the contract takes: limit, marker, sort keys and directions, filters.
+# Parameters of every list of the contract: limit, marker, sort keys and directions, filters.
 
 
 _ALWAYS = ("created_at", "id")
 
 
 def page(request: Request) -> Page:
-    """Unknown parameters are left aside, as the contract has it."""
+    """Return limit, marker and sort order; ignores unknown parameters, as the contract requires."""
     return Page(_limit(request.query.get("limit")), request.query.get("marker"), _sort(request))
 
 
 def filters(request: Request, texts: Sequence[str], flags: Sequence[str] = ()) -> dict[str, Any]:
-    """What the query asks for by name; words of flags must mean true or false."""
+    """Return the filters of the query; InvalidInput if a flag is neither true nor false."""
     found: dict[str, Any] = {name: request.query[name] for name in texts if name in request.query}
     return found | {
         name: truth(request.query[name], name) for name in flags if name in request.query
@@ -74,7 +75,10 @@ def _limit(text: str | None) -> int:
 
 
 def _sort(request: Request) -> tuple[tuple[str, bool], ...]:
-    """Newest first. Keys without a direction go as the first direction says."""
+    """Return sort keys and directions; default newest first.
+
+    Keys without a direction use the first direction.
+    """
     keys, words = list(request.every.get("sort_key", [])), list(request.every.get("sort_dir", []))
     for word in words:
         if word not in ("asc", "desc"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/instance-ha/v1/extensions: the parts of the contract, by the names that clients may ask for."""
+"""/instance-ha/v1/extensions: the extensions of the contract; project ids in instance HA URLs."""
 
 import re
 from typing import Any
@@ -41,16 +41,17 @@ def _view(alias: str) -> dict[str, Any]:
     }
 
 
-# Addresses of the contract may begin with the caller's project: /instance-ha/v1/PROJECT/segments.
-#
-# The project is taken out before the route is looked for, and compared once it is known who is
-# asking. It is written in hexadecimal digits and dashes, which no noun of the contract is.
-
-
 _NAMED = re.compile(r"(/instance-ha/v1)/([0-9a-f-]+)(?=/|$)")
 
 
 class Middleware:
+    """falcon middleware: accepts URLs with the caller's project, /instance-ha/v1/PROJECT/segments.
+
+    The middleware removes the project from the path before routing, and compares it with the
+    caller's project after authentication. A project id consists of hexadecimal digits and dashes;
+    no resource name of the contract does.
+    """
+
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
         named = _NAMED.match(req.path)
         if named is not None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/instance-ha/v1/notifications: who reports that something stopped, and what became of it.
+"""/instance-ha/v1/notifications and vmoves: failure reports, recovery progress, moved servers.
 
-They are rows: taken with or without a manager, and shown without asking one.
+Notifications are rows in the database: the API stores and shows them without a manager.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ from holdfast.model.notification import (
     check_hostname,
 )
 
-# How far a recovery is, as the contract tells it: its steps by the names that clients know.
+# recovery_workflow_details: the steps of a recovery, under the task names that clients know.
 
 
-#: Of each kind of incident what clients know its steps by; all others keep their names.
+#: Task names of the contract by kind of incident and step; other steps keep their own names.
 _NAMES: Mapping[str, Mapping[str, str]] = {
     HOST: {
         "tell": "DisableComputeServiceTask",
@@ -49,9 +49,12 @@ _STATES = {operation.DONE: "SUCCESS", operation.ERROR: "FAILURE"}
 
 
 def details(progress: Progress | None, *, ended_well: bool = False) -> list[dict[str, Any]]:
-    """The steps that are done, and the one that it is at or at which it ended. A guest that died
-    with its host has the host's. `ended_well`: its report says so already, by the same commit as
-    the sentence of the step that ended it; that this step is done is written down after."""
+    """Return the finished steps and the current or last step of a recovery.
+
+    A guest that died with its host shows the host's steps. `ended_well`: the notification is
+    finished already. The manager writes the notification's status in the same commit as the last
+    step's sentence, and marks the step as done after that.
+    """
     if progress is None:
         return []
     kind = _KIND[progress.kind]
@@ -75,7 +78,7 @@ def details(progress: Progress | None, *, ended_well: bool = False) -> list[dict
 
 
 def _current(order: Sequence[str], done: Sequence[str]) -> str | None:
-    """The first of our steps after all that are done."""
+    """Return the first built-in step after all finished steps."""
     reached = max((order.index(name) + 1 for name in done if name in order), default=0)
     return order[reached] if reached < len(order) else None
 
@@ -123,7 +126,7 @@ def show(request: Request) -> Response:
 
 
 def create(request: Request) -> Response:
-    """202: it is kept, and a manager will see to it."""
+    """Store a notification; 202. The manager handles the notification later."""
     body = request.body["notification"]
     new = NewNotification(
         body["type"],
@@ -137,7 +140,7 @@ def create(request: Request) -> Response:
         made = request.services.store.notifications.admit(
             request.services.new_id(), new, interval=interval
         )
-    except StaleWrite as error:  # 409 would tell the monitor that we have it
+    except StaleWrite as error:  # 409 would tell the monitor that the report is stored
         raise Unavailable("the report could not be written just now, send it again") from error
     request.services.wake()
     shown = view(made, request.microversion, _hostnames(request, [made]))
@@ -145,7 +148,7 @@ def create(request: Request) -> Response:
 
 
 def _hostnames(request: Request, found: Sequence[Notification]) -> Mapping[str, str]:
-    """By segment host, as far as the version asked for shows them."""
+    """Return host names by segment host id; empty below version 1.4."""
     if request.microversion < OURS or not found:
         return {}
     return request.services.store.notifications.hostnames([one.segment_host_uuid for one in found])
@@ -172,7 +175,7 @@ def view(
     return shown | {"hostname": hostname, "incident_id": one.incident_id}
 
 
-# /instance-ha/v1/notifications/NOTIFICATION/vmoves: servers on their way off a dead host.
+# /instance-ha/v1/notifications/NOTIFICATION/vmoves: servers evacuated from a failed host.
 
 
 def list_vmoves(request: Request) -> Response:

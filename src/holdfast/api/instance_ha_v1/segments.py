@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/instance-ha/v1/segments: groups of hosts that stand in for each other."""
+"""/instance-ha/v1/segments and /segments/SEGMENT/hosts: failover segments and their hosts."""
 
 import re
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from holdfast.model.errors import InvalidInput
 from holdfast.model.host import same
 from holdfast.model.segment import METHODS, Segment, SegmentHost, text, truth
 
-#: `enabled` is a field of requests from here on.
+#: The first version that accepts `enabled` in requests.
 _ENABLED = (1, 2)
 BOOLEAN = {"type": ["boolean", "string"]}
 TEXT = {"type": "string", "minLength": 1, "maxLength": 255}
-#: MariaDB keeps no more in a text.
+#: Longest text, in characters, that fits into a TEXT column of MariaDB.
 LONG = 16_000
 _FIELDS = {
     "name": TEXT,
@@ -30,7 +30,10 @@ _FIELDS = {
 
 
 def wrapped(name: str, fields: Mapping[str, Any], *required: str) -> dict[str, Any]:
-    """A body that holds one object under its name, with the fields required, or any if none is."""
+    """Return the schema of a body with an object under `name`.
+
+    Without `required`, the object needs at least one field.
+    """
     inner: dict[str, Any] = {
         "type": "object",
         "additionalProperties": False,
@@ -109,7 +112,7 @@ def view(segment: Segment, microversion: tuple[int, int]) -> dict[str, Any]:
 
 
 def times(one: Any) -> dict[str, Any]:
-    """What is deleted is gone: nobody is shown anything that was."""
+    """Return the timestamps of an object. `deleted` is always false: deleted rows are gone."""
     return {
         "created_at": stamp(one.created_at),
         "updated_at": stamp(one.updated_at),
@@ -118,7 +121,7 @@ def times(one: Any) -> dict[str, Any]:
     }
 
 
-# /instance-ha/v1/segments/SEGMENT/hosts: who is in a segment, and as what.
+# /instance-ha/v1/segments/SEGMENT/hosts: hosts of a segment.
 
 
 _FLAGS = ("reserved", "on_maintenance")
@@ -146,7 +149,7 @@ def show_host(request: Request) -> Response:
 
 def create_host(request: Request) -> Response:
     services, ref = request.services, request.path["segment_id"]
-    services.store.segments.segment(ref)  # before the cloud is asked
+    services.store.segments.segment(ref)  # NotFound before the manager asks the cloud
     values = _hosts_values(request)
     host_id = services.manager.know_host(request.caller, values.pop("name"))
     made = services.store.segments.add_host(services.new_id(), ref, host_id, values)

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reservation contract, version 1 (Blazar's): one file per noun."""
+"""The reservation contract, version 1 (Blazar's): a module per resource; dates."""
 
 from datetime import UTC, datetime
 
 from holdfast.model.errors import InvalidInput
 
-# Dates of the reservation contract: "YYYY-MM-DD HH:MM" in, six digits of microseconds out, UTC.
-#
-# Seconds, and ISO 8601 with or without a zone, are taken too.
+# Dates of the reservation contract, in UTC. Requests: "YYYY-MM-DD HH:MM", also with seconds, or ISO
+# 8601 with or without a zone. Responses: six digits of microseconds.
 
 
 NOW = "now"
 
 
 def parse(text: str, field: str) -> datetime | None:
-    """The date; None for "now"."""
+    """Parse a date; return None for "now"."""
     if text == NOW:
         return None
     try:

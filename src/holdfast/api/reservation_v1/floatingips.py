@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/reservation/v1/floatingips: floating IPs that can be reserved."""
+"""/reservation/v1/floatingips: reservable floating IPs."""
 
 from typing import Any
 

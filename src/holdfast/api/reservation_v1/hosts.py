@@ -70,7 +70,10 @@ def allocation(request: Request) -> Response:
 
 
 def properties(request: Request) -> Response:
-    """Any value of `detail` and `all` counts as yes, the contract says; `all` is for admins."""
+    """List resource properties.
+
+    By the contract any value of `detail` and `all` counts as true; `all` is for admins.
+    """
     detail, everything = bool(request.query.get("detail")), bool(request.query.get("all"))
     if everything and not request.caller.is_admin:
         raise Forbidden("all: private properties are shown to admins only")
@@ -115,7 +118,7 @@ def _capability(key: str, value: Any) -> str:
 
 
 def _allocations(request: Request, host_id: int | None = None) -> Iterable[dict[str, Any]]:
-    """Every enrolled host, also those that nobody holds; the filters thin the reservations out."""
+    """Return the allocations of every enrolled host; filters drop reservations, not hosts."""
     found: dict[int, list[Mapping[str, Any]]] = {}
     rows = request.services.store.ledger.allocations(
         host_id=host_id,

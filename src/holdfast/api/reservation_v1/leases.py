@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/reservation/v1/leases."""
+"""/reservation/v1/leases: lease views, create, list, update, delete, dry run.
+
+At 1.0 a reservation has the contract's keys only. From 1.1 on a reservation also shows the hosts
+and other resources that it holds, and everything that was requested; lists have filters, sort
+order and paging.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +26,7 @@ from holdfast.model.operation import RETRYING, RUNNING
 from holdfast.nova.names import SERVER_LEASE
 from holdfast.ports.manager import LeaseChange, NewLease, NewReservation, Preview
 
-# A lease as the reservation contract shows it.
-#
-# At 1.0 a reservation has the contract's keys and no others. From 1.1 on it also says which hosts
-# the owner got, which other things, and all that was asked for.
+# JSON views of leases.
 
 
 _INSTANCE = (
@@ -38,19 +40,19 @@ _INSTANCE = (
     "server_group_id",
     "resource_properties",
 )
-#: Of each type of the contract, what its reservations show beside what all have.
+#: Keys that reservations of each resource type show in addition to the common keys.
 _KEYS: Mapping[str, Sequence[str]] = {
     "physical:host": ("min", "max", "before_end", "hypervisor_properties", "resource_properties"),
     "virtual:instance": _INSTANCE,
     "flavor:instance": _INSTANCE,
     "virtual:floatingip": ("network_id", "amount", "required_floatingips"),
 }
-#: What steps remember for each other.
+#: Internal keys that the steps of an operation keep for each other; never shown.
 _OURS = frozenset({"stands", "cloud_ids", "snapshot_for", "lost", "missed_before"})
-#: What is no business of owners: Nova, too, tells only administrators where a server is. They see
-#: the host that is held for it, not what was noted down once.
+#: Keys that the API does not show: Nova, too, shows the host of a server to administrators only.
+#: Administrators see the host that is held for the server, not this recorded value.
 _HIDDEN: Mapping[str, frozenset[str]] = {SERVER_LEASE: frozenset({"host"})}
-#: Floating IPs by id.
+#: Floating IP addresses by id.
 Addresses = Mapping[str, str]
 
 
@@ -61,7 +63,10 @@ def view(
     addresses: Addresses | None = None,
     for_admin: bool = False,
 ) -> dict[str, Any]:
-    """With `addresses`: what 1.1 adds; the lease then has its allocations."""
+    """Return the JSON view of a lease.
+
+    `addresses` adds the fields of version 1.1; the lease must then hold its allocations.
+    """
     got = None if addresses is None else partial(_got, addresses=addresses, for_admin=for_admin)
     return {
         "id": lease.id,
@@ -105,13 +110,13 @@ def _reservation_view(
 
 
 def _contract(reservation: Reservation) -> dict[str, Any]:
-    """What the contract says of a reservation of this type; of a type of its own, everything."""
+    """Return the contract's keys of a reservation; all keys for a type outside the contract."""
     known = _known(reservation)
     keys = _KEYS.get(reservation.resource_type)
     if keys is None:
         return known
     if keys is _INSTANCE:
-        # the flavor that servers of the reservation use, not the one it was asked by
+        # the flavor for servers of the reservation, not the flavor in the request
         known["flavor_id"] = reservation.made.get("flavor_id", reservation.id)
         known = {**dict.fromkeys(_INSTANCE), **known}
     return {key: known[key] for key in keys if key in known}
@@ -124,7 +129,7 @@ def _known(reservation: Reservation) -> dict[str, Any]:
 
 
 def _got(reservation: Reservation, addresses: Addresses, for_admin: bool) -> dict[str, Any]:
-    """What the reservation holds: hosts, with the slots of each, floating IPs, other things."""
+    """Return the resources a reservation holds: hosts with slots, floating IPs, other resources."""
     shows = for_admin or reservation.resource_type not in _HIDDEN
     held = reservation.allocations
     things = [a.thing for a in held if a.thing is not None]
@@ -154,8 +159,8 @@ def _event_view(lease: Lease, event: Event, now: datetime) -> dict[str, Any]:
     }
 
 
-#: Start and end are what the lease says of them: both are written in one transaction with it,
-#: their rows of durable work a moment later.
+#: Status of the start and end events by lease status. The manager writes the lease status in one
+#: transaction; the operation rows of the events follow a moment later.
 _FOLLOWS: Mapping[str, Mapping[str, str]] = {
     START: {
         "PENDING": "UNDONE",
@@ -175,7 +180,7 @@ _FOLLOWS: Mapping[str, Mapping[str, str]] = {
 
 
 def _event_status(lease: Lease, event: Event, now: datetime) -> str:
-    """What the owner may know; work prepared ahead of its time has not happened yet."""
+    """Return the event status for the owner; work prepared before the due time is UNDONE."""
     if event.status == "error":
         return "DONE" if event.kind == START and lease.status == "ACTIVE" else "ERROR"
     follows = _FOLLOWS.get(event.kind, {}).get(lease.status)
@@ -190,7 +195,7 @@ _NAME = {"type": "string", "minLength": 1, "maxLength": 80}
 _DATE = {"type": "string", "maxLength": 64}
 _EVENTS = {"type": ["array", "null"], "maxItems": 100, "items": {"type": "object"}}
 _DRY_RUN = {"type": "boolean"}
-#: From this version on, owners see what they hold, and lists can be narrowed, sorted and paged.
+#: First version that shows held resources and has filters, sort order and paging in lists.
 _LATER = (1, 1)
 MOST_LISTED = 1000
 
@@ -254,7 +259,11 @@ _QUERY = bodies.Schema(bodies.query_schema(QUERY))
 
 
 def index(request: Request) -> Response:
-    """The contract knows no filters and takes any; those of 1.1 are meant, so all are checked."""
+    """List leases.
+
+    At 1.0 the contract has no filters and ignores any parameter. From 1.1 on all parameters are
+    validated.
+    """
     if request.microversion < _LATER:
         return Response(b'{"leases": [%s]}' % b", ".join(_texts(request)))
     query = _QUERY.query(request.query)
@@ -286,7 +295,7 @@ def create(request: Request) -> Response:
         return _previewed(request, request.services.manager.create_lease(request.caller, wanted))
     try:
         request.services.manager.create_lease(request.caller, wanted)
-    except Unavailable:  # the answer may have got lost, not the lease: its id is ours, so look
+    except Unavailable:  # the response may be lost, not the lease: look for the id
         if not request.services.store.ledger.with_events(lease_id=wanted.id):
             raise
     return _shown(request, wanted.id, status=201)
@@ -339,7 +348,7 @@ def _optional(body: Mapping[str, Any], field: str) -> datetime | None:
 
 
 def _visible(request: Request, lease_id: str) -> None:
-    """NotFound unless the lease is there and the caller's: that it is another's looks the same."""
+    """Raise NotFound unless the lease exists and belongs to the caller's project."""
     found, _ = request.services.store.ledger.stamped(
         lambda _: (), lease_id=lease_id, project_id=_project(request)
     )
@@ -348,7 +357,7 @@ def _visible(request: Request, lease_id: str) -> None:
 
 
 def _project(request: Request) -> str | None:
-    """Whose leases the caller may know of; None: everybody's."""
+    """Return the project visible to the caller; None for admins: all projects."""
     return None if request.caller.is_admin else request.caller.project_id
 
 
@@ -363,7 +372,7 @@ def _not_found(lease_id: str) -> NotFound:
 
 
 def _texts(request: Request, lease_id: str | None = None) -> list[bytes]:
-    """JSON of the leases that the caller may know of, or of one of them."""
+    """Return the JSON texts of all leases visible to the caller, or of `lease_id` alone."""
     services, whole = request.services, request.microversion >= _LATER
     look = partial(
         services.store.ledger.stamped,
@@ -376,13 +385,13 @@ def _texts(request: Request, lease_id: str | None = None) -> list[bytes]:
 
 
 def _whole_texts(request: Request) -> JsonCache:
-    """Admins see more: what was written for them is kept apart."""
+    """Return the JSON cache for 1.1; admins have a separate cache, because admins see more."""
     services = request.services
     return services.admin_lease_texts if request.caller.is_admin else services.whole_lease_texts
 
 
 class _Writer:
-    """Writes leases as the version asked for wants them, for who asks."""
+    """Renders leases as JSON for the requested version and the caller."""
 
     def __init__(self, request: Request) -> None:
         self._services = request.services
@@ -398,7 +407,7 @@ class _Writer:
         return view(lease, events, self._services.clock.now(), addresses, self._for_admin)
 
     def _addresses(self, lease: Lease) -> Addresses:
-        """Of the floating IPs that the lease holds; read once, and only if one does."""
+        """Return floating IP addresses by id; read once, and only if a lease holds floating IPs."""
         return self._enrolled if holds_addresses(lease) else {}
 
     @cached_property
@@ -409,7 +418,7 @@ class _Writer:
 def _page(
     request: Request, project_id: str | None, listing: Listing
 ) -> tuple[list[bytes], str | None]:
-    """JSON of a page of leases, and the marker of the next page if there is one."""
+    """Return the JSON texts of a page of leases, and the marker of the next page or None."""
     limit = listing.limit or MOST_LISTED
     one_more = replace(listing, limit=limit + 1)
     following: list[str] = []
@@ -447,14 +456,16 @@ def _asked_project(request: Request, query: Mapping[str, Any]) -> str | None:
 
 
 def _lasting(seen: Seen) -> bool:
-    """Whether the view of it changes by writes alone: work under way also goes by the time."""
+    """Return whether only writes change the lease's JSON; with running work time does, too."""
     _, events = seen
     return not any(event.status in (RUNNING, RETRYING) for event in events)
 
 
 def _previewed(request: Request, preview: Preview | None) -> Response:
-    """A lease as it would be, with the hosts it would get, whatever the version: who asks for a
-    dry run knows of them."""
+    """Return the lease that a dry run would make, with its hosts at any version.
+
+    A client that requests a dry run knows these fields.
+    """
     if preview is None:
         raise Unavailable(
             "dry_run: the manager that answered knows none, being older: look what it did"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the power of hosts is cut: Redfish, any fence agent, none, the simulated cloud's.
+"""Fence drivers: Redfish, ClusterLabs fence agents, none, and the simulated cloud.
 
-Drivers are found by entry point `holdfast.fences`, devices in the file of `[fencing] devices_file`.
-Each is loaded when a host of its is first fenced or looked at.
+Drivers are found by the entry point group `holdfast.fences`, devices in the file of `[fencing]
+devices_file`. A driver is loaded when one of its hosts is first fenced or its power is read.
 """
 
 import importlib.metadata
@@ -20,12 +20,12 @@ from holdfast.runtime.clock import Clock
 
 LOG = logging.getLogger(__name__)
 NAMESPACE = "holdfast.fences"
-#: What a device has less than a call: time to end what hangs.
+#: Seconds by which a device's timeout is below the call's: time to kill a hanging call.
 SPARE_S = 2.0
 
 
 def connect(conf: cfg.ConfigOpts, clock: Clock) -> Fences:
-    """All fences of the configuration; DriverError says what of it cannot be."""
+    """Load all fences of the configuration; DriverError names an invalid setting."""
     options = conf.fencing
     longest_s = options.call_timeout_s - SPARE_S
     entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=NAMESPACE)}
@@ -60,7 +60,7 @@ def connect(conf: cfg.ConfigOpts, clock: Clock) -> Fences:
 
 
 def _need_sushy() -> None:
-    """Found now, not when the first host is dead."""
+    """Check at start that sushy is installed, not when the first host is dead."""
     if importlib.util.find_spec("sushy") is None:
         raise DriverError(
             PORT, "driver redfish needs sushy: pip install holdfast[fence]", retryable=False

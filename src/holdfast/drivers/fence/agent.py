@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any fence agent of ClusterLabs: a program that reads `key=value` lines on its standard input and
-answers with its exit code. IPMI, power distribution units, blade chassis, clouds, …
+"""The fence driver `agent`: runs a ClusterLabs fence agent (IPMI, PDUs, blade chassis, …).
 
-Nothing secret is on its command line or in its environment. It runs in a process group of its own,
-without our environment, and is killed with all its children when its time is over.
+An agent is a program that reads `key=value` lines on its standard input and answers with its exit
+code. Its command line and environment contain no secret. It runs in its own process group, without
+Holdfast's environment, and is killed with all its children at its timeout.
 """
 
 import contextlib
@@ -22,9 +22,10 @@ from holdfast.model.errors import DriverError
 from holdfast.ports.fence import OFF, ON
 from holdfast.runtime.clock import Clock
 
-#: Where the programs are that agents call.
+#: PATH for the programs that agents call.
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: These run ipmitool with the password among its words; `cmd/ipmitool.py` stands in between.
+#: These agents pass the password to ipmitool on its command line; `cmd/ipmitool.py` replaces
+#: ipmitool.
 BY_IPMITOOL = frozenset(
     f"fence_{name}"
     for name in ("ipmilan", "ipmilanplus", "idrac", "ilo3", "ilo4", "ilo5", "ilo6", "imm")
@@ -32,7 +33,7 @@ BY_IPMITOOL = frozenset(
 STAND_IN = "holdfast-ipmitool"
 PASSWORD_FILE = "HOLDFAST_IPMI_PASSWORD_FILE"
 _STATUS = re.compile(r"^Status:\s*(\w+)\s*$", re.MULTILINE)
-#: Time for a killed process to be gone, twice.
+#: Seconds to wait, twice, for the end of a killed process.
 _GRACE_S = 0.5
 
 
@@ -42,19 +43,22 @@ def needs_stand_in(device: Device) -> bool:
 
 
 def stand_in() -> str:
-    """Where it was installed; empty if it was not."""
+    """Return the path of `holdfast-ipmitool`; empty if not installed."""
     beside = os.path.dirname(sys.executable)
     return shutil.which(STAND_IN, path=f"{beside}:{os.environ.get('PATH', '')}") or ""
 
 
 class Agent:
+    """The driver of a device that is switched by a fence agent."""
+
     def __init__(self, device: Device, agents_dir: str) -> None:
         self._device = device
         self._program = str(Path(agents_dir) / device.agent)
 
     def power(self, host: str) -> str:
         code, said, secrets = self._run(host, "status")
-        # 2 is off, and also what an interpreter says that finds no program: both must say it
+        # Exit code 2 means off, but an interpreter that finds no program returns 2 too: the
+        # output must agree.
         state = {0: ON, 2: OFF}.get(code, "")
         if {word.lower() for word in _STATUS.findall(said)} == {state}:
             return state
@@ -67,7 +71,7 @@ class Agent:
         self._order(host, "on")
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no connection stays open."""
 
     def _order(self, host: str, action: str) -> None:
         code, said, secrets = self._run(host, action)
@@ -75,7 +79,7 @@ class Agent:
             raise self._failed(host, f"{action}: {_ended(code)}: {without(said, secrets)}")
 
     def _run(self, host: str, action: str) -> tuple[int, str, tuple[str, ...]]:
-        """Exit code, output, and what of it must not be shown."""
+        """Run the agent; return exit code, output, and the secrets to hide in the output."""
         device = self._device.of(host)
         hidden = {key: secret(path) for key, path in device.secret_files.items()}
         environment = {"PATH": SEARCH_PATH, "LANG": "C", "LC_ALL": "C"}
@@ -122,8 +126,10 @@ class Agent:
 
 
 def words(settings: Mapping[str, str]) -> str:
-    """Lines of an agent's input. None can hold more than one line: all were looked at before, or
-    are the first line of a file."""
+    """Return the input lines of an agent.
+
+    No value can contain a line break: each was validated before, or is the first line of a file.
+    """
     return "".join(f"{key}={value}\n" for key, value in settings.items() if value)
 
 
@@ -132,10 +138,10 @@ def _ended(code: int) -> str:
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """Kill it and its children: all of its process group, which nobody else is in."""
+    """Kill the agent's process group, which contains only the agent and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    # a grandchild that left the group may keep the pipe open: we do not wait for that
+    # A grandchild that left the group may keep the pipe open: do not wait for it.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=_GRACE_S)
     for pipe in (process.stdin, process.stdout):

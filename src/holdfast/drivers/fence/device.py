@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device as the devices file describes it, and what may stand in for a host's name.
+"""A fence device as described by the devices file, and validation of host names.
 
-No secret is kept here, only the names of the files that hold them: what is printed, logged or
-compared can give none away.
+A device holds no secrets, only the names of the files with the secrets: printing, logging or
+comparing a device reveals none.
 """
 
 import os
@@ -15,16 +15,16 @@ from holdfast.model.errors import DriverError, InvalidInput
 from holdfast.model.host import normalise, same, short
 
 PORT = "fence"
-#: A name of RFC 1123: nothing in it means anything to a shell, a path or a URL.
+#: A host name by RFC 1123: it has no character with a meaning in a shell, a path or a URL.
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _PATTERN = re.compile(r"[a-z0-9.*?-]+")
-#: What is replaced by the host's name, and by the first label of it.
+#: Placeholders for the host's name and for its first label.
 HOST, SHORT = "{host}", "{short}"
 
 
 def host_name(text: str) -> str:
-    """The name as it is kept; InvalidInput if it is none, so that nothing else goes any further."""
+    """Return the normalised host name; InvalidInput stops any other text here."""
     name = normalise(text)
     if len(name) > 253 or not _NAME.fullmatch(name):
         raise InvalidInput(f"{text[:80]!r} is not the name of a host")
@@ -33,6 +33,8 @@ def host_name(text: str) -> str:
 
 @dataclass(frozen=True)
 class Device:
+    """A fence device: its driver, address and settings."""
+
     hosts: str  # a host's name, or a pattern of names
     line: int
     driver: str
@@ -41,23 +43,23 @@ class Device:
     address: str = ""
     user: str = ""
     password_file: str = ""
-    verify_ca: bool | str = True  # or a file with the authorities' certificates
+    verify_ca: bool | str = True  # or the path of a CA file
     allow_http: bool = False
     system: str = ""  # of a Redfish service: path, uuid or name
     agent: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     secret_files: Mapping[str, str] = field(default_factory=dict)
-    accepted: bool = False  # that servers may run twice, in writing
+    accepted: bool = False  # the operator accepted that servers may run twice
     fault: str = ""  # of a simulated device
 
     @property
     def kind(self) -> str:
-        """What it is, for people."""
+        """The agent or driver, for display."""
         return self.agent or self.driver
 
     @property
     def many(self) -> bool:
-        """Whether it stands for more than one host."""
+        """Whether the device has a pattern for several hosts."""
         return "*" in self.hosts or "?" in self.hosts
 
     def covers(self, host: str) -> bool:
@@ -66,7 +68,10 @@ class Device:
         return fnmatchcase(host, self.hosts) or fnmatchcase(short(host), self.hosts)
 
     def of(self, host: str) -> "Device":
-        """The same for one host: its name is filled in. `host` was looked at before."""
+        """Return the device for a host, with the placeholders filled in.
+
+        `host` is already validated.
+        """
 
         def fill(text: str) -> str:
             return text.replace(HOST, host).replace(SHORT, short(host))
@@ -83,18 +88,18 @@ class Device:
         )
 
     def tells_hosts_apart(self) -> bool:
-        """Whether what it switches depends on the host's name."""
+        """Return whether the switched outlet depends on the host's name."""
         texts = (self.address, self.system, *self.options.values())
         return any(HOST in text or SHORT in text for text in texts)
 
     def switches(self) -> tuple[object, ...]:
-        """What it switches: two that are equal here are one and the same outlet."""
+        """Return the identity of the outlet: two equal results mean the same outlet."""
         options = tuple(sorted(self.options.items()))
         return (self.driver, self.agent, self.address.lower(), self.system, options)
 
 
 def pattern(text: str) -> str:
-    """A host's name or a pattern of names, as it is kept; ValueError."""
+    """Return the normalised host name or pattern of names; ValueError."""
     name = normalise(text)
     if "*" not in name and "?" not in name:
         try:
@@ -109,7 +114,7 @@ def pattern(text: str) -> str:
 
 
 def secret(path: str) -> str:
-    """The first line of a file, read anew each time: a new password needs no restart."""
+    """Read the first line of a file; read each time, so a new password needs no restart."""
     try:
         with open(path, encoding="utf-8") as file:
             line = file.readline(4096).rstrip("\r\n")
@@ -122,7 +127,7 @@ def secret(path: str) -> str:
 
 
 def read_by_others(path: str) -> bool:
-    """Whether anybody on this machine may read the file; False if there is none."""
+    """Return whether all users of this machine may read the file; False if the file is missing."""
     try:
         return bool(os.stat(path).st_mode & 0o004)
     except OSError:
@@ -130,7 +135,7 @@ def read_by_others(path: str) -> bool:
 
 
 def without(text: str, secrets: tuple[str, ...], most: int = 300) -> str:
-    """What an outside part said, on one line, short, printable, and with no secret in it."""
+    """Return output of an outside component: a single short, printable line without secrets."""
     for hidden in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(hidden, "***")
     line = "; ".join(filter(None, (part.strip() for part in text.splitlines())))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices file: which device cuts which host's power. Text in, values out.
+"""The device file: parses which device cuts which host's power.
 
-    defaults:                 # of all devices that know the setting and do not say otherwise
+    defaults:                 # for all devices that know the setting and do not override it
       user: holdfast
       password_file: /etc/holdfast/bmc/{short}
     hosts:
@@ -14,7 +14,7 @@
         address: "{short}.bmc.example"
         options: {lanplus: 1}
 
-Texts are taken as they are written: `user: no` is the user "no", `action: off` is off.
+Texts are used as written: `user: no` is the user "no", `action: off` is off.
 """
 
 import os
@@ -32,13 +32,12 @@ from holdfast.drivers.fence.agent import STAND_IN, needs_stand_in, stand_in
 from holdfast.drivers.fence.device import HOST, PORT, SHORT, Device, pattern
 from holdfast.model.errors import DriverError, NotFound
 
-# What the devices file may say: one function per setting, and the rules between settings.
-#
-# Each gives the value as a `Device` keeps it, or raises ValueError with a sentence.
+# Validation: a function per setting, and the rules between settings. Each function returns the
+# value as a `Device` stores it, or raises ValueError with a sentence.
 
 
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
-#: Options of agents that are ours to give, or that would write down what is secret.
+#: Agent options that Holdfast sets itself, or that would write down secrets.
 _OURS = {
     *("action", "method", "ip", "ipaddr", "login", "username", "nodename", "verbose"),
     *("verbose_level", "debug", "debug_file", "password_script", "passwd_script"),
@@ -51,7 +50,7 @@ _OPTION = re.compile(r"[a-z][a-z0-9_-]*")
 
 @dataclass(frozen=True)
 class Settings:
-    """What there is on this machine."""
+    """The fencing limits, agents and drivers of this machine."""
 
     longest_s: float
     agents_dir: str = "/usr/sbin"
@@ -59,7 +58,7 @@ class Settings:
 
 
 def read_device(one: Device, settings: Settings) -> None:
-    """The rules between settings."""
+    """Check the rules between settings."""
     if not 0 < one.timeout_s <= settings.longest_s:
         raise ValueError(
             f"timeout_s must be between 0 and {settings.longest_s:g}: [fencing] call_timeout_s is"
@@ -93,7 +92,7 @@ def _installed(one: Device, settings: Settings) -> None:
 
 
 def base_url(address: str, allow_http: bool) -> str:
-    """Scheme, host and port of a Redfish service; https unless something else is said."""
+    """Return scheme, host and port of a Redfish service; the default scheme is https."""
     url = address if "://" in address else f"https://{address}"
     try:
         parts = urlsplit(url)
@@ -199,11 +198,11 @@ def _texts(value: Any) -> dict[str, str]:
 
 
 def _switch(word: str) -> str:
-    """Agents know 1 and 0, YAML's people write true and false."""
+    """Convert true and false to 1 and 0, which agents expect."""
     return {"true": "1", "false": "0"}.get(word.lower(), word)
 
 
-#: What each of our own drivers must be told, and what it may be told. Others may use all.
+#: Required and optional settings of Holdfast's own drivers. Other drivers may use all settings.
 _COMMON = {"driver", "timeout_s", "action"}
 _KNOWS: Mapping[str, tuple[set[str], set[str]]] = {
     "redfish": (
@@ -218,7 +217,7 @@ _ALL = {one.name for one in fields(Device)} - {"hosts", "line", "accepted"}
 
 
 class Wrong(Exception):
-    """What is wrong with the file, and in which line."""
+    """An error in the device file, with the line number."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(why)
@@ -227,7 +226,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Said:
-    """One setting as it was written: where, and what."""
+    """A setting as written: line and value."""
 
     line: int
     value: Any  # text, truth, or a mapping of texts
@@ -235,10 +234,12 @@ class Said:
 
 @dataclass(frozen=True)
 class DeviceFile:
+    """The devices of the device file."""
+
     devices: Sequence[Device] = ()
 
     def find(self, host: str) -> Device:
-        """The device of that host: by its name, else by the first pattern; NotFound."""
+        """Return the device of a host: by name, else by the first matching pattern; NotFound."""
         named = [one for one in self.devices if not one.many]
         exact = [one for one in named if one.hosts == host]
         found = exact or [one for one in named if one.covers(host)]
@@ -257,12 +258,12 @@ class DeviceFile:
         )
 
     def names(self) -> Sequence[str]:
-        """The hosts that are named one by one."""
+        """Return the hosts with a device of their own name."""
         return [one.hosts for one in self.devices if not one.many]
 
 
 def read(name: str, text: str, settings: Settings) -> DeviceFile:
-    """The book in that text; DriverError says the line and what to write instead."""
+    """Parse the device file; DriverError names the line and the correction."""
     try:
         return _book(text, settings)
     except Wrong as wrong:
@@ -321,7 +322,7 @@ def _device(
 
 
 def _apart(devices: Sequence[Device]) -> None:
-    """Two hosts on one outlet are a slip of the pen that would cut the wrong one's power."""
+    """Refuse two hosts on the same outlet: a typing error that would cut the wrong host's power."""
     seen: dict[tuple[object, ...], Device] = {}
     for device in devices:
         if device.many or device.driver in ("none", "sim"):
@@ -363,7 +364,7 @@ def _settings(node: yaml.Node) -> dict[str, Said]:
 
 
 def _pairs(node: yaml.Node, what: str) -> Iterator[tuple[str, yaml.Node]]:
-    """Keys and values of a mapping, where each key comes once."""
+    """Yield keys and values of a mapping; each key must be unique."""
     if not isinstance(node, yaml.MappingNode):
         raise Wrong(_line(node), f"{what} must be a list of `name: value`")
     seen: set[str] = set()
@@ -373,7 +374,7 @@ def _pairs(node: yaml.Node, what: str) -> Iterator[tuple[str, yaml.Node]]:
         if key.value in seen:
             raise Wrong(_line(key), f"{key.value} is there twice")
         seen.add(key.value)
-        value.start_mark = key.start_mark  # people look for the name
+        value.start_mark = key.start_mark  # error messages point to the key
         yield key.value, value
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All fences as one: looks up the device of a host, and follows the devices file as it changes."""
+"""The Fence port: finds the device of a host, and reloads the device file when it changes."""
 
 import logging
 import os
@@ -20,6 +20,8 @@ _Stamp = tuple[int, int, int]
 
 
 class Fences:
+    """All fences of the device file behind the Fence port."""
+
     def __init__(
         self,
         path: str | None,
@@ -29,7 +31,10 @@ class Fences:
         call_timeout_s: float,
         given: Sequence[Device] = (),
     ) -> None:
-        """`given`: devices where there is no file. DriverError if the file cannot be."""
+        """Read the device file.
+
+        `given` are the devices if there is none. Raises DriverError if the file is invalid.
+        """
         self.call_timeout_s = call_timeout_s
         self._path = path
         self._settings = settings
@@ -47,7 +52,7 @@ class Fences:
         name, device, driver = self._find(host)
         state = driver.power(name)
         if state == OFF and device.action != "off":
-            return UNKNOWN  # it may come on again any moment: that is what was asked for
+            return UNKNOWN  # a reboot was requested: power may return
         return state
 
     def off(self, host: str) -> None:
@@ -63,7 +68,7 @@ class Fences:
     def how(self, host: str) -> str | None:
         try:
             device = self.device(host)
-        except HoldfastError:  # who asks for power is told why
+        except HoldfastError:  # `power` reports the reason
             return None
         return "none, as was accepted" if device.accepted else device.kind
 
@@ -71,7 +76,7 @@ class Fences:
         return self.device(host).accepted
 
     def device(self, host: str) -> Device:
-        """What the file says of that host; NotFound."""
+        """Return the device of a host; NotFound."""
         return self.book().find(host_name(host))
 
     def book(self) -> DeviceFile:
@@ -93,19 +98,19 @@ class Fences:
             return name, device, self._made[device.hosts]
 
     def _current(self) -> DeviceFile:
-        """The book as the file is now; a file that cannot be leaves the old one in force."""
+        """Return the present device file; an invalid file leaves the previous devices in force."""
         if not self._path:
             return self._book
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return self._book
-        self._stamp = stamp  # said once, not at every call
+        self._stamp = stamp  # log an error once, not at every call
         try:
             self._book = self._read(self._path)
         except DriverError as error:
             LOG.error("%s; the devices that were read before stay in force", error.message)
             return self._book
-        # who is at it still has its own; the next call gets a new one
+        # A running call keeps its driver; the next call gets a new driver.
         self._made = {}
         LOG.info("%s read again: %d devices", self._path, len(self._book.devices))
         _warn(self._book)
@@ -131,7 +136,7 @@ def _stamp(path: str) -> _Stamp | None:
 
 
 def _warn(current: DeviceFile) -> None:
-    """What somebody has chosen and should be told of all the same."""
+    """Log warnings about risky choices in the device file."""
     for device in current.devices:
         if device.driver == "none":
             LOG.warning(

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No device at all. It must be chosen by name and accepted in writing: nothing proves then that a
-dead host is off, and its servers may run twice."""
+"""The fence driver `none`: a host without a fence device.
+
+The operator must choose this driver by name and accept the risk in the file: nothing then proves
+that a dead host is off, and its servers may run twice.
+"""
 
 from typing import Any
 
@@ -10,19 +13,19 @@ from holdfast.runtime.clock import Clock
 
 
 class NoFence:
-    """Says that it does not know, and switches nothing."""
+    """Reports power as unknown and switches nothing."""
 
     def power(self, _host: str) -> str:
         return UNKNOWN
 
     def off(self, _host: str) -> None:
-        """There is nothing to ask."""
+        """Do nothing: there is no device."""
 
     def on(self, _host: str) -> None:
-        """There is nothing to ask."""
+        """Do nothing: there is no device."""
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no connection stays open."""
 
 
 def connect(_device: Device, _conf: Any, _clock: Clock) -> NoFence:

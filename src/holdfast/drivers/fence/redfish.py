@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redfish, by sushy: one short conversation per call, nothing kept between two.
+"""The fence driver `redfish`, by sushy: a short HTTP session per call.
 
     GET /redfish/v1/ · GET the system · for an order, POST its reset
 
-The password goes to the address in the file and nowhere else: no proxy, no redirect, no link of the
-BMC's that leads to another host. What hangs is given up when its time is over, and sends no order
-any more after that.
+The driver keeps nothing between calls. The password goes only to the address in the file: the
+driver uses no proxy, follows no redirect and no link of the BMC to another host. A hanging call is
+given up at its timeout and sends no order after that.
 """
 
 import base64
@@ -26,7 +26,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.threads import BoundedCall
 
 T = TypeVar("T")
-#: Calls that may hang in one device at once.
+#: Calls to a device that may hang at once.
 MOST_HANGING = 8
 _RESET = {"off": sushy.ResetType.FORCE_OFF, "reboot": sushy.ResetType.FORCE_RESTART}
 _POWER = {
@@ -37,17 +37,17 @@ _POWER = {
     sushy.PowerState.PAUSED: ON,
 }
 
-#: What sushy raises, by mistake, when a BMC answers with something else than it should.
+#: Exceptions that sushy raises by mistake when a BMC sends an unexpected answer.
 _NONSENSE = (ValueError, LookupError, AttributeError, TypeError)
 
 
 class Session(requests.Session):
-    """Speaks with one address, until one moment, and follows nobody elsewhere."""
+    """An HTTP session with a deadline that talks to a single address and follows no redirect."""
 
     def __init__(self, base: str, clock: Clock, seconds: float) -> None:
         super().__init__()
         self.trust_env = False  # neither proxies nor a .netrc
-        self.headers["Connection"] = "close"  # some BMCs have few connections to give
+        self.headers["Connection"] = "close"  # some BMCs allow few connections
         self._base = base
         self._clock = clock
         self._until = clock.monotonic() + seconds
@@ -68,6 +68,8 @@ class Session(requests.Session):
 
 
 class Redfish:
+    """The driver of a device with a Redfish service."""
+
     def __init__(self, device: Device, clock: Clock) -> None:
         self._device = device
         self._clock = clock
@@ -91,10 +93,10 @@ class Redfish:
         self._talk(host, order)
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no connection stays open."""
 
     def _talk(self, host: str, say: Callable[[Any], T]) -> T:
-        """Find the system and say it; whatever goes wrong is one sentence without secrets."""
+        """Find the system and call `say`; every error becomes a sentence without secrets."""
         device = self._device.of(host)
         password = secret(device.password_file)
         basic = base64.b64encode(f"{device.user}:{password}".encode()).decode()
@@ -114,7 +116,7 @@ class Redfish:
         except exceptions.SushyError as error:
             why, retryable = _judged(error)
             raise _failed(host, device, without(why, (password, basic)), retryable) from None
-        except OSError as error:  # of a file: verify_ca has gone
+        except OSError as error:  # the file verify_ca is gone
             raise _failed(host, device, without(str(error), (password, basic)), True) from None
         except _NONSENSE as error:
             why = f"its answer makes no sense ({type(error).__name__}): is that a Redfish service?"
@@ -125,7 +127,7 @@ class Redfish:
 
 def _system(device: Device, session: Session, password: str) -> Any:
     base = base_url(device.address, device.allow_http)
-    # one try and no pauses: who asks knows better when to ask again
+    # A single attempt without pauses: the caller knows better when to retry.
     connector = sushy.connector.Connector(
         base, verify=device.verify_ca, server_side_retries=1, server_side_retries_delay=0
     )
@@ -143,7 +145,7 @@ def _system(device: Device, session: Session, password: str) -> Any:
 
 
 def _by_name(device: Device, collection: Any) -> Any:
-    """The system of that id, uuid or name; where the id is in the path, no other is asked."""
+    """Return the system by id, uuid or name; if the id is in the path, no other system is read."""
     for path in collection.members_identities:
         if path.rstrip("/").rpartition("/")[2] == device.system:
             return collection.get_member(path)
@@ -163,7 +165,7 @@ def _by_name(device: Device, collection: Any) -> Any:
 
 
 def _judged(error: exceptions.SushyError) -> tuple[str, bool]:
-    """What to say, and whether the same may succeed later."""
+    """Return the error text, and whether a retry may succeed."""
     if isinstance(error, exceptions.AccessError):
         return (
             f"the BMC does not accept user and password (HTTP {error.status_code}): correct `user`,"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain libvirt as a cloud: a handful of KVM machines with shared disks, and no OpenStack.
+"""The libvirt cloud driver: a few KVM hosts with shared disks, without OpenStack.
 
     [cloud]
     driver = libvirt
@@ -7,9 +7,9 @@
     hosts = kvm-1:qemu+ssh://root@kvm-1/system, kvm-2:qemu+ssh://root@kvm-2/system
     shared = /srv/guests
 
-It lists, starts and stops guests, and starts those of a dead host elsewhere: what recovery needs.
-There are no pools, flavors, slots or addresses, so nothing can be reserved. Imported only when it
-is used: libvirt-python is an extra, `pip install holdfast[libvirt]`.
+The driver lists, starts and stops guests, and starts the guests of a dead host elsewhere, as
+recovery needs. It has no pools, flavors, slots or addresses, so nothing can be reserved. The
+module is imported only when used: libvirt-python is an extra, `pip install holdfast[libvirt]`.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def connect(conf: Any, clock: Clock) -> Cloud:
     from holdfast.drivers.libvirt.settings import load
 
     settings = load(conf)
-    running()  # which says so where libvirt-python is not installed
+    running()  # raises DriverError if libvirt-python is missing
     from holdfast.drivers.libvirt.cloud import LibvirtCloud
 
     return LibvirtCloud(settings, clock)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain libvirt as the service sees it: all ports behind one connection to each host."""
+"""The libvirt cloud driver: `LibvirtCloud` with all ports, and the Hosts and Services ports."""
 
 import functools
 import json
@@ -32,10 +32,10 @@ from holdfast.ports import cloud as ports
 from holdfast.ports.cloud import CloudHost, Service
 from holdfast.runtime.clock import Clock
 
-# The libvirt side of the Hosts port: those of the configuration, as large as they last said.
-
 
 class LibvirtHosts:
+    """The Hosts port: the configured hosts, with the size that each host last reported."""
+
     def __init__(self, looks: HostPoller) -> None:
         self._looks = looks
 
@@ -74,21 +74,20 @@ def _host(one: Host, row: sqlite3.Row, answering: Collection[str]) -> CloudHost:
     )
 
 
-# The libvirt side of the Services port: whether each host answers, and our own marks on it.
-#
-# libvirt knows no closed hosts. The marks are in our file, and what goes by them is this driver:
-# it
-# sends no guest to a host that is disabled or forced down. Who lists looks at all hosts, so that
-# what
-# is known of guests is never older than the last time that a monitor looked round.
-
-
 LOG = logging.getLogger(__name__)
-#: Moves that may have left a copy of their guest on a host: from it, or to it and not arrived.
+#: Migrations that may have left a copy of the guest on a host: completed from it, or failed to
+#: it.
 _COPIES = "((m.source = ? AND m.status = 'done') OR (m.dest = ? AND m.status = 'failed'))"
 
 
 class LibvirtServices:
+    """The Services port: whether each host answers, and its `enabled` and `forced_down` marks.
+
+    libvirt has no disabled hosts. The marks are in the state file and this driver obeys them: it
+    sends no guest to a host that is disabled or forced down. `list` polls all hosts, so the guest
+    registry is never older than the last time a monitor listed the services.
+    """
+
     def __init__(self, looks: HostPoller) -> None:
         self._looks = looks
         self._book: GuestRegistry = looks.book
@@ -114,8 +113,10 @@ class LibvirtServices:
         self._mark(host, "forced_down = 1", "NOT forced_down")
 
     def unforce(self, host: str) -> None:
-        """Its copies of guests that were moved away are taken from it first; one that runs there
-        and elsewhere too is stopped."""
+        """Clear the forced-down mark, after removing copies of guests that were moved away.
+
+        The driver stops a copy that runs on this host while the guest runs elsewhere too.
+        """
         name = self._looks.name(host)
         with self._book.file.transaction() as db:
             marks = db.execute("SELECT * FROM hosts WHERE name = ?", (name,)).fetchone()
@@ -152,7 +153,10 @@ class LibvirtServices:
             ) from silent
 
     def _stop_copy(self, host: str, server_id: str) -> None:
-        """A guest that was moved away runs on the host it came from."""
+        """Stop a guest that runs on its old host although it was moved.
+
+        Raises Conflict if the guest runs only here.
+        """
         if not any(on for name, on in self._looks.running(server_id).items() if name != host):
             raise Conflict(
                 f"host {host}: guest {server_id} was moved away and runs there, and nowhere else:"
@@ -165,7 +169,7 @@ class LibvirtServices:
         )
 
     def _mark(self, host: str, mark: str, unless: str, text: str | None = None) -> None:
-        """Change what is not so yet."""
+        """Update the host's row unless the mark is already set."""
         with self._book.file.transaction() as db:
             db.execute(
                 f"UPDATE hosts SET {mark}, changed_at = ?2 WHERE name = ?3 AND ({unless})",
@@ -174,7 +178,7 @@ class LibvirtServices:
 
 
 def _forget(conn: Any, moved: Sequence[str]) -> list[str]:
-    """Those that run."""
+    """Undefine the moved guests; return the ids of guests that run and stay defined."""
     return [server_id for server_id in moved if tasks.undefine_domain(conn, server_id)]
 
 
@@ -192,8 +196,11 @@ def _service(row: sqlite3.Row, answering: Any) -> Service:
 
 
 class LibvirtCloud:
-    """A `Cloud` on the libvirt of a few hosts; safe from many threads, and from several processes
-    of one machine. Nothing is asked of a host before the first call."""
+    """A `Cloud` on the libvirt daemons of a few hosts.
+
+    Safe from many threads, and from several processes of one machine. The driver contacts no host
+    before the first call.
+    """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.call_timeout_s = settings.call_timeout_s
@@ -213,6 +220,9 @@ class LibvirtCloud:
         self.volumes: ports.Volumes = NoVolumes()
 
     def close(self) -> None:
-        """What is under way goes on in the hosts; the next manager finds out how it ended."""
+        """Close connections and the state file; running tasks go on in the hosts.
+
+        The next manager finds out how they ended.
+        """
         self._looks.close()
         self._file.close()

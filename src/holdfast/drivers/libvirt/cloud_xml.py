@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a domain's XML and state say of a guest: values in, values out.
+"""Functions that read a guest's status, size and disks from the domain's state and XML.
 
-Who may be moved is decided here too. Two hosts that both have a disk of that name need not have the
-same disk, so it must be said which are shared (`[libvirt] shared`); and a host that comes back
-starts what has autostart by itself, which only a lock on its disks can then prevent.
+`stays` decides whether a guest may move. Two hosts may both have a disk of the same path and yet
+not share it, so `[libvirt] shared` must name the shared paths. A returning host starts guests that
+have autostart by itself, and only a lock on their disks can then prevent a second start.
 """
 
 import posixpath
@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-#: What people say of a guest in its `<metadata>`: `<guest ha="yes" HA_Priority="5"/>`.
+#: The operator's settings in the domain's `<metadata>`: `<guest ha="yes" HA_Priority="5"/>`.
 OURS = "{urn:holdfast:guest}guest"
-#: What `ha` means to [recovery] ha_key.
+#: The metadata key that the attribute `ha` sets; `[recovery] ha_key` reads it.
 HA = "HA_Enabled"
-#: Reasons to stand still that pass by themselves, and what is under way then.
+#: Pause reasons that end by themselves, with the task state that the driver reports meanwhile.
 _IN_PASSING: Mapping[str, str] = {
     "migration": "migrating",
     "postcopy": "migrating",
@@ -32,7 +32,7 @@ _IN_PASSING: Mapping[str, str] = {
 class Disk:
     target: str
     type: str  # file, block, network, volume, …
-    source: str  # a path, or where on the network
+    source: str  # a path, pool:NAME, or PROTOCOL:NAME
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,10 @@ class Facts:
 
 
 def status(state: str, reason: str) -> tuple[str, str | None]:
-    """A domain's state in words of the cloud: the server's status, and what is under way. One that
-    stands still by somebody's word is PAUSED; with others something is wrong."""
+    """Translate a domain's state into the server status and task state of a cloud.
+
+    A guest paused by a user is PAUSED. A pause for a reason that does not pass by itself is ERROR.
+    """
     if state == "paused":
         if reason in _IN_PASSING:
             return "ACTIVE", _IN_PASSING[reason]
@@ -64,7 +66,7 @@ def status(state: str, reason: str) -> tuple[str, str | None]:
 
 
 def facts(xml: str) -> Facts:
-    """Of an XML that libvirt itself wrote: sizes are in KiB."""
+    """Parse an XML that libvirt itself wrote; sizes are in KiB."""
     root = ElementTree.fromstring(xml)
     said = _said(root)
     return Facts(
@@ -92,7 +94,7 @@ def _disks(root: ElementTree.Element) -> Sequence[Disk]:
     for one in root.iterfind("devices/disk"):
         source, target = one.find("source"), one.find("target")
         if source is None or one.get("device", "disk") not in ("disk", "lun"):
-            continue  # an empty drive; and of a CD that is not there, libvirt itself knows
+            continue  # an empty drive, or a CD: libvirt handles a missing CD
         kind = one.get("type", "file")
         where = source.get("file") or source.get("dev") or source.get("dir") or ""
         if kind == "volume":
@@ -105,7 +107,7 @@ def _disks(root: ElementTree.Element) -> Sequence[Disk]:
 
 
 def stays(guest: Facts, shared: Sequence[str], *, autostart: bool) -> str:
-    """Why the guest cannot be started on another host; "" if nothing is against it."""
+    """Return why the guest cannot start on another host; "" if it can."""
     for disk in guest.disks:
         if disk.type != "network" and not _is_shared(disk.source, shared):
             return (

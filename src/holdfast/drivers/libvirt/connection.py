@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls into libvirt that may never come back: each has a thread and is waited for so long only.
+"""libvirt calls with a deadline, connections for them, and libvirt's event loop.
 
-A call that is late goes on in its thread until libvirt lets it go; there are never more than a few
-of them, because nothing new is asked while too many have not come back.
+A libvirt call may never return. Each call therefore runs on a thread of its own and the caller
+waits for a limited time. A late call stays in its thread until libvirt returns. Only a few late
+calls exist, because `Lines` and `Calls` refuse new calls while too many have not returned.
 """
 
 import logging
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """One call, on its way from the beginning."""
+    """A function call on its own thread; the constructor starts the thread."""
 
     def __init__(self, what: str, do: Callable[[], T]) -> None:
         self.what = what
@@ -34,7 +35,10 @@ class Call(Generic[T]):
         return self._done.is_set()
 
     def result(self, within_s: float) -> T:
-        """Its value. DriverError if it is late; what it raised otherwise."""
+        """Wait for the return value.
+
+        Raises DriverError if the call is late, else the call's own exception.
+        """
         if not self._done.wait(within_s):
             raise failed(f"no answer to {self.what} within {within_s:g} s")
         if self._error is not None:
@@ -44,24 +48,30 @@ class Call(Generic[T]):
     def _run(self, do: Callable[[], T]) -> None:
         try:
             self._value = do()
-        except BaseException as error:  # the top of the thread: who waits gets it
+        except BaseException as error:  # the top of the thread: `result` raises it
             self._error = error
-            # domains that it left behind are let go here: elsewhere that might wait for ever
+            # Release domain objects held by the frames here: releasing them elsewhere might
+            # block for ever.
             traceback.clear_frames(error.__traceback__)
         finally:
             self._done.set()
 
 
 class Opening(Generic[T]):
-    """Of opening a way to the daemon there is one at a time: one that is frozen gets no more, and
-    is met by the first when it thaws."""
+    """Opens connections to the daemon, at most a single attempt at a time.
+
+    A frozen daemon gets no further attempts; when it thaws it meets the first attempt.
+    """
 
     def __init__(self, do: Callable[[], T]) -> None:
         self._do = do
         self._call: Call[T] | None = None
 
     def result(self, within_s: float) -> T:
-        """As a call's; asked again after it was late, it is the same one that is waited for."""
+        """Wait for the connection, as `Call.result`.
+
+        After a late attempt, wait for the same attempt again.
+        """
         if self._call is None:
             self._call = Call("open", self._do)
         call = self._call
@@ -74,20 +84,23 @@ class Opening(Generic[T]):
 
 @dataclass
 class Line:
-    """A way to the daemon, and what was got by it and is good for it alone: its domains."""
+    """A connection for calls, and the domain objects listed on it; they are valid on it alone."""
 
     connection: Any = None
     busy: bool = True
     domains: dict[str, Any] = field(default_factory=dict)
 
     def list(self, flags: int = 0) -> Mapping[str, Any]:
-        """All domains, or those of a kind, by uuid."""
+        """List all domains, or the domains that match `flags`, by uuid."""
         found = self.connection.listAllDomains(flags)
         self.domains = {one.UUIDString(): one for one in found}
         return self.domains
 
     def close(self) -> None:
-        """With its domains, which would keep it open; waits for the daemon."""
+        """Release the domain objects, which keep the connection open, and close.
+
+        Waits for the daemon.
+        """
         self.domains = {}
         if self.connection is not None:
             self.connection.close()
@@ -99,12 +112,12 @@ class Line:
 
 
 class Lines:
-    """Ways to one daemon, each for one call at a time; threads may share it.
+    """A bounded pool of connections to a daemon, each used by a single call at a time.
 
-    In libvirt before 10.4 a second thread that asks something on a connection, or the event loop
-    that sends a sign of life there, can bring down the whole process when the first one's answer
-    comes (CVE-2024-4418). So lines have no keepalive, and a call that is late keeps its line until
-    it comes back; there are never more than a few.
+    The pool is thread-safe. In libvirt before 10.4 a second thread that makes a call on a
+    connection, or the event loop that sends a keepalive on it, can crash the whole process when
+    the first call's answer arrives (CVE-2024-4418). So these connections have no keepalive, and a
+    late call keeps its connection until it returns; the pool has at most `most` connections.
     """
 
     def __init__(self, connect: Callable[[], Any], most: int) -> None:
@@ -114,7 +127,11 @@ class Lines:
         self._lines: list[Line] = []
 
     def ask(self, what: str, do: Callable[[Line], T], within_s: float) -> T:
-        """DriverError if it is late or has to wait; what `do` or opening raised otherwise."""
+        """Run `do` on a free connection and wait for the result.
+
+        Raises DriverError if the call is late or no connection is free, else what `do` or opening
+        raised.
+        """
         return self.begin(what, do).result(within_s)
 
     def begin(self, what: str, do: Callable[[Line], T]) -> Call[T]:
@@ -126,7 +143,10 @@ class Lines:
         return sum(line.busy for line in self._lines)
 
     def close(self) -> None:
-        """Those that are not on their way; others go when they come back. None is waited for."""
+        """Close idle connections without waiting.
+
+        A busy connection closes when its call returns.
+        """
         with self._lock:
             idle = [line for line in self._lines if not line.busy]
             self._lines = [line for line in self._lines if line.busy]
@@ -164,7 +184,7 @@ class Lines:
 
 
 class Calls:
-    """Several at once; threads may share it."""
+    """Runs at most `most` calls at the same time; thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -189,7 +209,7 @@ class Calls:
 
 
 def end(connection: Any, ears: Sequence[int]) -> None:
-    """With all that it tells somebody, which would keep it open."""
+    """Deregister all callbacks, which keep the connection open, and close the connection."""
     if connection.isAlive():
         for ear in ears:
             connection.domainEventDeregisterAny(ear)
@@ -201,9 +221,8 @@ def failed(why: str) -> DriverError:
     return DriverError(PORT, why, retryable=True)
 
 
-# libvirt's event loop: one for the whole process, on a thread of its own, and never waited for.
-#
-# Callbacks run on it, so they do nothing that could take time.
+# libvirt's event loop. The process has a single loop, on a thread of its own, and never waits
+# for it. Callbacks run on this thread, so they do nothing that could take time.
 
 
 LOG = logging.getLogger(__name__)
@@ -212,7 +231,10 @@ _running: list[threading.Thread] = []  # libvirt has one loop in a process, so t
 
 
 def running() -> Any:
-    """libvirt itself, with its loop running: must be asked for before the first connection."""
+    """Start libvirt's event loop if needed and return the libvirt module.
+
+    Call before connecting.
+    """
     try:
         import libvirt
     except ImportError as error:
@@ -224,9 +246,9 @@ def running() -> Any:
         ) from error
     with _lock:
         if not _running:
-            libvirt.registerErrorHandler(lambda *_: None, None)  # it prints what it raises as well
+            libvirt.registerErrorHandler(lambda *_: None, None)  # libvirt prints errors too
             libvirt.virEventRegisterDefaultImpl()
-            # with nothing to wait for it would sleep through what is added later
+            # Without a timer an idle loop would not wake up for handles that are added later.
             libvirt.virEventAddTimeout(1000, lambda *_: None, None)
             thread = threading.Thread(target=_forever, name="libvirt-events", daemon=True)
             thread.start()
@@ -241,5 +263,5 @@ def _forever() -> None:
         try:
             if libvirt.virEventRunDefaultImpl() < 0:
                 LOG.error("libvirt's event loop failed once and goes on")
-        except Exception:  # the top of the thread: it must come round again
+        except Exception:  # the top of the thread: the loop must go on
             LOG.exception("libvirt's event loop: unforeseen")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a domain's XML says about a guest: whose it is, and what its disks are called.
+"""Reads a guest's owner, settings, disks, interfaces and limits from its domain XML.
 
-Nova writes project and flavor. Who has no Nova, or wants to say more, writes an element of ours,
-whose attributes count before Nova's:
+Also translates libvirt's event and state numbers into words. Nova writes project and flavor into
+the XML. Without Nova, or to set more, write this element; its attributes override Nova's:
 
     <metadata>
       <holdfast:guest xmlns:holdfast="urn:holdfast:guest" ha="no" project="batch" flavor="large"/>
@@ -18,11 +18,11 @@ from typing import Final
 from holdfast.ports.metrics import Disk, Facts, Nic
 
 OURS: Final = "{urn:holdfast:guest}guest"
-#: So begin the extra specs of a flavor that are for us; Nova writes them too.
+#: Prefix of Holdfast's flavor extra specs; Nova copies them into the XML.
 SPEC: Final = "holdfast:"
 MOST_BYTES: Final = 2**20
 LONGEST: Final = 255
-#: What its owner wants for it, yes or no.
+#: The owner's settings, each yes or no.
 _WISHES: Final = ("ha", "heartbeat")
 _SPECS: Final = tuple(f"{SPEC}{name}" for name in _WISHES)
 _YES: Final = ("yes", "true", "on", "1")
@@ -32,7 +32,7 @@ _NO: Final = ("no", "false", "off", "0")
 @dataclass(frozen=True)
 class GuestDisk:
     name: str  # vda
-    path: str  # its source
+    path: str  # the source file or device
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,16 @@ class GuestFacts:
 
 
 def read_facts(text: str) -> GuestFacts:
-    """Nothing is known of a guest whose XML cannot be read, which is no reason to overlook it."""
+    """Parse the XML.
+
+    Return empty facts if it is unreadable, because the guest still has to be seen.
+    """
     root = tree(text)
     return GuestFacts() if root is None else facts_of(root)
 
 
 def tree(text: str) -> ET.Element | None:
-    """The XML, if it is one that can be read without harm."""
+    """Parse the XML; None if it is invalid, too large or has a DOCTYPE, which could do harm."""
     if len(text) > MOST_BYTES or "<!DOCTYPE" in text:
         return None
     try:
@@ -72,7 +75,7 @@ def _settings(root: ET.Element) -> Iterator[tuple[str, str]]:
 
 
 def _nova(root: ET.Element) -> Iterator[tuple[str, str]]:
-    """Whatever version its namespace has."""
+    """Read Nova's metadata, whatever the version of the namespace."""
     for element in root.iterfind("metadata//*"):
         space, _, tag = element.tag.rpartition("}")
         if not space.startswith("{http://openstack.org/xmlns/libvirt/nova/"):
@@ -109,8 +112,8 @@ def _disks(root: ET.Element) -> Iterator[tuple[str, GuestDisk]]:
         yield alias.get("name", ""), GuestDisk(target.get("dev", ""), path)
 
 
-# libvirt's numbers as words. Written out, so that a word does not change with the library's age;
-# a number that is not known yet is its own word.
+# libvirt's numbers as words. The words are written out here, so that they do not depend on the
+# version of the library; an unknown number is returned as digits.
 
 
 LIFECYCLE: Final = (
@@ -155,7 +158,7 @@ _LIFECYCLE_REASONS: Final = {
 }
 WATCHDOG: Final = ("none", "pause", "reset", "poweroff", "shutdown", "debug", "inject-nmi")
 IO_ERROR: Final = ("none", "pause", "report")
-#: By number, the worst first; as the event has them.
+#: By number, the worst first; the words are the reasons of the I/O error event.
 DISK_ERROR: Final = {1: "", 2: "enospc"}
 AGENT: Final = ("unknown", "connected", "disconnected")
 AGENT_REASON: Final = ("unknown", "domain_started", "channel")
@@ -225,23 +228,21 @@ def word(words: Sequence[str], number: int) -> str:
 
 
 def lifecycle(event: int, detail: int) -> tuple[str, str]:
-    """stopped, failed"""
+    """Translate a lifecycle event into words, as `stopped`, `failed`."""
     what = word(LIFECYCLE, event)
     return what, word(_LIFECYCLE_REASONS.get(what, ()), detail)
 
 
 def state(number: int, reason: int) -> tuple[str, str]:
-    """paused, ioerror"""
+    """Translate a domain state into words, as `paused`, `ioerror`."""
     what = word(STATE, number)
     return what, word(_STATE_REASONS.get(what, ()), reason)
 
 
-# What a domain's XML says of a guest that its numbers are measured by: whose it is, how large,
-# what its disks and interfaces are called elsewhere, and what its owner may use.
+# Facts for metrics: owner, size, names of disks and interfaces, and limits of the guest.
 #
-# The limits libvirt itself enforces are contracts, and so is what an element or an extra spec of
-# ours
-# says, for where somebody else enforces them, or nobody does:
+# Limits that libvirt enforces are contracts. Values of Holdfast's element or extra spec are
+# contracts too, for limits that another component enforces, or none:
 #
 #     <holdfast:guest xmlns:holdfast="urn:holdfast:guest" bandwidth_mbps="5000"/>
 #     openstack flavor set large --property holdfast:bandwidth_mbps=5000
@@ -265,7 +266,7 @@ _TUNES: Final = {
 
 
 def read_metric_facts(text: str) -> Facts | None:
-    """None if it cannot be read."""
+    """Parse the XML for metrics; None if it cannot be read."""
     root = tree(text)
     return None if root is None else metric_facts_of(root)
 
@@ -347,7 +348,7 @@ def _nics(root: ET.Element, nova: dict[str, str]) -> Iterator[Nic]:
 
 
 def _bandwidths(nic: ET.Element) -> Iterator[tuple[str, float]]:
-    """What the guest receives is inbound."""
+    """Read the interface's bandwidth limits; inbound traffic is received by the guest."""
     for way, name in (("inbound", "rx_bps"), ("outbound", "tx_bps")):
         element = nic.find(f"bandwidth/{way}")
         if element is not None and _number(element.get("average")):
@@ -355,7 +356,10 @@ def _bandwidths(nic: ET.Element) -> Iterator[tuple[str, float]]:
 
 
 def _port(nic: ET.Element, ifname: str, ports: list[str]) -> str:
-    """Of Open vSwitch it is said; else Neutron's taps carry the first letters of it."""
+    """Return the Neutron port id.
+
+    Open vSwitch interfaces name it; otherwise Neutron's tap carries the first letters of the id.
+    """
     said = nic.find("virtualport/parameters")
     if said is not None and said.get("interfaceid"):
         return said.get("interfaceid", "")
@@ -364,7 +368,7 @@ def _port(nic: ET.Element, ifname: str, ports: list[str]) -> str:
 
 
 def _facts_nova(root: ET.Element) -> Iterator[tuple[str, str]]:
-    """Whatever version its namespace has."""
+    """Read disk sizes, ports and bandwidth from Nova's metadata, of any namespace version."""
     ports = []
     for element in root.iterfind("metadata//*"):
         space, _, tag = element.tag.rpartition("}")
@@ -380,7 +384,7 @@ def _facts_nova(root: ET.Element) -> Iterator[tuple[str, str]]:
 
 
 def _disk_bytes(nova: dict[str, str]) -> int | None:
-    """Nova writes disks in GiB, swap in MiB."""
+    """Return the disk size of the flavor in bytes; Nova writes disks in GiB and swap in MiB."""
     if "disk" not in nova:
         return None
     large = _number(nova["disk"]) + _number(nova.get("ephemeral"))

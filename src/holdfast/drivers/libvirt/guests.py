@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests of a libvirt daemon: what it says (events), and what it knows (states).
+"""Guest events and guest states of the libvirt daemon on this host.
 
-Each time the way to the daemon is found: keepalive, events, then every domain is read, and a few
-times more soon after: a daemon that was just started takes every guest for alive until it has found
-its QEMU, and says nothing of those it does not find. From then on every few minutes. The way is
-lost when the daemon dies (at once) or answers nothing for KEEPALIVE (4 s); it is looked for again
-for ever. A daemon that is too busy to list its guests is listened to all the same, and asked again.
-The event loop only writes down what it hears; a thread of its own tells it on. Nothing is ever
-asked on either, and every question has a deadline, so that one QEMU, or the daemon, that hangs
-holds up nobody.
+`LibvirtGuests` opens a connection with keepalive, registers for domain events and then reads every
+domain. It reads all domains again 2, 10 and 30 s later, because a daemon that has just started
+takes every guest for alive until it has found the QEMU process, and sends no event for a guest
+whose QEMU is missing. After that it reads all domains every 5 minutes.
+
+The connection is lost when the daemon dies (noticed at once) or is silent for KEEPALIVE (4 s). The
+driver reconnects for ever. If the daemon is too busy to list its guests, the driver keeps
+listening to events and repeats the list call.
+
+libvirt's event loop only queues events; the thread of the `Dispatcher` passes them to the
+listener. Neither thread makes a libvirt call, and every call has a deadline, so a hanging QEMU or
+daemon blocks nothing else.
 """
 
 import functools
@@ -28,12 +32,6 @@ from holdfast.ports import guests as port
 from holdfast.ports.guests import Event, Guest, Listener
 from holdfast.runtime.clock import Clock
 
-# Tells a listener one thing after the other, on a thread of its own, so that whoever hears never
-# waits for whoever listens. What waits is bounded: more is not kept, and all guests are read
-# again
-# instead, because where it ended shows in their states. Of readings only the latest waits.
-
-
 LOG = logging.getLogger(__name__)
 MOST = 10_000
 
@@ -41,12 +39,20 @@ Telling = Callable[[Listener], None]
 
 
 class Dispatcher:
+    """Passes queued reports to a listener in order, on a thread of its own.
+
+    The libvirt event loop therefore never waits for the listener. The queue is bounded: when it is
+    full the dispatcher drops the report and asks for a new reading of all guests, because the
+    guests' states show how the dropped events ended. Only the latest reading of all guests stays
+    in the queue.
+    """
+
     def __init__(self, listener: Listener, full: Callable[[], None], *, most: int = MOST) -> None:
         self._listener = listener
         self._full = full
         self._most = most
         self._waiting: deque[Telling] = deque()
-        self._reading: Telling | None = None  # that waits
+        self._reading: Telling | None = None  # the queued reading
         self._wake = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._forever, name="guests", daemon=True)
@@ -55,7 +61,10 @@ class Dispatcher:
         self._thread.start()
 
     def put(self, telling: Telling, *, always: bool = False) -> None:
-        """`always` for what is few and must not be missed."""
+        """Queue a report; when the queue is full, drop it and ask for a reading of all guests.
+
+        `always` queues the report even then: for rare reports that must not be missed.
+        """
         with self._wake:
             room = always or len(self._waiting) < self._most
             if room:
@@ -65,7 +74,10 @@ class Dispatcher:
             self._full()
 
     def put_reading(self, telling: Telling) -> None:
-        """What was read of all guests: it must not be missed, and says more than one before it."""
+        """Queue a reading of all guests and drop an older queued reading.
+
+        A reading is always queued, because it must not be missed.
+        """
         with self._wake:
             if self._reading is not None:
                 self._waiting.remove(self._reading)
@@ -86,7 +98,7 @@ class Dispatcher:
         while (telling := self._next()) is not None:
             try:
                 telling(self._listener)
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # the top of the thread: the loop must go on
                 LOG.exception("something that was heard of a guest was not understood")
 
     def _next(self) -> Telling | None:
@@ -101,22 +113,26 @@ class Dispatcher:
             return telling
 
 
-# A reading of all guests for whoever asks, on lines of its own: neither who listens nor a QEMU
-# that hangs holds it up, and it holds up nobody.
+# Reading all guests
 
 
 ANSWER_S: Final = 2.0
-#: A guest that is healthy is read in a few milliseconds.
+#: Reading a healthy guest takes a few milliseconds.
 GUEST_S: Final = 1.0
-#: Guests that do not answer, before it is the daemon rather than they.
+#: Parallel calls. When this many guests do not answer, the daemon itself counts as not
+#: answering.
 MOST_CALLS: Final = 4
-#: Questions that only QEMU itself can answer, which it may never do: on lines of their own, and so
-#: few that the daemon keeps its workers for the others.
+#: Parallel calls that only QEMU can answer, and may never answer. They have connections of their
+#: own and are few, so that libvirtd keeps workers for other calls.
 MOST_DISKS: Final = 2
 
 
 class Reader:
-    """`known`: what was read of guests before, by uuid, and is read anew here."""
+    """Reads all guests on request, on libvirt connections of its own.
+
+    Neither a slow listener nor a hanging QEMU delays the reading, and the reading delays nothing
+    else. `known` maps a guest's uuid to the facts from its XML; the reader updates the mapping.
+    """
 
     def __init__(
         self, connect: Callable[[], Any], known: dict[str, GuestFacts], clock: Clock
@@ -128,8 +144,11 @@ class Reader:
         self._turn = threading.Lock()
 
     def read(self, patience: float = 1.0) -> tuple[Sequence[Guest], datetime]:
-        """`unknown` is who does not answer. DriverError if all cannot be read; the daemon gets as
-        much more time for its list as there is `patience`."""
+        """Read all guests; return the guests and the time of the reading.
+
+        A guest that does not answer has the state `unknown`. Raises DriverError if the list cannot
+        be read. `patience` multiplies the time limit of the list call.
+        """
         import libvirt
 
         with self._turn:
@@ -139,7 +158,7 @@ class Reader:
                 raise failed(str(error)) from error
 
     def learn(self, uuid: str) -> None:
-        """What is known of that guest. DriverError, or libvirt's own."""
+        """Read the facts of a guest from its XML. Raises DriverError or libvirtError."""
 
         def look(line: Line) -> GuestFacts:
             return domain_xml.read_facts(line.domain(uuid).XMLDesc())
@@ -157,7 +176,7 @@ class Reader:
         return [guest for guest in read if guest is not None], at
 
     def _guest(self, uuid: str, name: str) -> Guest | None:
-        """None if it has gone since it was listed."""
+        """Read a guest; return None if the domain has disappeared since the list call."""
         import libvirt
 
         try:
@@ -168,7 +187,7 @@ class Reader:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
                 return None
             raise
-        except DriverError as error:  # it alone does not answer; all others shall be seen
+        except DriverError as error:  # only this guest is silent; read the others
             LOG.warning("%s cannot be read: %s", name, error)
             about = self._known.get(uuid, GuestFacts()).metadata
             return Guest(uuid, name, "unknown", "no_answer", metadata=dict(about))
@@ -180,7 +199,10 @@ class Reader:
         return replace(found, error=what, disk=disk, path=path)
 
     def _error(self, uuid: str, name: str, known: GuestFacts) -> tuple[str, str, str]:
-        """What stopped it and on which disk; nothing if its QEMU does not say so in time."""
+        """Return error, disk and path of the I/O error.
+
+        Return three empty strings if QEMU does not answer in time.
+        """
         import libvirt
 
         try:
@@ -201,7 +223,7 @@ def _errors(domain: Any) -> Mapping[str, int]:
 
 
 def _worst(errors: Mapping[str, int], known: GuestFacts) -> tuple[str, str, str]:
-    """Of one disk that fails; if any of them lacks more than space, of that one."""
+    """Return error, disk and path of a failing disk; other errors go before `enospc`."""
     for number, word in sorted(domain_xml.DISK_ERROR.items()):
         for disk in sorted(name for name, error in errors.items() if error == number):
             paths = (one.path for one in known.disks.values() if one.name == disk)
@@ -215,38 +237,39 @@ def _read_domain(domain: Any) -> tuple[tuple[str, str], GuestFacts, bool, bool]:
     return state, known, bool(domain.isPersistent()), bool(domain.autostart())
 
 
-# Finds a QEMU that hangs, and one that an order without end keeps all others from: libvirt says
-# nothing of either by itself.
-#
-# Something is asked of every QEMU every few seconds; of one that does not answer libvirt then
-# knows
-# since when it waits, and says so at once to whoever asks (`controlInfo`). On lines of its own: a
-# question that hangs holds up nothing else, and there are not too many of them: each keeps one of
-# libvirtd's workers until its QEMU answers or ends. Beyond that many it is said that we cannot
-# ask.
-#
-# libvirt gives one order at a time to a QEMU. If our question waits though QEMU owes nobody an
-# answer, somebody's order has not ended. A migration, a save, a dump or a backup may take hours:
-# most
-# of these let questions pass, and while a guest starts or arrives it is not judged.
+# Probing QEMU
 
 
-#: libvirtd has twenty workers for ordinary requests: the others' share is what is left of them.
+#: libvirtd has 20 workers for ordinary requests; the remaining 8 are left to other clients.
 MOST_HANGING = 12
 SHORT_S = 2.0
-#: What a healthy QEMU answers in; one that needs longer is waited for while others are asked.
+#: A healthy QEMU answers within this time. The probe asks other guests while a slower one works.
 QUICK_S = 0.25
-#: So long an order may keep others waiting.
+#: Seconds that a libvirt job may block other calls before the guest is reported as `held`.
 HELD_S = 20.0
-#: libvirt itself lets a question wait for so long, then answers it as if there were nothing to say.
+#: libvirt lets a query wait for a job this long, then returns an answer without data.
 LOCK_S = 25.0
 _JOB, _OCCUPIED = 1, 2
 
-#: uuid, name, (stuck, answering, held or released), and for how many seconds it has been so.
+#: Arguments: uuid, name, detail (stuck, answering, held, released), and the seconds it has
+#: lasted.
 Say = Callable[[str, str, str, float], None]
 
 
 class Probe:
+    """Finds hanging QEMU processes and guests blocked by a libvirt job that does not end.
+
+    libvirt reports neither by itself. Every few seconds the probe sends each QEMU a small query.
+    When a QEMU does not answer, libvirt knows since when it has waited and returns this at once by
+    `controlInfo`. The probe has connections of its own, so a hanging query blocks nothing else.
+    Each hanging query occupies a libvirtd worker until its QEMU answers or ends, so at most
+    MOST_HANGING of them exist; beyond that the probe logs that it cannot ask the other guests.
+
+    libvirt runs one job at a time on a QEMU. If the probe's query waits although QEMU owes no
+    answer, another job has not ended. A migration, a save, a dump or a backup may take hours. Most
+    of them let queries pass. The probe does not judge a guest that starts or arrives by migration.
+    """
+
     def __init__(
         self,
         connect: Callable[[], Any],
@@ -263,8 +286,8 @@ class Probe:
         self._stuck_s = stuck_s
         self._held_s = held_s
         self._lines = Lines(connect, MOST_HANGING + 1)
-        self._hanging: dict[str, tuple[Call[Any], float]] = {}  # and since when
-        self._owed: dict[str, float] = {}  # since when it has not answered us, by uuid
+        self._hanging: dict[str, tuple[Call[Any], float]] = {}  # the call, and when it began
+        self._owed: dict[str, float] = {}  # by uuid: since when a query has had no answer
         self._stuck: dict[str, str] = {}  # names by uuid
         self._held: dict[str, str] = {}
         self._complained = ""
@@ -292,26 +315,29 @@ class Probe:
                 if not self._complained:
                     LOG.warning("whether QEMUs hang cannot be seen just now: %s", error)
                 self._complained = str(error)
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # the top of the thread: the loop must go on
                 LOG.exception("looking for QEMUs that hang: unforeseen")
 
     def round(self) -> None:
         import libvirt
 
         running = self._ask("list", _running)
-        # who ended is heard of elsewhere
+        # Lifecycle events report guests that have ended.
         self._stuck = {one: name for one, name in self._stuck.items() if one in running}
         self._held = {one: name for one, name in self._held.items() if one in running}
         self._owed = {one: since for one, since in self._owed.items() if one in running}
         for uuid, name in running.items():
             try:
                 self._one(uuid, name)
-            except libvirt.libvirtError as error:  # it has just ended, or we have lost the way
+            except libvirt.libvirtError as error:  # the domain has ended, or the connection is lost
                 LOG.debug("%s: %s", uuid, error)
         self._say_full(len(running))
 
     def _say_full(self, running: int) -> None:
-        """Once: the others are asked when one of those that hang answers or ends."""
+        """Log once that the limit of hanging queries is reached.
+
+        The probe asks the other guests again when a hanging query is answered or its QEMU ends.
+        """
         full = len(self._hanging) >= MOST_HANGING
         if full and not self._full:
             LOG.warning(
@@ -328,7 +354,7 @@ class Probe:
                 self._stuck[uuid] = name
                 self._say(uuid, name, "stuck", waits_ms / 1000)
             return
-        # that it owes nothing says little: a libvirtd that was restarted has not asked it yet
+        # "No answer owed" proves little: after a restart libvirtd has not asked this QEMU yet.
         if self._answers(uuid) and uuid in self._stuck:
             self._say(uuid, self._stuck.pop(uuid), "answering", 0.0)
         self._judge_held(uuid, name, explained=state in (_JOB, _OCCUPIED))
@@ -346,7 +372,7 @@ class Probe:
             self._say(uuid, name, "held", waits_s)
 
     def _lives_here(self, uuid: str) -> bool:
-        """And neither starts, arrives, nor is stopped for an order of the long kind."""
+        """Return whether the guest runs and neither starts, arrives nor is paused by a long job."""
         import libvirt
 
         state, reason = self._ask("state", lambda line: line.domain(uuid).state())
@@ -354,7 +380,10 @@ class Probe:
         return bool(state == libvirt.VIR_DOMAIN_RUNNING and not arrives)
 
     def _answers(self, uuid: str) -> bool:
-        """Asked now; not, if it still owes us an answer, or too many do."""
+        """Query QEMU now; return whether an answer came.
+
+        Return False without a query if this guest already owes an answer or too many guests do.
+        """
         import libvirt
 
         now = self._clock.monotonic()
@@ -365,7 +394,8 @@ class Probe:
                     self._owed.pop(one, None)
         if uuid in self._hanging or len(self._hanging) >= MOST_HANGING:
             return False
-        # of all that can be asked this is the least: QEMU is asked one thing, whatever it has
+        # This is the cheapest query: libvirt sends QEMU a single command, whatever devices it
+        # has.
         what = libvirt.VIR_DOMAIN_STATS_IOTHREAD
 
         def ask(line: Line) -> Any:
@@ -394,21 +424,22 @@ def _running(line: Line) -> Mapping[str, str]:
     return {uuid: domain.name() for uuid, domain in found.items()}
 
 
-#: Seconds between signs of life, and how many may be missing.
+#: Keepalive interval in seconds, and how many keepalive answers may be missing.
 KEEPALIVE: Final = (1, 3)
 OPEN_S: Final = 2.0
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
-#: A daemon that is slow gets so many times the time to list its guests.
+#: Upper limit of the factor by which a slow daemon gets more time to list its guests.
 MOST_PATIENCE: Final = 4.0
-#: So long after the way was found all is read again.
+#: Seconds after connecting at which all guests are read again.
 AGAIN_S: Final = (2.0, 10.0, 30.0)
-#: And so often after that: of guests that libvirt does not keep only their absence says that nobody
-#: has to remember them any more.
+#: Interval of later readings. For a guest that libvirt does not keep (transient domain), only
+#: its absence from a reading tells the listener to forget it.
 READ_EVERY_S: Final = 300.0
 IDLE_S: Final = 60.0
-#: Reading all again because too much was heard: at most so often.
+#: Minimum interval between readings caused by a full queue.
 CALM_S: Final = 1.0
-#: Connections that could not be closed: a daemon that lives but answers nothing gets no more.
+#: Connections whose close has not returned: with this many, the driver opens no more to a daemon
+#: that lives but answers nothing.
 MOST_LEFT: Final = 3
 PROBE_EVERY_S, STUCK_S = 5.0, 3.0
 
@@ -417,13 +448,15 @@ Fields = dict[str, str]
 
 @dataclass(eq=False)
 class Way:
-    """A connection on which we listen, and the ears that we have there."""
+    """The libvirt connection that receives events, and the ids of the registered callbacks."""
 
     connection: Any = None
     ears: list[int] = field(default_factory=list)
 
 
 class LibvirtGuests:
+    """The libvirt driver of the guests port (`ports.guests.Guests`); see the module docstring."""
+
     def __init__(
         self,
         address: str,
@@ -439,18 +472,18 @@ class LibvirtGuests:
         self._most_waiting = most_waiting
         self._libvirt = connection.running()
         self._facts: dict[str, GuestFacts] = {}
-        self._wanted: set[str] = set()  # of whom facts have to be read
+        self._wanted: set[str] = set()  # uuids of guests whose XML must be read again
         self._left = Calls(MOST_LEFT)
         self._opening = Opening(self._listen)
         self._why = "libvirt has not been asked yet"
         self._complained = False
         self._bell = threading.Event()
-        self._lost = ""  # why the present connection is of no use any more
+        self._lost = ""  # why the current connection is lost
         self._way = Way()
         self._full = False
-        self._due: list[float] = []  # when all guests are read
-        self._later: tuple[float, ...] = ()  # and so long after the first time
-        self._calm = 0.0  # not before that
+        self._due: list[float] = []  # times of the next readings of all guests
+        self._later: tuple[float, ...] = ()  # seconds after the first reading
+        self._calm = 0.0  # earliest time of the next reading
         self._patience = 1.0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._forever, name="guests-way", daemon=True)
@@ -481,7 +514,7 @@ class LibvirtGuests:
     def why_deaf(self) -> str:
         return self._why
 
-    # the way to the daemon
+    # Connection to the daemon
 
     def _forever(self) -> None:
         pause_s = PAUSE_S
@@ -495,7 +528,7 @@ class LibvirtGuests:
                 self._attend(way)
             except (HoldfastError, self._libvirt.libvirtError) as error:
                 self._deaf(str(error))
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # the top of the thread: the loop must go on
                 LOG.exception("the way to libvirt: unforeseen")
                 self._deaf("something unforeseen, see the log")
             self._leave(way)
@@ -503,11 +536,17 @@ class LibvirtGuests:
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def _open(self) -> Any:
-        """On whatever thread; blocks while the daemon is frozen."""
+        """Open a read-only connection, on any thread.
+
+        The call blocks while the daemon is frozen.
+        """
         return self._libvirt.openReadOnly(self._address)
 
     def _listen(self) -> "Way":
-        """On a connection by which nothing else is ever asked (see `Lines`)."""
+        """Open the event connection and register the callbacks.
+
+        No other call is ever made on this connection (`connection.Lines` says why).
+        """
         way = Way(self._open())
         way.connection.registerCloseCallback(self._closing, way)
         for number, take in self._takers().items():
@@ -520,8 +559,10 @@ class LibvirtGuests:
         return way
 
     def _attend(self, way: "Way") -> None:
-        """Read all, and stay until the way is lost or we close. What was heard before we are here
-        shows in what is read."""
+        """Read all guests, then wait for work until the connection is lost or the driver closes.
+
+        The first reading covers events that arrived before this call.
+        """
         self._lost, self._full, self._way = "", False, way
         self._due, self._later, self._calm = [self._clock.monotonic()], AGAIN_S, 0.0
         while not self._closed.is_set():
@@ -534,8 +575,10 @@ class LibvirtGuests:
             self._read_wanted()
 
     def _read_due(self) -> None:
-        """All guests, if it is time. If they cannot be read, that is tried again: what is heard
-        meanwhile is told."""
+        """Read all guests if a reading is due.
+
+        If the reading fails the driver tries again later; events go on to the listener meanwhile.
+        """
         if self._full:
             self._full = False
             self._read_again()
@@ -555,7 +598,10 @@ class LibvirtGuests:
         self._hearing()
 
     def _read_again(self) -> None:
-        """As soon as we may, unless it is done by then anyway."""
+        """Schedule a reading of all guests, unless an earlier reading is due.
+
+        The reading starts as early as CALM_S allows.
+        """
         when = max(self._clock.monotonic(), self._calm)
         if not self._due or self._due[0] > when:
             LOG.warning("more was heard of guests than could be kept: all are read again")
@@ -563,14 +609,17 @@ class LibvirtGuests:
 
     def _closing(self, _connection: Any, reason: int, way: "Way") -> None:
         if way is not self._way:
-            return  # one that was left before
+            return  # a connection that the driver has left
         ways = ("an error", "the daemon ended", "the daemon is silent", "we closed it")
         self._lost = f"the connection was closed: {domain_xml.word(ways, reason)}"
         self._bell.set()
 
     def _leave(self, way: "Way | None") -> None:
-        """Taking leave waits for answers, so it is not waited for; what is heard until then does
-        not count."""
+        """Close the connection; wait at most 1 s.
+
+        Closing waits for the daemon's answers. The driver ignores events that arrive on this
+        connection from now on.
+        """
         self._way = Way()
         if way is None:
             return
@@ -580,7 +629,7 @@ class LibvirtGuests:
             LOG.debug("closing: %s", error)
 
     def _deaf(self, why: str) -> None:
-        """Said once, not at every try."""
+        """Record why guests cannot be seen; log it once, not at every attempt."""
         if not self._complained and not self._closed.is_set():
             LOG.error("guests cannot be seen, it is tried again: %s", why)
         self._why, self._complained = why, True
@@ -594,7 +643,7 @@ class LibvirtGuests:
         self._full = True
         self._bell.set()
 
-    # what it knows
+    # Readings
 
     def _reconcile(self) -> None:
         found, at = self._reader.read(self._patience)
@@ -611,7 +660,7 @@ class LibvirtGuests:
             except (DriverError, self._libvirt.libvirtError) as error:
                 LOG.debug("%s: %s", uuid, error)
 
-    # what it says, on libvirt's thread
+    # Event callbacks, on libvirt's event loop thread
 
     def _heard(
         self, way: "Way", take: Callable[..., Fields], _: Any, domain: Any, *said: Any
@@ -624,7 +673,7 @@ class LibvirtGuests:
             self._want(uuid)
 
     def _changed(self, way: "Way", _: Any, domain: Any, *_said: Any) -> None:
-        """Its XML says something else by now: what its owner wants, which disks it has."""
+        """Read the guest's XML again: metadata (wishes of the owner) or disks have changed."""
         if way is self._way:
             self._want(domain.UUIDString())
 
@@ -633,7 +682,10 @@ class LibvirtGuests:
         self._bell.set()
 
     def _hangs(self, uuid: str, name: str, detail: str, for_s: float) -> None:
-        """An order that does not end is dated from its begin, or nobody would know how long."""
+        """Report a result of the probe.
+
+        `held` is dated from the job's begin, to show how long it lasts.
+        """
         ago_s = for_s if detail == "held" else 0.0
         fields = {"kind": port.MONITOR, "detail": detail}
         self._happened(uuid, name, fields, always=True, ago_s=ago_s)
@@ -661,7 +713,10 @@ class LibvirtGuests:
             self._teller.put(telling, always=always)
 
     def _takers(self) -> dict[int, Callable[..., Fields]]:
-        """What is listened to: of events that come in two editions the one that says more."""
+        """Map each event id to the function that decodes the event.
+
+        Where libvirt has two versions of an event, the driver uses the richer event.
+        """
         ids = self._libvirt
         return {
             ids.VIR_DOMAIN_EVENT_ID_LIFECYCLE: _lifecycle,
@@ -675,7 +730,7 @@ class LibvirtGuests:
         }
 
     def _of_facts(self) -> tuple[int, ...]:
-        """What is listened to only to know guests better."""
+        """Return the ids of events that only cause a new reading of the guest's XML."""
         ids = self._libvirt
         return ids.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE, ids.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The heartbeat of guests that want it: their agents are asked through libvirt, many at a time.
+"""Heartbeats of guests by QEMU guest agent, and vCPU threads of QEMU processes from /proc.
 
-Only of those that do not answer is more asked: whether the agent's channel is open, and what the
-guest has done so far. Each question has a line of its own while it waits; these may write, which
-a question to an agent needs.
+`LibvirtHeartbeats` pings the agents of guests that want a heartbeat through libvirt, 16 at a time.
+Only for an agent that does not answer it also reads whether the agent's channel is open and how
+much I/O and CPU time the guest has used. Each waiting call has a connection of its own. These
+connections are read-write, because an agent command requires it.
 """
 
 import functools
@@ -25,15 +26,16 @@ from holdfast.runtime.clock import Clock
 
 LOG = logging.getLogger(__name__)
 AT_ONCE: Final = 16
-#: Of those who only read.
+#: Read-only connections.
 READING: Final = 3
-#: What an agent gets to answer; libvirt itself counts.
+#: Seconds that an agent has to answer; libvirt itself measures them.
 ANSWER_S: Final = 2
-#: Before that libvirt makes sure that an agent hears it at all, which takes so long if none does.
+#: Before the command libvirt synchronises with the agent; without an agent this takes SYNC_S
+#: seconds.
 SYNC_S: Final = 5
-#: And what libvirt gets on top.
+#: Extra seconds for libvirt itself.
 SPARE_S: Final = 2.0
-#: What a guest wants is read again so often; and so soon if it could not be read.
+#: Seconds until a guest's XML is read again; the second value after a failed reading.
 AGAIN_S: Final = 300.0
 LATER_S: Final = 60.0
 FACTS_S: Final = 0.5
@@ -43,23 +45,26 @@ _DONE: Final = (".rd.reqs", ".wr.reqs", ".fl.reqs", ".tx.pkts")
 
 
 class LibvirtHeartbeats:
-    """`ports.guests.Heartbeats`; one thread at a time. Who wants it is read once for each run of a
-    guest, and again now and then; as long as nobody does, one list is all that is asked, by a way
-    that may only read."""
+    """The libvirt driver of `ports.guests.Heartbeats`; not thread-safe.
+
+    The driver reads once per run of a guest, and every AGAIN_S seconds, whether the guest wants a
+    heartbeat. As long as no guest wants it, the driver makes a single list call, on a read-only
+    connection.
+    """
 
     def __init__(self, address: str, clock: Clock) -> None:
         self._clock = clock
         self._libvirt = connection.running()
         self._known: dict[
             tuple[str, int], tuple[GuestFacts, float]
-        ] = {}  # by uuid and run; read when
+        ] = {}  # by uuid and domain id: facts, and when they were read
         self._reading = Lines(lambda: self._libvirt.openReadOnly(address), READING)
         self._lines = Lines(lambda: self._libvirt.open(address), AT_ONCE)
 
     def pulses(self) -> Sequence[Pulse]:
         try:
             wanted = self._wanted()
-            if wanted:  # whether we are let in
+            if wanted:  # fails if libvirt refuses read-write access
                 self._lines.ask("a line", lambda line: None, ANSWER_S)
         except self._libvirt.libvirtError as error:
             raise failed(self._why(error)) from error
@@ -73,7 +78,7 @@ class LibvirtHeartbeats:
         self._lines.close()
 
     def _why(self, error: Any) -> str:
-        """What can be done about it, if somebody is not let in."""
+        """Return the error text, with the remedy if libvirt refused the read-write connection."""
         if error.get_error_code() not in self._refusals() and "Permission" not in str(error):
             return str(error)
         return (
@@ -103,7 +108,10 @@ class LibvirtHeartbeats:
         ]
 
     def _learn(self, key: tuple[str, int], name: str) -> None:
-        """One that does not answer is asked next time; nobody waits for it but once."""
+        """Read a guest's XML if due.
+
+        After a failure the next attempt follows LATER_S seconds later.
+        """
         now = self._clock.monotonic()
         if key in self._known and now - self._known[key][1] < AGAIN_S:
             return
@@ -121,22 +129,25 @@ class LibvirtHeartbeats:
         for uuid, _, _ in guests:
             try:
                 calls.append(self._lines.begin("ping", functools.partial(self._look, uuid=uuid)))
-            except DriverError:  # those before have not come back
+            except DriverError:  # too many earlier calls have not returned
                 calls.append(None)
         for (uuid, name, known), call in zip(guests, calls, strict=True):
             seen: dict[str, Any] = {"answered": False}
             try:
                 if call is not None:
                     seen = call.result(max(0.0, until - self._clock.monotonic()))
-            except DriverError as error:  # it hangs with its QEMU, which is noticed elsewhere
+            except DriverError as error:  # QEMU hangs; `guests.Probe` reports it
                 LOG.debug("%s: %s", name, error)
-            except self._libvirt.libvirtError as error:  # it has just ended
+            except self._libvirt.libvirtError as error:  # the guest has just ended
                 LOG.debug("%s: %s", name, error)
                 continue
             yield Pulse(uuid, name, **seen, metadata=known.metadata)
 
     def _look(self, line: Line, uuid: str) -> dict[str, Any]:
-        """On a thread of its own."""
+        """Ping the agent on the call's thread.
+
+        Without an answer, read channel state, I/O and CPU time.
+        """
         import libvirt_qemu
 
         domain = line.domain(uuid)
@@ -163,8 +174,11 @@ def _facts(line: Line, uuid: str) -> GuestFacts:
 
 
 def activity(stats: Mapping[str, Any]) -> tuple[int, float | None]:
-    """What it read, wrote and sent, and the seconds of processors that it used or waited for: on a
-    host that is full, what spins gets only its share."""
+    """Return the guest's I/O operations, and the seconds of CPU time used or waited for.
+
+    I/O operations are disk requests and sent packets. Waiting counts too, because on a full host a
+    spinning guest gets only its share of CPU time.
+    """
     done = sum(value for name, value in stats.items() if name.endswith(_DONE))
     used = stats.get("cpu.time")
     waited = sum(value for name, value in stats.items() if name.endswith(".delay"))
@@ -180,22 +194,16 @@ def connect(address: str, clock: Clock) -> LibvirtHeartbeats:
     return LibvirtHeartbeats(address or "qemu:///system", clock)
 
 
-# Threads of QEMUs, by /proc. libvirt could say the same, but it asks the QEMU, which costs twenty
-# times as much and hangs with it.
-#
-# That a thread waits for a processor is told by its state: the kernel adds up what it waited for
-# only
-# when it gets one. A thread that the kernel holds up (D: a page that does not come, storage that
-# does
-# not answer) wants to go on as well.
+# vCPU threads
 
 
-#: What QEMU calls them, told to by libvirt: CPU 0/KVM, CPU 1/TCG; one for all in old emulation.
+#: Thread names that libvirt makes QEMU use: CPU 0/KVM, CPU 1/TCG; ALL CPUs for old emulation.
 _CPU: Final = re.compile(r"(?:CPU (\d{1,4})|ALL CPUs)/")
 _UUID: Final = re.compile(rb"\0-uuid\0([0-9a-f-]{36})\0")
 _NAME: Final = re.compile(rb"\0-name\0(?:[^\0]*,)?guest=([^,\0]+)")
 _WANTS: Final = ("R", "D")
-#: At every so many looks all processes are: one that was seen just before it became QEMU is found.
+#: Every AFRESH-th reading checks all processes again: an earlier one may have seen a process
+#: just before it became QEMU.
 AFRESH: Final = 6
 
 
@@ -203,15 +211,22 @@ AFRESH: Final = 6
 class _Qemu:
     uuid: str
     name: str
-    numbers: dict[int, int | None] = field(default_factory=dict)  # by thread; None: another kind
+    numbers: dict[int, int | None] = field(default_factory=dict)  # by thread id; None: not a vCPU
 
 
 class QemuVcpus:
-    """One thread at a time. What it has seen it does not read again."""
+    """Reads the vCPU threads of QEMU processes from /proc; not thread-safe.
+
+    libvirt could report the same, but it asks QEMU, which costs 20 times as much and hangs with
+    QEMU. The thread state shows whether a thread waits for a CPU: the kernel adds up waiting time
+    only when the thread gets a CPU. A thread blocked in the kernel (D: a missing page, storage
+    that does not answer) also wants to run. Processes and threads that are already known are not
+    identified again.
+    """
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = Path(proc)
-        self._known: dict[int, _Qemu | None] = {}  # by pid; None: something else
+        self._known: dict[int, _Qemu | None] = {}  # by pid; None: not a QEMU process
         self._looks = 0
 
     def read(self) -> Sequence[Vcpu]:
@@ -237,7 +252,7 @@ class QemuVcpus:
         folder = self._proc / str(pid) / "task"
         try:
             present = [int(name) for name in os.listdir(folder)]
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             present = []
         had = any(number is not None for number in qemu.numbers.values())
         qemu.numbers = {
@@ -245,7 +260,7 @@ class QemuVcpus:
             for one in present
         }
         cpus = [(number, one) for one, number in qemu.numbers.items() if number is not None]
-        if had and not cpus:  # another process has its number now, or will
+        if had and not cpus:  # another process has this pid now, or will
             del self._known[pid]
             return
         for number, thread in sorted(cpus):
@@ -258,13 +273,13 @@ class QemuVcpus:
 
 
 def _number(folder: Path) -> int | None:
-    """Which processor this thread is; None if it is none."""
+    """Return the thread's vCPU number; None if the thread is not a vCPU."""
     match = _CPU.match(_bytes(folder / "comm").decode(errors="replace"))
     return None if match is None else int(match[1] or 0)
 
 
 def _bytes(path: Path) -> bytes:
-    """Empty if it has just ended."""
+    """Read a file in /proc; empty if the process has just ended."""
     try:
         return path.read_bytes()
     except OSError:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line to the libvirt of one host: calls that end in time, errors of our own.
+"""Connections to the libvirt daemon of a remote host, with deadlines and Holdfast's own errors.
 
     line.ask("domains", lambda host: host.listAllDomains(), within_s=3)
 
-Every call has a thread and a connection of its own, without keepalive: `Lines` says why. Who asked
-waits only so long. A host that did not answer is left alone for a while: who asks for it in the
-meantime hears at once that it is silent, so that a frozen one costs others nothing.
+Every call has its own thread and connection, without keepalive (`connection.Lines` says why), and
+the caller waits for a limited time. After a host has not answered, further calls to it fail at
+once with `Silent` for a while, so that a frozen host costs other callers nothing.
 """
 
 import logging
@@ -22,11 +22,12 @@ from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: Calls to one host that may be without an answer.
+#: Maximum number of unanswered calls to a host.
 LANES = 64
-#: So long is waited for the one that opens a connection; after so long it counts for nothing.
+#: Seconds that a caller waits for another caller that opens a connection; seconds after which
+#: that other attempt no longer blocks the next.
 TURN_S, HUNG_S = 3.0, 60.0
-#: A host that did not answer is asked again after so long; one whose daemon is away, sooner.
+#: Seconds without calls after a host did not answer; after its daemon was unreachable.
 SILENT_S, AWAY_S = 4.0, 0.5
 
 
@@ -35,7 +36,7 @@ def failed(message: str, *, retryable: bool = True) -> DriverError:
 
 
 class Silent(DriverError):
-    """A host that does not answer. What was `sent` to it may have happened all the same."""
+    """A host does not answer. If `sent` is true, the request may have taken effect all the same."""
 
     code = "holdfast.driver.silent"
     title = "A host does not answer"
@@ -46,9 +47,11 @@ class Silent(DriverError):
 
 
 class HostEndpoint:
-    """One connection is opened at a time: a crowd at once would be turned away by sshd, and a
-    frozen daemon shall keep one caller waiting, not all. One that hangs there for ever, because its
-    host was cut off meanwhile, holds the others off for a while only."""
+    """Lets a single caller at a time open a connection to the host.
+
+    sshd would refuse many attempts at once, and a frozen daemon should block one caller, not all.
+    An attempt that hangs for ever because its host was cut off blocks others for HUNG_S only.
+    """
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -68,6 +71,8 @@ class HostEndpoint:
 
 
 class Line:
+    """The connections to a host's libvirt daemon."""
+
     def __init__(self, host: Host) -> None:
         self.name = host.name
         self._uri = host.uri
@@ -76,16 +81,19 @@ class Line:
         self._lines = Lines(self._connect, LANES)
         self._lock = threading.Lock()
         self._quiet_until = 0.0
-        self.is_late = False  # it did not answer the last time
+        self.is_late = False  # the host did not answer the last call in time
         self._why_quiet = ""
 
     def ask(self, what: str, do: Callable[[Any], T], within_s: float) -> T:
-        """The answer. Silent: nobody is there, or no answer in time. NotFound, Conflict and
-        DriverError: what libvirt said."""
+        """Run `do` on a connection and return the answer.
+
+        Raises Silent if the host is unreachable or late, and NotFound, Conflict or DriverError for
+        errors that libvirt reported.
+        """
         return self.wait(self.begin(what, do), what, within_s)
 
     def begin(self, what: str, do: Callable[[Any], T]) -> Call[T]:
-        """The same, without waiting; `wait` does."""
+        """Start the call without waiting; `wait` waits for the answer."""
         with self._lock:
             if time.monotonic() < self._quiet_until:
                 raise Silent(f"{self.name}: {self._why_quiet}", sent=False)
@@ -108,17 +116,17 @@ class Line:
         self._lines.close()
 
     def _do(self, what: str, do: Callable[[Any], T], line: connection.Line) -> T:
-        """On the call's own thread."""
+        """Run the call on its own thread."""
         try:
             answer = do(line.connection)
         except self._libvirt.libvirtError as error:
             raise self._translate(what, error, line.connection) from error
-        with self._lock:  # however late: it answers
+        with self._lock:  # even a late answer proves that the host answers
             self._quiet_until, self.is_late = 0.0, False
         return answer
 
     def _connect(self) -> Any:
-        """On the call's own thread too. Silent: nothing was sent."""
+        """Open a connection on the call's thread. Raises Silent with `sent` false."""
         try:
             return self._door.through(lambda: self._libvirt.open(self._uri))
         except DriverError as waits:
@@ -127,8 +135,11 @@ class Line:
             raise self._away(" ".join(str(error).split()), sent=False) from error
 
     def _away(self, said: str, *, sent: bool) -> Silent:
-        """Nobody is there. Connections that rest are over as well, though they do not show it: a
-        daemon that is back is not to be missed once for each."""
+        """Record that the daemon is unreachable and replace the connection pool.
+
+        Idle connections are dead too, though they do not show it. Without the replacement a daemon
+        that is back would be missed once per idle connection.
+        """
         with self._lock:
             old, self._lines = self._lines, Lines(self._connect, LANES)
         old.close()

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of a libvirt host. The kernel's are read by whoever asks; libvirt has a thread of its
-own, which listens to who comes and goes, reads what a guest is once per start (`libvirt_facts`),
-and asks for disks and memory every so often. One connection listens and is asked nothing; all
-questions go by lines. libvirtd may die, hang or start again: the kernel's numbers go on, and
-libvirt's come again when it does.
+"""Metrics of a libvirt host and its guests: kernel counters and libvirt statistics.
+
+The caller's thread reads the kernel's counters. A thread of this driver talks to libvirt: it
+listens to lifecycle events, reads a guest's XML once per start, and requests disk and memory
+statistics every `every_s` seconds. The event connection makes no calls; all calls use `Lines`. If
+libvirtd dies, hangs or restarts, the kernel counters continue, and libvirt's statistics resume
+with libvirtd.
 """
 
 import contextlib
@@ -30,25 +32,12 @@ from holdfast.ports.metrics import (
 )
 from holdfast.runtime.clock import Clock
 
-# What libvirt knows of many guests, asked in few calls, none of which is waited for long.
-#
-# libvirtd walks through the guests of a call one after the other, and a QEMU that hangs holds up
-# the
-# call it is met by, NOWAIT or not: NOWAIT only passes by one that somebody waits for already. So
-# a
-# call that is late is left to hang, who holds it up is found out (`controlInfo`, which never
-# waits),
-# and the others are asked again without it. While its call hangs it is not asked. A few such
-# calls
-# at most: each takes a worker of libvirtd's. A domain is good for the line it was listed on
-# alone, so
-# who is asked is known by its uuid and its number, and found among the domains of the line that
-# asks.
+# Statistics of many guests
 
 
-#: Guests of one call; healthy ones answer within milliseconds each.
+#: Guests per call; a healthy guest answers within milliseconds.
 AT_ONCE: Final = 32
-#: What a call gets.
+#: Time limit of a call.
 LATE_S: Final = 2.0
 MOST_HANGING: Final = 3
 STATE, CPU, BALLOON, VCPU, BLOCK = 1, 2, 4, 8, 32
@@ -59,21 +48,32 @@ HANGS: Final = "no answer"
 CROWDED: Final = "not asked: other guests do not answer"
 SLOW: Final = "libvirt is late"
 
-Runs = dict[str, int]  # by uuid: the number, which is new at each start
-Asked = Mapping[str, tuple[int, int]]  # by uuid: the number, and what to ask of it
+Runs = dict[str, int]  # by uuid: the domain id, which is new at each start
+Asked = Mapping[str, tuple[int, int]]  # by uuid: the domain id, and the stats groups
 
 
 class Bulk:
-    """One thread at a time."""
+    """Requests statistics of many guests in few libvirt calls, none of which may take long.
+
+    libvirtd handles the guests of a call in sequence, and a hanging QEMU blocks the whole call,
+    NOWAIT or not: NOWAIT only skips a guest that another call already waits for. So `Bulk` leaves
+    a late call hanging, finds out which guests block it (`controlInfo`, which never waits) and
+    asks the others again without them. A guest whose call hangs is not asked. At most MOST_HANGING
+    calls hang, because each occupies a worker of libvirtd. A domain object is valid only on the
+    connection that listed it, so guests are identified by uuid and domain id and looked up on the
+    connection that asks.
+
+    Not thread-safe.
+    """
 
     def __init__(self, lines: Lines, clock: Clock, *, late_s: float = LATE_S) -> None:
         self._lines = lines
         self._clock = clock
         self._late_s = late_s
-        self._hanging: dict[str, Call[Any]] = {}  # by who holds it up
+        self._hanging: dict[str, Call[Any]] = {}  # by uuid of the guest that blocks the call
 
     def round(self, asked: Asked) -> tuple[dict[str, Stats], dict[str, str]]:
-        """What each said; and why not, of those that did not."""
+        """Request statistics; return the answers, and for each silent guest the reason."""
         self._hanging = {uuid: call for uuid, call in self._hanging.items() if not call.is_done}
         found: dict[str, Stats] = {}
         silent = dict.fromkeys((one for one in self._hanging if one in asked), HANGS)
@@ -103,7 +103,10 @@ class Bulk:
             return
 
     def _stuck(self, runs: Runs) -> list[str]:
-        """Whose QEMU owes an answer; nobody's, if it is the daemon that does not answer."""
+        """Return the guests whose QEMU owes an answer.
+
+        The list is empty if the daemon itself does not answer.
+        """
         try:
             return self._lines.ask("controlInfo", functools.partial(_occupied, runs), LATE_S)
         except DriverError:
@@ -111,7 +114,10 @@ class Bulk:
 
 
 def _domains(line: Line, runs: Runs) -> list[Any]:
-    """Of those that are still there. They are listed if somebody is new to this line."""
+    """Return the domain objects of guests that still exist.
+
+    List the domains if a guest is new here.
+    """
     known: Mapping[str, Any] = line.domains
     if any(uuid not in known or known[uuid].ID() != number for uuid, number in runs.items()):
         known = line.list()
@@ -120,7 +126,7 @@ def _domains(line: Line, runs: Runs) -> list[Any]:
 
 def _stats(runs: Runs, groups: int, line: Line) -> dict[str, dict[str, Any]]:
     domains = _domains(line, runs)
-    if not domains:  # which libvirt does not take for an answer
+    if not domains:  # libvirt refuses an empty list
         return {}
     answer = line.connection.domainListGetStats(domains, groups, NOWAIT)
     return {domain.UUIDString(): values for domain, values in answer}
@@ -134,7 +140,7 @@ def _occupied(runs: Runs, line: Line) -> list[str]:
         try:
             state, _, waits_ms = domain.controlInfo()
         except libvirt.libvirtError:
-            continue  # it has just ended
+            continue  # the guest has just ended
         if state == _OCCUPIED and waits_ms >= _STUCK_MS:
             found.append(domain.UUIDString())
     return found
@@ -151,37 +157,38 @@ def _chunks(asked: Asked, but: Mapping[str, str]) -> Iterator[tuple[int, Runs]]:
             yield groups, {uuid: runs[uuid] for uuid in uuids[start : start + AT_ONCE]}
 
 
-# What guests are, read one after the other from libvirt.
-#
-#     reader = Reader(lines, took)
-#     reader.again(uuid)          # of any thread
-#     reader.turn()               # reads whom it was asked for
-#
-# A guest that does not answer takes nothing from the others: its call is left to hang, which
-# keeps
-# its line and a worker of libvirtd's, and while it does that guest is not asked again; what comes
-# late is taken all the same. Of such calls there are a few at most: others have to wait then.
+# Reading the guests' XML
 
 
 LOG = logging.getLogger(__name__)
 ANSWER_S: Final = 2.0
-#: With those of `libvirt_bulk` one line is left at least.
+#: Together with the hanging calls of `Bulk` this leaves at least one connection free.
 MOST_LATE: Final = 2
 
 
 class Answer(NamedTuple):
-    number: int  # -1 if it does not run
+    number: int  # the domain id; -1 if the guest does not run
     xml: str
     state: str
     reason: str
 
 
-#: None: it does not answer, or is gone.
+#: The answer is None if the guest does not answer or is gone.
 Took = Callable[[str, Answer | None], None]
 
 
 class Reader:
-    """One thread at a time, but for `again`."""
+    """Reads the XML and state of guests from libvirt, in sequence.
+
+        reader = Reader(lines, took)
+        reader.again(uuid)          # from any thread
+        reader.turn()               # reads the requested guests
+
+    A guest that does not answer does not delay the others. Its call keeps hanging, which occupies
+    its connection and a libvirtd worker, and the guest is not asked again meanwhile. A late answer
+    still counts. At most MOST_LATE calls hang; with more, other guests wait. Only `again` is
+    thread-safe.
+    """
 
     def __init__(self, lines: Lines, took: Took, *, within_s: float = ANSWER_S) -> None:
         self._lines = lines
@@ -196,11 +203,14 @@ class Reader:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is somebody who could not be read."""
+        """Return whether a requested guest could not be read."""
         return bool(self._complained)
 
     def turn(self) -> None:
-        """DriverError or libvirtError if nobody can be asked."""
+        """Read the requested guests.
+
+        Raises DriverError or libvirtError if libvirt cannot be asked.
+        """
         for uuid, call in list(self._late.items()):
             if call.is_done:
                 del self._late[uuid]
@@ -209,7 +219,7 @@ class Reader:
             if len(self._late) >= MOST_LATE:
                 return
             if uuid not in self._late:
-                self._wanted.discard(uuid)  # before it is asked: what happens then is asked for
+                self._wanted.discard(uuid)  # first: an event during the call requests it anew
                 self._take(uuid, self._asked(uuid), self._within_s)
 
     def _asked(self, uuid: str) -> Call[Answer]:
@@ -231,16 +241,16 @@ class Reader:
             self._complain(uuid, error)
         except libvirt.libvirtError as error:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-                self._complained.discard(uuid)  # it has gone; the next list says so
+                self._complained.discard(uuid)  # the domain is gone; the next list shows it
             else:
                 self._wanted.add(uuid)
-                if error.get_error_domain() == libvirt.VIR_FROM_RPC:  # it is the way that is broken
+                if error.get_error_domain() == libvirt.VIR_FROM_RPC:  # the connection is broken
                     raise
                 self._complain(uuid, error)
         self._took(uuid, answer)
 
     def _complain(self, uuid: str, error: Exception) -> None:
-        """Said once, until it is read."""
+        """Log the error once, until the guest can be read."""
         if uuid not in self._complained:
             LOG.warning("guest %s: what it is cannot be read: %s; it is tried again", uuid, error)
         self._complained.add(uuid)
@@ -251,23 +261,21 @@ def _read(uuid: str, line: Line) -> Answer:
     return Answer(domain.ID(), domain.XMLDesc(), *domain_xml.state(*domain.state()))
 
 
-# Who is on a host, of what libvirt's lists and events say. Anybody may ask, two threads write:
-# the
-# one that reads, and libvirt's loop.
-#
-# A guest that is on its way here is not here yet; one that has left is remembered for a while,
-# with
-# why, because whoever looks once a second may otherwise never hear of it. Nobody is shown before
-# all
-# were read once: half of them would look like the others having gone.
-
-
 MOST_LEFT: Final = 1000
-#: Why somebody is paused who was never seen running here: he arrives.
+#: Pause reasons of a guest that has never run here: it arrives by migration or starts.
 _ARRIVING: Final = ("migration", "starting_up")
 
 
 class GuestRoster:
+    """The guests on this host, from libvirt's lists and events.
+
+    Any thread may read it. Two threads write: the reading thread and libvirt's event loop. A guest
+    that is still migrating to this host is not on the roster yet. A guest that has left is
+    remembered for a while with the reason, because a caller that reads once a second might
+    otherwise miss it. The roster is empty until all guests have been read once: a half-read roster
+    would look as if the other guests had gone.
+    """
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._guests: dict[str, Guest] = {}
@@ -279,7 +287,10 @@ class GuestRoster:
         self._roster: Roster | None = None
 
     def roster(self) -> Roster:
-        """Of anybody, from the first `only` on."""
+        """Return the roster.
+
+        Thread-safe. The roster is not `whole` before the first call of `only`.
+        """
         if not self._whole:
             return Roster(whole=False)
         roster = self._roster
@@ -290,11 +301,14 @@ class GuestRoster:
         return roster
 
     def knows(self, uuid: str, number: int) -> bool:
-        """Whether it was read since it was started (its number is new each time)."""
+        """Return whether the guest was read since its start; the domain id is new at each start."""
         return self._ids.get(uuid) == number
 
     def read(self, uuid: str, number: int, facts: Facts, state: str, reason: str) -> None:
-        """As it was read; its number is -1 if it does not run."""
+        """Record a guest's facts and state as read.
+
+        The domain id `number` is -1 if the guest is off.
+        """
         with self._lock:
             self._roster = None
             if number < 0:
@@ -302,13 +316,13 @@ class GuestRoster:
                 self._ids[uuid], self._defined[uuid] = number, facts
                 return
             if uuid not in self._guests and state != RUNNING and reason in _ARRIVING:
-                return  # it is told of again as soon as it runs
+                return  # a lifecycle event follows as soon as it runs
             self._ids[uuid], self._defined[uuid] = number, facts
             self._left.pop(uuid, None)
             self._guests[uuid] = Guest(facts, state, reason, self._came.pop(uuid, ""))
 
     def stands(self, uuid: str, state: str, reason: str) -> None:
-        """A state that was asked for or heard of."""
+        """Record a guest's state from statistics or an event."""
         with self._lock:
             known = self._guests.get(uuid)
             if known is not None and (known.state, known.reason) != (state, reason):
@@ -316,13 +330,13 @@ class GuestRoster:
                 self._roster = None
 
     def started(self, uuid: str, reason: str) -> None:
-        """Heard of; it is read next."""
+        """Record a start event; the XML is read next."""
         with self._lock:
             if reason == MIGRATED and uuid not in self._guests:
                 self._came[uuid] = MIGRATED
 
     def stopped(self, uuid: str, reason: str) -> None:
-        """Heard of: its process has ended."""
+        """Record a stop event: the QEMU process has ended."""
         with self._lock:
             self._leave(uuid, reason)
 
@@ -335,7 +349,7 @@ class GuestRoster:
                 self._roster = None
 
     def only(self, uuids: set[str]) -> None:
-        """All that there are, and all of them have been read."""
+        """Remove all guests but `uuids`, and mark the roster as whole: all guests were read."""
         with self._lock:
             self._whole = True
             for uuid in [one for one in self._defined if one not in uuids]:
@@ -356,13 +370,14 @@ class GuestRoster:
 
 KEEPALIVE: Final = (1, 3)
 EVERY_S: Final = 30.0
-#: When libvirt cannot be reached it is tried again after so long.
+#: Pause before the next attempt when libvirt cannot be reached.
 PAUSE_S: Final = 1.0
-#: For each call that hangs, and as many for whatever else is asked meanwhile.
+#: Connections: one for each call that may hang, and as many for other calls.
 MOST_LINES: Final = 2 * MOST_HANGING
-#: Who is there is heard; that nothing was missed is made sure of so often.
+#: Events report arriving and leaving guests; a list at this interval finds missed events.
 LIST_S: Final = 30.0
-#: Nobody is shown before all were read; who does not let itself be read is left out after so long.
+#: The roster is empty until all guests were read. After this time it leaves out guests that
+#: cannot be read.
 PATIENCE_S: Final = 30.0
 GROUPS: Final = {
     "block": BLOCK,
@@ -373,6 +388,8 @@ GROUPS: Final = {
 
 
 class LibvirtMeasures:
+    """The libvirt driver of the metrics port; see the module docstring."""
+
     def __init__(
         self,
         address: str,
@@ -393,13 +410,13 @@ class LibvirtMeasures:
         self._book = GuestRoster()
         self._said = Said(every_s=every_s)
         self._lines = Lines(functools.partial(self._libvirt.openReadOnly, address), MOST_LINES)
-        # who is asked every second hears of one that hangs within that
+        # With an interval of 1 s, a hanging guest is noticed within 1 s.
         late_s = min(LATE_S, max(1.0, every_s))
         self._bulk = Bulk(self._lines, clock, late_s=late_s)
         self._opening = Opening(self._open)
         self._connection: Any = None
         self._ears: list[int] = []
-        self._running: dict[str, int] = {}  # their numbers, by uuid
+        self._running: dict[str, int] = {}  # domain ids by uuid
         self._listed = -LIST_S
         self._reader = Reader(self._lines, self._read)
         self._patient_until = 0.0
@@ -435,7 +452,7 @@ class LibvirtMeasures:
         links = self._links.read(wanted)
         return HostCounters(at, self._host.read(), processes, links, links_at)
 
-    # the thread
+    # The driver's thread
 
     def _forever(self) -> None:
         while not self._closed.is_set():
@@ -443,12 +460,12 @@ class LibvirtMeasures:
                 pause_s = self._turn()
                 self._well()
             except (DriverError, self._libvirt.libvirtError) as error:
-                # of one that lives and is late, a second connection would only be one more
+                # A second connection to a daemon that lives but is late would only be one more.
                 if self._connection is not None and not self._connection.isAlive():
                     self._leave()
                 self._complain(str(error))
                 pause_s = PAUSE_S
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # the top of the thread: the loop must go on
                 LOG.exception("numbers of guests: unforeseen")
                 self._leave()
                 pause_s = PAUSE_S
@@ -456,7 +473,10 @@ class LibvirtMeasures:
             self._bell.clear()
 
     def _turn(self) -> float:
-        """Read who changed; ask for numbers if it is time. The seconds until that is so again."""
+        """Read changed guests, and request statistics if due.
+
+        Return the seconds until the next round.
+        """
         self._connected()
         self._reader.turn()
         now = self._clock.monotonic()
@@ -486,16 +506,19 @@ class LibvirtMeasures:
         self._said = Said(self._said.round + 1, kept | found, silent, self._every_s)
 
     def _what(self, known: Facts) -> int:
-        """Who does not tell of its memory is not asked about it."""
+        """Return the stats groups to request.
+
+        Memory is included only if the guest's balloon reports statistics.
+        """
         groups = self._groups if known.tells_memory else self._groups & ~BALLOON
         if not known.disks:
             groups &= ~BLOCK
         return groups | STATE
 
-    # who is there
+    # Guests on the host
 
     def _reconcile(self) -> None:
-        """All that there are: what was missed is found so."""
+        """List all guests, which finds guests that events have missed."""
         there = self._lines.ask("list", _numbers, ANSWER_S)
         self._running = {uuid: number for uuid, number in there.items() if number >= 0}
         for uuid, number in there.items():
@@ -508,7 +531,7 @@ class LibvirtMeasures:
         self._book.only(set(there))
 
     def _read(self, uuid: str, answer: Answer | None) -> None:
-        """What it is, or that it does not say so."""
+        """Record the answer of a guest; None means that the guest did not answer."""
         self._running.pop(uuid, None)
         if answer is None:
             return
@@ -520,7 +543,7 @@ class LibvirtMeasures:
             self._running[uuid] = answer.number
         self._book.read(uuid, answer.number, known, answer.state, answer.reason)
 
-    # what is heard, on libvirt's thread
+    # Event callbacks, on libvirt's event loop thread
 
     def _lifecycle(self, _way: Any, domain: Any, event: int, detail: int, _: Any) -> None:
         uuid, (what, reason) = domain.UUIDString(), domain_xml.lifecycle(event, detail)
@@ -540,19 +563,19 @@ class LibvirtMeasures:
         self._reader.again(uuid)
         self._bell.set()
 
-    # the way to the daemon
+    # Connection to the daemon
 
     def _connected(self) -> None:
         if self._connection is not None and not self._connection.isAlive():
             raise failed("the connection is dead")
         if self._connection is None:
             self._connection = self._opening.result(ANSWER_S)
-            # whatever happened meanwhile shows in a round
+            # The next round shows everything that happened while disconnected.
             self._due, self._listed, self._running = 0.0, -LIST_S, {}
             self._patient_until = self._clock.monotonic() + PATIENCE_S
 
     def _open(self) -> Any:
-        """On whatever thread; blocks while the daemon is frozen."""
+        """Open the event connection, on any thread; the call blocks while the daemon is frozen."""
         lib = self._libvirt
         connection = lib.openReadOnly(self._address)
         connection.registerCloseCallback(lambda *_: self._bell.set(), None)
@@ -565,18 +588,18 @@ class LibvirtMeasures:
                 (lib.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, self._device),
             )
         ]
-        connection.setKeepAlive(*KEEPALIVE)  # last: from here on it is asked nothing (see Lines)
+        connection.setKeepAlive(*KEEPALIVE)  # last: no calls from here on (see Lines)
         return connection
 
     def _leave(self) -> None:
-        """A close waits for an answer, so it is not waited for."""
+        """Close the connection; wait at most 1 s, because a close waits for the daemon."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(DriverError, self._libvirt.libvirtError):
                 Call("close", functools.partial(end, connection, self._ears)).result(1.0)
 
     def _complain(self, why: str) -> None:
-        """Said once, not at every try."""
+        """Log the failure once, not at every attempt."""
         if not self._complained and not self._closed.is_set():
             LOG.error("libvirt tells nothing of disks and memory of guests just now: %s", why)
         self._complained = True

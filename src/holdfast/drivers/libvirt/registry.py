@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guests as we know them: what was last seen of each, where it belongs, what is under way.
+"""The guest registry: an SQLite file with hosts, guests and migrations, and the host poller.
 
-A look at a host is written down here, but never over what is newer: not over what is under way, nor
-over what ended after the look began. What a host that is forced down says of its guests counts for
-nothing: they are to start elsewhere, as they were when it died.
+The poller writes each poll of a host into the registry, but never over newer information: not over
+a running task, nor over a task that ended after the poll began. The registry ignores the guests
+that a forced-down host reports: they are to start elsewhere, as they were when the host died.
 """
 
 import contextlib
@@ -30,20 +30,14 @@ from holdfast.model.host import same
 from holdfast.ports.cloud import Server
 from holdfast.runtime.clock import Clock
 
-# What libvirt cannot remember, in an SQLite file: marks on hosts, guests as last seen, moves.
-#
-# It cannot be with the guests or on their hosts: it is needed when these are dead. The file holds
-# their XML with its secrets (a console's password), so only its owner may read it.
-
-
 VERSION = 1
 PATIENCE_S = 5.0
 _TABLES = (
     "CREATE TABLE hosts (name TEXT PRIMARY KEY, enabled INTEGER NOT NULL DEFAULT 1,"
     " disabled_reason TEXT NOT NULL DEFAULT '', forced_down INTEGER NOT NULL DEFAULT 0,"
     " changed_at REAL, seen_at REAL, size TEXT NOT NULL DEFAULT '{}')",
-    # host: where it is; none while it is shelved, and then left_host is where its definition is.
-    # task, token, until, dest: what is under way, in whose name, how long, and where to.
+    # host: NULL while the guest is shelved; left_host is then the host with its definition.
+    # task, token, until, dest: the running task, its owner's token, deadline, destination.
     "CREATE TABLE guests (uuid TEXT PRIMARY KEY, name TEXT NOT NULL, host TEXT, left_host TEXT,"
     " xml TEXT NOT NULL, autostart INTEGER NOT NULL, persistent INTEGER NOT NULL,"
     " status TEXT NOT NULL, passing TEXT, created_at REAL NOT NULL, changed_at REAL NOT NULL,"
@@ -51,18 +45,23 @@ _TABLES = (
     " locked INTEGER NOT NULL DEFAULT 0, locked_reason TEXT NOT NULL DEFAULT '',"
     " error INTEGER NOT NULL DEFAULT 0)",
     "CREATE INDEX guests_host ON guests (host)",
-    # cleared: the host that may have had a copy of the guest is back, and has none any more
+    # cleared: the host that may have had a copy of the guest is back and has no copy any more
     "CREATE TABLE migrations (id INTEGER PRIMARY KEY AUTOINCREMENT, server_id TEXT NOT NULL,"
     " source TEXT NOT NULL, dest TEXT, type TEXT NOT NULL, status TEXT NOT NULL,"
     " created_at REAL NOT NULL, cleared INTEGER NOT NULL DEFAULT 0, why TEXT NOT NULL DEFAULT '')",
     "CREATE INDEX migrations_source ON migrations (source)",
-    # nobody reads it but people who miss a guest
+    # for operators who miss a guest; the driver never reads it
     "CREATE TABLE gone (uuid TEXT, name TEXT, host TEXT, at REAL, xml TEXT)",
 )
 
 
 class File:
-    """One connection, used in turn: transactions are short and there are few."""
+    """The SQLite state file: host marks, guests as last polled, migrations.
+
+    libvirt cannot store these: they are needed when the guests and their hosts are dead. The file
+    contains the guests' XML with its secrets (console passwords), so only its owner may read it.
+    Threads share a single connection in turn: transactions are short and few.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -75,7 +74,7 @@ class File:
             )
             self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA journal_mode = WAL")
-            # What is promised here must outlast a power cut: where a guest was started, above all.
+            # Commits must survive a power cut, above all the host on which a guest was started.
             self._db.execute("PRAGMA synchronous = FULL")
         except (OSError, sqlite3.Error) as error:
             said = f"[libvirt] state: {path} cannot be used: {error}"
@@ -84,7 +83,7 @@ class File:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of the block or none of it."""
+        """Run the block in a transaction: all of it or nothing takes effect."""
         with self._turn:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
@@ -119,13 +118,13 @@ LOG = logging.getLogger(__name__)
 
 SHELVED = "SHELVED_OFFLOADED"
 EVACUATION = "evacuation"
-#: How long the XML is kept of a guest that is no longer there.
+#: How long the table `gone` keeps the XML of a vanished guest.
 KEEP_GONE_S = 90 * 86_400.0
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A domain as a host told of it."""
+    """A domain as reported by a host."""
 
     uuid: str
     name: str
@@ -139,7 +138,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Known:
-    """A guest of the file; see there."""
+    """A guest: a row of the table `guests`; `_TABLES` explains the columns."""
 
     uuid: str
     name: str
@@ -163,7 +162,10 @@ class Known:
 
     @property
     def shown(self) -> str:
-        """Its status; somebody's word that it is in ERROR counts until something is done."""
+        """The reported status: ERROR if the error mark is set, else `status`.
+
+        A reset or a failed evacuation sets the mark; the next successful task clears it.
+        """
         return "ERROR" if self.error else self.status
 
     @property
@@ -192,6 +194,8 @@ class Known:
 
 
 class GuestRegistry:
+    """The hosts and guests of the state file, and the tasks on guests."""
+
     def __init__(self, file: File, clock: Clock, configured: Collection[str]) -> None:
         self.file = file
         self.configured = configured
@@ -216,15 +220,15 @@ class GuestRegistry:
         return [_known(row) for row in rows]
 
     def overdue(self) -> Sequence[Known]:
-        """What should have ended: whoever did it has died, or does not know how it ended."""
+        """Return guests whose task is overdue: the process died or does not know the outcome."""
         with self.file.transaction() as db:
             query = "SELECT * FROM guests WHERE task IS NOT NULL AND until < ?"
             return [_known(row) for row in db.execute(query, (self.now(),))]
 
-    # what hosts say
+    # Polls of hosts
 
     def record(self, host: str, seen: Sequence[Seen], began: float, *, of: str = "") -> None:
-        """Write down all guests of a host, or only the one `of` that uuid, as it told of them."""
+        """Record the domains that a host reported: all, or only the guest with the uuid `of`."""
         with self.file.transaction() as db:
             marks = db.execute("SELECT * FROM hosts WHERE name = ?", (host,)).fetchone()
             if marks is None or marks["forced_down"]:
@@ -241,7 +245,11 @@ class GuestRegistry:
                     self._lose(db, row, host)
 
     def _lose(self, db: sqlite3.Connection, row: sqlite3.Row, host: str) -> None:
-        """Somebody has removed it; or the host was made anew, and then its XML is all there is."""
+        """Move a vanished guest to the table `gone`.
+
+        Either an operator has removed it, or the host was reinstalled and this XML is all that is
+        left.
+        """
         LOG.info("guest %s is no longer on %s", row["name"], host)
         now = self.now()
         db.execute("DELETE FROM guests WHERE uuid = ?", (row["uuid"],))
@@ -272,10 +280,13 @@ class GuestRegistry:
         )
 
     def _came_here(self, db: sqlite3.Connection, known: Known, host: str, one: Seen) -> bool:
-        """Whether a guest that belongs elsewhere was moved here by somebody: it runs here, and does
-        not there. A copy that does not run is what a move has left behind."""
+        """Return whether an operator moved the guest to this host.
+
+        That is so if the guest runs here and not on the host it belongs to. A copy that does not
+        run is a leftover of a move.
+        """
         if known.host is not None and known.host not in self.configured:
-            return True  # its host has another name now
+            return True  # its host was renamed or removed from the configuration
         if known.host is None or not one.active:
             return one.active
         if known.status in ("ACTIVE", "PAUSED"):
@@ -285,13 +296,15 @@ class GuestRegistry:
         there = db.execute("SELECT forced_down FROM hosts WHERE name = ?", (known.host,)).fetchone()
         return there is None or not there["forced_down"]
 
-    # what we do
+    # Tasks
 
     def begin(
         self, known: Known, task: str, lasts_s: float, *, dest: str | None = None, runs: bool = True
     ) -> Known:
-        """Put it under way, in a name that nobody else has. Conflict if it is, or was changed since
-        `known` was read."""
+        """Start a task on a guest under a new token.
+
+        Raises Conflict if a task runs already, or if the guest was changed since `known` was read.
+        """
         now = self.now()
         with self.file.transaction() as db:
             seen = _one(db, known.uuid)
@@ -309,13 +322,16 @@ class GuestRegistry:
             return _one(db, known.uuid)
 
     def is_mine(self, doing: Known) -> bool:
-        """Whether it is still under way in that name, and its time is not over."""
+        """Return whether the task still has this token and its deadline has not passed."""
         with self.file.transaction() as db:
             return _is(db, doing) and (doing.until or 0.0) > self.now()
 
     def hand_over(self, doing: Known, lasts_s: float = 0.0) -> Known | None:
-        """What is under way gets a new name and time, if it is still in that name: whoever settles
-        it takes it over so; without time, anybody may."""
+        """Give the task a new token and deadline; None if another caller has taken the task over.
+
+        A caller that settles an overdue task takes it over this way. With `lasts_s` 0 the next
+        caller may.
+        """
         token, until = uuid.uuid4().hex, self.now() + lasts_s
         with self.file.transaction() as db:
             if not _is(db, doing):
@@ -333,8 +349,11 @@ class GuestRegistry:
         left_host: str | None = None,
         failed: str = "",
     ) -> bool:
-        """It has ended: it is `host`'s now, or where it was; False if it was not ours to end. Why
-        an evacuation `failed` is kept, and the guest is in ERROR."""
+        """End the task; return False if another caller has taken the task over.
+
+        The guest belongs to `host` now, or stays where it was. If an evacuation `failed`, the
+        registry stores the reason and the guest is in ERROR.
+        """
         with self.file.transaction() as db:
             if not _is(db, doing):
                 return False
@@ -366,7 +385,7 @@ class GuestRegistry:
             )
 
     def adopt(self, known: Known, host: str) -> None:
-        """Somebody has moved it there, where it runs."""
+        """Record that an operator has moved the guest to `host`, where it runs."""
         with self.file.transaction() as db:
             values = {"host": host, "status": "ACTIVE", "error": 0, "changed_at": self.now()}
             _write(db, known.uuid, values)
@@ -387,7 +406,7 @@ class GuestRegistry:
             db.execute(query, (server_id,))
 
     def is_wanted_at(self, known: Known, host: str) -> bool:
-        """Whether it belongs to that host, or is on its way there in another name."""
+        """Return whether the guest belongs to `host`, or another task is bringing it there."""
         with self.file.transaction() as db:
             row = db.execute(
                 "SELECT 1 FROM guests WHERE uuid = ? AND (host = ? OR left_host = ?"
@@ -406,7 +425,7 @@ def record(db: sqlite3.Connection, known: Known, dest: str | None, status: str, 
 
 
 def _write(db: sqlite3.Connection, server_id: str, values: Mapping[str, object]) -> None:
-    """These columns, and nothing is under way any more."""
+    """Set these columns and clear the task."""
     names = ", ".join(f"{name} = ?" for name in values)
     db.execute(
         f"UPDATE guests SET {names}, task = NULL, token = NULL, until = NULL, dest = NULL,"
@@ -435,17 +454,16 @@ def _known(row: sqlite3.Row) -> Known:
     return Known(**{**values, **{name: bool(values[name]) for name in _TRUTHS}})
 
 
-# Looking at hosts: all at once, none longer than it may take, and what they say is written down.
-#
-# Each look at a host reads the XML of all its guests, so that it is known when the host is dead.
+# Polling hosts
 
 
 T = TypeVar("T")
-#: How old an answer to who is there may be.
+#: Maximum age in seconds of a poll that `reached` reuses.
 FRESH_S = 1.0
-#: How long a host is waited for that did not answer the last time.
+#: Seconds to wait for a host that did not answer the last time.
 AGAIN_S = 0.3
-#: As it will be at its next start, with its passwords, and so that other versions can read it.
+#: Request the XML for the next start, with passwords, in a form that other libvirt versions can
+#: read.
 AS_DEFINED = (
     libvirt.VIR_DOMAIN_XML_INACTIVE
     | libvirt.VIR_DOMAIN_XML_SECURE
@@ -454,6 +472,11 @@ AS_DEFINED = (
 
 
 class HostPoller:
+    """Polls the hosts in parallel, each with a time limit, and records their answers.
+
+    Each poll reads the XML of all guests of a host, so that it is known when the host is dead.
+    """
+
     def __init__(self, settings: Settings, book: GuestRegistry) -> None:
         self.settings = settings
         self.book = book
@@ -461,7 +484,7 @@ class HostPoller:
         self._last: tuple[float, Collection[str]] = (float("-inf"), ())
 
     def name(self, host: str) -> str:
-        """The host's name as we spell it; NotFound."""
+        """Return the host's name in the spelling of the configuration; NotFound."""
         found = [name for name in self.lines if same(name, host)]
         if not found:
             raise NotFound(f"there is no host {host} in [libvirt] hosts")
@@ -471,26 +494,26 @@ class HostPoller:
         return self.lines[self.name(host)]
 
     def ask(self, host: str, what: str, do: Callable[[Any], T]) -> T:
-        """One host, for as long as a look may take."""
+        """Run a call on a host with the time limit of a poll."""
         return self.line(host).ask(what, do, self.settings.look_timeout_s)
 
     def all(self) -> Collection[str]:
-        """Look at every host and every guest; the hosts that answered."""
+        """Poll every host and every guest; return the hosts that answered."""
         when, answering = time.monotonic(), self._round(self.lines)
         self._last = when, answering
         return answering
 
     def reached(self) -> Collection[str]:
-        """The hosts that answer; a look of a moment ago does."""
+        """Return the hosts that answer; a poll of the last FRESH_S seconds counts."""
         when, answering = self._last
         return answering if time.monotonic() - when < FRESH_S else self.all()
 
     def host(self, host: str) -> bool:
-        """Look at one; whether it answered."""
+        """Poll a single host; return whether it answered."""
         return bool(self._round([self.name(host)]))
 
     def guest(self, server_id: str) -> bool:
-        """Look at that one on its own host, if that answers; whether it was seen there."""
+        """Poll a single guest on its own host; return whether it was found there."""
         known = self.book.find(server_id)
         if known.host is None:
             return False
@@ -503,7 +526,7 @@ class HostPoller:
         return seen is not None
 
     def running(self, server_id: str) -> Mapping[str, bool]:
-        """Of each host that answers, whether it runs it now."""
+        """Return for each host that answers whether the guest runs there now."""
         calls = self._begin(self.lines, "running", lambda conn: _is_active(conn, server_id))
         return self._answers(calls, "running")
 
@@ -530,16 +553,16 @@ class HostPoller:
         for name in names:
             try:
                 calls[name] = self.lines[name].begin(what, do)
-            except DriverError:  # it is silent, which its absence says
+            except DriverError:  # silent: the host is missing from the result
                 continue
         return calls
 
     def _answers(self, calls: Mapping[str, Call[T]], what: str) -> dict[str, T]:
         found, until = {}, time.monotonic() + self.settings.look_timeout_s
-        for name, call in calls.items():  # side by side: together they take no longer than one
+        for name, call in calls.items():  # the calls run in parallel under one deadline
             try:
                 left = max(0.0, until - time.monotonic())
-                if self.lines[name].is_late:  # nobody waits for it a second time
+                if self.lines[name].is_late:  # do not wait the full time a second time
                     left = min(left, AGAIN_S)
                 found[name] = self.lines[name].wait(call, what, left)
             except DriverError:
@@ -567,7 +590,7 @@ def _everything(conn: Any) -> tuple[dict[str, Any], list[Seen]]:
         "vcpus": info[2],
         "memory_mb": info[1],
         "hypervisor_type": conn.getType(),
-        "hypervisor_version": conn.getLibVersion(),  # that of QEMU takes a new daemon seconds
+        "hypervisor_version": conn.getLibVersion(),  # QEMU's version takes a new daemon seconds
         "cpu_info": json.dumps({"arch": info[0]}),
     }
     found = (lookup(conn, one.UUIDString()) for one in conn.listAllDomains())

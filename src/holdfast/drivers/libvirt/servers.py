@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libvirt side of the Servers port: domains.
+"""The Servers and Moves ports of plain libvirt, and the ports that plain libvirt cannot offer.
 
-Stopped is switched off, at once. Shelved is off and on no host: its definition stays where it was
-until it runs elsewhere. Nothing is deleted, saved or imaged here: recovery needs none of it, and a
-guest of this cloud has nobody else to bring it back.
+`stop` switches a guest off at once. A shelved guest is off and on no host; its definition stays on
+its old host until it runs elsewhere. The driver deletes, saves and images no guest: recovery needs
+none of it, and nothing else could bring back a guest of this cloud.
 """
 
 import contextlib
@@ -36,18 +36,19 @@ if TYPE_CHECKING:
     from holdfast.drivers.libvirt.registry import HostPoller
 
 
-# Where a guest goes: onto a host that answers, is open and has the memory; of those onto the one
-# that has most of it left.
-
-
 @dataclass(frozen=True)
 class Room:
+    """The free memory of a host."""
+
     host: str
     free_mb: float
 
 
 def best(rooms: Sequence[Room], needs_mb: int, tried: Mapping[str, int]) -> str | None:
-    """The host of the largest room that is large enough; one where it failed before comes last."""
+    """Return the host with the most free memory that fits.
+
+    Hosts where the start failed come last.
+    """
     fit = [room for room in rooms if room.free_mb >= needs_mb]
     if not fit:
         return None
@@ -55,13 +56,15 @@ def best(rooms: Sequence[Room], needs_mb: int, tried: Mapping[str, int]) -> str 
 
 
 class Rooms:
+    """Chooses a destination: a host that answers, is enabled and has the most free memory."""
+
     def __init__(self, looks: "HostPoller") -> None:
         self._looks = looks
         self._turn = threading.Lock()
 
     @contextlib.contextmanager
     def choosing(self) -> Iterator[None]:
-        """One after the other, so that each counts who goes there already."""
+        """Serialise choices, so that each choice counts guests already on their way."""
         with self._turn:
             yield
 
@@ -72,8 +75,11 @@ class Rooms:
         answering: Collection[str],
         unwanted: str | None = None,
     ) -> str | None:
-        """A host for it: the one that is named, or the best; None if there is no room. NotFound if
-        there is no such host. Where it comes from (`unwanted`) is the last choice."""
+        """Return the named host, or the best host; None if no host has room.
+
+        Raises NotFound if the named host does not exist. `unwanted`, the host that the guest comes
+        from, is the last choice.
+        """
         named = self._looks.name(host) if host is not None else None
         rooms = [
             room
@@ -86,8 +92,7 @@ class Rooms:
         return best(rooms, cloud_xml.facts(known.xml).memory_mb, tried)
 
     def _open(self, known: Known) -> list[Room]:
-        """Hosts that take guests, with the memory that is left when all who are on their way have
-        come."""
+        """Return enabled hosts with the memory left after all guests on their way have arrived."""
         book, ratio = self._looks.book, self._looks.settings.ram_ratio
         used: dict[str, int] = {}
         for one in book.all():
@@ -116,9 +121,8 @@ class Rooms:
         return {row["dest"]: row["times"] for row in rows}
 
 
-# Ports of a cloud that plain libvirt has nothing for: there is none of it, and none can be made.
-#
-# Lists are empty, because recovery and chores look at them; every wish is refused for good.
+# Ports that plain libvirt does not offer. Lists are empty, because recovery and periodic jobs
+# read them; every change fails with an error that is not retryable.
 
 
 def refused(what: str) -> NoReturn:
@@ -149,10 +153,10 @@ class NoPools:
         _nothing_to_reserve()
 
     def remove_host(self, pool_id: str, host: str) -> None:
-        """It is in none."""
+        """Do nothing: the host is in no pool."""
 
     def delete(self, pool_id: str) -> None:
-        """It is gone."""
+        """Do nothing: the pool does not exist."""
 
 
 class NoFlavors:
@@ -166,13 +170,13 @@ class NoFlavors:
         _nothing_to_reserve()
 
     def delete(self, flavor_id: str) -> None:
-        """It is gone."""
+        """Do nothing: the flavor does not exist."""
 
     def add_access(self, flavor_id: str, project_id: str) -> None:
         _nothing_to_reserve()
 
     def remove_access(self, flavor_id: str, project_id: str) -> None:
-        """Nobody has any."""
+        """Do nothing: no project has access."""
 
 
 class NoSlots:
@@ -185,7 +189,7 @@ class NoSlots:
         _nothing_to_reserve()
 
     def drop_class(self, resource_class: str) -> None:
-        """Nobody knows it."""
+        """Do nothing: the resource class does not exist."""
 
     def create_group(self, name: str, policy: str, project_id: str) -> ServerGroup:
         _nothing_to_reserve()
@@ -194,7 +198,7 @@ class NoSlots:
         return []
 
     def delete_group(self, group_id: str) -> None:
-        """It is gone."""
+        """Do nothing: the server group does not exist."""
 
 
 class NoAddresses:
@@ -207,7 +211,7 @@ class NoAddresses:
         _nothing_to_reserve()
 
     def delete(self, address_id: str) -> None:
-        """It is gone."""
+        """Do nothing: the address does not exist."""
 
     def subnets(self, network_id: str) -> Sequence[Subnet]:
         raise NotFound(f"there is no network {network_id}: plain libvirt has no floating addresses")
@@ -222,6 +226,8 @@ _HERE = frozenset({"ACTIVE", "SHUTOFF", "SUSPENDED", "PAUSED", "ERROR"})
 
 
 class LibvirtServers:
+    """The Servers port: libvirt domains; see the module docstring."""
+
     def __init__(self, deeds: DomainTasks, rooms: Rooms) -> None:
         self._deeds = deeds
         self._looks = deeds.looks
@@ -295,7 +301,7 @@ class LibvirtServers:
         with self._rooms.choosing():
             dest = self._rooms.choose(known, host, self._looks.running(server_id), unwanted=left)
             if dest is None:
-                return  # it stays shelved
+                return  # no host has room: the guest stays shelved
 
             def act(doing: Known) -> None:
                 self._deeds.bring_up(doing, dest)
@@ -322,7 +328,7 @@ class LibvirtServers:
         self._book.reset(server_id, error=not active)
 
     def why_stays(self, known: Known) -> str:
-        """Why it cannot leave its host; "" if it can."""
+        """Return why the guest cannot leave its host; "" if it can."""
         shared = self._looks.settings.shared
         return cloud_xml.stays(cloud_xml.facts(known.xml), shared, autostart=known.autostart)
 
@@ -330,13 +336,16 @@ class LibvirtServers:
         return self._seen(server_id)[0]
 
     def _seen(self, server_id: str) -> tuple[Known, bool]:
-        """As it is known now, and whether its host has just said so."""
+        """Poll the guest.
+
+        Return the registry's entry, and whether the host has just confirmed it.
+        """
         self._deeds.settle()
         try:
             live = self._looks.guest(server_id)
             return self._book.find(server_id), live
         except NotFound:
-            self._looks.all()  # it may be new, or have been moved
+            self._looks.all()  # the guest may be new, or moved
         return self._book.find(server_id), False
 
     def _ready(self, server_id: str, verb: str, allowed: frozenset[str]) -> Known:
@@ -354,20 +363,18 @@ def _host(known: Known) -> str:
 
 
 def _place(known: Known) -> str | None:
-    """Where it is, or will be if it is nowhere yet."""
+    """Return the guest's host, or its destination if it has no host yet."""
     return known.host or known.dest
 
 
-# The libvirt side of the Moves port: a guest is defined and started on another host, after its
-# own
-# was found dead and forced down.
-#
-# Its own host cannot be asked then, so nothing here proves that it is off: the evidence of
-# recovery
-# does. What can be seen is seen to all the same: no host that answers may run the guest.
-
-
 class LibvirtMoves:
+    """The Moves port: defines and starts a guest on another host.
+
+    The guest's own host must be found dead and forced down before. That host cannot be asked, so
+    this driver does not prove that it is off: the evidence of recovery does. The driver still
+    checks what it can see: no host that answers may run the guest.
+    """
+
     def __init__(self, deeds: DomainTasks, servers: LibvirtServers, rooms: Rooms) -> None:
         self._deeds = deeds
         self._looks = deeds.looks
@@ -383,8 +390,10 @@ class LibvirtMoves:
         as_it_was: bool = False,
         seen: Server | None = None,
     ) -> None:
-        """Besides what the port says: Conflict, too, if a disk is not shared, and if any host that
-        answers runs it."""
+        """Evacuate the guest as the port describes.
+
+        Raises Conflict also if a disk is not shared, or if any host that answers runs the guest.
+        """
         self._deeds.settle()
         known = self._book.find(server_id)
         source = self._check(known)
@@ -392,7 +401,7 @@ class LibvirtMoves:
             raise Conflict(f"server {server_id}: {host} is where it is now")
         answering = self._looks.running(server_id)
         self._runs_nowhere(known, [name for name, active in answering.items() if active])
-        if known.task:  # of a host that is dead: never done
+        if known.task:  # a task on a dead host never ends
             self._book.reset(server_id, error=known.error)
             known = self._book.find(server_id)
         runs = known.shown == "ERROR" or (as_it_was and known.shown == "ACTIVE")
@@ -424,7 +433,7 @@ class LibvirtMoves:
         return [_migration(row) for row in rows]
 
     def _check(self, known: Known) -> str:
-        """The host it leaves; Conflict unless it may."""
+        """Return the host that the guest leaves; Conflict unless the guest may be evacuated."""
         what = f"server {known.uuid}"
         if known.task == "rebuilding":
             raise Conflict(f"{what}: cannot evacuate it while it is {known.task}")
@@ -443,7 +452,10 @@ class LibvirtMoves:
         return known.host
 
     def _runs_nowhere(self, known: Known, running: Sequence[str]) -> None:
-        """Conflict if it runs. Where that is another host than its own, it belongs there."""
+        """Raise Conflict if the guest runs.
+
+        If it runs on another host than its own, record the host where it runs.
+        """
         if not running:
             return
         what = f"server {known.uuid}: it runs on {running[0]}"
@@ -453,7 +465,7 @@ class LibvirtMoves:
         raise Conflict(what)
 
     def _no_room(self, known: Known, host: str | None) -> None:
-        """As a cloud does: it is accepted, and fails."""
+        """Record a failed migration: as in a cloud, the request is accepted and then fails."""
         with self._book.file.transaction() as db:
             record(db, known, self._looks.name(host) if host else None, "failed", self._book.now())
         self._book.reset(known.uuid, error=True)

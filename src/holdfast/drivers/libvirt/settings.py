@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What [libvirt] says: the hosts, and how guests are treated."""
+"""Reads the configuration section [libvirt] and the hosts file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,12 +34,12 @@ class Settings:
 
     @property
     def look_timeout_s(self) -> float:
-        """What one host may take to say how things are; others do not wait for it any longer."""
+        """Seconds that a host may take to answer a poll; others do not wait any longer."""
         return min(3.0, self.call_timeout_s / 3)
 
 
 def load(conf: Any) -> Settings:
-    """DriverError, which says what to write, for what cannot be."""
+    """Read the settings; raises DriverError that names the wrong option and the remedy."""
     own = conf.libvirt
     hosts = [Host(normalise(name), uri.strip()) for name, uri in own.hosts.items()]
     if own.hosts_file:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes a while, and survives whoever began it.
+"""Long-running tasks on guests that survive the process that began them.
 
-A deed is written down before it touches anything, in a name of its own, and ends in that name: who
-has lost it (it was reset, or its time is over) undoes what he did. He who asked waits a moment, and
-then it counts as accepted. What nobody has ended in time is settled by the next who looks: where
-is the guest now? Before it is said to be nowhere, its definition is taken away from where it might
-still start.
+A task is recorded in the guest registry, with a token of its own, before it touches a host, and
+ends under this token. A process that has lost the task (it was reset, or its deadline has passed)
+undoes its work. The caller waits up to ACCEPT_S, then the task counts as accepted. `settle` ends
+an overdue task by finding out where the guest is now. Before the guest is recorded as not arrived,
+its definition is removed from the host on which it might still start.
 """
 
 import logging
@@ -19,10 +19,10 @@ from holdfast.drivers.libvirt.host_connection import Silent
 from holdfast.drivers.libvirt.registry import SHELVED, GuestRegistry, HostPoller, Known, lookup
 from holdfast.model.errors import Conflict, DriverError, HoldfastError
 
-# What is done to a domain on one host: small deeds, each of which may be repeated.
+# Actions on a domain of a host; each may be repeated.
 
 
-#: What goes with the definition of a guest that lives elsewhere now; its disks and firmware stay.
+#: Flags for undefining a guest that lives elsewhere now; its disks and firmware (NVRAM) stay.
 FORGET = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
     | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
@@ -32,7 +32,7 @@ FORGET = (
 
 
 def find_domain(conn: Any, server_id: str) -> Any:
-    """The domain, None if there is none."""
+    """Return the domain; None if absent."""
     try:
         return conn.lookupByUUIDString(server_id)
     except libvirt.libvirtError as error:
@@ -42,7 +42,7 @@ def find_domain(conn: Any, server_id: str) -> Any:
 
 
 def define_domain(conn: Any, xml: str) -> None:
-    """Without autostart, which it is given when it has come to stay."""
+    """Define the domain without autostart, which is set only when the guest has come to stay."""
     conn.defineXML(xml).setAutostart(0)
 
 
@@ -57,19 +57,22 @@ def start_domain(conn: Any, server_id: str) -> None:
 
 
 def stop_domain(conn: Any, server_id: str) -> None:
-    """As if its plug were pulled: recovery has no use for a guest's consent."""
+    """Switch the guest off hard, as by pulling the plug.
+
+    Recovery does not need the guest's consent.
+    """
     domain = find_domain(conn, server_id)
     if domain is None or not domain.isActive():
         return
     try:
         domain.destroy()
     except libvirt.libvirtError:
-        if domain.isActive():  # it may have died meanwhile
+        if domain.isActive():  # else the guest has died meanwhile
             raise
 
 
 def undefine_domain(conn: Any, server_id: str) -> bool:
-    """Undefine it unless it runs; whether it does."""
+    """Undefine the domain unless it runs; return whether it runs."""
     domain = find_domain(conn, server_id)
     if domain is None:
         return False
@@ -77,34 +80,36 @@ def undefine_domain(conn: Any, server_id: str) -> bool:
         return True
     if domain.isPersistent():
         domain.undefineFlags(FORGET)
-    # A start that came in between has made it one that runs and is not defined.
+    # A start between the two calls leaves a domain that runs and is not defined.
     late = find_domain(conn, server_id)
     return late is not None and bool(late.isActive())
 
 
 LOG = logging.getLogger(__name__)
-#: How long who asks for something waits for its end.
+#: How long a caller waits for the end of its task.
 ACCEPT_S = 2.0
-#: When it is tried to take something back.
+#: Pauses in seconds between attempts to undo a task.
 TRIES_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
 class Lost(Exception):
-    """It is not ours any more; what was done is undone."""
+    """Another process has taken over the task; the work of this process is undone."""
 
 
-#: A deed: what is done with a guest that is under way.
+#: The body of a task; the argument is the guest with the task's token.
 Act = Callable[[Known], None]
 
 
 class DomainTasks:
+    """Runs tasks on guests and settles overdue tasks; see the module docstring."""
+
     def __init__(self, looks: HostPoller) -> None:
         self.looks = looks
         self.book: GuestRegistry = looks.book
         self._settings = looks.settings
 
     def do(self, known: Known, task: str, act: Act, *, dest: str | None = None, runs: bool) -> None:
-        """Begin it, and wait a moment for its end."""
+        """Begin a task and wait up to ACCEPT_S seconds."""
         lasts_s = self._settings.action_timeout_s
         doing = self.book.begin(known, task, lasts_s, dest=dest, runs=runs)
         call = Call(task, lambda: self._run(doing, act))
@@ -115,7 +120,7 @@ class DomainTasks:
                 call.result(0)
 
     def _run(self, doing: Known, act: Act) -> None:
-        """On a thread of its own."""
+        """Run the task on the thread of the call."""
         try:
             act(doing)
         except Lost:
@@ -123,19 +128,20 @@ class DomainTasks:
         except HoldfastError as error:
             LOG.warning("guest %s: %s failed: %s", doing.name, doing.task, error.message)
             if isinstance(error, Silent) and error.sent:
-                self.book.hand_over(doing)  # it may have happened: whoever looks next finds out
+                self.book.hand_over(doing)  # perhaps done: `settle` checks
                 return
             self.book.end(doing, failed=error.message, **_where(doing))
-            if doing.task not in ("rebuilding", "unshelving"):  # of which nobody hears why
+            # no caller waits for the outcome of these two
+            if doing.task not in ("rebuilding", "unshelving"):
                 raise
-        except Exception:  # the top of the thread: who asked may not wait for it any more
+        except Exception:  # the top of the thread: the caller may no longer wait
             LOG.exception("guest %s: %s: unforeseen", doing.name, doing.task)
             raise
 
-    # parts of deeds
+    # Parts of tasks
 
     def ask(self, doing: Known, host: str, what: str, do: Callable[..., object]) -> None:
-        """Do something to the guest on that host, if it is ours to do."""
+        """Run an action on the guest at a host. Raises Lost if the task is no longer ours."""
         if not self.book.is_mine(doing):
             raise Lost
         left = (doing.until or 0.0) - self.book.now()
@@ -143,14 +149,16 @@ class DomainTasks:
         line.ask(what, lambda conn: do(conn, doing.uuid), max(left, 1.0))
 
     def runs_nowhere(self, known: Known) -> None:
-        """Conflict if any host that answers runs it."""
+        """Raise Conflict if any host that answers runs the guest."""
         for host, active in self.looks.running(known.uuid).items():
             if active:
                 raise Conflict(f"server {known.uuid}: it runs on {host}")
 
     def bring_up(self, doing: Known, host: str) -> None:
-        """Define it on that host, and start it there if it is to run: from then on it belongs
-        there. Conflict if it runs anywhere now."""
+        """Define the guest on the host, start it if it is to run, and record it there.
+
+        Raises Conflict if the guest runs anywhere now.
+        """
         self.runs_nowhere(doing)
         try:
             self.ask(doing, host, "define", lambda conn, _: define_domain(conn, doing.xml))
@@ -169,8 +177,10 @@ class DomainTasks:
         self.tidy(doing, host)
 
     def tidy(self, moved: Known, host: str) -> None:
-        """A guest has come to that host: where it was, its definition goes, and here it has
-        autostart if it had it there. Nothing of that is worth a failure."""
+        """Set autostart on the new host and undefine the guest on the old host.
+
+        A failure is only logged, because the guest has already arrived.
+        """
         try:
             if moved.autostart:
                 self.looks.ask(host, "autostart", partial(set_autostart, server_id=moved.uuid))
@@ -182,8 +192,11 @@ class DomainTasks:
             LOG.warning(said, moved.name, host, error.message)
 
     def _take_back(self, known: Known, host: str, *, stop: bool) -> None:
-        """What we did there, unless it belongs there or somebody has sent it there since. Tried
-        again for a while: a guest that is left running may run twice."""
+        """Undo the task's work on the host, unless the guest belongs there.
+
+        Nothing is undone either if another task sends the guest there. The driver retries for
+        about a minute: a guest that is left running may run twice.
+        """
         for pause in TRIES_S:
             self.book.pause(pause)
             if host == known.left_host or self.book.is_wanted_at(known, host):
@@ -198,7 +211,7 @@ class DomainTasks:
                 said = "guest %s is still to be taken off %s: %s"
                 LOG.log(logging.ERROR if stop else logging.INFO, said, known.name, host, error)
 
-    # what nobody has ended
+    # Overdue tasks
 
     def settle(self) -> None:
         for known in self.book.overdue():
@@ -225,7 +238,7 @@ class DomainTasks:
             self.book.end(known, status=seen.status if seen else "SHUTOFF")
 
     def _settle_at(self, known: Known, dest: str) -> None:
-        """It was to come to that host."""
+        """Settle a task that was to bring the guest to the host `dest`."""
         seen = self.looks.ask(dest, "domain", lambda conn: lookup(conn, known.uuid))
         arrived = seen is not None and (seen.active or not known.runs)
         if not arrived and dest != known.left_host:
@@ -240,5 +253,5 @@ class DomainTasks:
 
 
 def _where(known: Known) -> dict[str, str]:
-    """Where a guest is that was not moved."""
+    """Return the location of a guest that was not moved, as arguments of `GuestRegistry.end`."""
     return {"left_host": known.left_host} if known.left_host else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenStack as a cloud: every cloud port on Nova, Placement, Glance and their neighbours.
+"""The OpenStack cloud driver: every cloud port on Nova, Placement, Glance, Neutron and Cinder.
 
     [cloud]
     driver = nova
@@ -7,7 +7,7 @@
     auth_type = password
     …
 
-Needs Nova 2.79 (Train) or newer. Imported only when it is used: openstacksdk is large.
+Needs Nova 2.79 (Train) or newer. Imported only when used: openstacksdk is large.
 """
 
 from holdfast.drivers.nova.cloud import NovaCloud, connect

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenStack as the service sees it: all ports behind one connection."""
+"""`NovaCloud` with all ports, and the Hosts, Volumes and Addresses ports.
+
+They use Nova, Placement, Cinder and Neutron.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,17 +31,17 @@ from holdfast.ports import cloud as ports
 from holdfast.ports.cloud import Address, CloudHost, Subnet, Volume
 from holdfast.runtime.clock import Clock
 
-# The Nova side of the Hosts port: hypervisors, with the zone of their service.
-#
-# What a hypervisor has, and how much of it may be promised, is Placement's word, not that of the
-# hypervisor's own columns: these know neither ratios nor what is set aside for the host itself.
-
-
-#: Inventories and traits of one provider; both are older.
+#: Microversion for inventories and traits of a provider; older versions have both, too.
 PLACEMENT = "1.20"
 
 
 class NovaHosts:
+    """The Hosts port on Nova: hypervisors, with the zone of their compute service.
+
+    Inventories and allocation ratios come from Placement, not from the hypervisor's own columns:
+    these know neither ratios nor what is reserved for the host itself.
+    """
+
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
 
@@ -74,7 +77,7 @@ def _host(one: Mapping[str, Any], zones: Mapping[str, str]) -> CloudHost:
 
 
 def _with_its_provider(cloud: Any, host: CloudHost) -> CloudHost:
-    """The host with what Placement has on its own provider, which has the hypervisor's uuid."""
+    """Return the host with inventories and traits of the Placement provider with the same uuid."""
     path = f"/resource_providers/{host.uuid}"
     try:
         have = answer(cloud.placement.get(f"{path}/inventories", microversion=PLACEMENT))
@@ -96,24 +99,23 @@ def _inventory(one: Mapping[str, Any]) -> Inventory:
     )
 
 
-# The Nova side of the Volumes port: Cinder, where the catalog has one.
-#
-# Tests on a real cloud prove that a catalog without block storage is said in a sentence; the lab
-# has
-# no Cinder. The list was tried by hand on the API of Cinder 29 (all projects, pages of three, one
-# volume of two servers), with volumes that no backend had made.
-
-
-#: What catalogs call it, newest name first.
+#: Names of the service type in catalogs, newest first.
 NAMES = ("block-storage", "block-store", "volumev3")
 
 
 class NovaVolumes:
+    """The Volumes port on Cinder, if the catalog has block storage.
+
+    Tests on a real cloud prove the error for a catalog without block storage; the lab has no
+    Cinder. The list was tried by hand on the API of Cinder 29 (all projects, pages of three, a
+    volume attached to two servers), with volumes that no backend had made.
+    """
+
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
 
     def list(self, *, server_id: str | None = None) -> Sequence[Volume]:
-        """Cinder knows no question by server, so all are read."""
+        """List volumes; Cinder has no filter by server, so the driver reads all volumes."""
         with self._edge.call("volumes.list", server_id or "") as cloud:
             _must_be_there(cloud)
             found = pages(
@@ -142,17 +144,16 @@ def _volume(body: Mapping[str, Any]) -> Volume:
     )
 
 
-# The Nova side of the Addresses port: floating IPs of Neutron.
-#
-# Tags are a second call. What the first one made carries them in its description already, so that
-# a
-# repeated `create` knows its own and completes it.
-
-
 _PATH = "/floatingips"
 
 
 class NovaAddresses:
+    """The Addresses port: floating IPs of Neutron.
+
+    Tags need a second call. The first call already writes them into the description, so that a
+    repeated `create` recognises its own floating IP and completes it.
+    """
+
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
 
@@ -190,7 +191,7 @@ class NovaAddresses:
 
     def subnets(self, network_id: str) -> Sequence[Subnet]:
         with self._edge.call("addresses.subnets", network_id) as cloud:
-            # Of a network that is not there Neutron lists no subnets and says nothing.
+            # For an unknown network Neutron lists no subnets and reports no error.
             path = f"/networks/{quote(network_id, safe='')}"
             answer(cloud.network.get(path, params={"fields": "id"}))
             found = _pages(cloud, "/subnets", "subnets", {"network_id": network_id})
@@ -198,7 +199,7 @@ class NovaAddresses:
 
 
 def _own(cloud: Connection, wanted: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """The address, if an earlier call for the same purpose made it."""
+    """Return the floating IP if an earlier call for the same purpose made it."""
     if not wanted["description"]:
         return None
     asked = {key: wanted[key] for key in ("floating_network_id", "floating_ip_address")}
@@ -219,8 +220,11 @@ def _mark(tags: Sequence[str]) -> str:
 
 
 def _servers(cloud: Connection, found: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
-    """Which server has which port. Neutron says it with the address (extension `fip-port-details`);
-    where it does not, all ports of servers are asked for at once."""
+    """Map each port id to its server id.
+
+    Neutron includes the port with the address (extension `fip-port-details`). Without the
+    extension, the driver lists all ports at once.
+    """
     bound = [one for one in found if one["port_id"]]
     said = {one["port_id"]: one["port_details"] for one in bound if one.get("port_details")}
     if any(one["port_id"] not in said for one in bound):
@@ -260,7 +264,10 @@ def _subnet(body: Mapping[str, Any]) -> Subnet:
 
 
 class NovaCloud:
-    """A `Cloud` on an OpenStack; safe from many threads. Nothing is sent before the first call."""
+    """A `Cloud` on OpenStack.
+
+    Safe from many threads. The driver sends nothing before the first call.
+    """
 
     def __init__(self, conf: Any) -> None:
         self._edge = Edge(conf)

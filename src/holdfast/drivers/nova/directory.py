@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova calls a host: its service, its hypervisors and their names, found by any of its names.
+"""Finds Nova's names of a host, and the Services port: compute services of the hosts.
 
-Nova addresses services by `host` and hypervisors by `hypervisor_hostname`, and wants each letter
-right; people and agents say `cmp-7` or `cmp-7.example.org`. What was found is remembered: these are
-names, they change when a host is deleted and made anew, and then `forget` is called.
+Nova addresses services by `host` and hypervisors by `hypervisor_hostname`, and requires the exact
+name; operators and agents say `cmp-7` or `cmp-7.example.org`. The directory caches the names. They
+change only when a host is deleted and recreated; the caller then calls `forget`.
 """
 
 import re
@@ -20,8 +20,8 @@ from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.host import normalise, same, short
 from holdfast.ports.cloud import Service
 
-#: Ids of services are uuids from 2.53 on; below 2.69 a service whose cell is away is not in the
-#: list, from there on it is in it without a state, which could be taken for "down".
+#: Service ids are uuids from 2.53 on. Below 2.69 a service whose cell is away is missing from
+#: the list; from 2.69 on it is listed without a state, which could be mistaken for "down".
 SERVICES = "2.53"
 MOST = 20_000
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -29,20 +29,24 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True)
 class Entry:
-    """One compute service. Only bare metal has more than one hypervisor behind it."""
+    """A compute service. Only a bare-metal service has more than one hypervisor."""
 
     service_host: str
-    hypervisors: tuple[str, ...] = ()  # uuids; they are the ids of the resource providers too
+    hypervisors: tuple[str, ...] = ()  # uuids, also those of the resource providers
 
 
 class Directory:
+    """A cache of compute services by host name."""
+
     def __init__(self) -> None:
         self._known: dict[str, Entry] = {}
         self._lock = threading.Lock()
 
     def find(self, cloud: Any, name: str) -> Entry:
-        """The host of that name, short or full, or of that hypervisor uuid; NotFound, or Conflict
-        if it could be several."""
+        """Return the compute service of a host by short name, full name or hypervisor uuid.
+
+        Raises NotFound, or Conflict if the name fits several hosts.
+        """
         key = normalise(name)
         with self._lock:
             if key in self._known:
@@ -61,10 +65,10 @@ class Directory:
 
 
 def hypervisors(cloud: Any) -> Iterator[dict[str, Any]]:
-    """All hypervisors in full. Until a page is empty: Nova leaves out some whose service is gone
-    *after* it cut the page, and then does not say that there are more.
+    """List all hypervisors with details, until a page is empty.
 
-    At 2.79 sizes and cpu_info are in the answer; from 2.88 on they are not.
+    Nova removes hypervisors whose service is gone *after* it has cut the page, and then announces
+    no next page. At 2.79 the answer includes sizes and cpu_info; from 2.88 on it does not.
     """
     return pages(
         cloud.compute, "/os-hypervisors/detail", "hypervisors", microversion=BASE, until_empty=True
@@ -72,17 +76,17 @@ def hypervisors(cloud: Any) -> Iterator[dict[str, Any]]:
 
 
 def services(cloud: Any, host: str | None = None) -> list[dict[str, Any]]:
-    """The compute services; this list has no pages in Nova."""
+    """List the compute services; Nova's list has no pages."""
     asked = {"binary": "nova-compute", **({"host": host} if host else {})}
     body = answer(cloud.compute.get("/os-services", params=asked, microversion=SERVICES))
     return list(body["services"])
 
 
 def hypervisors_of(cloud: Any, name: str) -> list[dict[str, Any]]:
-    """The hypervisors, in full, of the host that `name` means; NotFound, Conflict.
+    """Return the hypervisors, with details, of the host that `name` means; NotFound, Conflict.
 
-    Nova is asked for names that look like it. Only if there is none are all hosts listed: it takes
-    a large cloud seconds to do that.
+    The driver first asks Nova for similar names. Only if there is no match it lists all hosts,
+    which takes seconds in a large cloud.
     """
     for some in (_alike, lambda cloud, _name: list(hypervisors(cloud))):
         try:
@@ -106,7 +110,7 @@ def _alike(cloud: Any, name: str) -> list[dict[str, Any]]:
 
 
 def pick(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """The hypervisors that `name` means; Conflict if they belong to several services."""
+    """Return the hypervisors that `name` means; Conflict if several services match."""
     exact = [h for h in found if name in (h["id"], h["hypervisor_hostname"], h["service"]["host"])]
     chosen = exact or [
         h for h in found if same(h["hypervisor_hostname"], name) or same(h["service"]["host"], name)
@@ -119,25 +123,23 @@ def pick(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return chosen
 
 
-# The Nova side of the Services port: the nova-compute of each host.
-#
-# To disable a service whose compute is dead takes nova-api as long as it waits for that compute
-# (`rpc_response_timeout`, a minute), unless the service looks down: our call ends before that
-# with a
-# retryable error although the service is disabled. Force it down first.
-#
-# The scheduler goes by a mark in Placement that the compute itself sets and takes away when told.
-# One that looked down when it was enabled was not told, and one that was dead when it was
-# disabled
-# may hear of that only when it is back: until its next periodic look (a minute) no server comes.
-# So
-# enable last, after un-forcing, when the service looks up.
-
-
 LONGEST_REASON = 255
 
 
 class NovaServices:
+    """The Services port on Nova: the nova-compute service of each host.
+
+    Disabling a service whose compute is dead makes nova-api wait for that compute
+    (`rpc_response_timeout`, a minute), unless the service is down: the driver's call then ends
+    earlier, with a retryable error, although the service is disabled. So force the service down
+    first.
+
+    The scheduler obeys a trait in Placement that the compute itself sets and removes on request. A
+    compute that was down when it was enabled got no request, and a compute that was dead when it
+    was disabled may learn of it only when it is back: until its next periodic task (a minute) it
+    gets no server. So enable last, after un-forcing, when the service is up.
+    """
+
     def __init__(self, edge: Edge, directory: Directory) -> None:
         self._edge = edge
         self._directory = directory
@@ -163,7 +165,7 @@ class NovaServices:
         self._update("services.unforce", host, {"forced_down": False})
 
     def _update(self, what: str, host: str, wanted: Mapping[str, Any]) -> None:
-        """Change what is not so yet: Nova answers 400 to a wish that is already true."""
+        """Change the service unless it is already as wanted: Nova would answer 400."""
         with self._edge.call(what, host) as cloud:
             service = self._own(cloud, host)
             if _is(service, wanted):
@@ -172,7 +174,7 @@ class NovaServices:
             try:
                 answer(cloud.compute.put(path, json=dict(wanted), microversion=SERVICES))
             except BadRequestException as refused:
-                if _is(self._own(cloud, host), wanted):  # somebody else was faster
+                if _is(self._own(cloud, host), wanted):  # another caller was faster
                     return
                 raise Conflict(f"{what} {host}: {refused.details}") from refused
 
@@ -202,7 +204,7 @@ def _service(one: Mapping[str, Any]) -> Service:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Nova's times are UTC, whether they say so or not."""
+    """Parse a time of Nova, which is UTC with or without a zone."""
     if not text:
         return None
     read = datetime.fromisoformat(text)

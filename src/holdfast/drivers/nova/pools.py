@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Nova side of the Pools port: host aggregates, never with an availability zone.
+"""The Pools port on Nova: host aggregates, never with an availability zone.
 
-What is in Nova's database and what the scheduler knows are two things: `nova-api` writes first and
-tells afterwards, and a broker that is away then loses the telling. So no change here counts as made
-before the aggregate was told again as it stands (see `fanout`), also when the change was there
-already. The cheapest call that tells is a metadata write with nothing in it.
+Nova's database and the scheduler's memory may differ: `nova-api` writes the database first and
+notifies the schedulers afterwards, and the notification is lost if the broker is away. So every
+change here counts as made only after the driver has resynced the scheduler with the aggregate's
+present state (see `Fanout`), even if the change was already in place. The cheapest call that
+resyncs the scheduler is a metadata write without keys.
 """
 
 import contextlib
@@ -20,18 +21,11 @@ from holdfast.drivers.nova.session import BASE, Edge, answer, failed
 from holdfast.model.errors import Conflict, InvalidInput
 from holdfast.ports.cloud import Pool
 
-# Telling the scheduler: many callers, few messages.
-#
-# A nova-scheduler learns of an aggregate's change by one message, which holds the members as the
-# API
-# read them *before* the change plus that change. Two changes at once each miss the other, and the
-# later message wins: in the scheduler's memory a member is gone, until it restarts. So whoever
-# changed something has the aggregate told again, as it is now, and those who come together share
-# it.
-
 
 @dataclass
 class _Round:
+    """The state of the resyncs of a subject: how many have begun, and which has completed."""
+
     users: int = 0
     begun: int = 0
     done: int = 0
@@ -40,17 +34,24 @@ class _Round:
 
 
 class Fanout:
-    """Per subject: after `tell` returns, a telling that began after it was called has ended."""
+    """Combines resyncs of the scheduler: many callers, few messages.
+
+    A nova-scheduler learns of an aggregate's change by a message that holds the members as the API
+    read them *before* the change, plus that change. Two changes at once each miss the other, and
+    the later message wins: in the scheduler's memory a member is missing until it restarts. So
+    every caller that changed an aggregate has its present state sent again, and concurrent callers
+    share a resync. When `resync` returns True, a resync that began after the call has ended.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rounds: dict[str, _Round] = {}
 
     def resync(self, subject: str, telling: Callable[[], None], patience_s: float) -> bool:
-        """Run `telling`, or let somebody else's run do; False if there was no time for either."""
+        """Run `telling`, or wait for another caller's later run; False if time runs out."""
         with self._round(subject) as shared:
             with shared.turn:
-                mine = shared.begun + 1  # one that runs already may have read before our change
+                mine = shared.begun + 1  # a running resync may have read before our change
 
                 def ready() -> bool:
                     return shared.done >= mine or not shared.running
@@ -92,6 +93,8 @@ ZONE = "availability_zone"
 
 
 class NovaPools:
+    """The Pools port on Nova's host aggregates."""
+
     def __init__(self, edge: Edge, directory: Directory) -> None:
         self._edge = edge
         self._directory = directory
@@ -106,7 +109,10 @@ class NovaPools:
             return next((pool for pool in _all(cloud) if pool.name == name), None)
 
     def create(self, name: str, metadata: Mapping[str, str]) -> Pool:
-        """Two calls in Nova: who dies between them leaves a pool without metadata."""
+        """Create the aggregate and set its metadata, in two Nova calls.
+
+        A process that dies between them leaves a pool without metadata.
+        """
         _no_zone(metadata)
         with self._edge.call("pools.create", name) as cloud:
             body = {"aggregate": {"name": name}}
@@ -115,7 +121,10 @@ class NovaPools:
             return _pool(_act(cloud, pool_id, "set_metadata", metadata=dict(metadata)))
 
     def set_metadata(self, pool_id: str, metadata: Mapping[str, str]) -> None:
-        """Nova merges, and takes None for "away": keys that are not wanted any more are named."""
+        """Replace the metadata.
+
+        Nova merges metadata, so the driver sends unwanted keys with None, which deletes them.
+        """
         _no_zone(metadata)
         with self._edge.call("pools.set_metadata", pool_id) as cloud:
             old = _show(cloud, pool_id).metadata
@@ -134,7 +143,7 @@ class NovaPools:
             except ConflictException:
                 own = self._directory.find(cloud, host).service_host
                 if own not in _show(cloud, pool_id).hosts:
-                    raise  # its zone, most likely: the pool has one, and it should have none
+                    raise  # most likely the pool has an availability zone
             self._tell(cloud, pool_id)
 
     def remove_host(self, pool_id: str, host: str) -> None:
@@ -146,10 +155,10 @@ class NovaPools:
                 try:
                     left = own not in _show(cloud, pool_id).hosts
                 except NotFoundException:
-                    return  # the pool is gone, and so is every member of it
+                    return  # the pool is gone, with all members
                 if not left:
                     raise
-            except ConflictException as busy:  # Placement changed under Nova's hands, four times
+            except ConflictException as busy:  # Placement's generation changed four times
                 raise failed(
                     f"pool {pool_id}: {host} cannot leave now: {busy.details}", retryable=True
                 ) from busy
@@ -166,7 +175,7 @@ class NovaPools:
                 raise Conflict(sentence) from refused
 
     def _change(self, cloud: Any, pool_id: str, verb: str, host: str) -> None:
-        """Add or remove by the name given; if Nova knows no such name, by its own."""
+        """Add or remove the host under the given name, or under Nova's name if that is unknown."""
         try:
             _act(cloud, pool_id, verb, host=host)
         except NotFoundException:
@@ -184,7 +193,7 @@ class NovaPools:
 
 
 def _path(pool_id: str) -> str:
-    """What is no number is no pool's id; Nova would call it a bad request."""
+    """Return the aggregate's URL path; id 0 for an invalid id, since Nova would answer 400."""
     known = pool_id.isdecimal() and str(int(pool_id)) == pool_id
     return f"/os-aggregates/{pool_id if known else 0}"
 
@@ -201,7 +210,7 @@ def _show(cloud: Any, pool_id: str) -> Pool:
 
 
 def _all(cloud: Any) -> list[Pool]:
-    """All pools; this list has no pages in Nova, and no filter."""
+    """List all pools; Nova's list has no pages and no filter."""
     body = answer(cloud.compute.get("/os-aggregates", microversion=BASE))
     return [_pool(one) for one in body["aggregates"]]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Nova side of the Servers port.
+"""The Servers and Moves ports on Nova: servers, images, evacuations, live migrations.
 
-The status is Nova's `vm_state` by its public name, so that a server that is being rebuilt, say,
-keeps the status it had and says `rebuilding` as its task, here as in the simulated cloud. Locks
-stop users, not us: we are admin.
+The status is Nova's `vm_state` under its public name. A server that is being rebuilt therefore
+keeps its status and shows `rebuilding` as its task state, as in the simulated cloud. Locks stop
+users, not Holdfast, because Holdfast is admin.
 """
 
 import contextlib
@@ -21,17 +21,18 @@ from holdfast.model.errors import Conflict, NotFound
 from holdfast.nova.admission import is_preemptible
 from holdfast.ports.cloud import Migration, Server
 
-#: From here on a shelved server can be sent to a named host.
+#: From this microversion on Nova can unshelve a server to a named host.
 UNSHELVE_TO_HOST = "2.91"
-#: Allocations of one provider; consumers are all we read, and those are there since the first.
+#: Microversion for allocations of a provider; only consumers are read, which every version
+#: returns.
 PLACEMENT = "1.20"
 LONGEST_REASON = 255
-#: Properties of an image that we made: the server it was made from, which Nova itself notes only if
-#: no volume is the server's disk; the project it was given to.
+#: Properties of images that Holdfast made: the source server, which Nova itself records only if
+#: the server's disk is not a volume; and the project that received the image.
 MADE_FROM = "holdfast_from"
 HANDED = "holdfast_for"
 
-#: Nova's number for a guest that has power.
+#: Nova's power state of a running guest.
 POWERED = 1
 STATUS = {
     "active": "ACTIVE",
@@ -50,6 +51,8 @@ STATUS = {
 
 
 class NovaServers:
+    """The Servers port on Nova."""
+
     def __init__(self, edge: Edge, directory: Directory) -> None:
         self._edge = edge
         self._directory = directory
@@ -76,8 +79,11 @@ class NovaServers:
             return show(cloud, server_id)
 
     def delete(self, server_id: str) -> None:
-        """For good and at once, also where Nova would keep deleted servers for a while. A second
-        one does nothing, unless the host has been found dead meanwhile: then it is what helps."""
+        """Delete the server at once, even if Nova is set up to reclaim deleted servers later.
+
+        A second call does nothing, unless the host was found dead meanwhile: then the second call
+        helps.
+        """
         with self._edge.call("servers.delete", server_id) as cloud:
             try:
                 act(cloud, server_id, "forceDelete")
@@ -111,10 +117,11 @@ class NovaServers:
             act(cloud, server_id, "unshelve", {"host": own}, microversion=UNSHELVE_TO_HOST)
 
     def snapshot(self, server_id: str, name: str) -> str:
-        """The image is there at once, `queued`; its content follows.
+        """Create an image of the server and give it to the server's project; return the image id.
 
-        Nova makes it ours, and the server's people would never see it: it is handed to them. One
-        that an earlier call made and died over is handed over now.
+        The image exists at once in the status `queued`; its content follows. Nova makes Holdfast
+        the owner, and the server's users would never see the image. An image that an earlier,
+        interrupted call made is handed over now.
         """
         with self._edge.call("servers.snapshot", server_id) as cloud:
             owner = show(cloud, server_id).project_id
@@ -124,7 +131,7 @@ class NovaServers:
             return image_id
 
     def images(self, server_id: str, name: str) -> Sequence[str]:
-        """Those that are with the server's people."""
+        """List the images of this name that the server's project owns."""
         with self._edge.call("servers.images", server_id) as cloud:
             return [one["id"] for one in _images(cloud, server_id, name) if _handed(one)]
 
@@ -155,11 +162,13 @@ class NovaServers:
             act(cloud, server_id, verb, details)
 
     def _consumers(self, cloud: Any, host: str) -> set[str]:
-        """Who holds anything of the host in Placement: a server that the scheduler has placed is
-        there before Nova says that it is on the host."""
+        """Return the consumers of the host's resources in Placement.
+
+        A server that the scheduler has placed is a consumer before Nova reports it on the host.
+        """
         try:
             return _holders(cloud, self._directory.find(cloud, host).hypervisors)
-        except NotFoundException:  # the host was made anew since we learned its uuid
+        except NotFoundException:  # the host was recreated since its uuid was cached
             self._directory.forget(host)
         try:
             return _holders(cloud, self._directory.find(cloud, host).hypervisors)
@@ -175,8 +184,10 @@ def act(
 
 
 def _images(cloud: Any, server_id: str, name: str) -> list[dict[str, Any]]:
-    """Images of that name that we made from that server. The name is compared here: Glance would
-    read one that begins with `in:` as a list."""
+    """List images of this name that Holdfast made from the server.
+
+    The name is compared here, because Glance would read a name that begins with `in:` as a list.
+    """
     found = pages(cloud.image, "/images", "images", params={MADE_FROM: server_id})
     return [one for one in found if one["name"] == name]
 
@@ -187,13 +198,16 @@ def _new_image(cloud: Any, server_id: str, name: str) -> str:
 
 
 def _handed(image: Mapping[str, Any]) -> bool:
-    """Whether it is with the server's people. The mark alone does not say so: an image inherits
-    the properties of the one that its server was made from."""
+    """Return whether the server's project owns the image.
+
+    The mark alone does not prove it: an image inherits the properties of the image that its server
+    was made from.
+    """
     return HANDED in image and image[HANDED] == image["owner"]
 
 
 def _hand_over(cloud: Any, image_id: str, project_id: str) -> None:
-    """Owner and mark in one write, so that the mark is never there without the owner."""
+    """Set owner and mark in a single write, so that the mark never exists without the owner."""
     wanted = [
         {"op": "replace", "path": "/owner", "value": project_id},
         {"op": "add", "path": f"/{HANDED}", "value": project_id},
@@ -223,11 +237,12 @@ def _holders(cloud: Any, providers: Sequence[str]) -> set[str]:
 
 
 def _on_its_way(cloud: Any, server_id: str, host: str) -> Server | None:
-    """A server that holds part of the host though Nova did not list it there, if it will come.
+    """Return a server that will come to the host, though Nova does not list it there yet.
 
-    Not one that is gone (its allocation is stale) or a migration (it holds the source of a move);
-    not one on another host (evacuated from here, or still there); but one that has arrived since,
-    one that waits on the host for its deletion, and one that has no host yet.
+    The server holds an allocation on the host. None if the server is gone (a stale allocation), if
+    the consumer is a migration (it holds the source of a move), or if the server is on another
+    host (evacuated from here, or still there). A server that has arrived since, waits on the host
+    for its deletion, or has no host yet is returned.
     """
     try:
         server = show(cloud, server_id)
@@ -239,11 +254,11 @@ def _on_its_way(cloud: Any, server_id: str, host: str) -> Server | None:
 
 
 def _server(one: Mapping[str, Any]) -> Server:
-    if "flavor" not in one:  # all there is while the database of the server's cell is away
+    if "flavor" not in one:  # Nova's short form while the cell's database is away
         raise failed(f"server {one['id']}: Nova cannot reach its cell", retryable=True)
     status = STATUS.get(one["OS-EXT-STS:vm_state"], str(one["status"]))
     task = one["OS-EXT-STS:task_state"]
-    # Nova says that it is off the host a moment before it forgets which one that was.
+    # Nova reports the server as offloaded a moment before it clears the host.
     nowhere = status == "SHELVED_OFFLOADED" and not task
     flavor = one["flavor"]
     return Server(
@@ -262,29 +277,20 @@ def _server(one: Mapping[str, Any]) -> Server:
         preemptible=is_preemptible(flavor.get("extra_specs") or {}),  # hidden from some roles
         metadata=dict(one["metadata"]),
         extra_specs=dict(flavor.get("extra_specs") or {}),
-        image_id=(one.get("image") or {}).get("id", ""),  # the image of a volume is an empty text
+        image_id=(one.get("image") or {}).get("id", ""),  # "" for a server booted from a volume
         user_id=one["user_id"],
         created_at=datetime.fromisoformat(one["created"]),
         powered=one.get("OS-EXT-STS:power_state") == POWERED,
     )
 
 
-# The Nova side of the Moves port: evacuations, live migrations and their traces.
-#
-# Nova accepts an evacuation before it knows where to: one that finds no room shows as a failed
-# migration and a server in ERROR. A host that is named is a wish; the scheduler's filters decide.
-# Nova says that the server is stopped a moment before it says that it is on the new host: only
-# its
-# migration, when it is `done`, proves both.
-
-
-#: From here on the evacuated server ends stopped; before, it ends as it was.
+#: From this microversion on an evacuated server ends stopped; before, it keeps its power state.
 ENDS_STOPPED = "2.95"
-#: Asked for many at once, Nova's scheduler sends them all to the host that looked emptiest before
-#: the first had come: of 20 servers, one of three hosts got 20 with eight requests at once, up to
-#: 17 with two, 7 to 15 with one.
+#: Evacuation requests sent at once. With many at once, Nova's scheduler sends all servers to the
+#: host that was emptiest before the first arrived. Measured with 20 servers and three hosts: one
+#: host got 20 with eight requests at once, up to 17 with two, 7 to 15 with one.
 AT_ONCE = 1
-#: In Nova's words; `completed` is a `done` whose source has restarted since.
+#: By Nova's status; `completed` is a `done` whose source host has restarted since.
 MIGRATION_STATUS = {
     "accepted": "accepted",
     "done": "done",
@@ -296,6 +302,14 @@ MIGRATION_STATUS = {
 
 
 class NovaMoves:
+    """The Moves port on Nova: evacuations, live migrations, and their migration records.
+
+    Nova accepts an evacuation before it knows the destination: an evacuation that finds no room
+    shows as a failed migration and a server in ERROR. A named host is a wish; the scheduler's
+    filters decide. Nova reports the server as stopped a moment before it reports the new host:
+    only the migration record with the status `done` proves both.
+    """
+
     def __init__(self, edge: Edge, directory: Directory) -> None:
         self._edge = edge
         self._directory = directory
@@ -309,9 +323,13 @@ class NovaMoves:
         as_it_was: bool = False,
         seen: Server | None = None,
     ) -> None:
-        """A Nova older than 2.95 brings the server back as it was, not stopped."""
+        """Evacuate the server.
+
+        A Nova older than 2.95 restores the server's power state instead of leaving it stopped.
+        """
         with self._edge.call("moves.evacuate", server_id) as cloud:
-            # Nova itself would take a second evacuation beside the first, and revive the deleted.
+            # Nova itself would accept a second evacuation beside the first, and revive a
+            # deleted server.
             task = (seen or show(cloud, server_id)).task_state
             if task in ("rebuilding", "deleting"):
                 raise Conflict(f"server {server_id}: cannot evacuate it while it is {task}")
@@ -321,12 +339,12 @@ class NovaMoves:
             try:
                 with self._in_turn(host):
                     act(cloud, server_id, "evacuate", wish, microversion=version)
-            except BadRequestException as refused:  # its service looks up, or it is there already
+            except BadRequestException as refused:  # service up, or already on the target
                 raise Conflict(f"server {server_id}: {refused.details}") from refused
 
     @contextlib.contextmanager
     def _in_turn(self, host: str | None) -> Iterator[None]:
-        """Few at a time where the scheduler is to choose."""
+        """Limit parallel requests to AT_ONCE if the scheduler chooses the host."""
         if host is not None:
             yield
             return
@@ -338,11 +356,11 @@ class NovaMoves:
             self._turn.release()
 
     def live_migrate(self, server_id: str, host: str | None = None) -> None:
-        """Disks go along where hosts share none: Nova finds that out."""
+        """Live-migrate the server; Nova also copies disks if the hosts share no storage."""
         with self._edge.call("moves.live_migrate", server_id) as cloud:
             seen = show(cloud, server_id)
             wish = self._directory.find(cloud, host).service_host if host else None
-            # All of this Nova itself would find out later, if at all.
+            # Nova itself would find these reasons later, if at all.
             why = _stays(cloud, seen, wish)
             if why:
                 raise Conflict(f"server {server_id}: cannot live migrate it while {why}")
@@ -356,7 +374,8 @@ class NovaMoves:
         with self._edge.call("moves.migrations", source_host) as cloud:
             own = self._directory.find(cloud, source_host).service_host
             asked = {"migration_type": kind, "source_compute": own}
-            # Until a page is empty: Nova hides some after it cut the page.
+            # Read until a page is empty: Nova filters some migrations out after it has cut the
+            # page.
             found = pages(
                 cloud.compute,
                 "/os-migrations",
@@ -369,7 +388,7 @@ class NovaMoves:
 
 
 def _stays(cloud: Any, server: Server, wish: str | None) -> str | None:
-    """Why the server cannot be moved while it runs."""
+    """Return why the server cannot be live-migrated; None if it can."""
     if server.task_state or server.status != "ACTIVE" or server.host is None:
         return f"it is {server.task_state or server.status}"
     if wish == server.host:

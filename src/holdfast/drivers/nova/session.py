@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The edge to one OpenStack: one session, one token, calls that end in time, errors of our own.
+"""The Keystone session to an OpenStack cloud, with call deadlines and Holdfast's own errors.
 
     with edge.call("pools.add_host", f"{pool_id}/{host}") as cloud:
         answer(cloud.compute.post(f"/os-aggregates/{pool_id}/action", json=…, microversion="2.1"))
 
-Nothing is sent before the first call: a manager starts while Keystone is away. Everything done in
-the block shares the time of one call, a token's fetch and a second try included.
+The session sends nothing before the first call, so a manager can start while Keystone is away. All
+requests of the block share the time limit of one call, including a token request and a retry.
 """
 
 import contextlib
@@ -32,25 +32,23 @@ import holdfast
 from holdfast.conf.cloud import OPENSTACK_GROUP
 from holdfast.model.errors import Conflict, DriverError, HoldfastError, NotFound
 
-# HTTP that ends in time: every request of a call gets what is left of the call's time, no more.
+# HTTP with a deadline per call. Every request of a call gets only the remaining time of the
+# call.
 #
-# The timeout of an HTTP library bounds each single read. A server that sends one byte now and
-# then
-# would keep a call for ever, and a claim that was to outlast the call would run out under it. So
-# a
-# watchman cuts the connection of whoever is out of time.
+# The timeout of an HTTP library limits each single read. A server that sends one byte now and
+# then would keep a call for ever, and a claim that should outlast the call would expire
+# meanwhile. So a watchdog thread shuts the socket of a request that is out of time.
 #
-# What no deadline covers is the system's resolver: name servers that do not answer hold a call
-# for as
-# long as `/etc/resolv.conf` lets them.
+# The deadline does not cover the system's resolver: name servers that do not answer delay a
+# call for as long as `/etc/resolv.conf` allows.
 
 
-#: Seconds; also what a socket operation gets at least, since zero would mean "do not block".
+#: Minimum timeout in seconds of a socket operation, since 0 would mean "do not block".
 SHORTEST = 0.001
 
 
 class Patience(threading.local):
-    """How long the thread's present call may still take."""
+    """The remaining time of the current thread's call."""
 
     def __init__(self, usual_s: float) -> None:
         self._usual_s = usual_s
@@ -72,7 +70,11 @@ class Patience(threading.local):
 
 @dataclass
 class Post:
-    """A request that is watched over. One that was cut can look like a short answer."""
+    """A request under the watchdog.
+
+    `cut` is set when the watchdog has shut the socket: the answer may then look short but
+    complete.
+    """
 
     deadline: float
     sock: socket.socket | None = None
@@ -80,7 +82,7 @@ class Post:
 
 
 class Watchman:
-    """One thread that shuts the sockets of requests whose time is up."""
+    """A watchdog thread: shuts the sockets of requests whose deadline has passed."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -90,7 +92,7 @@ class Watchman:
 
     @contextlib.contextmanager
     def until(self, deadline: float) -> Iterator[Post]:
-        """Watch over the request that this thread makes in the block."""
+        """Watch the request that the current thread makes in the block."""
         me = threading.get_ident()
         with self._changed:
             post = self._posts[me] = Post(deadline)
@@ -102,7 +104,7 @@ class Watchman:
                 del self._posts[me]
 
     def take(self, sock: socket.socket | None) -> None:
-        """The socket on which this thread's request has just been sent."""
+        """Register the socket on which the current thread has just sent its request."""
         me = threading.get_ident()
         with self._changed:
             if me in self._posts:
@@ -110,7 +112,7 @@ class Watchman:
                 self._changed.notify()
 
     def overdue(self) -> bool:
-        """Whether this thread's request is out of time."""
+        """Return whether the deadline of the current thread's request has passed."""
         with self._changed:
             post = self._posts.get(threading.get_ident())
         return post is not None and time.monotonic() >= post.deadline
@@ -131,7 +133,10 @@ class Watchman:
                 self._changed.wait(self._cut_and_next())
 
     def _cut_and_next(self) -> float | None:
-        """Shut what is overdue; seconds until the next one, if any waits."""
+        """Shut the sockets of overdue requests.
+
+        Return the seconds until the next deadline, if any.
+        """
         now = time.monotonic()
         ahead: list[float] = []
         for post in self._posts.values():
@@ -147,7 +152,7 @@ class Watchman:
 
 
 class Transport(HTTPAdapter):
-    """For all requests of one connection to a cloud, by many threads at once."""
+    """The HTTP adapter for all requests of a cloud connection; used by many threads at once."""
 
     def __init__(self, patience: Patience, watchman: Watchman, *, connections: int) -> None:
         self._patience = patience
@@ -164,9 +169,10 @@ class Transport(HTTPAdapter):
     def send(
         self, request: requests.PreparedRequest, *args: Any, **kwargs: Any
     ) -> requests.Response:
-        """One request and its whole answer, within the time of the thread's call.
+        """Send a request and read the whole answer within the time of the thread's call.
 
-        Sent a second time, once, if the connection was lost and that can do no harm.
+        If the connection is lost and a repetition does no harm, the adapter sends the request once
+        more.
         """
         try:
             return self._send(request, *args, **kwargs)
@@ -188,9 +194,9 @@ class Transport(HTTPAdapter):
         with self._watchman.until(deadline) as post:
             try:
                 response = super().send(request, *args, **given)
-                _ = response.content  # read here, while somebody watches the time
+                _ = response.content  # read here, while the watchdog runs
             except requests.RequestException as error:
-                if time.monotonic() >= deadline:  # however it looked, that is why it ended
+                if time.monotonic() >= deadline:  # the deadline caused it, whatever the error says
                     raise requests.Timeout(str(error), request=request) from error
                 raise
         if post.cut:
@@ -199,8 +205,10 @@ class Transport(HTTPAdapter):
 
 
 def _harmless(request: requests.PreparedRequest, lost: requests.RequestException) -> bool:
-    """Whether a request may be sent again after the connection was lost: it reads only, it asks
-    for a token, or it never left."""
+    """Return whether a request may be repeated after the connection was lost.
+
+    This holds for a read, a token request, and a request that was never sent.
+    """
     if request.method in ("GET", "HEAD"):
         return True
     if request.method == "POST" and (request.url or "").endswith("/auth/tokens"):
@@ -210,10 +218,10 @@ def _harmless(request: requests.PreparedRequest, lost: requests.RequestException
 
 
 def _watched(pool: type[HTTPConnectionPool], watchman: Watchman) -> type[HTTPConnectionPool]:
-    """The same kind of connection pool; each of its connections shows the watchman its socket.
+    """Return a connection pool class whose connections register their sockets with the watchdog.
 
-    A name may have several addresses, and each is given the whole time: a connection that was made
-    too late sends nothing.
+    A name may have several addresses, and each attempt gets the whole time: a connection that was
+    made too late sends nothing.
     """
     usual: Any = pool.ConnectionCls
 
@@ -233,19 +241,20 @@ def _watched(pool: type[HTTPConnectionPool], watchman: Watchman) -> type[HTTPCon
 
 
 PORT = "nova cloud"
-#: The microversion of every request that needs no other: Train's newest, our oldest Nova.
+#: The microversion of requests that need no other: the newest of Train, the oldest supported
+#: Nova.
 BASE = "2.79"
-#: Answers that a later, equal call may not get: not logged in, asked too often.
+#: HTTP status codes that a later, equal call may not get: not logged in, too many requests.
 PASSING = frozenset({401, 408, 425, 429})
 
 
 def failed(message: str, *, retryable: bool) -> DriverError:
-    """The one kind of failure this driver has."""
+    """Create the driver's DriverError."""
     return DriverError(PORT, message, retryable=retryable)
 
 
 class Edge:
-    """One connection to one OpenStack; safe from as many threads as `[cloud] parallel_calls`."""
+    """A connection to an OpenStack cloud; safe from `[cloud] parallel_calls` threads at once."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.call_timeout_s: float = conf.cloud.call_timeout_s
@@ -259,17 +268,19 @@ class Edge:
             region_name=conf.openstack.region_name,
             interface=list(conf.openstack.interface),
         )
-        # Strict: an endpoint that is missing today is looked for again tomorrow.
+        # Strict: the SDK searches a missing endpoint again at the next call.
         self._cloud = openstack.connection.Connection(config=region, strict_proxies=True)
 
     @contextlib.contextmanager
     def call(self, what: str, subject: str = "") -> Iterator[openstack.connection.Connection]:
-        """The connection, for the time of one call; foreign errors in the block become ours.
+        """Yield the connection for a single call; errors in the block become Holdfast's errors.
 
-        not there                                    NotFound
-        refused in its present state (409)           Conflict
-        refused for good (400, 403, 413, …)          DriverError, not retryable
-        nobody there, no answer, 401, 429, 5xx       DriverError, retryable; it may have happened
+        Errors of the cloud and the resulting exceptions:
+
+            not there                                 NotFound
+            refused in its present state (409)        Conflict
+            refused for good (400, 403, 413, …)       DriverError, not retryable
+            unreachable, no answer, 401, 429, 5xx     DriverError, retryable, may have taken effect
         """
         where = f"{what} {subject}".rstrip()
         self._patience.begin()
@@ -277,17 +288,17 @@ class Edge:
             self._log_in(where)
             yield self._cloud
         except (sdk.SDKException, login.ClientException, OSError) as error:
-            # Those of requests are OSErrors, and so is a certificate's file that is not there now.
+            # Errors of requests are OSErrors, and so is a missing certificate file.
             raise self._translate(where, error) from error
         finally:
             self._patience.end()
 
     def time_left(self) -> float:
-        """Seconds that the thread's present call may still take."""
+        """Return the seconds that the current thread's call may still take."""
         return self._patience.left()
 
     def close(self) -> None:
-        """Close idle connections; what is under way ends as it may."""
+        """Close idle connections; requests in progress end on their own."""
         self._watchman.stop()
         self._session.session.close()
 
@@ -309,13 +320,16 @@ class Edge:
         )
 
     def _log_in(self, where: str) -> None:
-        """Make sure of a token. One thread fetches it; the others wait, but no longer than they
-        have: keystoneauth's own lock knows no time."""
+        """Make sure that the session has a token.
+
+        One thread fetches the token; the others wait, at most until their own deadline:
+        keystoneauth's own lock has no timeout.
+        """
         if not self._turn.acquire(timeout=max(0.0, self._patience.left())):
             raise failed(f"{where}: Keystone gave no token in time", retryable=True)
         try:
             self._session.get_auth_headers()
-        except login.NotFound as lost:  # whatever we came for, that is no word on it
+        except login.NotFound as lost:  # this 404 is not about the resource
             raise failed(f"{where}: no Keystone at its address: {lost}", retryable=True) from lost
         finally:
             self._turn.release()
@@ -330,12 +344,12 @@ class Edge:
                 f" the same ({error})",
                 retryable=True,
             )
-        # No endpoint in the catalog, nobody listening, an answer that is none: all of it may pass.
+        # A missing endpoint, a refused connection or an invalid answer may be temporary.
         return failed(f"{where}: {error}", retryable=True)
 
 
 def answer(response: requests.Response) -> Any:
-    """The JSON that a raw request was answered with, None if there is none; refusals are raised."""
+    """Return the JSON body of a raw response, None if empty; raise if the service refused."""
     sdk.raise_from_response(response)
     if not response.content:
         return None
@@ -351,10 +365,10 @@ def pages(
     params: Mapping[str, Any] | None = None,
     until_empty: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """All items of a list that comes in pages by `marker`, however short the cloud cuts them.
+    """Yield all items of a list that is paginated by `marker`, whatever the page size.
 
-    Name no limit in `params`: the cloud's own is the largest it allows. `until_empty` goes on until
-    there is nothing left, whatever the cloud says of a next page.
+    Set no limit in `params`: the cloud's default is the largest it allows. `until_empty` continues
+    until a page is empty, even if the cloud announces no next page.
     """
     marker: str | None = None
     while True:
@@ -364,7 +378,8 @@ def pages(
         except sdk.BadRequestException as refused:
             if marker is None:
                 raise
-            # The last item of the page before was deleted meanwhile: the next reading has another.
+            # The last item of the previous page was deleted meanwhile: a new listing has
+            # another marker.
             raise failed(f"{path}: {refused.details}", retryable=True) from refused
         items = body[key]
         yield from items
@@ -374,14 +389,14 @@ def pages(
 
 
 def supports(service: Any, microversion: str) -> bool:
-    """Whether this service is new enough for that microversion; known from its own front page."""
+    """Return whether the service supports the microversion, from the service's version document."""
     data = service.get_endpoint_data()
     newest = data.max_microversion if data else None
     return newest is not None and newest >= discover.normalize_version_number(microversion)
 
 
 def _more(body: Mapping[str, Any], key: str) -> bool:
-    """Whether the cloud says that there is another page."""
+    """Return whether the cloud announces another page."""
     links = body.get(f"{key}_links") or ()
     return bool(body.get("next")) or any(link.get("rel") == "next" for link in links)
 
@@ -389,7 +404,8 @@ def _more(body: Mapping[str, Any], key: str) -> bool:
 def _plugin(conf: cfg.ConfigOpts) -> Any:
     section = conf.openstack.auth_section or OPENSTACK_GROUP
     if section != OPENSTACK_GROUP:
-        # As keystonemiddleware will, word by word: an option is registered twice only if equal.
+        # Register exactly as keystonemiddleware does: oslo.config accepts a second registration
+        # only if equal.
         loading.register_auth_conf_options(conf, section)
     try:
         plugin = loading.load_auth_from_conf_options(conf, OPENSTACK_GROUP)
@@ -409,7 +425,7 @@ def _refusal(where: str, response: requests.Response, sentence: str) -> Holdfast
     message = f"{where}: {sentence}"
     if status == 404 and spoken_by_a_service(response):
         return NotFound(message)
-    if status == 404:  # a proxy without its service says 404 to everything
+    if status == 404:  # a proxy without its service sends 404
         return failed(f"{message} (404 from {response.url}, not by its service)", retryable=True)
     if status == 409:
         return Conflict(message)
@@ -419,13 +435,14 @@ def _refusal(where: str, response: requests.Response, sentence: str) -> Holdfast
 
 
 def spoken_by_a_service(response: requests.Response) -> bool:
-    """Whether an error is a service's word; a proxy whose service is away has its own."""
+    """Return whether the service sent the error; a proxy without its service sends no JSON."""
     return "json" in response.headers.get("content-type", "")
 
 
 def _sentence(error: Exception, response: requests.Response) -> str:
     try:
-        said = response.json()["errors"][0]["detail"]  # Placement's way, unread by the SDK
+        # Placement's error format, which the SDK does not read
+        said = response.json()["errors"][0]["detail"]
     except (ValueError, LookupError, TypeError):
         said = getattr(error, "details", None) or str(error) or response.reason
     return " ".join(str(said).split())

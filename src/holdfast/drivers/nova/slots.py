@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Nova side of the Slots port: inventories in Placement, server groups in Nova.
+"""The Slots and Flavors ports: inventories in Placement, server groups and flavors in Nova.
 
-Where slots are kept. nova-compute writes the inventory of its own provider (the one with the name
-of the hypervisor) as a whole. At each start, and whenever it looks anew (every 300 s), a class that
-its virt driver does not report is wiped; if servers have some of it, nova-compute does not even
-start (Nova 34, InventoryInUse). Children that it did not make it leaves alone: the drivers touch
-only those named `<hypervisor>_…` or marked as theirs. So slots are on a child of our own, called
-`blazar_<hypervisor>` as Blazar did; a server whose flavor asks for VCPU and for slots gets both
-from one tree, that is, on one host. The child is never removed here, since its generation would
-start again at 0 and a stale write could pass; Nova removes it with the host's compute service.
+Location of slots. nova-compute writes the inventory of its own resource provider (named after the
+hypervisor) as a whole. At each start and every 300 s it removes a class that its virt driver does
+not report; if servers use this class, nova-compute does not even start (Nova 34, InventoryInUse).
+It leaves child providers alone that it did not create: the drivers touch only children named
+`<hypervisor>_…` or marked as theirs. So slots are on a child of Holdfast's own, named
+`blazar_<hypervisor>` as in Blazar. A server whose flavor asks for VCPU and for slots gets both
+from one provider tree, that is, on one host. The driver never removes the child, since its
+generation would start again at 0 and a stale write could pass. Nova removes it with the host's
+compute service.
 
-How it is guarded. All that is written replaces the child's whole inventory at the generation that
-the caller read. A server that takes a slot moves that generation too, so the use that is checked
-here can only be less at the write; Placement by itself lets a total fall below its use.
+Concurrency. Every write replaces the child's whole inventory at the generation that the caller
+read. A server that takes a slot also changes this generation, so the usage checked here can only
+be lower at the write. Placement by itself lets a total fall below its usage.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,22 +34,20 @@ from holdfast.ports.cloud import Flavor, Inventory, ServerGroup
 
 # Server groups in Nova, for the Slots port.
 #
-# Nova makes a group in the project of the token, and takes none from anywhere else: a member of
-# another project who names the group when making a server is told that there is none (400); only
-# admins see all groups. So a group for a project is made with a token of that project, for which
-# our
-# own is exchanged at Keystone. That needs a role of our user there, `member` at least; one
-# assignment
-# gives it in all projects of a domain:
+# Nova creates a group in the token's project and accepts only groups of the server's own
+# project: a user of another project who names the group when creating a server gets 400, no
+# such group. Only admins see all groups. So the driver creates a group with a token of the
+# project, for which it exchanges its own token at Keystone. Holdfast's user needs a role there,
+# at least `member`; one assignment gives it in all projects of a domain:
 #
 #     openstack role add --user holdfast --domain Default --inherited member
 #
-# No trust, no password of a user, nothing that stays after the call. Keystone exchanges no token
-# that
-# came from an application credential, and none with `[token] allow_rescope_scoped_token = false`.
+# This needs no trust and no user's password, and nothing remains after the call. Keystone
+# exchanges no token that came from an application credential, and none with `[token]
+# allow_rescope_scoped_token = false`.
 #
-# Names are not unique in Nova: two callers at the same moment may both find none and make one
-# each.
+# Names are not unique in Nova: two callers at the same moment may both find no group and both
+# create one.
 
 
 GROUPS_VERSION = "2.64"  # Rocky: one policy by name
@@ -76,7 +75,7 @@ def delete(cloud: Connection, group_id: str) -> None:
 
 
 def _as_member_of(cloud: Connection, project_id: str) -> BaseAuthPlugin | None:
-    """What logs us in to that project; None if we are there."""
+    """Return an auth plugin scoped to the project; None if the session has this scope already."""
     session = cloud.session
     if session.get_project_id() == project_id:
         return None
@@ -99,7 +98,10 @@ def _as_member_of(cloud: Connection, project_id: str) -> BaseAuthPlugin | None:
 def _pages(
     cloud: Connection, auth: BaseAuthPlugin | None, params: Mapping[str, Any]
 ) -> Iterator[ServerGroup]:
-    """Pages of groups go by offset and Nova says nothing of a next one: an empty one ends it."""
+    """Yield all server groups; Nova pages them by offset and announces no next page.
+
+    An empty page ends the list.
+    """
     seen: set[str] = set()
     offset = 0
     while True:
@@ -119,12 +121,14 @@ def _group(body: Mapping[str, Any]) -> ServerGroup:
     return ServerGroup(body["id"], body["name"], body["policy"], body["project_id"])
 
 
-#: Placement of Stein and newer; nested providers are counted in from 1.29 on.
+#: Placement of Stein or newer; nested providers count from 1.29 on.
 VERSION = "1.30"
 PREFIX = "blazar_"
 
 
 class NovaSlots:
+    """The Slots port on Placement and Nova; see the module docstring."""
+
     def __init__(self, edge: Edge, directory: Directory) -> None:
         self._edge = edge
         self._directory = directory
@@ -169,12 +173,12 @@ class NovaSlots:
     def _look(self, cloud: Connection, host: str) -> "_Shelf":
         try:
             return _read(cloud, *self._place(cloud, host))
-        except NotFound:  # made anew since it was last asked for, or gone indeed
+        except NotFound:  # the host was recreated since the last call, or is gone
             self._directory.forget(host)
             return _read(cloud, *self._place(cloud, host))
 
     def _place(self, cloud: Connection, host: str) -> tuple[str, str]:
-        """The host's service, and the uuid of its own provider: that of its hypervisor."""
+        """Return the service host and the uuid of the resource provider: the hypervisor's uuid."""
         entry = self._directory.find(cloud, host)
         if len(entry.hypervisors) > 1:
             raise Conflict(f"host {host} has {len(entry.hypervisors)} nodes: name one of them")
@@ -183,8 +187,10 @@ class NovaSlots:
 
 @dataclass(frozen=True)
 class _Shelf:
-    """The child provider of one host as it was at one moment; without uuid it is still to be made,
-    and a new one has generation 0."""
+    """A host's child provider with its inventories and usages at a moment.
+
+    Without uuid the child does not exist yet; a new child has generation 0.
+    """
 
     host: str
     parent: Mapping[str, Any]
@@ -214,7 +220,8 @@ def _read(cloud: Connection, host: str, node: str) -> _Shelf:
     path = f"/resource_providers/{child['uuid']}"
     have = answer(cloud.placement.get(f"{path}/inventories", microversion=VERSION))
     used = answer(cloud.placement.get(f"{path}/usages", microversion=VERSION))
-    # Should they be of two moments, the older generation makes sure that a write is refused.
+    # If the two answers are from different moments, the older generation makes Placement refuse
+    # a write.
     generation = min(one["resource_provider_generation"] for one in (have, used))
     return _Shelf(host, parent, child["uuid"], generation, have["inventories"], used["usages"])
 
@@ -237,7 +244,10 @@ def _write(cloud: Connection, shelf: _Shelf, resource_class: str, total: int) ->
 
 
 def _make(cloud: Connection, parent: Mapping[str, Any]) -> str:
-    """A new child. If somebody was faster, theirs; its generation tells whether it was used."""
+    """Create the child provider; after a conflict, return the child that another caller created.
+
+    The generation shows whether that child was used.
+    """
     body = {"name": PREFIX + parent["name"], "parent_provider_uuid": parent["uuid"]}
     try:
         made = answer(cloud.placement.post("/resource_providers", json=body, microversion=VERSION))
@@ -249,7 +259,7 @@ def _make(cloud: Connection, parent: Mapping[str, Any]) -> str:
 
 
 def _tree(cloud: Connection, node: str) -> dict[str, Mapping[str, Any]]:
-    """The provider of that uuid and all below it, by uuid."""
+    """Return the provider with this uuid and all providers below, by uuid."""
     asked = {"in_tree": node}
     body = answer(cloud.placement.get("/resource_providers", params=asked, microversion=VERSION))
     return {one["uuid"]: one for one in body["resource_providers"]}
@@ -262,10 +272,8 @@ def _child(
     return next((one for one in tree.values() if one["name"] == name), None)
 
 
-# The Nova side of the Flavors port.
-#
-# Microversion 2.61 brings the extra specs inside the flavor. It is also below 2.86, from which on
-# Nova refuses keys that it does not know, and other programs' filters have keys of their own.
+# Flavors. Microversion 2.61 includes the extra specs in the flavor. It is also below 2.86, from
+# which on Nova refuses unknown keys, and filters of other programs have keys of their own.
 
 
 FLAVORS_VERSION = "2.61"
@@ -273,12 +281,14 @@ _PUBLIC = "os-flavor-access:is_public"
 
 
 class NovaFlavors:
+    """The Flavors port on Nova."""
+
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
 
     def list(self) -> Sequence[Flavor]:
         with self._edge.call("flavors.list") as cloud:
-            asked = {"is_public": "None"}  # neither yes nor no: both
+            asked = {"is_public": "None"}  # Nova reads None as "public and private"
             found = pages(
                 cloud.compute,
                 "/flavors/detail",
@@ -323,7 +333,7 @@ class NovaFlavors:
 
 
 def _flavors_make(cloud: Connection, flavor: Flavor) -> None:
-    """The bare flavor, unless it is there: Nova takes extra specs and access in later calls."""
+    """Create the flavor unless it exists; extra specs and access need later calls in Nova."""
     body = {
         "id": flavor.id,
         "name": flavor.name,
@@ -342,16 +352,19 @@ def _flavors_make(cloud: Connection, flavor: Flavor) -> None:
 
 
 def _same(cloud: Connection, flavor: Flavor) -> bool:
-    """Whether the flavor of that id is that one, its extra specs and access aside."""
+    """Return whether the existing flavor equals `flavor`, apart from extra specs and access."""
     try:
         there = _show(cloud, flavor.id)
     except sdk.NotFoundException:
-        return False  # it was the name
+        return False  # the name is taken, not the id
     return replace(there, extra_specs={}) == replace(flavor, extra_specs={}, projects=())
 
 
 def _path(flavor_id: str) -> str:
-    """Users name flavors, and we ask with all our rights: no id leads anywhere else."""
+    """Return the flavor's URL path, quoted.
+
+    Users choose flavor ids, and the driver asks as admin: no id may lead to another resource.
+    """
     return f"/flavors/{quote(flavor_id, safe='')}"
 
 
@@ -371,7 +384,7 @@ def _access(cloud: Connection, flavor_id: str) -> tuple[str, ...]:
 def _add_access(cloud: Connection, flavor_id: str, project_id: str) -> None:
     try:
         _act(cloud, flavor_id, {"addTenantAccess": {"tenant": project_id}})
-    except sdk.ConflictException as refused:  # it has access, or the flavor is public
+    except sdk.ConflictException as refused:  # the project has access, or the flavor is public
         if _show(cloud, flavor_id).public:
             raise Conflict(f"flavor {flavor_id} is public: all projects have it") from refused
 
@@ -395,6 +408,6 @@ def _flavor(body: Mapping[str, Any]) -> Flavor:
 
 
 def _disk_gb(body: Mapping[str, Any]) -> int:
-    """All that a server of it takes on its host: root, ephemeral, and swap, which comes in MiB."""
+    """Return the disk space of a server in GiB: root, ephemeral and swap (MiB in Nova)."""
     swap_gb = -(-int(body["swap"] or 0) // 1024)
     return int(body["disk"]) + int(body["OS-FLV-EXT-DATA:ephemeral"]) + swap_gb

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the news of leases goes: a message broker, webhooks, whatever else is installed."""
+"""Publishers of lease events and alarms: message broker, webhooks, Alertmanager, plugins."""
 
 from typing import Any
 
@@ -11,13 +11,15 @@ from holdfast.ports.publishers import Sink
 from holdfast.runtime.clock import Clock
 
 NAMESPACE = "holdfast.sinks"
-#: As much as the table of steps and keys has room for.
+#: The length of the database column that holds the name.
 LONGEST_NAME = 64
 
 
 def connect(conf: cfg.ConfigOpts, clock: Clock) -> tuple[Sink, ...]:
-    """Every sink that the configuration asks for; one that cannot work is an error, not a log
-    line."""
+    """Create every publisher of the configuration.
+
+    An unusable publisher is an error, not a log line.
+    """
 
     def failed(_manager: Any, entry: Any, error: BaseException) -> None:
         raise DriverError("sinks", f"{entry.name} cannot be loaded: {error}", retryable=False)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarms at Alertmanagers: one sink per address, told nothing else.
+"""The Alertmanager publisher: sends alarms, and nothing else, to each configured URL.
 
     POST /api/v2/alerts
     [{"labels": {"alertname": "hot", "severity": "critical", …}, "annotations": {…},
       "startsAt": …, "endsAt": …}]
 
-An alert there is its labels: everything that is told of one alarm has to have the same. Only the
-severity may change (of an alarm of which nothing is known any more, say), so each message also
-ends the alert with any other severity; one that never was is no alert to it.
+Alertmanager identifies an alert by its labels: all messages about an alarm need the same labels.
+Only the severity may change (for example when the alarm's data is missing), so each message also
+ends the alert with any other severity; Alertmanager ignores the end of an unknown alert.
 """
 
 import json
@@ -26,14 +26,16 @@ from holdfast.runtime.clock import Clock
 
 PORT: Final = "alertmanager"
 PATH: Final = "/api/v2/alerts"
-#: One that stands is told once, while Alertmanager wants to hear it every few minutes; unless its
-#: end is known, and lies ahead.
+#: End of a standing alarm: it is sent once, while Alertmanager expects a repetition every few
+#: minutes unless the alert's end is known and in the future.
 STANDS: Final = timedelta(days=365)
-#: An end that lies ahead by Alertmanager's clock would not count against the one that it knows.
+#: An end in the future of Alertmanager's clock would not override the known end.
 BEHIND: Final = timedelta(seconds=5)
 
 
 class Alertmanager:
+    """The publisher for an Alertmanager."""
+
     hears = ALARMS
 
     def __init__(self, url: str, conf: cfg.ConfigOpts, clock: Clock) -> None:
@@ -41,11 +43,11 @@ class Alertmanager:
         self._clock = clock
         self.timeout_s: float = options.alertmanager_timeout_s
         self._authorization_file: str | None = options.alertmanager_authorization_file
-        # its place is in one's own network
+        # Private addresses are allowed: an Alertmanager is in the site's own network.
         ways = Ways(PORT, self.timeout_s, options.alertmanager_cafile, private=True)
         self._mailbox = Mailbox(url, ways, below=PATH)
         self.name = self._mailbox.name
-        self._headers()  # a file that is not there is found now
+        self._headers()  # raises at once if the file is missing
 
     def send(self, notice: LeaseNotice) -> None:
         body = json.dumps(alerts(notice.payload, self._clock.now())).encode()
@@ -59,11 +61,11 @@ class Alertmanager:
         return {"Authorization": said.decode("latin-1")}
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no connection stays open."""
 
 
 def alerts(alarm: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
-    """An alarm as Alertmanager has it, first as it is, then as what it is not any more."""
+    """Convert an alarm into alerts: first the present severity, then the ends of all others."""
     begun = datetime.fromisoformat(alarm["fired_at"])
     said = datetime.fromisoformat(alarm["resolved_at"] or alarm["told_at"])
     over = max(begun, min(said, now - BEHIND))
@@ -81,8 +83,10 @@ def alerts(alarm: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
 
 
 def _labels(alarm: Mapping[str, Any]) -> dict[str, str]:
-    """By which people route and silence. `alarm` is of this one time: the late end of one must not
-    end the next one."""
+    """Return the labels for routing and silences.
+
+    `alarm` is the id of this occurrence: a late end of one occurrence must not end the next.
+    """
     what, _, which = alarm["subject"].partition(":")
     labels = {
         "alertname": alarm["rule"],

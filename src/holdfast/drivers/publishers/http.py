@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One POST to an address of the configuration, in bounded time: what the sinks that speak HTTP
-have in common.
+"""HTTP POST with a time limit and address checks, shared by the HTTP publishers.
+
+Each configured URL has a `Mailbox`:
 
     mailbox = Mailbox("https://portal.example/hook", Ways("webhook", timeout_s=5.0))
     mailbox.post(b"{}", {})  # DriverError, retryable when a later try may succeed
@@ -22,18 +23,16 @@ import holdfast
 from holdfast.model.errors import DriverError
 from holdfast.runtime.threads import BoundedCall
 
-# HTTP to an address that was looked at first: the name is resolved once, every address behind it
-# is judged, and the connection goes to one of these and nowhere else.
-#
-# So neither a name that points into our own network, nor one that points elsewhere a moment
-# later,
-# nor a redirect makes us talk to whom we should not.
+# Address checks: the name is resolved once, every address is checked, and the connection goes
+# only to one of these addresses. So neither a name that points into the site's own network, nor
+# a name that points elsewhere a moment later, nor a redirect makes Holdfast talk to a forbidden
+# address.
 
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-#: Never, whoever asks: this network, link-local (metadata services), multicast, reserved, and
-#: IPv6 that is IPv4 in disguise (6to4, Teredo, NAT64), for who knows where that ends.
+#: Always refused: this network, link-local (metadata services), multicast, reserved, and IPv6
+#: that embeds IPv4 (6to4, Teredo, NAT64), whose destination is unknown.
 _NEVER = [
     ipaddress.ip_network(text)
     for text in (
@@ -53,7 +52,7 @@ _NEVER = [
 ]
 _COMPATIBLE = ipaddress.ip_network("::/96")
 _LOOPBACK = ipaddress.ip_address("::1")
-#: Our own machine and networks, and what is nobody's: only where that is allowed.
+#: This machine, private networks and unassigned ranges: allowed only with `private`.
 _PRIVATE = [
     ipaddress.ip_network(text)
     for text in (
@@ -73,16 +72,16 @@ _PRIVATE = [
         "3fff::/20",
     )
 ]
-#: What the world's IPv6 addresses begin with.
+#: The range of global IPv6 addresses.
 _WORLD = ipaddress.ip_network("2000::/3")
 
 
 class Refused(Exception):
-    """An address that must not be spoken to; the sentence says which and why."""
+    """A refused address; the message says which and why."""
 
 
 def judge(address: Address, allow_private: bool) -> str | None:
-    """Why this address must not be spoken to; None if it may."""
+    """Return why the address is refused; None if it is allowed."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return judge(address.ipv4_mapped, allow_private)
     compatible = address in _COMPATIBLE and address != _LOOPBACK
@@ -98,7 +97,7 @@ def judge(address: Address, allow_private: bool) -> str | None:
 
 
 def resolve(host: str, port: int, allow_private: bool) -> Sequence[tuple[Any, ...]]:
-    """Where the name leads, as getaddrinfo says it; Refused if any of it is out of bounds."""
+    """Resolve the name with getaddrinfo; Refused if any address is forbidden."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:
@@ -112,7 +111,7 @@ def resolve(host: str, port: int, allow_private: bool) -> Sequence[tuple[Any, ..
 
 
 class PinnedConnection(http.client.HTTPConnection):
-    """A connection to the first of these addresses that answers; TLS asks for the name."""
+    """A connection to the first given address that answers; TLS verifies the host name."""
 
     def __init__(
         self,
@@ -127,7 +126,7 @@ class PinnedConnection(http.client.HTTPConnection):
         self._seconds = timeout_s
         self._tls = tls
         if tls is not None:
-            self.default_port = 443  # so that Host names no port that is the usual one
+            self.default_port = 443  # the Host header omits the default port
 
     def connect(self) -> None:
         error: OSError = OSError("no address")
@@ -146,7 +145,7 @@ class PinnedConnection(http.client.HTTPConnection):
         raise error
 
     def abort(self) -> None:
-        """End it from another thread: whoever reads from it hears that it is over."""
+        """Shut the socket from another thread; a waiting read then fails."""
         sock = self.sock
         if sock is None:
             return
@@ -157,14 +156,17 @@ class PinnedConnection(http.client.HTTPConnection):
 
 
 MOST_SENDS = 16
-#: Client errors that say "not now" rather than "never".
+#: Client errors that mean "not now" rather than "never".
 _LATER = {408, 425, 429}
 
 
 @dataclass(frozen=True)
 class Ways:
-    """How it is sent. `port` is the kind of sink, with which its options begin; `private`: to
-    private addresses too, and by http."""
+    """Settings of a publisher: kind, timeout, CA file, private addresses.
+
+    `port` is the kind of publisher and the prefix of its options. `private` also allows private
+    addresses and http.
+    """
 
     port: str
     timeout_s: float
@@ -173,10 +175,13 @@ class Ways:
 
 
 class Mailbox:
-    """`name` is the same for the same address, and shows nothing secret of it."""
+    """A destination of POST requests.
+
+    `name` is stable for a URL and contains no secret of it.
+    """
 
     def __init__(self, url: str, ways: Ways, below: str = "") -> None:
-        """`below`: a path below the address."""
+        """Parse and check the URL; `below` is a path appended to the URL."""
         self._ways = ways
         self._host, self._port, self._path, secure = _parts(url, ways, below)
         self._tls = _context(ways) if secure else None
@@ -185,7 +190,7 @@ class Mailbox:
         self._bounded = BoundedCall(ways.port, MOST_SENDS)
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> None:
-        """Returns when it was taken."""
+        """Send the body; returns when the receiver has accepted it."""
         common = {
             "Content-Type": "application/json",
             "User-Agent": f"holdfast/{holdfast.__version__}",
@@ -193,7 +198,8 @@ class Mailbox:
         try:
             status = self._post(body, {**common, **headers})
         except Refused as refused:
-            # Retried, for it is a matter of the configuration: mended in time, nothing is lost.
+            # Retryable, because it depends on the configuration: after a timely correction
+            # nothing is lost.
             meant = f"; set {self._ways.port}_allow_private if that is meant"
             hint = "" if self._ways.private else meant
             raise self._failed(f"{refused}{hint}", True) from refused
@@ -229,7 +235,10 @@ class Mailbox:
 
 
 def secret(port: str, option: str, path: str) -> bytes:
-    """What that file has now; retryable, for somebody may be about to write it."""
+    """Read the file's present content.
+
+    An error is retryable, since the file may be written soon.
+    """
     try:
         return Path(path).read_bytes().strip()
     except OSError as error:
@@ -237,14 +246,14 @@ def secret(port: str, option: str, path: str) -> bytes:
 
 
 def _judged(status: int) -> tuple[str, bool]:
-    """What to say of an answer that is no yes, and whether to come again."""
+    """Return the error text for a status other than 2xx, and whether to retry."""
     if 300 <= status < 400:
         return f"answered {status}; redirects are not followed, name the final address", False
     return f"answered {status}", status >= 500 or status in _LATER
 
 
 def _parts(url: str, ways: Ways, below: str) -> tuple[str, int, str, bool]:
-    """Host, port, path and whether by TLS; DriverError saying what to write instead."""
+    """Return host, port, path, and whether TLS is used; DriverError names the correct form."""
     where = f"[lease_notifications] {ways.port}_urls: {_shown(url)}"
     try:
         parts = urlsplit(url)
@@ -271,7 +280,7 @@ def _parts(url: str, ways: Ways, below: str) -> tuple[str, int, str, bool]:
 
 
 def _shown(url: str) -> str:
-    """Without what may be a secret."""
+    """Return the URL without parts that may be secret."""
     return url.partition("?")[0].rpartition("@")[2]
 
 

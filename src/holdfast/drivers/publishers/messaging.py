@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications on a message broker, in the form of oslo.messaging's notifier (format 2.0).
+"""The message broker publisher: notifications in oslo.messaging's notifier format 2.0.
 
-Its Notifier itself is no use to us: it logs failures instead of raising them and gives every try
-another message id. So the transport below it is called, as its driver `messagingv2` does.
+oslo.messaging's own Notifier logs failures instead of raising them and gives every attempt another
+message id. So the publisher calls the transport below, as the driver `messagingv2` does.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.threads import BoundedCall
 
 PORT = "messaging"
-#: Sends that may hang at once; a broker that is away needs no more to prove it.
+#: Sends that may hang at once; more are not needed to find that the broker is away.
 MOST_SENDS = 16
 FORMAT = 2.0
 
 
 class Messaging:
-    """One broker, one exchange, some topics."""
+    """The publisher for a broker, with an exchange and topics."""
 
     name = PORT
     hears = NEWS
@@ -46,7 +46,7 @@ class Messaging:
         self._bounded = BoundedCall("notify", MOST_SENDS)
 
     def _where(self, options: Any) -> tuple[Sequence[str], str]:
-        """Topics and exchange."""
+        """Return topics and exchange."""
         return options.topics, options.exchange
 
     def send(self, notice: LeaseNotice) -> None:
@@ -69,19 +69,19 @@ class Messaging:
     def _send(self, priority: str, message: dict[str, Any]) -> None:
         for topic in self._topics:
             target = self._target(topic=f"{topic}.{priority}", exchange=self._exchange)
-            # a copy: it is marked with the id of its transmission on the way
+            # A copy, because the transport adds a transmission id to it.
             self._transport._send_notification(target, {}, {**message}, version=FORMAT, retry=0)
 
     def close(self) -> None:
-        """Take leave of the broker, if it is there to hear it."""
+        """Disconnect from the broker; wait at most 3 s."""
         try:
             self._bounded.run(3.0, self._transport.cleanup)
         except TimeoutError:
-            return  # it is not
+            return  # the broker does not answer
 
 
 class InstanceHaMessaging(Messaging):
-    """The notifications of the instance HA contract, where Masakari sends them."""
+    """The publisher of the instance HA contract, on the topics and exchange of Masakari."""
 
     name = "instance-ha"
     hears = INSTANCE_HA
@@ -91,11 +91,11 @@ class InstanceHaMessaging(Messaging):
 
 
 def _oslo_messaging() -> Any:
-    """Imported only where it is wanted: it is an extra, and slow."""
+    """Import oslo.messaging only when needed: it is an extra, and slow."""
     try:
         from oslo_service import backend
 
-        # Threads, before oslo.messaging is imported and chooses eventlet for us.
+        # Choose threads before oslo.messaging is imported and chooses eventlet.
         backend.init_backend(backend.BackendType.THREADING)
         import oslo_messaging
     except ImportError as error:
@@ -108,8 +108,10 @@ def _oslo_messaging() -> Any:
 
 
 def _troubles(oslo_messaging: Any) -> tuple[type[Exception], ...]:
-    """What a broker that is away, or of another mind, makes it raise: its own errors and those of
-    the libraries below. A timeout is an OSError."""
+    """Return the exceptions raised for a broker that is away or refuses.
+
+    These are errors of oslo.messaging and of the libraries below. A timeout is an OSError.
+    """
     from amqp import AMQPError
     from kombu.exceptions import KombuError
 
@@ -117,8 +119,11 @@ def _troubles(oslo_messaging: Any) -> tuple[type[Exception], ...]:
 
 
 def _transport(conf: cfg.ConfigOpts, url: str) -> Any:
-    """[oslo_messaging_rabbit] and its like are read from our files, by the configuration that
-    oslo.messaging has for itself: it registers names that we use too."""
+    """Create the transport, with [oslo_messaging_rabbit] from Holdfast's files.
+
+    oslo.messaging gets its own global configuration, because it registers option names that
+    Holdfast uses too.
+    """
     theirs = cfg.CONF
     theirs(args=[], project="holdfast", default_config_files=list(conf.config_file))
     return _oslo_messaging().get_notification_transport(theirs, url=url)

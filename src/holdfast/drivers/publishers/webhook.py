@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications as signed HTTP requests: one sink per address, so that none waits for another.
+"""The webhook publisher: notifications as signed HTTP requests.
+
+Each URL has a publisher of its own, so that none waits for another.
 
     POST /hook
     X-Holdfast-Timestamp: 1893492000
@@ -7,8 +9,8 @@
 
     {"event_type": …, "message_id": …, "payload": {…}, "publisher_id": …, "timestamp": …}
 
-The header's time is that of the try, so a receiver can refuse what is old and was recorded;
-the body's is that of the event and stays, like the message id, the same in every try.
+The header's time is the time of the attempt, so a receiver can refuse an old, recorded request.
+The body's time is the time of the event; like the message id it is the same in every attempt.
 """
 
 import hashlib
@@ -29,6 +31,8 @@ SHORTEST_SECRET = 16
 
 
 class Webhook:
+    """The publisher for a webhook URL."""
+
     def __init__(self, url: str, conf: cfg.ConfigOpts, clock: Clock) -> None:
         options = conf.lease_notifications
         self._clock = clock
@@ -37,7 +41,7 @@ class Webhook:
         ways = Ways(PORT, self.timeout_s, options.webhook_cafile, options.webhook_allow_private)
         self._mailbox = Mailbox(url, ways)
         self.name = self._mailbox.name
-        self._secret()  # one that cannot sign is found now
+        self._secret()  # raises at once if the secret is unusable
 
     def send(self, notice: LeaseNotice) -> None:
         body = encode(notice)
@@ -63,11 +67,11 @@ class Webhook:
         return secret
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no connection stays open."""
 
 
 def encode(notice: LeaseNotice) -> bytes:
-    """The same bytes for the same notice, whoever sends it and how often."""
+    """Encode the notice; the same notice always gives the same bytes."""
     told = {
         "event_type": notice.event_type,
         "publisher_id": notice.publisher,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands between processes; not needed where API and manager share one.
+"""RabbitMQ drivers: RPC between API and manager processes, and Nova's notifications.
 
-Importing this package makes oslo.service choose threads, which must happen before oslo.messaging is
-imported and chooses eventlet for us.
+RPC is not needed if API and manager share a process. Importing this package makes oslo.service use
+threads; this must happen before oslo.messaging is imported, which would choose eventlet.
 """
 
 from oslo_service import backend

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listener: reads Nova's notifications from the broker, on one thread, and hands them on.
+"""The listener for Nova's notifications: reads the broker's queue on a single thread.
 
-It speaks AMQP itself, by the library below oslo.messaging, and not by oslo.messaging's listener,
-because that one cannot keep the promises of `ports/reports.py` (18.3): a message whose priority is
-no text is requeued 500 times a second for ever; a message that came twice is neither heard nor
-acknowledged and blocks its place; acknowledgements wait up to five seconds; start and stop wait for
-a broker that is away; the queue is not bounded; and durability must be set as Nova's is, or nothing
-is read.
+The listener uses py-amqp, the library below oslo.messaging, and not oslo.messaging's own listener,
+which cannot keep the promises of `ports/reports.py` (18.3): it requeues a message whose priority
+is no text 500 times a second for ever; it neither delivers nor acknowledges a message that came
+twice, which blocks its place; acknowledgements wait up to 5 s; start and stop wait for a broker
+that is away; the queue is not bounded; and durability must be set as in Nova, or nothing is read.
 
->>> notices = NovaNotices(conf, SystemClock())
->>> notices.listen(print)
->>> notices.stop()
+    >>> notices = NovaNotices(conf, SystemClock())
+    >>> notices.listen(print)
+    >>> notices.stop()
 """
 
 import bz2
@@ -34,27 +33,27 @@ from holdfast.model.nova_notification import Notice, NotUnderstood, parse
 from holdfast.ports.reports import Hear, NoTally, Tally, later
 from holdfast.runtime.clock import Clock
 
-# The way to Nova's broker: addresses, TLS, and a queue of our own bound to Nova's exchange.
+# Connection to Nova's broker: addresses, TLS, and Holdfast's own queue bound to Nova's
+# exchange.
 #
-# The exchange is Nova's and is only looked at: whoever declares it with other flags breaks Nova.
-# The
-# queue is ours: durable, bounded, and removed by the broker when it was forgotten.
+# The driver never declares Nova's exchange, it only checks it: declaring it with other flags
+# breaks Nova. The queue is Holdfast's own: durable, bounded, and removed by the broker when
+# unused.
 #
-# py-amqp is used as it is, without kombu around it, which would reconnect behind our back and
-# then
-# read nothing.
+# The driver uses py-amqp without kombu, which would reconnect behind its back and then read
+# nothing.
 
 
 LOG = logging.getLogger(__name__)
 
 PORT = "notices"
-#: Longest that opening a connection, or any answer of the broker, may take.
+#: Time limit for opening a connection and for any answer of the broker.
 ANSWER_S = 5.0
-#: A broker that is silent for two of these is away.
+#: A broker that is silent for two heartbeats is away.
 HEARTBEAT_S = 20
-#: What the broker may hand us ahead; it is out of the other managers' sight.
+#: Messages that the broker sends ahead; other managers do not see them.
 PREFETCH = 50
-#: RabbitMQ 4 throws a quorum queue's message away after 20 returns; an outage may need more.
+#: RabbitMQ 4 drops a message of a quorum queue after 20 returns; an outage may need more.
 MOST_RETURNS = 1_000_000
 
 AWAY = (OSError, amqp.AMQPError)
@@ -65,7 +64,7 @@ _TLS = [
     cfg.StrOpt("ssl_cert_file", default=""),
     cfg.StrOpt("ssl_key_file", default=""),
 ]
-#: kombu_compression of nova.conf, by the names it has on the wire.
+#: kombu_compression of nova.conf, by its names on the wire.
 _UNPACK: Mapping[str, Callable[[bytes], bytes]] = {
     "application/x-gzip": zlib.decompress,
     "application/x-bz2": bz2.decompress,
@@ -74,7 +73,7 @@ _UNPACK: Mapping[str, Callable[[bytes], bytes]] = {
 
 @dataclass(frozen=True)
 class Address:
-    """One node of a broker."""
+    """A node of a broker."""
 
     host: str
     port: int
@@ -83,20 +82,20 @@ class Address:
     vhost: str
 
     def __str__(self) -> str:
-        """What may be logged."""
+        """Return the address without the secret, for logs."""
         return f"{self.host}:{self.port}/{self.vhost.removeprefix('/')}"
 
 
 @dataclass(frozen=True)
 class Depth:
-    """What the broker says about a queue."""
+    """The length of a queue and its number of readers."""
 
     messages: int
     readers: int
 
 
 def addresses(url: str) -> list[Address]:
-    """The nodes of a transport URL as oslo.messaging writes it: rabbit://u:p@h:1,u:p@h:2/vhost?…"""
+    """Parse the nodes of an oslo.messaging transport URL: rabbit://u:p@h:1,u:p@h:2/vhost?…"""
     scheme, found, rest = url.partition("://")
     if not found or scheme not in ("rabbit", "amqp", "kombu+rabbit"):
         raise DriverError(
@@ -129,7 +128,10 @@ def _host_port(node: str) -> tuple[str, int]:
 
 
 def tls(conf: cfg.ConfigOpts, url: str) -> dict[str, Any] | bool:
-    """As oslo.messaging does it: [oslo_messaging_rabbit] of our files, the URL's query wins."""
+    """Return the TLS settings from [oslo_messaging_rabbit] and the URL's query, which wins.
+
+    oslo.messaging reads them in the same way.
+    """
     theirs = cfg.ConfigOpts()
     theirs.register_opts(_TLS, group="oslo_messaging_rabbit")
     theirs(args=[], project="holdfast", default_config_files=list(conf.config_file))
@@ -148,10 +150,10 @@ def tls(conf: cfg.ConfigOpts, url: str) -> dict[str, Any] | bool:
 
 
 class Broker:
-    """Opens connections, to each node in turn, and knows the queue."""
+    """Opens connections to each node in turn, and declares the queue."""
 
     def __init__(self, conf: cfg.ConfigOpts, topics: Sequence[str] = ()) -> None:
-        """`topics` are bound beside those of the configuration."""
+        """Read the configuration; `topics` are bound in addition to the configured topics."""
         self._options = conf.notifications
         self._topics = sorted({*conf.notifications.topics, *topics})
         url = self._options.transport_url or conf.transport_url
@@ -170,7 +172,7 @@ class Broker:
         self._tls = tls(conf, url)
 
     def connect(self) -> amqp.Connection:
-        """A connection to the next node; no call on it takes longer than ANSWER_S."""
+        """Connect to the next node; no call on the connection takes longer than ANSWER_S."""
         node = next(self._turn)
         secured = self._tls
         if isinstance(secured, dict) and secured["cert_reqs"] == ssl.CERT_REQUIRED:
@@ -190,14 +192,14 @@ class Broker:
         return connection
 
     def connect_to_any(self) -> amqp.Connection:
-        """A connection to the first node that answers; the last one's error if none does."""
+        """Connect to the first node that answers; raise the last error if none does."""
         for _ in range(self._nodes - 1):
             with contextlib.suppress(*AWAY):
                 return self.connect()
         return self.connect()
 
     def shared_queue(self, connection: amqp.Connection) -> str:
-        """The queue that managers share: its name, when it is there and bound."""
+        """Declare and bind the queue that all managers share; return the name."""
         arguments: dict[str, Any] = {
             "x-max-length": self._options.backlog,
             "x-expires": self._options.keep_days * 24 * 3600 * 1000,
@@ -219,7 +221,7 @@ class Broker:
         return self.pool
 
     def own_queue(self, connection: amqp.Connection) -> str:
-        """A queue that ends with the connection, for a look that takes nothing from anybody."""
+        """Declare a queue for this connection only, which takes no message from other readers."""
         declared = connection.channel().queue_declare(
             exclusive=True, auto_delete=True, arguments={"x-max-length": 10_000}
         )
@@ -228,7 +230,7 @@ class Broker:
         return name
 
     def depth(self, connection: amqp.Connection) -> Depth | None:
-        """How full the managers' queue is; None if there is none."""
+        """Return the length of the managers' queue; None if missing."""
         try:
             found = connection.channel().queue_declare(self.pool, passive=True)
         except amqp.NotFound:
@@ -236,7 +238,7 @@ class Broker:
         return Depth(messages=found.message_count, readers=found.consumer_count)
 
     def check_exchange(self, connection: amqp.Connection) -> None:
-        """A DriverError where Nova has not been yet."""
+        """Raise DriverError if Nova's exchange does not exist yet."""
         try:
             connection.channel().exchange_declare(self.exchange, "topic", passive=True)
         except amqp.NotFound as error:
@@ -256,7 +258,10 @@ class Broker:
 
 
 def body(message: amqp.Message) -> str | bytes:
-    """What was sent. What cannot be unpacked comes as it is: nobody will understand it."""
+    """Return the decompressed body.
+
+    The body is unchanged if decompression fails: the parser then refuses it.
+    """
     sent: str | bytes = message.body
     unpack = _UNPACK.get(str(message.headers.get("compression"))) if message.headers else None
     if unpack is None:
@@ -268,33 +273,36 @@ def body(message: amqp.Message) -> str | bytes:
 
 
 def close(connection: amqp.Connection) -> None:
-    """Politely, but a broker that does not answer is not waited for."""
+    """Close the connection, waiting at most 1 s for the broker."""
     try:
         connection.sock.settimeout(1.0)
         connection.close()
-    except (*AWAY, AttributeError) as error:  # py-amqp has no socket any more when it was lost
+    except (*AWAY, AttributeError) as error:  # py-amqp has no socket after a lost connection
         LOG.debug("the broker did not hear us leave: %s", error)
         connection.collect()
 
 
-#: How often the thread looks up from the socket: for the stop sign, for heartbeats.
+#: Interval at which the thread checks for a stop and sends heartbeats.
 LOOK_S = 0.25
-#: Pauses between tries to reach the broker, and to hand on what could not be taken.
+#: Pauses between attempts to reach the broker, and to deliver a postponed message.
 FIRST_PAUSE_S, MOST_RECONNECT_S, MOST_RETRY_S = 1.0, 5.0, 30.0
-#: So long a message that we cannot take stays with us; then others may try.
+#: Seconds that a message which cannot be delivered is kept here; then other managers may try.
 HOLD_S = 300.0
-#: A stop takes no longer, whatever the broker does.
+#: Time limit of `stop`, whatever the broker does.
 STOP_S = 10.0
-#: Sentences about messages that make no sense: at most one in so many seconds.
+#: Minimum seconds between log lines about unintelligible messages.
 QUIET_S = 60.0
 
 
 class _GiveBack(Exception):
-    """We could not take these for a long time: back to the queue with them."""
+    """Messages could not be delivered for HOLD_S: return them to the queue."""
 
 
 class NovaNotices:
-    """A `ports.notices.Notices`. `shared` False listens to a copy that ends with the connection."""
+    """The driver of the notification port.
+
+    With `shared` False it reads a temporary copy of the queue.
+    """
 
     def __init__(
         self,
@@ -336,10 +344,10 @@ class NovaNotices:
         return self._there
 
     def age_s(self) -> float | None:
-        """How long ago the last notice was heard; None before the first."""
+        """Return the seconds since the last notice; None before the first."""
         return None if self._heard_at is None else self._clock.monotonic() - self._heard_at
 
-    # the thread
+    # The listener's thread
 
     def _forever(self) -> None:
         pause = FIRST_PAUSE_S
@@ -352,7 +360,7 @@ class NovaNotices:
                 self._lost(error, error.message)
             except AWAY as error:
                 self._lost(error, f"{type(error).__name__}: {error}")
-            except Exception as error:  # the top of the thread: it must come round again
+            except Exception as error:  # the top of the thread: the loop must go on
                 LOG.exception("notifications: unforeseen")
                 self._lost(error, "a defect of ours")
             was_there, self._there = self._there, False
@@ -363,7 +371,7 @@ class NovaNotices:
             pause = min(pause * 2, MOST_RECONNECT_S)
 
     def _session(self) -> None:
-        """From one connection to its end."""
+        """Open a connection and read until it ends."""
         connection = self.broker.connect()
         try:
             queue = (
@@ -394,15 +402,15 @@ class NovaNotices:
                     message.channel.basic_ack(message.delivery_tag)
 
     def _patience(self, waiting: deque[amqp.Message]) -> float:
-        """How long the socket may be listened to; not at all while there is something to do."""
+        """Return how long to wait for the socket; almost zero while a message is ready."""
         if not waiting:
             return LOOK_S
         return min(LOOK_S, max(0.001, self._resume_at - self._clock.monotonic()))
 
-    # one message
+    # Delivery of a message
 
     def _take(self, message: amqp.Message) -> bool:
-        """Hand it on; whether we are done with it."""
+        """Deliver the message; return whether it may be acknowledged."""
         try:
             notice = parse(body(message))
         except NotUnderstood as error:
@@ -445,14 +453,17 @@ class NovaNotices:
             raise _GiveBack
 
     def _let_go(self, why: str) -> None:
-        """Acknowledged and forgotten: it would make no more sense the second time."""
+        """Count and log an unintelligible message.
+
+        It is acknowledged, since a retry would not help.
+        """
         self._tally.not_understood()
         others = self._strange.may_say()
         if others is not None:
             more = f" (and {others} more since the last such line)" if others else ""
             LOG.warning("notifications: let go, not understood: %s%s", why, more)
 
-    # what becomes of the broker: a line per change
+    # Connection changes: a log line per change
 
     def _reached(self, queue: str) -> None:
         self._there = True
@@ -461,7 +472,7 @@ class NovaNotices:
         LOG.info("listening to Nova's notifications at %s, queue %s", self.broker.shown, queue)
 
     def _lost(self, error: Exception, why: str) -> None:
-        """Said once per kind of trouble until all is well again."""
+        """Log the loss once per kind of error until the connection is back."""
         kind = type(error).__name__
         if kind in self._complained:
             return
@@ -470,7 +481,7 @@ class NovaNotices:
 
 
 class _Seldom:
-    """Keeps a sentence from flooding the log."""
+    """Limits the rate of a log line."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -478,7 +489,7 @@ class _Seldom:
         self._unsaid = 0
 
     def may_say(self) -> int | None:
-        """None: not now; else how many went unsaid before."""
+        """Return the number of suppressed lines if a line may be logged now, else None."""
         now = self._clock.monotonic()
         if now < self._next:
             self._unsaid += 1

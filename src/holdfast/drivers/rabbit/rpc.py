@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands over oslo.messaging: a client that is a Manager, and a server in front of one.
+"""Manager commands over oslo.messaging: an RPC client with the Manager interface, and a server.
 
 A command carries its deadline: a manager that finds it in the queue too late drops it, because the
-caller has long been told 503. So a broker that was away leaves nothing half-made behind.
+caller has already got 503. So a broker outage leaves nothing half-made behind.
 """
 
 import inspect
@@ -26,10 +26,10 @@ from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError, Unavailable, by_code
 from holdfast.ports.manager import Manager
 
-# Typed commands to JSON and back, driven by the signatures of the Manager interface alone.
+# Encoding of commands as JSON, by the type hints of the Manager interface.
 #
 # Requests are `{"v": 1, "name": …, "deadline": …, "args": {…}}`, answers `{"ok": …}` or
-# `{"error": {"code", "message", "details"}}`. Unknown keys are ignored on both sides, so that
+# `{"error": {"code", "message", "details"}}`. Both sides ignore unknown keys, so that
 # neighbouring versions can talk.
 
 
@@ -47,13 +47,13 @@ def _hints(method: str) -> dict[str, Any]:
 
 
 def parameters(method: str) -> list[str]:
-    """The names of a command's arguments, in their order."""
+    """Return the names of a command's arguments in order."""
     return [name for name in _hints(method) if name != "return"]
 
 
 @cache
 def commands() -> frozenset[str]:
-    """The names of all commands, and nothing else: only these can be called from outside."""
+    """Return the names of all commands; only these methods can be called from outside."""
     functions = inspect.getmembers(Manager, inspect.isfunction)
     return frozenset(name for name, _ in functions if not name.startswith("_"))
 
@@ -86,12 +86,12 @@ def pack_error(error: Exception) -> dict[str, Any]:
 
 
 def unpack_answer(method: str, answer: Mapping[str, Any]) -> Any:
-    """The result, or the error the manager raised, raised again."""
+    """Return the result, or raise the manager's error again."""
     error = answer.get("error")
     if error is None:
         return _result(method, answer.get("ok"))
     cls = by_code().get(error["code"], HoldfastError)
-    if str(error["code"]).startswith("holdfast.driver."):  # also of drivers not loaded here
+    if str(error["code"]).startswith("holdfast.driver."):  # also for drivers not loaded here
         cls = Unavailable
     raised = cls(error["message"])
     raised.details = dict(error.get("details") or {})
@@ -99,7 +99,7 @@ def unpack_answer(method: str, answer: Mapping[str, Any]) -> Any:
 
 
 def _result(method: str, value: Any) -> Any:
-    """None is what a manager of an older version answers where this one has more to say."""
+    """Decode the result; None comes from an older manager that returns less."""
     return None if value is None else _converter.structure(value, _hints(method)["return"])
 
 
@@ -108,7 +108,7 @@ LOG = logging.getLogger(__name__)
 Now = Callable[[], datetime]
 
 TOPIC = "holdfast.manager"
-#: A health probe asks often and must not wait as long as a command may.
+#: Timeout of `ping`: a health probe runs often and must not wait as long as a command may.
 PING_S = 2
 #: Calls that may wait for the broker at once.
 MOST_CALLS = 200
@@ -123,10 +123,10 @@ _AWAY = (
 
 
 def transport(conf: cfg.ConfigOpts) -> Any:
-    """A connection to the broker; [oslo_messaging_rabbit] and its like are read from our files.
+    """Create a transport to the broker, with [oslo_messaging_rabbit] from Holdfast's files.
 
-    oslo.messaging gets the library-wide configuration, not ours: parts of it read that one
-    whatever they are given, and it registers names that we use too.
+    oslo.messaging gets the global cfg.CONF, not Holdfast's own object: parts of it read the global
+    one anyway, and it registers option names that Holdfast uses too.
     """
     theirs = cfg.CONF
     theirs(args=[], project="holdfast", default_config_files=list(conf.config_file))
@@ -134,7 +134,7 @@ def transport(conf: cfg.ConfigOpts) -> Any:
 
 
 class RemoteManager:
-    """Looks like a Manager; each method is a call to whichever manager takes it from the queue."""
+    """A Manager whose methods are RPC calls to any manager that reads the queue."""
 
     def __init__(self, conf: cfg.ConfigOpts, now: Now) -> None:
         self._conf = conf
@@ -178,7 +178,10 @@ class RemoteManager:
         return unpack_answer(name, answer)
 
     def _within(self, timeout: float, call: Callable[[], Any]) -> Any:
-        """oslo.messaging waits for ever for a broker it has never reached; we do not."""
+        """Run the call with a timeout.
+
+        oslo.messaging waits for ever for a broker it has never reached.
+        """
         if not self._slots.acquire(blocking=False):
             raise TimeoutError("too many calls wait for the broker")
         ended: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
@@ -201,19 +204,19 @@ class RemoteManager:
         return answer
 
     def close(self) -> None:
-        """Take leave of the broker, if it is there to hear it."""
+        """Disconnect from the broker; wait at most 3 s."""
         leave = threading.Thread(target=self._transport.cleanup, daemon=True)
         leave.start()
         leave.join(timeout=3)
 
 
 def remote(conf: cfg.ConfigOpts, now: Now) -> Manager:
-    """A Manager behind the broker; `now` is the clock that both sides share, the database's."""
+    """Return a Manager behind the broker; `now` is the database's clock, shared by both sides."""
     return cast(Manager, RemoteManager(conf, now))
 
 
 class Server:
-    """Takes commands from the queue and hands them to the manager in this process."""
+    """Reads commands from the queue and calls the manager in this process."""
 
     def __init__(self, conf: cfg.ConfigOpts, manager: Manager, now: Now, name: str) -> None:
         self._transport = transport(conf)
@@ -226,7 +229,8 @@ class Server:
             access_policy=dispatcher.DefaultRPCAccessPolicy,
         )
 
-        # oslo.messaging waits in start() for a broker that is away; nothing else may wait for it.
+        # oslo.messaging blocks in start() while the broker is away; nothing else may wait for
+        # it.
         self._starting = threading.Thread(target=self._server.start, name="rpc", daemon=True)
 
     def start(self) -> None:
@@ -234,7 +238,7 @@ class Server:
 
     def stop(self) -> None:
         if self._starting.is_alive():
-            return  # never reached the broker; there is nothing to take leave of
+            return  # never reached the broker: nothing to disconnect
         self._server.stop()
         self._server.wait()
         self._transport.cleanup()
@@ -265,7 +269,7 @@ class _Endpoint:
 
 
 def _adopt(caller: Caller | None) -> None:
-    """Log lines of this thread carry the caller's request id from here on."""
+    """Put the caller's request id into the log lines of this thread."""
     if caller is not None:
         oslo_context.RequestContext(
             user_id=caller.user_id,

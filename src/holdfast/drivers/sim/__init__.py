@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cloud in a file: every cloud port on SQLite, as nasty as the real one on request.
+"""The simulated cloud: every cloud port on an SQLite file, with faults on request.
 
-It is for first looks, labs and tests. It is not a hypervisor: a server here is a row, and whether
-it *really* runs is another row, so that a test can see a server run twice.
+The simulated cloud is for first looks, labs and tests. It is not a hypervisor: a server is a row,
+and another row says whether the server *really* runs, so that a test can detect a server that runs
+twice.
 
     cloud = SimCloud("/var/lib/holdfast/cloud.db", SystemClock())
     simulator = Simulator("/var/lib/holdfast/cloud.db", SystemClock())
@@ -10,8 +11,8 @@ it *really* runs is another row, so that a test can see a server run twice.
     simulator.change(lost_reply_rate=0.2, only_calls=["pools.add_host"])
     simulator.fail_host("cmp-05")
 
-Peaceful until told otherwise: every setting defaults to zero. Open it after a fork, not before:
-SQLite connections do not survive one.
+Without settings there are no faults: every setting defaults to zero. Open the file after a fork,
+not before: SQLite connections do not survive a fork.
 """
 
 from holdfast.drivers.sim.cloud import SimCloud, connect

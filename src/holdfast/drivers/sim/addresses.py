@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated side of the Addresses port: floating IPs, and the networks they come from."""
+"""The simulated Addresses and Volumes ports: floating IPs, their networks, and volumes."""
 
 import json
 import sqlite3
@@ -12,6 +12,8 @@ from holdfast.ports.cloud import Address, Subnet, Volume
 
 
 class SimAddresses:
+    """The simulated Addresses port."""
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
@@ -57,7 +59,7 @@ class SimAddresses:
 def add_subnet(
     world: World, network_id: str, cidr: str, gateway: str | None, pools: Sequence[tuple[str, str]]
 ) -> Subnet:
-    """A range of addresses more, in a network that is made if need be."""
+    """Add a subnet to a network; create the network if needed."""
     world.run("INSERT OR IGNORE INTO networks VALUES (?)", network_id)
     made = Subnet(world.new_id(), network_id, cidr, gateway, tuple(pools))
     world.run(
@@ -88,10 +90,9 @@ def _subnet(row: sqlite3.Row) -> Subnet:
     )
 
 
-# The simulated side of the Volumes port.
-
-
 class SimVolumes:
+    """The simulated Volumes port."""
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated cloud as the service sees it: all ports behind one connection."""
+"""The simulated cloud with all its ports."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fence of the simulated cloud: it cuts the power of a host in the cloud's own file.
+"""The fence of the simulated cloud: cuts the power of a host in the cloud's file.
 
-It has faults of its own, set while it runs. Those of calls hit it only where `only_calls` names
-`fence.power`, `fence.off` or `fence.on`: a BMC does not fail because the cloud's API does. With
-`fence_lies` it takes orders and does nothing.
+The fence has its own faults, which can be set at run time. Faults of calls affect it only if
+`only_calls` names `fence.power`, `fence.off` or `fence.on`: a BMC does not fail because the
+cloud's API does. With `fence_lies` the fence accepts orders and does nothing.
 
     simulator.change(only_calls=["fence.off"], failure_rate=1.0)
     simulator.change(fence_lies=True)
@@ -24,7 +24,7 @@ from holdfast.runtime.clock import Clock
 
 
 class FenceWire(Wire):
-    """Meets the faults of a call only if they are meant for it."""
+    """A wire with faults only for calls named in `only_calls`."""
 
     def _meet(self, world: World, name: str) -> FaultDecision:
         fate = super()._meet(world, name)
@@ -87,7 +87,7 @@ class SimFence:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """The file speaks for the cloud; here it is a fence that failed."""
+    """Convert errors of the cloud's file into errors of the fence port."""
     try:
         yield
     except DriverError as error:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file the simulated cloud lives in: connections and transactions, nothing of their meaning.
+"""The SQLite file of the simulated cloud: tables, call counters, connections, transactions.
 
-Every transaction that writes is `BEGIN IMMEDIATE`: writers of all threads and processes queue for
-the one write lock and never deadlock on an upgrade. Who only looks waits for nobody and sees what
-was committed last. WAL makes a killed writer's half transaction vanish.
+Every writing transaction is `BEGIN IMMEDIATE`: writers of all threads and processes queue for the
+single write lock and never deadlock on an upgrade. Readers wait for no writer and see the last
+commit. WAL makes the half transaction of a killed writer vanish.
 """
 
 import contextlib
@@ -21,15 +21,12 @@ from typing import ClassVar
 from holdfast.model.errors import DriverError
 from holdfast.runtime.clock import Clock
 
-# The tables of the simulated cloud.
-#
-# Two kinds of truth live side by side: what the cloud *says* (`servers.status`, the columns of
-# services in `hosts`) and what *is* (`hosts.powered`, `domains`). Times are seconds since the
-# epoch.
-# `hosts.failed_at` is since when nothing is heard of the host: it has no power, or it is cut off;
-# `hosts.changed_at`, when somebody last changed its service. `cuts` are cables: of a host that is
-# heard on its other networks. `servers.crashed` is 1 of a guest that died, 2 of one that was
-# removed.
+# The tables. Two kinds of truth are stored side by side: what the cloud *reports*
+# (`servers.status`, the service columns of `hosts`) and what *is* (`hosts.powered`, `domains`).
+# Times are seconds since the epoch. `hosts.failed_at` is when the host fell silent: it has no
+# power, or it is cut off. `hosts.changed_at` is when its service was last changed. `cuts` are
+# cut cables of a host that is heard on its other networks. `servers.crashed` is 1 for a guest
+# that died, 2 for a removed guest.
 
 
 VERSION = 4
@@ -127,17 +124,6 @@ STATEMENTS = (
 )
 
 
-# How often each call came in: counted in memory, written with the next transaction.
-#
-# A call that only looks needs no transaction that writes, so its count waits for one. All who
-# opened
-# a file in this process share what waits, and so see each other's calls at once; other processes
-# do
-# when it is written: by the next call that changes something, or the first look that comes later
-# than
-# `AGE_S`. `kill -9` forgets what waits; no state of the world does.
-
-
 AGE_S = 0.2
 
 _WRITE = (
@@ -147,7 +133,14 @@ _WRITE = (
 
 
 class Calls:
-    """Those on one file that are not written yet."""
+    """Counts of calls on a file that are not written yet.
+
+    The counts are kept in memory and written with the next writing transaction, because a reading
+    call has none. All users of a file in this process share them and see each other's calls at
+    once. Other processes see them when they are written: by the next call that changes something,
+    or by the first read later than `AGE_S`. `kill -9` loses unwritten counts, but no state of the
+    world.
+    """
 
     _known: ClassVar[dict[tuple[int, int], "Calls"]] = {}
     _lock = threading.Lock()
@@ -160,7 +153,10 @@ class Calls:
 
     @classmethod
     def of(cls, path: str) -> "Calls":
-        """Of a file that is there; another one at the same place later is another world."""
+        """Return the counters of an existing file.
+
+        A later file at the same path has its own counters.
+        """
         found = os.stat(path)
         key = found.st_dev, found.st_ino
         with cls._lock:
@@ -169,7 +165,7 @@ class Calls:
             return calls
 
     def let_go(self) -> bool:
-        """One user less; whether that was the last and something waits."""
+        """Release a user; return whether it was the last user and counts are unwritten."""
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -183,7 +179,10 @@ class Calls:
             self._new.update(some)
 
     def take(self) -> Mapping[str, int]:
-        """What waits; who cannot write it gives it back by `add`."""
+        """Remove and return the unwritten counts.
+
+        A caller that cannot write them returns them by `add`.
+        """
         with self._lock:
             some, self._new = self._new, Counter()
             return some
@@ -194,27 +193,27 @@ class Calls:
             db.executemany(_WRITE, some.items())
 
     def are_old(self) -> bool:
-        """Whether something has waited for so long that other processes should see it."""
+        """Return whether counts are older than AGE_S, so that other processes should see them."""
         return bool(self._new) and time.monotonic() - self._since > AGE_S
 
 
 PORT = "sim cloud"
 PATIENCE_S = 10.0
-#: How often a writer looks whether the lock is free; SQLite's own pauses grow to 0.1 s.
+#: Interval at which a writer tries the lock; SQLite's own pauses grow to 0.1 s.
 POLL_S = 0.001
 
 
 def failed(message: str, *, retryable: bool) -> DriverError:
-    """The one kind of failure this driver has."""
+    """Create the driver's DriverError."""
     return DriverError(PORT, message, retryable=retryable)
 
 
 def _begin(db: sqlite3.Connection, how: str, deadline: float) -> None:
-    """Begin a transaction; real time, for what it waits for is another process."""
+    """Begin a transaction; uses real time, because the lock's holder is another process."""
     while True:
         try:
             db.execute(how)
-            if how == "BEGIN":  # which by itself does nothing yet
+            if how == "BEGIN":  # BEGIN alone takes no snapshot yet
                 db.execute("PRAGMA user_version").fetchone()
             return
         except sqlite3.OperationalError as error:
@@ -226,14 +225,14 @@ def _begin(db: sqlite3.Connection, how: str, deadline: float) -> None:
 
 
 class File:
-    """A pool of connections to one SQLite file, as many as transactions run at once."""
+    """A pool of connections to an SQLite file, one for each parallel transaction."""
 
     def __init__(self, path: str, clock: Clock, seed: int | None = None) -> None:
         self.path = path
         self._clock = clock
         self._idle: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
-        # Threads of one process queue here, in turn; SQLite's own waiting is a poll with sleeps.
+        # Threads of a process queue here in turn; SQLite's own waiting is a poll with sleeps.
         self._turn = threading.Lock()
         self._closed = False
         self._calls = Calls()
@@ -247,7 +246,10 @@ class File:
 
     @contextmanager
     def transaction(self, patience_s: float = PATIENCE_S) -> Iterator[sqlite3.Connection]:
-        """All of the block or none of it, alone; foreign exceptions become DriverError."""
+        """Run the block in an exclusive transaction, all or nothing.
+
+        SQLite errors become DriverError.
+        """
         deadline = time.monotonic() + patience_s
         with self._turn, self._connection() as db:
             _begin(db, "BEGIN IMMEDIATE", deadline)
@@ -263,7 +265,7 @@ class File:
 
     @contextmanager
     def looking(self, patience_s: float = PATIENCE_S) -> Iterator[sqlite3.Connection]:
-        """What was committed last, and beside whoever writes."""
+        """Run the block in a reading transaction on the last commit, in parallel with a writer."""
         with self._connection() as db:
             _begin(db, "BEGIN", time.monotonic() + patience_s)
             try:
@@ -273,17 +275,17 @@ class File:
                     db.execute("ROLLBACK")
 
     def count(self, call: str) -> None:
-        """Of a call that came in; it is written with the next transaction."""
+        """Count a call; the count is written with the next transaction."""
         self._calls.add({call: 1})
 
     def must_write(self) -> bool:
-        """Whether calls have been counted for so long that others should see them."""
+        """Return whether counts are old enough to be written for other processes."""
         return self._calls.are_old()
 
     def close(self) -> None:
-        """Close what is idle; what is in use closes when its transaction ends."""
+        """Close idle connections; a connection in use closes when its transaction ends."""
         if not self._closed and self._calls.let_go():
-            # What was counted last; where the file has gone, nobody asks how often.
+            # Write the last counts. If the file is gone, no process needs them.
             with contextlib.suppress(DriverError), self.transaction(0.0):
                 pass
         with self._lock:
@@ -301,7 +303,7 @@ class File:
             finally:
                 self._give_back(db)
         except sqlite3.Error as error:
-            # Locked, full or unreadable may pass; a broken statement or file will not.
+            # Locked, full or unreadable may be temporary; a broken statement or file is not.
             passing = isinstance(error, sqlite3.OperationalError)
             raise failed(f"{self.path}: {error}", retryable=passing) from error
 
@@ -316,7 +318,7 @@ class File:
         )
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA foreign_keys = ON")
-        # Enough against a killed process; only a power cut may cost the last commits.
+        # Safe if a process is killed; only a power cut may lose the last commits.
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA busy_timeout = 0")  # see _begin
         return db
@@ -329,7 +331,7 @@ class File:
         db.close()
 
     def _use_wal(self) -> None:
-        """Switch the file to WAL; SQLite does not queue for that, so we do."""
+        """Switch the file to WAL, with retries, because SQLite does not wait for the lock here."""
         never = threading.Event()
         deadline = self._clock.monotonic() + PATIENCE_S
         while True:
@@ -357,7 +359,8 @@ class File:
                 )
             for statement in STATEMENTS:
                 db.execute(statement)
-            # Ids are hashes of this and a counter: unique in the file, the same for one seed.
+            # Ids are hashes of this salt and a counter: unique in the file, reproducible by
+            # seed.
             salt = f"{random.Random(seed).getrandbits(64):x}"
             db.execute("INSERT INTO meta VALUES ('salt', ?), ('ids', '0')", (salt,))
             db.execute(f"PRAGMA user_version = {VERSION}")

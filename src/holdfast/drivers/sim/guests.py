@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests of one host of the simulated cloud: they start, are stopped, crash (`holdfast sim
-crash-server`). The address is the host and the cloud's file: `cmp-1@/var/lib/holdfast/sim.db`."""
+"""Guests of a host of the simulated cloud: reports starts, stops and crashes.
+
+`holdfast sim crash-server` crashes a guest. The address is the host and the cloud's file:
+`cmp-1@/var/lib/holdfast/sim.db`.
+"""
 
 import logging
 import threading
@@ -16,12 +19,13 @@ from holdfast.ports.guests import LIFECYCLE, Event, Guest, Listener
 from holdfast.runtime.clock import Clock
 
 LOG = logging.getLogger(__name__)
-#: How often the file is looked at.
+#: Interval of polls of the file.
 POLL_S: Final = 0.1
-#: And how often all guests are told of as they are, as libvirt's are.
+#: Interval at which the driver reports all guests, as the libvirt driver does.
 READ_EVERY_S: Final = 15.0
 _COLUMNS = "s.id, s.name, s.project_id, s.flavor, s.crashed, d.server_id IS NOT NULL AS runs"
-#: Those that the cloud has there, but for what was removed; and whatever runs there.
+#: Guests that the cloud lists on the host, except removed ones, and guests that really run
+#: there.
 _GUESTS = (
     f"SELECT {_COLUMNS} FROM hosts h JOIN servers s ON s.host_id = h.id"
     " LEFT JOIN domains d ON d.server_id = s.id AND d.host_id = h.id"
@@ -46,12 +50,14 @@ class _Seen:
 
 
 class SimGuests:
+    """The simulated driver of the guests port."""
+
     def __init__(self, host: str, path: str, clock: Clock) -> None:
         self._host = host
         self._clock = clock
         self._file = File(path, clock)
         self._closed = threading.Event()
-        self._due = 0.0  # when all are told of, by the clock that does not jump
+        self._due = 0.0  # monotonic time of the next report of all guests
         self._why = "the cloud has not been looked at yet"
         self._thread = threading.Thread(target=self._forever, name="guests-sim", daemon=True)
         self._listener: Listener | None = None
@@ -81,7 +87,7 @@ class SimGuests:
                 self._why = ""
             except HoldfastError as error:
                 before, self._why = None, error.message
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # the top of the thread: the loop must go on
                 LOG.exception("guests of %s: unforeseen", self._host)
                 before, self._why = None, "something unforeseen, see the log"
             self._clock.wait(self._closed, POLL_S)
@@ -123,7 +129,7 @@ def _guests(seen: Mapping[str, _Seen]) -> Sequence[Guest]:
 
 
 def _changes(old: _Seen | None, new: _Seen | None) -> list[tuple[str, str]]:
-    """As libvirt would say it."""
+    """Return the lifecycle events that libvirt would send for a change."""
     said = []
     ran, runs = old is not None and old.runs, new is not None and new.runs
     if old is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated side of the Hosts port.
+"""The simulated Hosts and Services ports.
 
-A host has as much of VCPU, MEMORY_MB and DISK_GB as its columns say, none set aside and nothing
-promised twice, unless somebody wrote an inventory of the class.
+A host has as much VCPU, MEMORY_MB and DISK_GB as its columns say, without reserved amounts and
+overcommit, unless an inventory of the class was written.
 """
 
 import dataclasses
@@ -21,6 +21,8 @@ from holdfast.ports.cloud import CloudHost, Service
 
 
 class SimHosts:
+    """The simulated Hosts port."""
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
@@ -35,7 +37,7 @@ class SimHosts:
 
 
 def add(world: World, host: CloudHost) -> CloudHost:
-    """A new host, switched on; a missing uuid or hypervisor name comes from its name."""
+    """Add a host with power on; derive a missing uuid or hypervisor name from the name."""
     name = normalise(host.service_host)
     hypervisor = host.hypervisor_hostname or name
     for row in world.all("SELECT name FROM hosts WHERE short = ?", short(name)):
@@ -56,7 +58,7 @@ def add(world: World, host: CloudHost) -> CloudHost:
 
 
 def change(world: World, name: str, values: Mapping[str, Any]) -> CloudHost:
-    """Make the host another one: any of CloudHost's sizes, zone, rack, inventories, traits."""
+    """Change the host: any of CloudHost's sizes, zone, rack, inventories, traits."""
     row = world.host(name)
     for column, value in values.items():
         written = _WRITTEN[column](value) if column in _WRITTEN else value
@@ -65,7 +67,7 @@ def change(world: World, name: str, values: Mapping[str, Any]) -> CloudHost:
 
 
 def inventories(row: sqlite3.Row) -> dict[str, Inventory]:
-    """What the host has, by resource class."""
+    """Return the host's inventories by resource class."""
     sizes = {"VCPU": row["vcpus"], "MEMORY_MB": row["memory_mb"], "DISK_GB": row["local_gb"]}
     written = {key: Inventory(**one) for key, one in json.loads(row["inventories"]).items()}
     return {**{key: Inventory(total, most=total) for key, total in sizes.items()}, **written}
@@ -110,10 +112,9 @@ def _host(world: World, row: sqlite3.Row) -> CloudHost:
     )
 
 
-# The simulated side of the Services port: the nova-compute of each host.
-
-
 class SimServices:
+    """The simulated Services port: the nova-compute service of each host."""
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
@@ -163,7 +164,7 @@ class SimServices:
             world.subject = row["name"]
             if not row["forced_down"]:
                 return
-            # A restart of the host cleans up after evacuations; before that, Nova says no.
+            # A restart of the host cleans up after evacuations; before, Nova refuses.
             left = world.all(
                 "SELECT id FROM migrations WHERE source_id = ? AND type = 'evacuation'"
                 " AND status = 'done' AND NOT cleaned",
@@ -181,8 +182,10 @@ class SimServices:
 
 
 def _unheard(world: World, row: sqlite3.Row) -> bool:
-    """Whether the cloud now waits in vain for the host to say that it has heard: it does not know
-    that it is dead, or cut off."""
+    """Return whether the cloud now waits in vain for the host's answer.
+
+    This is so while the cloud does not know yet that the host is dead or cut off.
+    """
     return row["failed_at"] is not None and world.looks_up(row)
 
 
@@ -198,7 +201,7 @@ def _service(world: World, row: sqlite3.Row) -> Service:
 
 
 def _updated_at(world: World, row: sqlite3.Row) -> float:
-    """When the host reported last, or somebody changed its row since, as Nova's."""
+    """Return the time of the host's last report or of a later change of its row, as Nova does."""
     silent, every = row["failed_at"], world.settings.report_s
     heard: float = world.now if silent is None else silent
     if every:

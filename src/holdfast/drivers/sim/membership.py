@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks of the simulated cloud: each of its hosts is a node on every network, and is down
-where its cable is cut (`holdfast sim cut HOST --network storage`), everywhere if it has no power or
-is cut off altogether. There is no cluster that could lose its leader, and nobody is ever blind."""
+"""Membership of the simulated cloud: each host is a node on every network.
+
+A host is down on a network if its cable there is cut (`holdfast sim cut HOST --network storage`),
+and on all networks if it has no power or is cut off. There is no cluster that could lose its
+leader, and the driver never loses its view.
+"""
 
 import threading
 from typing import Any, Final
@@ -14,7 +17,7 @@ from holdfast.runtime.clock import Clock, SystemClock
 
 PORT: Final = "membership"
 LEADER: Final = "sim"
-#: How often the file is looked at while somebody waits.
+#: Interval of polls of the file while a caller waits.
 POLL_S: Final = 0.2
 _STATES = (
     "SELECT h.name, h.failed_at IS NOT NULL OR EXISTS (SELECT 1 FROM cuts c"
@@ -23,6 +26,8 @@ _STATES = (
 
 
 class SimMembership:
+    """The simulated driver of the membership port."""
+
     def __init__(self, network: str, path: str, clock: Clock) -> None:
         self.network = network
         self._clock = clock
@@ -50,14 +55,14 @@ class SimMembership:
         self._file.close()
 
     def _now(self) -> Members:
-        """The version counts what this object has seen change."""
+        """Return the present members; the version counts the changes seen by this object."""
         if self._closed.is_set():
             raise self._failed("we are closing")
         try:
             with self._file.looking() as db:
                 rows = db.execute(_STATES, (self.network,)).fetchall()
         except DriverError as error:
-            # it may have been closed since we looked
+            # The driver may have been closed during the poll.
             why = "we are closing" if self._closed.is_set() else error.message
             raise self._failed(why) from error
         states = {row["name"]: DOWN if row["down"] else UP for row in rows}

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of a simulated host and of the servers on it, made up, and marked as that.
+"""Generated metrics of a simulated host and its servers, marked as simulated.
 
-    hour(world, "cmp-05", begin, end)      # the slots from `begin` up to, not with, `end`
+    hour(world, "cmp-05", begin, end)      # the slots from `begin` up to, without, `end`
 
-Any point is a function of whom it is of and of when it is, so that an hour that nobody measured is
-there at once and the same each time. The host does what its servers do together. A server in five
-has times in which it runs at all it has and sends more than it pays for; of what is dead nothing is
-known.
+Each point is a function of entity and time, so that an hour without measurements exists at once
+and is always the same. The host's load is the sum of its servers. One server in five has bursts in
+which it uses all its CPU and sends more than it pays for. A dead host or guest has no metrics.
 """
 
 import math
@@ -22,11 +21,11 @@ from holdfast.metrics import history
 from holdfast.metrics.history import EVERY_S, Hour, Line
 from holdfast.model.host import normalise
 
-#: One server in so many is a busy one.
+#: One server in BUSY has bursts.
 BUSY: Final = 5
-#: What a server pays for, by vCPU.
+#: Contracted bandwidth per vCPU.
 BPS_PER_VCPU: Final = 250e6
-#: Slots within which a world is made.
+#: Servers created within this many slots of the first belong to the initial world.
 WITH_IT: Final = 6
 _MIB: Final = 1024 * 1024
 _OWN_MEMORY_MB: Final = 4096
@@ -34,7 +33,10 @@ _Row = dict[str, float]
 
 
 def hour(world: Mapping[str, Any], host: str, begin: int, end: int) -> Hour:
-    """Of a world as `Simulator.world` shows it. Nothing, of a host that is off or not there."""
+    """Return an hour of metrics of a host; empty if the host is off or unknown.
+
+    `world` is the result of `Simulator.world`.
+    """
     found = next((one for one in world["hosts"] if normalise(one["name"]) == host), None)
     if found is None or not found["powered"]:
         return history.NOTHING
@@ -49,7 +51,7 @@ def hour(world: Mapping[str, Any], host: str, begin: int, end: int) -> Hour:
 
 
 def _servers(world: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each with the slot since which it is there: those that came with the world, for ever."""
+    """Return the servers with the slot of their creation; 0 for servers of the initial world."""
     made = [_slot(one["created_at"]) for one in world["servers"]]
     first = min(made, default=0) + WITH_IT
     return [
@@ -100,7 +102,7 @@ def _disk(server: Mapping[str, Any], begin: int, end: int) -> Line:
 
     def row(slot: int) -> _Row:
         iops = 400 * _util(who, slot) * _wave(who, "iops", slot)
-        fill = 0.2 + 0.7 * _odds(who, "fill") + 0.02 * (slot % 8640) / 8640  # by the day
+        fill = 0.2 + 0.7 * _odds(who, "fill") + 0.02 * (slot % 8640) / 8640  # grows over a day
         return {
             "iops": iops,
             "bytes_per_s": iops * 16_384,
@@ -136,7 +138,7 @@ def _line(
     span: tuple[int, int],
     contracts: Mapping[str, float],
 ) -> Line:
-    """Nothing is known of it from before it was made."""
+    """Create the series of an entity; slots before the server's creation have no values."""
     since = server["since"]
     end = f"/{part}" if part else ""
     return Line(
@@ -158,7 +160,7 @@ def _laid(row: Callable[[int], _Row | None], begin: int, end: int) -> dict[str, 
     return made
 
 
-# what a server does when
+# Load of a server over time
 
 
 def _util(who: str, slot: int) -> float:
@@ -173,7 +175,7 @@ def _used(who: str, slot: int) -> float:
 
 
 def _is_bursting(who: str, slot: int) -> bool:
-    """A busy one, for four to eight minutes of every forty."""
+    """Return whether a busy server bursts now: four to eight minutes of every forty."""
     if _number(who, "busy") % BUSY:
         return False
     minutes = (slot * EVERY_S / 60 + _number(who, "begin") % 40) % 40
@@ -181,7 +183,7 @@ def _is_bursting(who: str, slot: int) -> bool:
 
 
 def _wave(who: str, what: str, slot: int) -> float:
-    """From 0 to 1: two slow waves, and a little grain."""
+    """Return a value from 0 to 1: two slow waves with a little noise."""
     slow, quick, begin, other = _shape(who, what)
     at = slot * EVERY_S
     wave = 0.5 + 0.3 * math.sin(at / slow + begin) + 0.12 * math.sin(at / quick + other)
@@ -201,7 +203,7 @@ def _shape(who: str, what: str) -> tuple[float, float, float, float]:
 
 
 def _odds(who: str, what: str) -> float:
-    """From 0 to 1, always the same."""
+    """Return a fixed pseudo-random value from 0 to 1."""
     return (_number(who, what) % 10_007) / 10_006
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to machines: power lost, cables cut, power back, a guest that dies."""
+"""Simulated failures: power loss, cut cables, hanging kernels, dying guests, and their repair."""
 
 import sqlite3
 
@@ -8,10 +8,10 @@ from holdfast.model.errors import Conflict, NotFound
 
 
 def power_off(world: World, name: str) -> None:
-    """The host loses power: nothing runs on it any more, and the cloud does not know.
+    """Cut the host's power: nothing runs there any more, and the cloud does not know.
 
-    Its servers keep the status they had. What was moving *to* it fails: an evacuated server ends
-    ERROR where it came from, an unshelved one stays shelved, one that ran goes on where it is.
+    Its servers keep their status. A move *to* the host fails: an evacuated server ends in ERROR on
+    its source, an unshelved server stays shelved, and a live-migrated server goes on where it is.
     """
     host = world.host(name)
     world.subject = host["name"]
@@ -29,9 +29,9 @@ def power_off(world: World, name: str) -> None:
 
 
 def cut_off(world: World, name: str) -> None:
-    """Nothing is heard of the host any more, and nothing reaches it: all on it goes on running.
+    """Cut the host off from all networks; everything on the host goes on running.
 
-    To the cloud that looks like a loss of power. What was to be done there waits.
+    To the cloud this looks like a loss of power. Actions for the host wait.
     """
     host = world.host(name)
     world.subject = host["name"]
@@ -42,8 +42,10 @@ def cut_off(world: World, name: str) -> None:
 
 
 def hang(world: World, name: str) -> None:
-    """The kernel of the host hangs: nothing runs on it any more and nothing is heard of it, but it
-    has power. Its servers keep the status they had; what was moving to it waits."""
+    """Hang the host's kernel: nothing runs there and the host is silent, but has power.
+
+    Its servers keep their status; a move to the host waits.
+    """
     host = world.host(name)
     world.subject = host["name"]
     world.run("DELETE FROM domains WHERE host_id = ?", host["id"])
@@ -54,8 +56,11 @@ def hang(world: World, name: str) -> None:
 
 
 def reach_again(world: World, name: str) -> None:
-    """The host that was cut off is heard again. Its nova-compute has not restarted: what left it
-    meanwhile still runs there, and it cannot be un-forced."""
+    """Reconnect a host that was cut off.
+
+    Its nova-compute has not restarted: servers that left meanwhile still run there, and the host
+    cannot be un-forced.
+    """
     host = world.host(name)
     world.subject = host["name"]
     if not host["powered"]:
@@ -67,26 +72,26 @@ def reach_again(world: World, name: str) -> None:
 
 
 def unplug(world: World, name: str, network: str) -> None:
-    """The cable of one network is cut: who watches that network misses the host, and the cloud
-    notices nothing."""
+    """Cut the cable of a network: monitors of this network miss the host, the cloud does not."""
     host = world.host(name)
     world.subject = host["name"]
     world.run("INSERT OR IGNORE INTO cuts VALUES (?, ?)", host["id"], network)
 
 
 def plug(world: World, name: str, network: str) -> None:
-    """The cable is whole again; no power and no restart of the host does that."""
+    """Repair the cable of a network; neither power nor a restart of the host does this."""
     host = world.host(name)
     world.subject = host["name"]
     world.run("DELETE FROM cuts WHERE host_id = ? AND network = ?", host["id"], network)
 
 
 def power_on(world: World, name: str) -> None:
-    """The host, or at least its nova-compute, starts again.
+    """Start the host, or at least its nova-compute, again.
 
-    Domains of servers that have left are destroyed and their evacuations marked cleaned, so that
-    the service may be un-forced. Live migrations from here are forgotten. Servers still here whose
-    guests were lost with the power or the kernel are found stopped; others run on.
+    The restart destroys domains of servers that have left and marks their evacuations as cleaned,
+    so that the service may be un-forced. Live migrations from the host are forgotten. Servers
+    still on the host whose guests were lost with the power or the kernel are found stopped; others
+    run on.
     """
     host = world.host(name)
     world.subject = host["name"]
@@ -119,8 +124,11 @@ def power_on(world: World, name: str) -> None:
 
 
 def crash(world: World, id_or_name: str) -> None:
-    """The guest dies: nothing runs, power state `crashed`; `action_s` later, when the cloud has
-    noticed, the status is SHUTOFF. Of one that was resized it does not notice."""
+    """Crash the guest: nothing runs, and the power state is `crashed`.
+
+    `action_s` later, when the cloud has noticed, the status is SHUTOFF. For a server in
+    VERIFY_RESIZE the cloud does not notice.
+    """
     server = _server(world, id_or_name)
     gone = world.run(
         "DELETE FROM domains WHERE server_id = ? AND host_id IS ?",
@@ -137,15 +145,17 @@ def crash(world: World, id_or_name: str) -> None:
 
 
 def lose(world: World, id_or_name: str) -> None:
-    """Somebody removes the guest behind the cloud's back, which goes on saying what it said; it is
-    there again once the cloud starts it."""
+    """Remove the guest without the cloud's knowledge, whose reports do not change.
+
+    The guest exists again after the cloud starts it.
+    """
     server = _server(world, id_or_name)
     world.run("DELETE FROM domains WHERE server_id = ?", server["id"])
     world.run("UPDATE servers SET crashed = 2 WHERE id = ?", server["id"])
 
 
 def resize(world: World, id_or_name: str) -> None:
-    """It waits for its user's word, and does what it did."""
+    """Put the server into VERIFY_RESIZE; the guest keeps running."""
     server = _server(world, id_or_name)
     if server["status"] != "ACTIVE" or server["task_state"]:
         raise Conflict(f"server {server['id']} is {server['status']}: it cannot be resized")

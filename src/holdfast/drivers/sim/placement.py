@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a server may go: power of decision like Nova's scheduler with Blazar's filter.
+"""The simulated scheduler: chooses hosts like Nova's scheduler with Holdfast's pool filter.
 
-Asked for any host, it offers no member of `freepool` and none of a reservation's pool, unless the
-server came with that reservation (metadata `reservation`, standing for the scheduler hint). A host
-that is named is a wish, and the same rules decide; only a user's `forced` one is not asked about
-pools, as when an admin boots with `--availability-zone zone:host`.
+Without a named host it offers no member of `freepool` and none of a reservation's pool, unless the
+server has that reservation (metadata `reservation`, instead of the scheduler hint). A named host
+is a wish, and the same rules decide. Only a user's `forced` host skips the pool rules, as when an
+admin boots with `--availability-zone zone:host`.
 """
 
 import json
@@ -20,9 +20,9 @@ from holdfast.model.host import Inventory
 from holdfast.nova.admission import Pool, ask, refusal
 from holdfast.nova.names import HINT
 
-#: How a flavor names a trait that is `required`, or `forbidden`.
+#: Prefix of a flavor's extra spec for a trait that is `required` or `forbidden`.
 TRAIT = "trait:"
-#: Hosts with what is taken of them; a server on its way counts at both ends.
+#: Hosts with their used resources; a moving server counts on both hosts.
 ROOM = """
     SELECT h.*, COUNT(s.id) AS servers,
            COALESCE(SUM(s.vcpus), 0) AS used_vcpus,
@@ -37,7 +37,7 @@ ROOM = """
 
 @dataclass(frozen=True)
 class Order:
-    """A server somebody wants to have somewhere."""
+    """A request to place a server."""
 
     name: str
     project_id: str
@@ -47,11 +47,11 @@ class Order:
     flavor: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     user_id: str = ""
-    server_id: str | None = None  # of one that exists
+    server_id: str | None = None  # of an existing server
 
 
 def order_of(server: sqlite3.Row) -> Order:
-    """The order an existing server would be placed by again."""
+    """Return the order by which an existing server would be placed again."""
     return Order(
         name=server["name"],
         project_id=server["project_id"],
@@ -73,7 +73,10 @@ def place(
     *,
     forced: bool = False,
 ) -> int:
-    """The id of the host to use; Conflict if there is none. `avoid` is where it is now."""
+    """Return the id of the host to use; Conflict if no host fits.
+
+    `avoid` is the id of the server's present host.
+    """
     if host is None:
         return _any(world, order, avoid)
     host_id = int(world.host(host)["id"])
@@ -87,7 +90,7 @@ def place(
 
 
 def boot(world: World, order: Order, host: str | None) -> str:
-    """A new server, running; its id."""
+    """Create a running server; return the server's id."""
     host_id = place(world, order, host, forced=True)
     server_id = world.new_id()
     world.run(
@@ -103,7 +106,7 @@ def boot(world: World, order: Order, host: str | None) -> str:
 
 
 def _any(world: World, order: Order, avoid: int | None) -> int:
-    """The emptiest host that fits; ties go by name, so that runs can be replayed."""
+    """Return the emptiest host with room; ties go by name, which makes runs reproducible."""
     open_to = _open_to(world, order)
     fitting = [
         row
@@ -117,7 +120,7 @@ def _any(world: World, order: Order, avoid: int | None) -> int:
 
 
 def _open_to(world: World, order: Order) -> set[int]:
-    """Hosts whose pools let the order in, by the rule that Nova's scheduler asks."""
+    """Return the hosts whose pools admit the order, by the rule of Nova's scheduler."""
     named = order.metadata.get(HINT)
     hints = {} if named is None else {HINT: named}
     specs = sim_pools.extra_specs(world, order.flavor)
@@ -146,7 +149,7 @@ def _unfit(world: World, host: sqlite3.Row, order: Order) -> str | None:
 
 
 def _too_small(host: sqlite3.Row, order: Order, *, dedicated: bool) -> str | None:
-    """What the host has too little of; cores of its own a server gets from PCPU, not VCPU."""
+    """Return the resource that the host lacks; dedicated cores come from PCPU, not VCPU."""
     shared = host["used_vcpus"] - host["used_pcpus"]
     wanted = {
         "PCPU" if dedicated else "VCPU": (

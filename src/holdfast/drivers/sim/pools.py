@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated side of the Pools port: host aggregates without availability zones."""
+"""The simulated Pools, Flavors and Slots ports."""
 
 import json
 import re
@@ -17,6 +17,8 @@ _ID = re.compile(r"[1-9][0-9]{0,17}")
 
 
 class SimPools:
+    """The simulated Pools port: host aggregates without availability zones."""
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
@@ -49,7 +51,7 @@ class SimPools:
                 world.run("UPDATE pools SET metadata = ? WHERE id = ?", body, row["id"])
 
     def resync(self, pool_id: str) -> None:
-        """Nobody here ever misses the news."""
+        """Check that the pool exists; the simulated scheduler never misses a change."""
         with self._wire.read("pools.tell") as world:
             _known(world, pool_id)
 
@@ -89,7 +91,7 @@ class SimPools:
 
 
 def create_pool(world: World, name: str, metadata: Mapping[str, str]) -> Pool:
-    """A new pool; shared with the demo world."""
+    """Create a pool; also used for the demo world."""
     if world.one("SELECT id FROM pools WHERE name = ?", name):
         raise Conflict(f"pool {name} exists already; use that one or another name")
     world.run("INSERT INTO pools (name, metadata) VALUES (?, ?)", name, _body(metadata))
@@ -137,10 +139,9 @@ def _pool(row: sqlite3.Row, hosts: Sequence[str]) -> Pool:
     )
 
 
-# The simulated side of the Flavors port.
-
-
 class SimFlavors:
+    """The simulated Flavors port."""
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
@@ -181,7 +182,7 @@ class SimFlavors:
 
 
 def create_flavor(world: World, flavor: Flavor) -> None:
-    """A new flavor, or the completion of one; shared with the demo world."""
+    """Create a flavor, or complete an equal flavor; also used for the demo world."""
     found = world.all("SELECT * FROM flavors WHERE id = ? OR name = ?", flavor.id, flavor.name)
     if not found:
         world.run(
@@ -195,7 +196,7 @@ def create_flavor(world: World, flavor: Flavor) -> None:
 
 
 def _complete(world: World, flavor: Flavor) -> None:
-    """Extra specs and access; what is so already leaves no effect."""
+    """Set extra specs and access; existing values leave no effect."""
     there = _flavor(world, _flavors_known(world, flavor.id))
     specs = {**there.extra_specs, **flavor.extra_specs}
     if specs != there.extra_specs:
@@ -232,18 +233,17 @@ def _flavor(world: World, row: sqlite3.Row) -> Flavor:
     )
 
 
-# The simulated side of the Slots port: inventories by generation, and server groups.
-#
-# A server has a slot of a class if its flavor says so (extra spec `resources:<class>`), on the
-# host
-# where it is and on the one it is going to.
-
-
 PREFIX = "resources:"
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 
 
 class SimSlots:
+    """The simulated Slots port: inventories by generation, and server groups.
+
+    A server uses a slot of a class if its flavor has the extra spec `resources:<class>`, both on
+    its host and on the host it moves to.
+    """
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
@@ -305,7 +305,7 @@ class SimSlots:
 
 
 def missing(world: World, host: sqlite3.Row, flavor: str) -> str | None:
-    """Which slots a server of that flavor would lack on the host, if any."""
+    """Return the slots that the host lacks for a server of the flavor; None if it has all."""
     for resource_class, amount in wanted(world, flavor).items():
         found = _inventory(world, host, resource_class)
         if found.used + amount > found.total:
@@ -315,7 +315,7 @@ def missing(world: World, host: sqlite3.Row, flavor: str) -> str | None:
 
 
 def wanted(world: World, flavor: str) -> dict[str, int]:
-    """The custom resources a flavor asks for."""
+    """Return the custom resources that a flavor asks for."""
     return {
         key.removeprefix(PREFIX): int(amount)
         for key, amount in extra_specs(world, flavor).items()
@@ -324,7 +324,7 @@ def wanted(world: World, flavor: str) -> dict[str, int]:
 
 
 def extra_specs(world: World, flavor: str) -> dict[str, str]:
-    """Those of a flavor by id or name; of a flavor nobody made, none."""
+    """Return the extra specs of a flavor by id or name; empty for an unknown flavor."""
     row = world.one("SELECT extra_specs FROM flavors WHERE id = ?1 OR name = ?1", flavor)
     return dict(json.loads(row["extra_specs"])) if row else {}
 

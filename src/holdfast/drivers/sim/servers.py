@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated side of the Servers port.
+"""The simulated Servers and Moves ports.
 
-An action is accepted at once and done `action_s` later. On a host without power it is never done:
-the task state stays until the host is back or the server is evacuated, as in Nova. That goes for
-deletes too, unless the host is known to be down: then the cloud needs it no more, and a second
-delete sets a stuck one free. Locks stop users, not us.
+An action is accepted at once and completes `action_s` later. On a host without power it never
+completes: the task state stays until the host is back or the server is evacuated, as in Nova. This
+holds for deletes too, unless the host is known to be down: then the cloud does not need the host,
+and a second delete completes a stuck delete. Locks stop users, not Holdfast.
 """
 
 import json
@@ -22,7 +22,7 @@ from holdfast.ports.cloud import Migration, Server
 
 @dataclass(frozen=True)
 class Action:
-    """From which states, through which task state, to which state."""
+    """An action: the allowed states, the task state, and the final state."""
 
     verb: str
     allowed: frozenset[str]
@@ -43,6 +43,8 @@ UNSHELVE = Action("unshelve", frozenset({"SHELVED_OFFLOADED"}), "unshelving", "A
 
 
 class SimServers:
+    """The simulated Servers port."""
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
@@ -94,7 +96,7 @@ class SimServers:
             check(server, UNSHELVE)
             try:
                 begin(world, UNSHELVE, server_id, place(world, order_of(server), host))
-            except Conflict:  # accepted all the same: where to is asked afterwards
+            except Conflict:  # accepted: the scheduler chooses afterwards
                 begin(world, replace(UNSHELVE, ends=server["status"]), server_id)
 
     def snapshot(self, server_id: str, name: str) -> str:
@@ -110,7 +112,10 @@ class SimServers:
             return image_id
 
     def images(self, server_id: str, name: str) -> Sequence[str]:
-        """Images outlive their server, so a server that is gone is no error."""
+        """List the server's images.
+
+        Images outlive their server, so a missing server is no error.
+        """
         with self._wire.read("servers.images") as world:
             rows = world.all(
                 "SELECT id FROM images WHERE server_id = ? AND name = ? ORDER BY rowid",
@@ -119,7 +124,7 @@ class SimServers:
             return [row["id"] for row in rows]
 
     def image_properties(self, image_ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        """Of the images that servers were made from: `Simulator.set_image`."""
+        """Return the properties of the servers' source images; `Simulator.set_image` sets them."""
         with self._wire.read("servers.image_properties") as world:
             names = ", ".join("?" for _ in image_ids)
             rows = world.all(f"SELECT * FROM meta WHERE name IN ({names})", *image_ids)
@@ -160,7 +165,7 @@ class SimServers:
 
 
 def begin(world: World, action: Action, server_id: str, dest_host_id: int | None = None) -> None:
-    """Put a server under way; `progress` ends it when it is due."""
+    """Begin an action on a server; `world.settle` completes it when due."""
     world.run(
         "UPDATE servers SET task_state = ?, finish_at = ?, next_status = ?,"
         " dest_host_id = ?, crashed = 0 WHERE id = ?",
@@ -194,7 +199,7 @@ def server_of(row: sqlite3.Row) -> Server:
 
 
 def check(server: sqlite3.Row, action: Action) -> None:
-    """Conflict unless the server may do that now."""
+    """Raise Conflict unless the server's state allows the action."""
     if server["task_state"]:
         raise Conflict(
             f"server {server['id']}: cannot {action.verb} it while it is {server['task_state']}"
@@ -205,14 +210,13 @@ def check(server: sqlite3.Row, action: Action) -> None:
         )
 
 
-# The simulated side of the Moves port: evacuations, live migrations and their traces.
-
-
 EVACUATE = Action("evacuate", frozenset({"ACTIVE", "SHUTOFF", "ERROR"}), "rebuilding", "SHUTOFF")
 LIVE = Action("live migrate", frozenset({"ACTIVE"}), "migrating", "ACTIVE")
 
 
 class SimMoves:
+    """The simulated Moves port: evacuations, live migrations, and their migration records."""
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
@@ -228,12 +232,12 @@ class SimMoves:
             server = world.server(server_id)
             _check(world, server)
             dest = _dest(world, server, host)
-            # What was in ERROR comes back running, as in Nova. Where to is asked after it was
-            # accepted, and what finds no room ends in ERROR.
+            # A server in ERROR comes back running, as in Nova. The host is chosen after the
+            # request was accepted, and a server that finds no room ends in ERROR.
             runs = {"ERROR", "ACTIVE"} if as_it_was else {"ERROR"}
             ends = "ACTIVE" if server["status"] in runs else EVACUATE.ends
             begin(world, replace(EVACUATE, ends=ends if dest else "ERROR"), server_id, dest)
-            world.abandon_move(server_id)  # a live migration that its host's death has cut short
+            world.abandon_move(server_id)  # a live migration that the host's death interrupted
             _record(world, server, "evacuation", dest)
 
     def live_migrate(self, server_id: str, host: str | None = None) -> None:
@@ -262,10 +266,10 @@ class SimMoves:
 
 
 def _check(world: World, server: sqlite3.Row) -> None:
-    """Conflict unless the server may be evacuated now.
+    """Raise Conflict unless the server may be evacuated now.
 
-    Like Nova, any task state but these two is passed over: on a dead host it would stay forever,
-    and the server with it.
+    As in Nova, any task state but these two is ignored: on a dead host it would stay for ever, and
+    the server with it.
     """
     what = f"server {server['id']}"
     if server["task_state"] in ("rebuilding", "deleting"):
@@ -280,7 +284,7 @@ def _check(world: World, server: sqlite3.Row) -> None:
 
 
 def _dest(world: World, server: sqlite3.Row, host: str | None) -> int | None:
-    """Where the server is to go; None if there is no room. Conflict if it is there now."""
+    """Return the destination host; None without room. Conflict if the server is already there."""
     source = server["host_id"]
     if host is not None and world.host(host)["id"] == source:
         raise Conflict(f"server {server['id']}: {host} is where it is now")
@@ -295,7 +299,7 @@ def _record(world: World, server: sqlite3.Row, kind: str, dest: int | None) -> N
         "INSERT INTO migrations (server_id, source_id, dest_id, type, status, created_at, run_at)"
         " VALUES (?, ?, ?, ?, 'accepted', ?, ?)",
         *(server["id"], server["host_id"], dest, kind, world.now),
-        # The conductor needs a moment before the target begins: a fifth of it all.
+        # The conductor needs a moment before the target begins: a fifth of the total time.
         world.now + world.settings.action_s / 5,
     )
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's hand on the simulated world: what no cloud API offers.
+"""The operator's control of the simulated world, beyond the cloud's API.
 
-It breaks and mends hosts, makes users' servers, changes the settings and tells what is really
-true. It goes round the faults: its own calls never fail by chance, and none is counted in
+The simulator breaks and repairs hosts, creates users' servers, changes the settings and reports
+the real state. It bypasses the faults: its own calls never fail by chance and are not counted in
 `calls()`. Its effects are recorded as `sim.…`.
 """
 
@@ -25,11 +25,11 @@ from holdfast.nova.names import FREEPOOL
 from holdfast.ports.cloud import CloudHost, Flavor, Server, Subnet, Volume
 from holdfast.runtime.clock import Clock
 
-# The whole simulated world as plain data, for the console and for people.
+# The whole world as plain data, for the console and for operators.
 
 
 def draw(world: World) -> dict[str, Any]:
-    """Everything, JSON-able."""
+    """Return the whole world as JSON-compatible data."""
     settings = dataclasses.asdict(world.settings)
     return {
         "time": moment(world.now).isoformat(),
@@ -110,12 +110,9 @@ def _servers(world: World) -> list[dict[str, Any]]:
     return pictures
 
 
-# The demo world: three racks of eight hosts, two projects with forty servers.
-#
-# In each rack the first four hosts stay empty, to be enrolled for reservation; servers live on
-# the
-# other four. The network `public` hands out its upper half; addresses of the lower can be
-# enrolled.
+# The demo world: three racks of eight hosts, two projects with 40 servers. In each rack the
+# first four hosts stay empty, for enrolment; servers run on the other four. The network
+# `public` hands out its upper half; addresses of the lower half can be enrolled.
 
 
 RACKS = ("a", "b", "c")
@@ -127,11 +124,11 @@ PROJECTS = ("demo", "research")
 #: (vCPUs, GiB of memory, GB of disk), by position in the rack.
 SIZES = ((32, 128, 2000), (48, 192, 3000), (64, 256, 4000), (64, 256, 2000))
 
-#: Where floating addresses come from.
+#: The network of floating IPs.
 NETWORK, CIDR, GATEWAY = "public", "203.0.113.0/24", "203.0.113.1"
 POOLS = (("203.0.113.128", "203.0.113.254"),)
 
-#: What the servers are, in turn.
+#: Flavors of the servers, in turn.
 FLAVORS = (
     Flavor("1", "m1.small", vcpus=2, memory_mb=4096, disk_gb=20),
     Flavor("2", "m1.medium", vcpus=4, memory_mb=8192, disk_gb=40),
@@ -141,7 +138,7 @@ ROLES = ("web", "job", "db")
 
 
 def seed(world: World) -> None:
-    """Make it once: a second call changes nothing, not even what people deleted since."""
+    """Create the demo world once; a second call changes nothing and restores no deleted object."""
     if world.one("SELECT value FROM meta WHERE name = 'demo'"):
         return
     world.run("INSERT INTO meta VALUES ('demo', 'made')")
@@ -205,12 +202,12 @@ def _order(number: int) -> Order:
     )
 
 
-#: What of a host can become different without it being another host.
+#: Fields of a host that may change.
 CHANGEABLE = frozenset({"zone", "rack", "vcpus", "memory_mb", "local_gb", "inventories", "traits"})
 
 
 class Simulator:
-    """Works on the file of a SimCloud, in the same process or another."""
+    """Controls the file of a SimCloud, in the same process or another."""
 
     def __init__(self, path: str, clock: Clock) -> None:
         self.path = path
@@ -220,10 +217,10 @@ class Simulator:
     def close(self) -> None:
         self._file.close()
 
-    # What is
+    # State
 
     def world(self) -> dict[str, Any]:
-        """Everything as plain data: settings, hosts, servers, pools, images, migrations."""
+        """Return settings, hosts, servers, pools, images and migrations as plain data."""
         with self._open("world") as world:
             return draw(world)
 
@@ -232,7 +229,10 @@ class Simulator:
             return world.settings
 
     def running(self, server_id: str) -> list[str]:
-        """The hosts on which the server really runs. More than one is a catastrophe."""
+        """Return the hosts on which the server really runs.
+
+        More than a single host is a catastrophe.
+        """
         with self._open("running") as world:
             rows = world.all(
                 "SELECT h.name FROM domains d JOIN hosts h ON h.id = d.host_id"
@@ -242,13 +242,13 @@ class Simulator:
             return [row["name"] for row in rows]
 
     def calls(self) -> dict[str, int]:
-        """How often each port call came in, answered or not."""
+        """Return the number of calls per port method, answered or not."""
         with self._open("calls") as world:
             rows = world.all("SELECT name, count FROM calls ORDER BY name")
             return {row["name"]: row["count"] for row in rows}
 
     def effects(self, call: str | None = None, subject: str | None = None) -> list[Effect]:
-        """What changed, oldest first; a call that found its work done left none."""
+        """Return recorded changes, oldest first; a call without a change leaves no effect."""
         with self._open("effects") as world:
             rows = world.all(
                 "SELECT * FROM effects WHERE (?1 IS NULL OR call = ?1)"
@@ -257,10 +257,13 @@ class Simulator:
             )
             return [Effect(moment(r["at"]), r["call"], r["subject"]) for r in rows]
 
-    # What people do
+    # Actions of operators and users
 
     def change(self, **settings: Any) -> Settings:
-        """Set some settings; the next call of any process obeys. InvalidInput names a bad one."""
+        """Change settings.
+
+        The next call of any process uses them. InvalidInput names a bad field.
+        """
         with self._open("change", ",".join(sorted(settings))) as world:
             world.change(**settings)
             return world.settings
@@ -278,7 +281,7 @@ class Simulator:
         inventories: Mapping[str, Inventory] | None = None,
         traits: Iterable[str] = (),
     ) -> CloudHost:
-        """A new host, switched on. Conflict if that name, short or full, exists."""
+        """Add a host with power on. Conflict if the name, short or full, exists."""
         host = CloudHost(
             uuid="",
             hypervisor_hostname=hypervisor_hostname,
@@ -296,7 +299,7 @@ class Simulator:
             return hosts.add(world, host)
 
     def change_host(self, name: str, **values: Any) -> CloudHost:
-        """New sizes, zone, rack, inventories (all that are not by the sizes) or traits."""
+        """Change sizes, zone, rack, traits, or inventories other than the sizes."""
         unknown = values.keys() - CHANGEABLE
         if unknown:
             raise InvalidInput(f"host {name}: {', '.join(sorted(unknown))} cannot be changed")
@@ -315,7 +318,7 @@ class Simulator:
         metadata: Mapping[str, str] | None = None,
         user_id: str = "",
     ) -> Server:
-        """A user's server, running. Conflict 'No valid host' if it does not fit."""
+        """Create a running server of a user. Conflict 'No valid host' if no host fits."""
         size = (vcpus, memory_mb, disk_gb)
         order = Order(name, project_id, *size, flavor, metadata or {}, user_id)
         with self._open("boot", name) as world:
@@ -323,7 +326,7 @@ class Simulator:
             return server_of(world.server(world.subject))
 
     def set_image(self, server_id: str, properties: Mapping[str, str]) -> None:
-        """The server was made from an image with these properties."""
+        """Set the properties of the image from which the server was made."""
         with self._open("set_image", server_id) as world:
             name, value = f"image:{world.server(server_id)['id']}", json.dumps(dict(properties))
             world.run("INSERT OR REPLACE INTO meta VALUES (?, ?)", name, value)
@@ -331,7 +334,7 @@ class Simulator:
     def add_volume(
         self, name: str, project_id: str, size_gb: int, server_id: str | None = None
     ) -> Volume:
-        """A volume, attached to the server if one is given."""
+        """Create a volume, attached to the server if given."""
         with self._open("add_volume", name) as world:
             volume_id = world.new_id()
             world.run(
@@ -351,42 +354,49 @@ class Simulator:
         gateway: str | None,
         pools: Sequence[tuple[str, str]],
     ) -> Subnet:
-        """Addresses of a network, made if need be; the cloud hands out those of `pools`."""
+        """Add a subnet, and the network if needed; the cloud hands out the addresses in `pools`."""
         with self._open("add_subnet", network_id) as world:
             return addresses.add_subnet(world, network_id, cidr, gateway, pools)
 
     def seed_demo(self) -> None:
-        """Make the demo world, once."""
+        """Create the demo world, once."""
         with self._open("seed_demo") as world:
             seed(world)
 
-    # What fate does
+    # Failures and repairs
 
     def fail_host(self, name: str) -> None:
-        """Power loss. The cloud says its servers are ACTIVE and, for a while, its service up."""
+        """Cut the host's power.
+
+        The cloud still reports its servers as ACTIVE and, for a while, its service as up.
+        """
         with self._open("fail_host", name) as world:
             outage.power_off(world, name)
 
     def cut_host(self, name: str) -> None:
-        """Cut off, not dead: the cloud sees what it sees of a host without power, and its servers
-        run on. Evacuated before somebody takes its power, they run twice (`running`)."""
+        """Cut the host off from all networks; its servers go on running.
+
+        The cloud sees the same as after a power loss. If the servers are evacuated before the
+        host's power is cut, they run twice (`running`).
+        """
         with self._open("cut_host", name) as world:
             outage.cut_off(world, name)
 
     def hang_host(self, name: str) -> None:
-        """Its kernel hangs: its servers are dead, it is silent, and its BMC reads on. A
-        `recover_host` reboots it."""
+        """Hang the host's kernel: its servers are dead, the host is silent, and its BMC answers.
+
+        `recover_host` reboots the host.
+        """
         with self._open("hang_host", name) as world:
             outage.hang(world, name)
 
     def repair_host(self, name: str) -> None:
-        """The host that was cut off is heard again, as if nothing had been. Conflict if it has lost
-        its power since."""
+        """Reconnect a host that was cut off. Conflict if the host has lost its power since."""
         with self._open("mend_host", name) as world:
             outage.reach_again(world, name)
 
     def cut_network(self, name: str, network: str) -> None:
-        """The host is not heard on that network any more, by the sim driver of membership."""
+        """Cut the host's cable on a network, as seen by the sim driver of membership."""
         with self._open("cut_network", name) as world:
             outage.unplug(world, name, network)
 
@@ -395,23 +405,22 @@ class Simulator:
             outage.plug(world, name, network)
 
     def recover_host(self, name: str) -> None:
-        """Power and service back; a service forced down may now be un-forced."""
+        """Restore power and service; a service forced down may now be un-forced."""
         with self._open("recover_host", name) as world:
             outage.power_on(world, name)
 
     def resize_server(self, id_or_name: str) -> None:
-        """Its user has resized it, to the size it has, and neither confirmed nor reverted that.
-        Conflict if it does not run."""
+        """Put the server into VERIFY_RESIZE, at an unchanged size. Conflict if it does not run."""
         with self._open("resize_server", id_or_name) as world:
             outage.resize(world, id_or_name)
 
     def crash_server(self, id_or_name: str) -> None:
-        """The guest dies now; the cloud says SHUTOFF `action_s` later."""
+        """Crash the guest now; the cloud reports SHUTOFF `action_s` later."""
         with self._open("crash_server", id_or_name) as world:
             outage.crash(world, id_or_name)
 
     def lose_server(self, id_or_name: str) -> None:
-        """Its guest is removed from its host, and the cloud does not notice."""
+        """Remove the guest from its host without the cloud's knowledge."""
         with self._open("lose_server", id_or_name) as world:
             outage.lose(world, id_or_name)
 

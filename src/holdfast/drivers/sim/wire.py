@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way into the simulated cloud for its ports: counts, faults, transaction, effect.
+"""The entry of all port calls into the simulated cloud: counts, faults, transaction, effect.
 
 A port method is `with self._wire.call("pools.create", name) as world:` and its SQL.
 """
@@ -16,12 +16,15 @@ from holdfast.drivers.sim.world import Settings, World, acting
 from holdfast.model.errors import HoldfastError
 from holdfast.runtime.clock import Clock
 
-# What becomes of one call: a pure decision from settings, a timeout and four dice.
+# Fault decision for a call: a pure function of settings, timeout and four random numbers.
 
 
 @dataclass(frozen=True)
 class Dice:
-    """Numbers in [0, 1). A call throws all four, so that a seed replays whatever is set."""
+    """Four random numbers in [0, 1).
+
+    Each call draws all four, so a seed replays with any settings.
+    """
 
     failure: float
     loss: float
@@ -31,6 +34,8 @@ class Dice:
 
 @dataclass(frozen=True)
 class FaultDecision:
+    """The faults of a call."""
+
     wait_s: float = 0.0  # before the effect
     refusal: str = ""  # raised after that wait, in place of the effect
     wait_after: bool = False  # until the call's timeout, once the effect is done
@@ -42,7 +47,7 @@ PEACE = Settings()
 
 
 def decide_fault(settings: Settings, call: str, timeout_s: float, dice: Dice) -> FaultDecision:
-    """First match wins: down, too slow for the timeout, failed, reply lost, fine."""
+    """Decide the fault of a call. First match wins: down, too slow, failed, reply lost, fine."""
     if settings == PEACE or not settings.applies_to(call):
         return FINE
     if settings.down:
@@ -62,6 +67,8 @@ def decide_fault(settings: Settings, call: str, timeout_s: float, dice: Dice) ->
 
 
 class Wire:
+    """Runs port calls on the file, with the faults of the settings."""
+
     def __init__(self, file: File, clock: Clock, timeout_s: float, seed: int | None) -> None:
         self._file = file
         self._clock = clock
@@ -71,15 +78,15 @@ class Wire:
         self._never = threading.Event()
 
     def call(self, name: str, subject: str = "") -> AbstractContextManager[World]:
-        """One call from request to reply.
+        """Run a call from request to reply.
 
-        If the block changed anything, an effect is recorded with it in the same transaction. A
-        reply can be lost whatever it says, so a lost refusal sounds like a lost success.
+        If the block changed anything, an effect is recorded in the same transaction. Any reply can
+        be lost, so a lost refusal looks like a lost success.
         """
         return self._call(name, subject)
 
     def read(self, name: str) -> AbstractContextManager[World]:
-        """The same for a call that changes nothing: it waits for no other."""
+        """Run a reading call, which waits for no other call."""
         return self._call(name, looking=True)
 
     @contextmanager
@@ -88,7 +95,7 @@ class Wire:
         self._file.count(name)
         with self._world(subject, self._timeout_s, looking) as world:
             fate = self._meet(world, name)
-            if fate is FINE:  # in one go, which is most of them
+            if fate is FINE:  # most calls: in a single transaction
                 with acting(world, name):
                     yield world
         if fate is FINE:
@@ -110,13 +117,16 @@ class Wire:
             self._lose(fate, deadline, None)
 
     def time_out(self, name: str) -> None:
-        """What a caller gets whose call has had its effect and then waits for somebody dead."""
+        """Wait for the timeout and raise DriverError.
+
+        The call took effect, but waits for the answer of a dead host.
+        """
         self._sleep(self._timeout_s)
         raise failed(f"{name}: no answer within {self._timeout_s:g} s", retryable=True)
 
     @contextmanager
     def _world(self, subject: str, patience_s: float, looking: bool) -> Iterator[World]:
-        """Who looks writes all the same when time has moved something, or calls are to be seen."""
+        """Open a world; a reader also writes if actions are due or call counts must be written."""
         if looking and not self._file.must_write():
             with self._file.looking(patience_s) as db:
                 world = World(db, self._clock.now().timestamp(), subject, looking=True)
@@ -127,7 +137,7 @@ class Wire:
             yield World(db, self._clock.now().timestamp(), subject)
 
     def _meet(self, world: World, name: str) -> FaultDecision:
-        """Throw the dice of the call; settings are those in the file now."""
+        """Draw the random numbers of the call and decide by the file's present settings."""
         with self._lock:
             dice = Dice(*(self._random.random() for _ in range(4)))
         return decide_fault(world.settings, name, self._timeout_s, dice)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The world inside one transaction: time, settings, and how things are found in it."""
+"""The simulated world in a transaction: settings, due actions, and lookups of hosts and servers."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from holdfast.model.host import same, short
 from holdfast.ports import cloud as ports
 from holdfast.runtime.clock import Clock
 
-# How nasty the simulated cloud is right now: values, their checks, their rows.
+# Settings: values, checks, rows.
 
 
 #: Every call of every port, as `only_calls`, `calls()` and `effects()` name them.
@@ -37,26 +37,26 @@ CALLS = frozenset(
     for method in vars(protocol)
     if not method.startswith("_")
 )
-#: Those of its hosts' fences (`drivers/sim/fence.py`): their faults are theirs alone.
+#: Calls of the fences (`drivers/sim/fence.py`); only `only_calls` gives them faults.
 FENCES = frozenset({"fence.power", "fence.off", "fence.on"})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Faults of calls (only those of `only_calls`, if any) and the pace of the world."""
+    """Fault settings of calls (limited to `only_calls`, if set) and durations of actions."""
 
-    latency_s: float = 0.0  # how long a call takes
-    latency_jitter: float = 0.0  # by what fraction, more or less
-    lost_reply_rate: float = 0.0  # it happens, but nobody hears
-    failure_rate: float = 0.0  # it does not happen
-    hang_s: float = 0.0  # it blocks; at the call's timeout the caller gives up
+    latency_s: float = 0.0  # duration of a call
+    latency_jitter: float = 0.0  # variation of latency_s as a fraction, up or down
+    lost_reply_rate: float = 0.0  # the call takes effect, the reply is lost
+    failure_rate: float = 0.0  # the call fails without effect
+    hang_s: float = 0.0  # the call blocks; the caller gives up at its timeout
     down: bool = False  # every call fails at once
     only_calls: tuple[str, ...] = ()
-    delete_s: float = 0.0  # a server is `deleting` that long
-    action_s: float = 0.0  # stop, start, shelve, evacuate, ... take that long
-    service_down_s: float = 0.0  # a dead host's service still looks up that long
-    report_s: float = 0.0  # how often a nova-compute reports; 0: all the time
-    fence_lies: bool = False  # a fence takes the order, and the power stays as it is
+    delete_s: float = 0.0  # duration of `deleting`
+    action_s: float = 0.0  # duration of stop, start, shelve, evacuate, ...
+    service_down_s: float = 0.0  # seconds until a dead host's service is reported down
+    report_s: float = 0.0  # report interval of nova-compute; 0: continuous
+    fence_lies: bool = False  # a fence accepts the order, and the power stays
 
     def applies_to(self, call: str) -> bool:
         return not self.only_calls or call in self.only_calls
@@ -68,7 +68,7 @@ _RATES = frozenset({"latency_jitter", "lost_reply_rate", "failure_rate"})
 
 
 def check(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes as Settings keeps them; InvalidInput names the first wrong field."""
+    """Validate and convert the changes; InvalidInput names the first wrong field."""
     return {name: _value(name, value) for name, value in changes.items()}
 
 
@@ -120,22 +120,21 @@ def _wrong(name: str, why: str) -> InvalidInput:
     return InvalidInput(f"simulated cloud: setting {name}: {why}", field=name)
 
 
-# What happens by itself: deletes, actions and moves that became due since the last look.
+# Due actions: deletes, actions and moves that became due since the last transaction.
 #
-# There is no background thread. A server under way has `finish_at`, `next_status` and perhaps
-# `dest_host_id`; every transaction first settles what is due by its own time. What needs a host
-# that
-# is silent waits for it, as a message to a dead nova-compute does.
+# There is no background thread. A server with a running action has `finish_at`, `next_status`
+# and perhaps `dest_host_id`; every transaction first completes what is due at its own time. An
+# action that needs a silent host waits for it, as a message to a dead nova-compute does.
 
 
-#: Forget what was under way.
+#: SQL that clears the running action.
 IDLE = "task_state = NULL, finish_at = NULL, next_status = NULL, dest_host_id = NULL"
 
 PENDING = "('accepted', 'running')"
 
 
 def is_behind(db: sqlite3.Connection, now: float) -> bool:
-    """Whether there may be something to settle."""
+    """Return whether an action may be due."""
     return db.execute(_ANYTHING, (now, now)).fetchone() is not None
 
 
@@ -146,7 +145,7 @@ _ANYTHING = (
 
 
 def settle(db: sqlite3.Connection, now: float) -> None:
-    """Bring the world up to now."""
+    """Complete all actions that are due."""
     if not is_behind(db, now):
         return
     db.execute(
@@ -172,8 +171,10 @@ def settle(db: sqlite3.Connection, now: float) -> None:
 
 
 def _waits(server: sqlite3.Row) -> bool:
-    """Whether a host that has to do something is silent. None has, where an evacuation found no
-    room; to move a running server takes both."""
+    """Return whether the action needs a host that is silent.
+
+    An evacuation without room needs no host; a live migration needs both.
+    """
     if server["next_status"] == "ERROR":
         return False
     if server["task_state"] == "migrating" and server["lost_here"] is not None:
@@ -182,8 +183,10 @@ def _waits(server: sqlite3.Row) -> bool:
 
 
 def _arrive(db: sqlite3.Connection, server: sqlite3.Row) -> None:
-    """A live migration ends: the guest goes on elsewhere, or where it is if there was no room. One
-    that died meanwhile cannot move."""
+    """Complete a live migration: the guest runs on the new host, or stays if there was no room.
+
+    A guest that died meanwhile cannot move.
+    """
     runs = db.execute(
         "UPDATE domains SET host_id = ? WHERE server_id = ? AND host_id = ?",
         (server["dest_host_id"] or server["host_id"], server["id"], server["host_id"]),
@@ -207,8 +210,9 @@ def _finish(db: sqlite3.Connection, server: sqlite3.Row) -> None:
     status, server_id = server["next_status"], server["id"]
     host_id = server["dest_host_id"] or server["host_id"]
     if server["task_state"] == "rebuilding":
-        # The domain on the source is not ours to end: if that host still has power, nobody
-        # fenced it, and a start at the target makes the server run twice. Tests look for that.
+        # The simulator does not end the domain on the source: if that host still has power, it
+        # was not fenced, and a start at the target makes the server run twice. Tests look for
+        # that.
         ended = "failed" if status == "ERROR" else "done"
         db.execute(
             f"UPDATE migrations SET status = ? WHERE server_id = ? AND status IN {PENDING}",
@@ -239,7 +243,7 @@ SERVERS = (
 
 @dataclass(frozen=True)
 class Effect:
-    """Something that changed: when, by which call, to whom."""
+    """A recorded change: time, call, subject."""
 
     at: datetime
     call: str
@@ -251,8 +255,10 @@ def moment(seconds: float) -> datetime:
 
 
 class World:
-    """One transaction. A caller may set `subject` to a better name than it came with; who is only
-    `looking` writes nothing."""
+    """A transaction on the world.
+
+    A caller may set `subject` to a better name. With `looking` the transaction only reads.
+    """
 
     def __init__(
         self, db: sqlite3.Connection, now: float, subject: str, *, looking: bool = False
@@ -271,7 +277,7 @@ class World:
         return self.db.execute(sql, values).fetchall()
 
     def run(self, sql: str, *values: Any) -> int:
-        """Execute a write; the number of rows it touched."""
+        """Execute a write; return the number of changed rows."""
         if self.looking:
             raise AssertionError(f"a look must not write: {sql}")
         return self.db.execute(sql, values).rowcount
@@ -281,14 +287,14 @@ class World:
         self.settings = load(self.db)
 
     def new_id(self) -> str:
-        """A uuid nobody in this file has; not random, so that runs can be replayed."""
+        """Return a new uuid, unique in the file; not random, which makes runs reproducible."""
         self.run("UPDATE meta SET value = value + 1 WHERE name = 'ids'")
         rows = self.all("SELECT name, value FROM meta")
         meta = {row["name"]: row["value"] for row in rows}
         return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{meta['salt']}/{meta['ids']}"))
 
     def host(self, name: str) -> sqlite3.Row:
-        """The host of that name, short or full, or of that uuid."""
+        """Return the host by short name, full name or uuid."""
         rows = self.all(
             "SELECT * FROM hosts WHERE uuid = ? OR short = ? OR hypervisor_short = ?",
             *(name, short(name), short(name)),
@@ -311,14 +317,17 @@ class World:
         return row
 
     def abandon_move(self, server_id: str) -> None:
-        """A move under way, if any, will never arrive."""
+        """Mark a running move, if any, as failed."""
         self.run(
             f"UPDATE migrations SET status = 'failed' WHERE server_id = ? AND status IN {PENDING}",
             server_id,
         )
 
     def looks_up(self, host: sqlite3.Row) -> bool:
-        """The service as the cloud sees it: it misses a silent host only after a while."""
+        """Return whether the cloud reports the service as up.
+
+        The cloud notices a silent host only after `service_down_s`.
+        """
         if host["forced_down"]:
             return False
         if host["failed_at"] is None:
@@ -334,7 +343,7 @@ def open_world(
     subject: str = "",
     patience_s: float = PATIENCE_S,
 ) -> Iterator[World]:
-    """A transaction in which what is due has happened; a change in it leaves an effect."""
+    """Open a transaction in which due actions are complete; a change leaves an effect."""
     with (
         file.transaction(patience_s) as db,
         acting(World(db, clock.now().timestamp(), subject), call) as world,
@@ -344,8 +353,11 @@ def open_world(
 
 @contextmanager
 def acting(world: World, call: str) -> Iterator[World]:
-    """The same in a transaction that has begun. Its time was read with the lock in hand: time in
-    the file never runs against its order."""
+    """Complete due actions in an open transaction, and record an effect after a change.
+
+    The transaction's time was read with the lock held: times in the file never contradict its
+    order.
+    """
     db = world.db
     if world.looking:
         yield world

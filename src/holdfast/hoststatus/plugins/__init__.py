@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The monitors that come with Holdfast, one file each."""
+"""The monitors included in Holdfast, a module each."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compute host monitor: Nova's compute services and hypervisors.
 
-Nova says `service.update` when a service is disabled, its reason changes, or it is forced down; a
-compute that dies says nothing, so its death is found by looking. Both speak as one source: what is
-newer counts. A service of a cell that does not answer is not in Nova's list, so it is unknown.
+Nova sends `service.update` when a service is disabled, its reason changes, or it is forced
+down. A nova-compute that dies sends nothing, so polling finds its death. Notification and poll
+count as one source: the newer report wins. A service of a cell that does not answer is missing
+in Nova's list, so its status is unknown.
 """
 
 from collections import Counter
@@ -18,19 +19,21 @@ from holdfast.ports.cloud import Cloud, CloudHost, Service
 
 SERVICE, HYPERVISOR = "nova:service", "nova:hypervisor"
 BINARY = "nova-compute"
-#: How the libvirt driver begins its reason when it disables its own service.
+#: Prefix of the reason with which the libvirt driver disables its own service.
 AUTO = "AUTO:"
-#: A message is no proof of life; a report of the compute within Nova's usual patience is.
+#: A notification is no proof of life; a report of nova-compute within this time is.
 SEEN_WITHIN = timedelta(seconds=60)
 
 
 class ComputeMonitor:
+    """Monitor of nova-compute services and hypervisors."""
+
     name = "compute"
     topics: Sequence[str] = ("versioned_notifications",)
     event_types: Sequence[str] = ("service.update",)
 
     def __init__(self, _conf: cfg.ConfigOpts) -> None:
-        """It has no options of its own: what a failure is, [monitors] says for all."""
+        """Create the monitor without options: [monitors] defines failures for all monitors."""
 
     def heard(self, notice: Notice) -> Sequence[StatusReport]:
         if not isinstance(notice, ServiceNotice) or notice.binary != BINARY:
@@ -56,7 +59,7 @@ class ComputeMonitor:
         seen = [_of_service(one, at) for one in cloud.services.list()]
         hypervisors = cloud.hosts.list()
         alone = Counter(one.service_host for one in hypervisors)
-        # Bare metal has many nodes behind one service: none of them speaks for it.
+        # Bare metal has many nodes behind one service: no node speaks for the service.
         return seen + [_of_host(one, at) for one in hypervisors if alone[one.service_host] == 1]
 
 
@@ -82,7 +85,7 @@ def _of_service(service: Service, at: datetime) -> StatusReport:
 
 
 def _closed(forced_down: bool, disabled: bool, why: str) -> tuple[str, str, bool]:
-    """The verdict of who closed a service, why, and if that alone decides; "" if nobody did."""
+    """Verdict, reason and decisiveness of a closed service; verdict "" if it is open."""
     if forced_down:
         return DOWN, "forced down", True
     if not disabled:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guest monitor of the control plane: what Nova says about servers that nobody asked for.
+"""The guest monitor of the control plane: failures of servers in Nova's notifications.
 
-A second or third opinion beside the agents of the hosts; off unless [monitors] enabled names it.
-It only listens: a server that has been in error for weeks is no news.
+The monitor is a second or third opinion beside the agents of the hosts. It is off unless
+[monitors] enabled names it. It only receives notifications: a server in error for weeks is no
+news. `classify` decides what a notification means; `GuestNews` writes the reports.
 """
 
 import logging
@@ -19,53 +20,34 @@ from holdfast.model.observation import FAILED, NOTED, GuestReport
 from holdfast.ports.cloud import Cloud
 from holdfast.ports.recovery import Observations
 
-# What one of Nova's messages says about a guest: did it fail, and did nobody ask for that?
-#
-# Nova names in each message who asked (`action_initiator_user`): a person, a service, Holdfast.
-# It
-# names nobody where nova-compute found out by itself: from libvirt's event, from its look round,
-# at
-# its own start.
-#
-#     instance.update           active -> error       nobody's, no task    it failed
-#     instance.update           active -> error       somebody's task      an order failed: told
-# only
-#     instance.update           active -> error       somebody, no task    `server set --state
-# error`
-#     instance.power_off.start  active, is crashed    nobody's             it failed
-#     instance.power_off.start  active, is shutdown   nobody's             it went off: why, Nova
-# does
-#                                                                          not know
-#     instance.power_off.start  active, is running    nobody's             somebody's order,
-# resumed
-#                                                                          when nova-compute
-# started
-
-
 UPDATE: Final = "instance.update"
 POWER_OFF: Final = "instance.power_off.start"
-#: What happened.
+#: Kinds of events.
 ERROR, CRASHED, POWERED_OFF = "error", "crashed", "powered_off"
-#: By which the cloud shows that it is still so: a status or a task, any of them.
+#: Statuses or tasks by which Nova shows that the event still holds; any of them suffices.
 STILL: Final = {
     ERROR: ("ERROR",),
     CRASHED: ("SHUTOFF", "powering-off", "ERROR"),
     POWERED_OFF: ("SHUTOFF", "powering-off", "ERROR"),
 }
-#: States (Nova's vm_state) of what ran and was to run; of what was there without that; all others
-#: have never run, or are gone.
+#: Values of Nova's vm_state: servers that ran and were meant to run, and servers that existed
+#: without running. Servers in all other states never ran or are gone.
 RAN: Final = frozenset({"active", "resized"})
 RESTED: Final = frozenset({"paused", "suspended", "stopped", "rescued", "shelved"})
-#: Tasks of what shall go away.
+#: Tasks that delete a server.
 GOING: Final = frozenset({"deleting", "soft-deleting"})
-#: That Nova gives itself when it finds a guest switched off.
+#: Task that Nova sets itself when it finds a guest switched off.
 ITS_OWN: Final = "powering-off"
 _INITIATOR: Final = "action_initiator_user"
 
 
 @dataclass(frozen=True)
 class Classification:
-    """`may_recover` is false where a new start could do harm, or is not wanted: it is told."""
+    """Meaning of a notification about a guest.
+
+    `may_recover` is false if a restart could do harm or is not wanted; the event is only
+    reported.
+    """
 
     what: str
     may_recover: bool
@@ -77,9 +59,24 @@ class Classification:
 
 
 def classify(notice: ServerNotice) -> Classification | None:
-    """None: nothing happened to a guest, or somebody asked for it."""
+    """Decide whether a notification shows a guest failure which no request caused; None if not.
+
+    Each notification names the requester (`action_initiator_user`): a person, a service,
+    Holdfast. The field is empty if nova-compute noticed the event itself: by libvirt's event,
+    in its periodic task, or at its own start.
+
+        notification              server               requester  task  meaning
+        instance.update           active -> error      no         no    failure
+        instance.update           active -> error      no         yes   interrupted request, noted
+        instance.update           active -> error      yes        yes   failed request, noted only
+        instance.update           active -> error      yes        no    `server set --state error`
+        instance.power_off.start  active, is crashed   no         -     failure
+        instance.power_off.start  active, is shutdown  no         -     off; Nova does not know why
+        instance.power_off.start  active, is running   no         -     a user's request, resumed
+                                                                        when nova-compute started
+    """
     if not notice.host or _INITIATOR not in notice.data:
-        return None  # it is nowhere; or of a Nova that does not say who asked
+        return None  # on no host; or this Nova does not send the requester
     asked = bool(notice.data[_INITIATOR])
     if notice.event_type == UPDATE:
         return _error(notice, asked)
@@ -110,7 +107,7 @@ def _error(notice: ServerNotice, asked: bool) -> Classification | None:
 
 def _off(notice: ServerNotice) -> Classification | None:
     if notice.state not in RAN | {"paused"}:
-        return None  # Nova ends what it thinks is stopped and runs
+        return None  # Nova stops a running guest which it considers stopped
     rests = f"it was {notice.state}, and " if notice.state == "paused" else ""
     if notice.power_state == "crashed":
         return Classification(
@@ -123,18 +120,20 @@ def _off(notice: ServerNotice) -> Classification | None:
 
 
 OBSERVER = "nova"
-#: What [monitors] guest_errors and guest_power_offs say.
+#: Values of [monitors] guest_errors and guest_power_offs.
 RECOVER, REPORT, IGNORE = "recover", "report", "ignore"
 
 
 class GuestMonitor:
+    """Monitor of guest failures in Nova's notifications."""
+
     name = "guests"
     topics: Sequence[str] = ("versioned_notifications",)
     event_types: Sequence[str] = (UPDATE, POWER_OFF)
     only_hears = True
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        """[monitors] is read anew each time."""
+        """Create the monitor; [monitors] is read again for each notification."""
         self._conf = conf
 
     def heard(self, notice: Notice) -> Sequence[GuestReport]:
@@ -184,18 +183,16 @@ def _word(notice: ServerNotice, meant: Classification, state: str) -> GuestRepor
     )
 
 
-# What monitors say about guests is written down, by the same road as an agent's reports.
-#
-# A message is acknowledged after this; who dies before hears it again and writes it then, who
-# dies
-# after hears it again and finds it written.
-
-
 LOG = logging.getLogger(__name__)
 
 
 class GuestNews:
-    """`ring`: there is something to do."""
+    """Writes guest reports of monitors as observations, like reports of agents.
+
+    The listener acknowledges a message after this write. A manager that dies before the write
+    gets the message again and writes then; a manager that dies after the write gets the message
+    again and finds it written. `wake` signals new work.
+    """
 
     def __init__(
         self, observations: Observations, new_id: Callable[[], str], wake: Callable[[], None]
@@ -205,7 +202,7 @@ class GuestNews:
         self._wake = wake
 
     def write(self, words: Sequence[GuestReport]) -> None:
-        """What it raises, the listener understands: it comes again."""
+        """Write the reports; after an error the listener delivers the message again."""
         for word in words:
             _row, new = self._observations.add(self._new_id(), word.values())
             if new:

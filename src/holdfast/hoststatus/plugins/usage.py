@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The usage monitor: what Nova says of its own periodic work, for the metric plugins of a manager.
+"""The usage monitor: Nova's periodic usage notifications, for metric plugins of a manager.
 
-It sees no failures and answers with nothing; off unless [monitors] enabled names it. Nova has to be
-told to speak: volume_usage_poll_interval, instance_usage_audit and compute_monitors in nova.conf.
+The monitor reports no failures. It is off unless [monitors] enabled names it. Nova sends these
+notifications only if nova.conf sets volume_usage_poll_interval, instance_usage_audit and
+compute_monitors.
 """
 
 from collections import OrderedDict
@@ -18,23 +19,10 @@ from holdfast.ports.cloud import Cloud
 from holdfast.ports.metrics import DISK, GUEST, HOST, Entity, Reading, Snapshot, Table
 from holdfast.runtime.clock import Clock
 
-# What Nova says of its own periodic work, as snapshots for metric plugins: volume.usage of a
-# server's volumes, metrics.update of a host's processors, instance.exists of a server.
-#
-#     usage = Usage(clock)
-#     snapshot = usage.snapshot(notice)      # None of what says nothing new
-#
-# Each message is a snapshot of its own, of its host and of what it tells about. Managers share
-# Nova's
-# messages, so one of them does not hear all: rates are over the time since the message before,
-# and
-# there are no sums.
-
-
 VOLUME: Final = "volume.usage"
 EXISTS: Final = "instance.exists"
 METRICS: Final = "metrics.update"
-#: So many of each are remembered, those that were heard of last.
+#: Maximum number of remembered objects of each kind; the least recent ones are dropped.
 MOST: Final = 20_000
 _DISK: Final = {
     "reads": "rd_reqs",
@@ -57,7 +45,18 @@ _T = TypeVar("_T")
 
 
 class Usage:
-    """One thread."""
+    """Turns Nova's usage notifications into metric snapshots; for use by a single thread.
+
+    Notifications: volume.usage (volumes of a server), metrics.update (processors of a host),
+    instance.exists (a server).
+
+        usage = Usage(clock)
+        snapshot = usage.snapshot(notice)      # None if the notification says nothing new
+
+    Each notification becomes its own snapshot, of its host and its object. Managers share
+    Nova's notifications, so one manager does not receive all of them: rates cover the time
+    since the previous notification, and there are no sums.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -128,7 +127,10 @@ class Usage:
     def _before(
         self, key: str, at: datetime, now: Mapping[str, float]
     ) -> tuple[float, Mapping[str, float] | None] | None:
-        """How long ago it was heard of before, and what; None if this came twice, or late."""
+        """Seconds since the previous values of this key, and these values.
+
+        None if the notification is a duplicate or out of order.
+        """
         known = self._counted.get(key)
         if known is not None and at <= known[0]:
             return None
@@ -152,7 +154,7 @@ class Usage:
 
 
 class _Last(Generic[_T]):
-    """The last of many."""
+    """The most recent values by key, up to MOST keys."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, _T] = OrderedDict()
@@ -168,12 +170,12 @@ class _Last(Generic[_T]):
 
 
 def _standing(notice: ServerNotice) -> str:
-    """Why its numbers are none of a running server's; "" if they are."""
+    """Why the values are not of a running server; "" if the server runs."""
     return "" if notice.power_state in (None, "running") else str(notice.power_state)
 
 
 def _publisher(notice: Notice) -> str:
-    """`cmp-7` of nova-compute:cmp-7."""
+    """The host of a publisher id: `cmp-7` of `nova-compute:cmp-7`."""
     return notice.publisher.partition(":")[2] or notice.publisher
 
 
@@ -189,13 +191,15 @@ def _time(text: str | None) -> datetime | None:
 
 
 class UsageMonitor:
+    """Monitor which passes usage snapshots to metric plugins."""
+
     name = "usage"
     topics: Sequence[str] = ("versioned_notifications",)
     event_types: Sequence[str] = (VOLUME, EXISTS, METRICS)
     only_hears = True
 
     def __init__(self, offer: Callable[[Snapshot], None], clock: Clock) -> None:
-        """`offer` must not wait."""
+        """Create the monitor; `offer` must not block."""
         self._offer = offer
         self._usage = Usage(clock)
 

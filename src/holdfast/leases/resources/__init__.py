@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resource types we ship, one file each."""
+"""The built-in resource types."""

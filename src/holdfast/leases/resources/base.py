@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a resource type must know: a third party adds one with this Protocol and one entry point.
+"""The interface of resource types: a third party adds a type with this Protocol and an entry point.
 
     [project.entry-points."holdfast.resources"]
     "physical:host" = "holdfast.leases.resources.host:HostResource"
 
-`plan` is asked inside a loop that looks, plans and books until nobody was faster. The effects are
-called from durable steps: each may run twice and must then do nothing the second time. A type of
-your own needs what differs from `Quiet`, and an entry point:
+`plan` runs inside a loop that reads, plans and books until the write wins. The effects run in
+durable steps: each may run twice, and must then do nothing the second time. A type of your own
+overrides the methods of `Quiet` that differ:
 
     class Licence(Quiet):
         type = "acme:licence"
@@ -34,7 +34,7 @@ from holdfast.ports.ledger import Ledger
 
 
 class Options(Protocol):
-    """The settings resources read, each time anew."""
+    """Options of resource types, read anew at every use."""
 
     before_end: str
     preemptibles: bool
@@ -44,7 +44,8 @@ class Options(Protocol):
 
 @dataclass(frozen=True)
 class EffectContext:
-    """What an effect works with: the cloud (guarded by the claim), the book, parallel calls."""
+    """The dependencies of an effect: the cloud (guarded by the claim), the database, parallel
+    calls."""
 
     cloud: Cloud
     ledger: Ledger
@@ -55,7 +56,7 @@ class EffectContext:
 
     @contextlib.contextmanager
     def pool(self, name: str, metadata: Mapping[str, str] | None = None) -> Iterator[str]:
-        """The id of the pool of that name, made if need be, remembered until it proves wrong."""
+        """Provide the id of a pool by name: created if missing, cached until proven wrong."""
         remembered = name in self.known
         try:
             yield self.known.id_of(self.cloud.pools, name, metadata or {})
@@ -66,7 +67,8 @@ class EffectContext:
             raise DriverError("cloud", gone.message, retryable=True) from gone
 
     def each(self, action: Callable[[str], None], names: Iterable[str]) -> None:
-        """Do it for every name at once; the first failure is raised after all have ended."""
+        """Run the action for every name in parallel; raise the first failure after all have
+        ended."""
         names = list(names)
         if len(names) == 1:
             action(names[0])
@@ -79,19 +81,19 @@ class EffectContext:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a reservation asks for, and what is true of it already.
+    """The request of a reservation, with its current allocations.
 
-    Of the stock that comes with it, what the lease itself holds is taken out, and what was planned
-    for the same lease a moment ago is put in.
+    In the capacity snapshot that comes with it, the holds of the lease itself are removed, and
+    those just planned for the same lease are added.
     """
 
     spec: Mapping[str, Any]
     held: Window
     project_id: str
-    reservation: Reservation | None = None  # planned anew: what it holds is preferred
+    reservation: Reservation | None = None  # planned anew: its current allocations are preferred
     order: Order = float
     lease_id: str = ""
-    taken: frozenset[str] = frozenset()  # things that other reservations of the lease have
+    taken: frozenset[str] = frozenset()  # resource keys of the lease's other reservations
 
     @property
     def kept(self) -> tuple[Allocation, ...]:
@@ -99,13 +101,13 @@ class Wish:
 
     @property
     def is_active(self) -> bool:
-        """An active reservation never loses what it has."""
+        """Whether the reservation is active: an active reservation never loses an allocation."""
         return bool(self.reservation and self.reservation.status == "active")
 
 
 @dataclass(frozen=True)
 class Opening:
-    """When a wish could be had: for that window, that many."""
+    """A window in which a request fits, and how many units."""
 
     window: Window
     amount: int
@@ -113,63 +115,66 @@ class Opening:
 
 @dataclass(frozen=True)
 class Effect:
-    """What an effect did, in a sentence; what the owner should know of it."""
+    """The result of an effect: a sentence, and facts for the owner."""
 
     sentence: str
-    made: Mapping[str, Any] = field(default_factory=dict)  # ids that the cloud gave
-    missing: bool | None = None  # whether something could not be had; None: nothing to say
+    made: Mapping[str, Any] = field(default_factory=dict)  # ids from the cloud
+    missing: bool | None = None  # whether something is missing; None: no statement
 
 
 class Resource(Protocol):
     type: str
-    arranges: bool  # whether `arrange` has anything to do
-    pooled: bool  # whether, while it runs, the pool of its id has just the hosts that it holds
+    arranges: bool  # whether `arrange` does anything
+    pooled: bool  # whether, while active, the pool of its id contains exactly its hosts
 
-    # decide
+    # Decisions.
 
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """The normalised spec of a reservation, or InvalidInput naming the field."""
+        """Return the normalised spec of a reservation; InvalidInput names the wrong field."""
         ...
 
     def resolve(self, spec: Mapping[str, Any], cloud: Cloud, caller: Caller) -> dict[str, Any]:
-        """The spec with what only the cloud knows (a flavor's size, a server's host)."""
+        """Add facts from the cloud to the spec (a flavor's size, a server's host)."""
         ...
 
     def change(self, reservation: Reservation, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """The spec after an update; InvalidInput or Conflict when that cannot change (any more)."""
+        """Return the spec after an update; InvalidInput or Conflict for a forbidden change."""
         ...
 
     def plan(self, wish: Wish, stock: CapacitySnapshot, ledger: Ledger) -> tuple[Allocation, ...]:
-        """What to hold in the window; NotEnoughHosts says why not."""
+        """Return the allocations for the window; NotEnoughHosts says why there are none."""
         ...
 
     def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need | None:
-        """What must take the place of what is lost, beside what the wish keeps; None: `plan` is
-        asked instead, for this reservation alone."""
+        """Return the need for lost allocations, beside the kept allocations.
+
+        None: repair calls `plan` instead, for this reservation alone.
+        """
         ...
 
     def openings(
         self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
-        """The earliest windows as long as `wish.held`, from its start on, that would fit."""
+        """List the earliest fitting windows as long as `wish.held`, from its start on."""
         ...
 
-    # act
+    # Effects.
 
     def arrange(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        """What must happen as soon as it is booked."""
+        """Act as soon as the reservation is booked."""
         ...
 
     def prepare(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        """Make what can be made before the start."""
+        """Create cloud objects before the start."""
         ...
 
     def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        """Make it usable: as few calls as can be, the lease is active when they return."""
+        """Make the resources usable with as few calls as possible: the lease is active
+        afterwards."""
         ...
 
     def settle(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        """What belongs to a start and can follow once the lease is active."""
+        """Finish a start once the lease is active."""
         ...
 
     def before_end(
@@ -177,12 +182,12 @@ class Resource(Protocol):
     ) -> Effect: ...
 
     def end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        """Give everything back; NotYet while the cloud is still at it."""
+        """Give everything back; NotYet while the cloud is still busy."""
         ...
 
 
 class Quiet:
-    """A resource type that has nothing to say or do unless it says so: begin with this one."""
+    """A resource type without behaviour: the base class for others."""
 
     type = ""
     arranges = False
@@ -206,7 +211,7 @@ class Quiet:
     def openings(
         self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
-        """By trying: at once, and whenever somebody gives something back."""
+        """List openings by planning at once, and at each end of a hold."""
         return by_trying(self.plan, wish, until, stock, ledger, most)
 
     def arrange(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
@@ -228,7 +233,7 @@ class Quiet:
         return Effect("nothing to give back")
 
 
-#: How many moments `by_trying` looks at.
+#: Starts that `by_trying` plans.
 MOST_TRIES = 200
 
 
@@ -240,7 +245,7 @@ def by_trying(
     ledger: Ledger,
     most: int,
 ) -> Sequence[Opening]:
-    """Openings of any resource type: planned at once, and whenever a host is given back."""
+    """List openings of any resource type: plan at once, and whenever a host becomes free."""
     length = wish.held.end - wish.held.start
     ends = {
         datetime.fromtimestamp(hold.end, UTC)

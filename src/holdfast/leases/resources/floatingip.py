@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`virtual:floatingip`: addresses of a network, made in the owner's project for the lease's time.
+"""`virtual:floatingip`: addresses of a network, created in the owner's project for the lease's
+time.
 
-Each enrolled address is a thing with one owner at a time; in the cloud it is there from the start
-of a lease to its end only, and carries the tag by which a second look finds it.
+Each enrolled address has one owner at a time. In the cloud it exists from the start of a lease
+to its end only, with a tag by which a retry finds it.
 """
 
 import re
@@ -23,16 +24,16 @@ from holdfast.ports.ledger import Ledger
 
 MOST = 10_000
 TAG = "blazar"
-#: What a start remembers for the end: the addresses' ids in the cloud.
+#: Key in `Reservation.made`: the addresses' ids in the cloud, from the start for the end.
 CLOUD_IDS = "cloud_ids"
-#: How soon to look again whether somebody has let go of an address.
+#: Seconds until the next check whether an address is free.
 _LOOK_S = 1.0
 
 
 class FloatingIpResource(Quiet):
     type = "virtual:floatingip"
 
-    # decide
+    # Decisions.
 
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         unknown = sorted(spec.keys() - {"network_id", "amount", "required_floatingips"})
@@ -71,7 +72,7 @@ class FloatingIpResource(Quiet):
     def openings(
         self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
-        """At once, and whenever an address is given back."""
+        """List openings at once, and at each end of a hold on an address."""
         enrolled = ledger.floatingips(wish.spec["network_id"])
         _check_required(wish.spec, enrolled)
         length = wish.held.end - wish.held.start
@@ -88,10 +89,10 @@ class FloatingIpResource(Quiet):
                 break
         return found
 
-    # act
+    # Effects.
 
     def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        if hands.ledger.now() >= lease.end:  # they may be somebody else's by now
+        if hands.ledger.now() >= lease.end:  # they may belong to another lease by now
             return Effect(f"lease {lease.name} was over before it could start")
         things = _things(reservation)
         late = hands.ledger.things_not_given_back(things, besides=lease.id)
@@ -119,8 +120,11 @@ class FloatingIpResource(Quiet):
         return Effect(said, made={CLOUD_IDS: sorted(ids)}, missing=False)
 
     def end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        """By the tag, for a start may have died before it told; and by id, for the owner may have
-        taken the tag off."""
+        """Delete the addresses, found by tag or id.
+
+        By tag, because a start may have died before it recorded the ids; by id, because the
+        owner may have removed the tag.
+        """
         mark, ids = _tags(reservation)[-1], _made(reservation)
         there = hands.cloud.addresses.list()
         ours = [one.id for one in there if mark in one.tags or one.id in ids]
@@ -129,7 +133,7 @@ class FloatingIpResource(Quiet):
 
 
 def choose(wish: Wish, addresses: Sequence[FloatingIp], busy: set[str]) -> list[FloatingIp]:
-    """Required ones first, then those it has, then by order; NotEnoughAddresses."""
+    """Choose required addresses first, then held ones, then by order; or NotEnoughAddresses."""
     spec = wish.spec
     kept = {allocation.thing for allocation in wish.kept}
     free = [one for one in addresses if one.thing not in busy]
@@ -161,7 +165,7 @@ def choose(wish: Wish, addresses: Sequence[FloatingIp], busy: set[str]) -> list[
 def moments(
     start: datetime, until: datetime, holds: Sequence[tuple[str, Window]]
 ) -> list[datetime]:
-    """When things may be free that were not: at the start, and when one is given back."""
+    """List the times at which more addresses may be free: the start, and each end of a hold."""
     return [start, *sorted({held.end for _, held in holds if start < held.end <= until})]
 
 
@@ -226,12 +230,12 @@ def _network(reservation: Reservation) -> str:
 
 
 def _tags(reservation: Reservation) -> list[str]:
-    """By the last of these its own are known."""
+    """Return the tags of the reservation's addresses; the last tag identifies them."""
     return [TAG, f"reservation:{reservation.id}"]
 
 
 def _without(hands: EffectContext, lease: Lease, refused: Sequence[str]) -> Effect:
-    """Somebody whom no lease knows of has an address: try for a while, then go on without it."""
+    """Retry while an address exists in the cloud outside any lease; later continue without it."""
     said = f"{', '.join(sorted(refused))}: somebody has it already, free it in the cloud"
     if _patient(hands, lease):
         raise NotYet(said, _LOOK_S)
@@ -240,5 +244,5 @@ def _without(hands: EffectContext, lease: Lease, refused: Sequence[str]) -> Effe
 
 def _patient(hands: EffectContext, lease: Lease) -> bool:
     patience = timedelta(seconds=hands.options.server_start_patience_s)
-    began = max(lease.start, lease.created_at or lease.start)  # "now" is the minute we are in
+    began = max(lease.start, lease.created_at or lease.start)  # "now" is the current minute
     return hands.ledger.now() < began + patience

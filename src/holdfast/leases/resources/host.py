@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`physical:host`: whole hosts, moved from the free pool into a pool of the reservation and back.
 
-A host is at all times in at least one of the two pools, so that no ordinary server can slip onto
-it: it joins the new pool before it leaves the old one.
+A host is at all times in at least one of the two pools, so that no ordinary server can be
+scheduled to it: it joins the new pool before it leaves the old one.
 """
 
 import functools
@@ -37,11 +37,11 @@ from holdfast.ports.ledger import Ledger
 MOST = 100_000
 MAX_LABEL = 255
 _MOST_AMOUNT = 10**9
-#: What `before_end` remembers: the end before which it took its last snapshots.
+#: Key in `Reservation.made`: the lease end before which `before_end` took its last snapshots.
 SNAPSHOT_FOR = "snapshot_for"
-#: Of a server's name, so much that the image's has room in 255 characters.
+#: Longest part of a server's name in an image name, which has at most 255 characters.
 _LONGEST_NAME = 230
-#: How soon to look again whether servers are gone.
+#: Seconds until the next check whether servers are gone.
 _LOOK_S = 0.5
 
 
@@ -49,7 +49,7 @@ class HostResource(Quiet):
     type = "physical:host"
     pooled = True
 
-    # decide
+    # Decisions.
 
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         unknown = sorted(spec.keys() - _KEYS)
@@ -96,21 +96,21 @@ class HostResource(Quiet):
         self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
         if wish.is_active:
-            return ()  # it has begun: no other start can be had
-        from holdfast.leases.openings import openings  # and numpy with it
+            return ()  # it has begun: no other start is possible
+        from holdfast.leases.openings import openings  # loads numpy
 
         found = openings(_request(wish, ledger.now()), until.timestamp(), stock, most)
         length = wish.held.end - wish.held.start
         return [Opening(_window(wish, at, length), amount) for at, amount in found]
 
-    # act
+    # Effects.
 
     def prepare(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         with hands.pool(reservation.id, {OWNER: lease.project_id}):
             return Effect(f"pool {reservation.id} stands")
 
     def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        if hands.ledger.now() >= lease.end:  # its hosts may be somebody else's by now
+        if hands.ledger.now() >= lease.end:  # its hosts may belong to another lease by now
             return Effect(f"lease {lease.name} was over before it could start")
         names = reservation.hosts()
         _wait_for_others(hands, lease, reservation)
@@ -121,10 +121,10 @@ class HostResource(Quiet):
         return Effect(said, missing=False)
 
     def settle(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        if hands.ledger.now() >= lease.end:  # perhaps it never joined its pool; the end tidies up
+        if hands.ledger.now() >= lease.end:  # it may never have joined its pool; the end cleans up
             return Effect(f"lease {lease.name} is over, its hosts need not leave {hands.freepool}")
         names = reservation.hosts()
-        _make_way(hands, names)  # who was let in just before the host joined is there by now
+        _make_way(hands, names)  # a server scheduled just before the host joined is there by now
         with hands.pool(hands.freepool) as pool_id:
             hands.each(lambda name: hands.cloud.pools.remove_host(pool_id, name), names)
         return Effect(f"{', '.join(names) or 'no host'} left {hands.freepool}")
@@ -136,7 +136,8 @@ class HostResource(Quiet):
         if action != "snapshot":
             return Effect("nothing asked for before the end")
         servers = _servers(hands, reservation.hosts())
-        # One that is prolonged gets others before its new end: what is deleted then is newer.
+        # A prolonged lease gets new snapshots before its new end: what is deleted then is
+        # newer.
         this, last = f"{lease.end:%Y%m%dT%H%M%S}", reservation.made.get(SNAPSHOT_FOR)
         more = f"_{this}" if last not in (None, this) else ""
         hands.each(lambda server_id: _snapshot(hands, servers[server_id], more), servers)
@@ -152,10 +153,11 @@ class HostResource(Quiet):
         back = [name for name in pool.hosts if normalise(name) in mine]
         with hands.pool(hands.freepool) as free_id:
             hands.each(lambda name: hands.cloud.pools.add_host(free_id, name), back)
-        # Also who was let in just before the door was shut.
+        # Also servers that were scheduled just before the pool was closed.
         _clear(hands, lease, reservation, pool.hosts)
         hands.each(lambda name: hands.cloud.pools.remove_host(pool.id, name), pool.hosts)
-        hands.known.forget(reservation.id)  # it is deleted when everybody has heard that it is shut
+        # The resync job deletes the pool once it is announced as closed.
+        hands.known.forget(reservation.id)
         return Effect(f"{', '.join(pool.hosts) or 'no host'} back in {hands.freepool}")
 
 
@@ -185,7 +187,7 @@ def _window(wish: Wish, at: float, length: timedelta) -> Window:
 
 
 def _beyond(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What the contract does not know, only where it is asked for: old clients never see it."""
+    """Return fields beyond the contract, only if requested: old clients never see them."""
     found: dict[str, Any] = {}
     for name in LABELS:
         found[name] = _text(spec, name, "a name").strip()
@@ -229,14 +231,15 @@ def _text(spec: Mapping[str, Any], name: str, what: str = "a JSON expression as 
 
 
 def _wait_for_others(hands: EffectContext, lease: Lease, reservation: Reservation) -> None:
-    """A lease before ours may still be giving a host back, and with it delete all servers there."""
+    """Wait for an earlier lease that still gives a host back, and would delete all servers
+    there."""
     late = hands.ledger.not_given_back(reservation.host_ids(), besides=lease.id)
     if late:
         raise NotYet(f"{', '.join(sorted(late))}: not given back yet", 0.5)
 
 
 def _servers(hands: EffectContext, names: Collection[str]) -> dict[str, Server]:
-    """All servers on these hosts, by id."""
+    """List all servers on these hosts, by id."""
     look = hands.calls.map if len(names) > 1 else map
     found = look(lambda name: hands.cloud.servers.list(host=name), names)
     return {server.id: server for servers in found for server in servers}
@@ -249,9 +252,12 @@ def _ours(reservation: Reservation) -> set[str]:
 def _clear(
     hands: EffectContext, lease: Lease, reservation: Reservation, names: Collection[str]
 ) -> None:
-    """Delete the servers on these hosts; NotYet until there are none. The longer the end has taken
-    the rarer the looks: a host that died may keep its servers for days. Of a host that failed and
-    was replaced only the owner's own: it may be somebody else's by now."""
+    """Delete the servers on these hosts; NotYet until there are none.
+
+    The pause grows with the duration of the end: a failed host may keep its servers for days.
+    On a failed host that was replaced only the owner's servers are deleted: the host may belong
+    to another lease by now.
+    """
     ours = _ours(reservation)
     taken = hands.ledger.now() - (lease.updated_at or lease.end)
     pause_s = min(max(_LOOK_S, taken.total_seconds() / 20), 10.0)
@@ -264,10 +270,10 @@ def _clear(
 
 
 def _make_way(hands: EffectContext, names: Collection[str]) -> None:
-    """The same for preemptible ones only, where there may be some.
+    """Delete preemptible servers on hosts still in the free pool.
 
-    Not on hosts that have left the free pool: when a lease that runs gets more hosts, what is on
-    those it had is its owner's, whatever the flavor.
+    Not on hosts that have left the free pool: when a running lease gets more hosts, the servers
+    on its earlier hosts belong to its owner, whatever their flavor.
     """
     if not hands.options.preemptibles:
         return
@@ -279,20 +285,21 @@ def _make_way(hands: EffectContext, names: Collection[str]) -> None:
 
 def _remove(hands: EffectContext, servers: Sequence[Server], pause_s: float = _LOOK_S) -> None:
     if servers:
-        # Again those that are being deleted: it sets one free whose host has died over it.
+        # Delete again servers that are being deleted: this frees a server whose host failed
+        # meanwhile.
         hands.each(lambda server_id: _delete(hands, server_id), [s.id for s in servers])
         raise NotYet(f"{len(servers)} servers are being deleted", pause_s)
 
 
 def _snapshot(hands: EffectContext, server: Server, more: str) -> None:
-    """One image per server; a second look finds it by name and server."""
+    """Make an image of a server; a retry finds the image by name and server."""
     name = f"reserved_{server.name[:_LONGEST_NAME]}{more}"
     try:
         if not hands.cloud.servers.images(server.id, name):
             hands.cloud.servers.snapshot(server.id, name)
     except NotFound:
         return  # deleted by its owner meanwhile
-    except Conflict as busy:  # it is stopping, moving, …
+    except Conflict as busy:  # the server is stopping, migrating, …
         raise NotYet(f"no snapshot yet: {busy.message}", 5.0) from busy
 
 
@@ -300,4 +307,4 @@ def _delete(hands: EffectContext, server_id: str) -> None:
     try:
         hands.cloud.servers.delete(server_id)
     except NotFound:
-        return  # gone meanwhile, as wished
+        return  # gone meanwhile, as intended

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `virtual:instance` and `flavor:instance` share: slots on hosts that stay in the free pool.
+"""Slots: `virtual:instance` and `flavor:instance`, on hosts in the free pool.
 
-A reservation has a private flavor of its own, a pool, a class of slots that each of its hosts has
-some of, and a server group where slots go together or apart. All of it carries the reservation's
-id in its name, by which a second look finds what a first call made. A server of that flavor takes
+A reservation has its own private flavor, a pool, a resource class of which each of its hosts
+has some, and a server group where slots go together or apart. Each name contains the
+reservation's id, by which a retry finds what the first call made. A server of that flavor takes
 one slot, so that Placement itself counts them.
 
-All of it is made ahead of the start, and is of no use to anybody until the project is let to the
-flavor: at the instant that one call is left. Only hosts that somebody still has as a whole join
-the pool no earlier than that. What is written to one host is written one after the other: two at a
-time would only make Placement refuse one of them.
+All of it is made before the start, and is useless until the project gets access to the flavor:
+the start needs only that one call. Only hosts that another lease still holds as a whole join
+the pool no earlier than the start. Writes to one host run one after the other: with two at a
+time Placement would only refuse one of them.
 """
 
 import contextlib
@@ -39,26 +39,26 @@ from holdfast.nova.names import OWNER, SLOTS, SLOTS_SPEC
 from holdfast.ports.cloud import Cloud, Flavor, Pool, Server
 from holdfast.ports.ledger import Ledger
 
-# What slots are made of in the cloud, each found again by the reservation's id in its name.
+# The cloud objects of slots, each found again by the reservation's id in its name.
 
 
-#: Flavors and pools name the server group by this, and the project by that, as Blazar's do.
+#: Metadata keys in flavors and pools for the server group and the project, as in Blazar.
 AFFINITY = "affinity_id"
 PROJECT = "filter_tenant_id"
 RESOURCES = "resources:"
-#: How soon to look again whether servers have left their slots; how often to try a write that
-#: others beat.
+#: Seconds until the next check whether servers have left their slots; attempts of a write that
+#: loses races.
 LOOK_S = 0.5
 _TRIES = 5
-#: How long to wait for one's turn: less than a claim lasts.
+#: Seconds to wait for a lock: less than a claim lasts.
 _TURN_S = 3.0
-#: How many reservations of a manager are made, and how many ended, at a time. What comes at once in
-#: great numbers is sooner done so than by a cloud that answers nobody in time.
+#: Reservations that a manager makes, and that it ends, at a time. A burst is done sooner with
+#: this limit than by an overloaded cloud.
 FEW = 8
 
 
 class KeyedLock:
-    """One at a time at each host, and few at a time at all."""
+    """Locks: a single writer per host, and at most FEW reservations at a time."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, threading.Semaphore] = {}
@@ -87,7 +87,7 @@ def _turn(turns: threading.Semaphore, why_not: str) -> Iterator[None]:
 
 
 def resource_class(reservation_id: str) -> str:
-    """The class in Placement of which a server of the reservation takes one."""
+    """Return the Placement resource class of the reservation; each server takes 1."""
     return "CUSTOM_RESERVATION_" + re.sub(r"[^A-Z0-9]", "_", reservation_id.upper())
 
 
@@ -106,7 +106,7 @@ def metadata(lease: Lease, reservation: Reservation, group_id: str | None) -> di
 
 
 def make_pool(hands: EffectContext, reservation: Reservation, about: Mapping[str, str]) -> Pool:
-    """The reservation's pool. Most likely there is none yet, so no look is spent on it."""
+    """Create the reservation's pool without a lookup first: most likely none exists."""
     hands.known.forget(reservation.id)
     if not reservation.made:
         with contextlib.suppress(Conflict):
@@ -131,7 +131,7 @@ def own(flavor: Flavor, reservation: Reservation, group_id: str | None) -> Flavo
 
 
 def make_flavor(hands: EffectContext, wanted: Flavor, reservation: Reservation) -> None:
-    """Before the start nobody can use it yet, so one of another shape is made anew."""
+    """Create the flavor; before the start, replace a different flavor: no server uses any."""
     flavors = hands.cloud.flavors
     try:
         there = flavors.show(wanted.id)
@@ -146,14 +146,14 @@ def make_flavor(hands: EffectContext, wanted: Flavor, reservation: Reservation) 
 
 
 def group(hands: EffectContext, lease: Lease, reservation: Reservation) -> str | None:
-    """The id of the reservation's server group, made if it wants one and has none."""
+    """Return the id of the reservation's server group; create a missing group if needed."""
     slots, name = hands.cloud.slots, name_of(reservation)
     policy = {True: "affinity", False: "anti-affinity"}.get(reservation.spec["affinity"])
     if policy is None:
         return None
     try:
         return slots.create_group(name, policy, lease.project_id).id
-    except Conflict:  # made before, perhaps for what was wanted before an update
+    except Conflict:  # made before, perhaps with the policy before an update
         found = [one for one in slots.groups() if one.name == name]
     for group in found:
         if group.policy == policy and group.project_id == lease.project_id:
@@ -163,7 +163,7 @@ def group(hands: EffectContext, lease: Lease, reservation: Reservation) -> str |
 
 
 def set_slots(hands: EffectContext, host: str, name: str, total: int) -> None:
-    """Give the host so many slots. Others write the same host's; whoever was slower looks again."""
+    """Set the number of slots of the host; after a lost race, read and try again."""
     for _ in range(_TRIES):
         now = hands.cloud.slots.inventory(host, name)
         if now.total == total:
@@ -178,12 +178,12 @@ def set_slots(hands: EffectContext, host: str, name: str, total: int) -> None:
     raise NotYet(f"host {host}: others write its inventories", 0.2)
 
 
-# The words and numbers that requests for slots share, read as the clients write them.
+# Parsers for the fields of slot requests, in the notations that clients use.
 
 
 MOST = 100_000
 MAX_LABEL = 255
-#: On which hosts, beyond what the contract knows.
+#: Conditions on hosts beyond the contract.
 WHERE = frozenset({*LABELS, "capabilities"})
 
 
@@ -214,7 +214,7 @@ def affinity(spec: Mapping[str, Any]) -> bool | None:
 
 
 def where(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what is asked for: old clients never see the rest."""
+    """Return requested conditions only: old clients never see other fields."""
     found: dict[str, Any] = {}
     for name in LABELS:
         label = spec.get(name) or ""
@@ -227,7 +227,7 @@ def where(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def only_more(reservation: Reservation, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """What an update may do: before the start anything, later only more slots."""
+    """Check an update: before the start any change, later only more slots."""
     if reservation.status == "pending" or new == old:
         return
     if reservation.status != "active":
@@ -246,10 +246,10 @@ _HOW = {True: How.TOGETHER, False: How.APART, None: How.ANYWHERE}
 
 
 class SlotsResource(Quiet):
-    """Two types are made of this; each says what a slot is and which flavor its servers have."""
+    """The base of both slot types; a subclass defines the slot and the flavor of its servers."""
 
     pooled = True
-    keys: frozenset[str] = frozenset()  # what a request may say, beside where
+    keys: frozenset[str] = frozenset()  # permitted fields, beside WHERE
 
     def __init__(self) -> None:
         self._turns = KeyedLock()
@@ -258,10 +258,10 @@ class SlotsResource(Quiet):
         raise NotImplementedError
 
     def flavor(self, spec: Mapping[str, Any]) -> Flavor:
-        """Sizes and extra specs; name, owner and what makes it the reservation's come later."""
+        """Return sizes and extra specs; the caller adds name, owner and reservation."""
         raise NotImplementedError
 
-    # decide
+    # Decisions.
 
     def plan(self, wish: Wish, stock: CapacitySnapshot, ledger: Ledger) -> tuple[Allocation, ...]:
         request = self._request(wish)
@@ -277,7 +277,8 @@ class SlotsResource(Quiet):
         return request.allocations(chosen)
 
     def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need:
-        """On other hosts than those it keeps, of which it has one number of slots each."""
+        """State the need on other hosts than the kept ones, as each host has a single slot
+        count."""
         slot = self.slot(wish.spec)
         return Need(
             wish.held,
@@ -292,7 +293,7 @@ class SlotsResource(Quiet):
         self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
         if wish.is_active:
-            return ()  # it has begun: no other start can be had
+            return ()  # it has begun: no other start is possible
         request = self._request(wish)
         found = islice(openings(request, stock, until), most)
         return [Opening(window, request.amount) for window in found]
@@ -313,7 +314,7 @@ class SlotsResource(Quiet):
             order=wish.order,
         )
 
-    # act
+    # Effects.
 
     def prepare(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         join = not _held_whole(hands, lease, reservation)
@@ -321,7 +322,7 @@ class SlotsResource(Quiet):
         return Effect(f"flavor, pool and slots of {reservation.id} stand", made)
 
     def start(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        if hands.ledger.now() >= lease.end:  # its slots may be somebody else's by now
+        if hands.ledger.now() >= lease.end:  # its slots may belong to another lease by now
             return Effect(f"lease {lease.name} was over before it could start")
         late = _not_given_back(hands, lease, reservation)
         if late:
@@ -339,27 +340,28 @@ class SlotsResource(Quiet):
             return self._end(hands, lease, reservation)
 
     def _end(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
-        """All of it by looking: any of it may have been made, or be gone already."""
+        """End the reservation; look first, because any object may be missing."""
         pool = hands.cloud.pools.find(reservation.id)
         if pool is not None:
             shut(hands.cloud.pools, pool)
         hands.cloud.flavors.remove_access(reservation.id, lease.project_id)
         names = _all_hosts(reservation, pool)
         _clear(hands, lease, reservation, names)
-        # A server that was let in just before has a slot, and its host keeps slots that are used.
+        # A server scheduled just before has a slot, and its host keeps slots that are used.
         hands.each(lambda name: self._leave(hands, reservation, pool, name), names)
         self._drop_class(hands, reservation)
         for one in hands.cloud.slots.groups():
             if one.name == name_of(reservation):
                 hands.cloud.slots.delete_group(one.id)
         hands.cloud.flavors.delete(reservation.id)
-        hands.known.forget(reservation.id)  # it is deleted when everybody has heard that it is shut
+        # The resync job deletes the pool once it is announced as closed.
+        hands.known.forget(reservation.id)
         return Effect(f"slots of {reservation.id} on {', '.join(names) or 'no host'} are gone")
 
     def _joined(
         self, hands: EffectContext, lease: Lease, reservation: Reservation
     ) -> dict[str, Any]:
-        """Do what `prepare` has not done, or what is different since."""
+        """Do what `prepare` left undone, or what an update changed."""
         made, stands = dict(reservation.made), self._stands(reservation)
         if made.get("stands") == stands:
             return made
@@ -375,14 +377,14 @@ class SlotsResource(Quiet):
     def _open(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> None:
         try:
             hands.cloud.flavors.add_access(reservation.id, lease.project_id)
-        except NotFound:  # taken away since it was made
+        except NotFound:  # deleted since it was made
             self._stand(hands, lease, reservation, join=True)
             hands.cloud.flavors.add_access(reservation.id, lease.project_id)
 
     def _stand(
         self, hands: EffectContext, lease: Lease, reservation: Reservation, *, join: bool
     ) -> dict[str, Any]:
-        """Make what is not there, put right what an update changed; the ids of it."""
+        """Create missing cloud objects, apply an update, and return their ids."""
         with self._turns.to_make():
             group_id = group(hands, lease, reservation)
             pool = make_pool(hands, reservation, metadata(lease, reservation, group_id))
@@ -401,10 +403,11 @@ class SlotsResource(Quiet):
     def _parts(
         self, hands: EffectContext, reservation: Reservation, pool: Pool, stands: Mapping[str, Any]
     ) -> dict[str, Callable[[], None]]:
-        """What is to do at each host: those of before an update leave, those of now come."""
+        """Return the actions per host: hosts from before an update leave, current hosts join."""
         parts: dict[str, Callable[[], None]] = {}
         now = {normalise(host) for host in stands["hosts"]}
-        # Who died over it may have told nobody of a host. Once it is active nothing leaves.
+        # A manager that died may not have recorded a host. Once the reservation is active
+        # nothing leaves.
         before = pool.hosts if reservation.status == "pending" else ()
         for host in (*before, *reservation.made.get("stands", {}).get("hosts", {})):
             if normalise(host) not in now:
@@ -416,7 +419,7 @@ class SlotsResource(Quiet):
         return parts
 
     def _stands(self, reservation: Reservation, joined: bool = True) -> dict[str, Any]:
-        """What `made` says when all that was made fits the reservation as it is now."""
+        """Return the record in `made` for: all cloud objects match the reservation."""
         flavor = self.flavor(reservation.spec)
         shape = [flavor.vcpus, flavor.memory_mb, flavor.disk_gb, dict(flavor.extra_specs)]
         text = json.dumps([*shape, reservation.spec["affinity"]], sort_keys=True)
@@ -434,7 +437,7 @@ class SlotsResource(Quiet):
         host: str,
         total: int,
     ) -> None:
-        """The host has so many slots, and is in the pool if its time has come."""
+        """Set the slots of the host, and add the host to the pool once the start has come."""
         with self._turns.at(host):
             set_slots(hands, host, resource_class(reservation.id), total)
             if pool is not None:
@@ -443,8 +446,8 @@ class SlotsResource(Quiet):
     def _leave(
         self, hands: EffectContext, reservation: Reservation, pool: Pool | None, host: str
     ) -> None:
-        """The host has no slots, and is not in the pool."""
-        with self._turns.at(host), contextlib.suppress(NotFound):  # the host is gone altogether
+        """Remove the slots of the host, and the host from the pool."""
+        with self._turns.at(host), contextlib.suppress(NotFound):  # the host is gone
             set_slots(hands, host, resource_class(reservation.id), 0)
         if pool is not None:
             with self._turns.at(host):
@@ -453,8 +456,10 @@ class SlotsResource(Quiet):
     def _leave_if_empty(
         self, hands: EffectContext, reservation: Reservation, pool: Pool, host: str
     ) -> None:
-        """Of a host that failed no more than is used there; it leaves once it is empty, at the end
-        at the latest."""
+        """Reduce the slots of a failed host to those in use; an empty host leaves the pool.
+
+        The host leaves at the lease's end at the latest.
+        """
         name = resource_class(reservation.id)
         try:
             used = hands.cloud.slots.inventory(host, name).used
@@ -470,7 +475,7 @@ class SlotsResource(Quiet):
         name = resource_class(reservation.id)
         try:
             hands.cloud.slots.drop_class(name)
-        except Conflict:  # a host that an update took away, by a manager that died over it
+        except Conflict:  # a host removed by an update, whose manager died meanwhile
             every = [host.service_host for host in hands.cloud.hosts.list()]
             hands.each(lambda host: self._leave(hands, reservation, None, host), every)
             hands.cloud.slots.drop_class(name)
@@ -479,14 +484,17 @@ class SlotsResource(Quiet):
 def _not_given_back(
     hands: EffectContext, lease: Lease, reservation: Reservation
 ) -> Collection[str]:
-    """A lease of whole hosts deletes all servers there before it gives them back."""
+    """Return hosts that an earlier whole-host lease still gives back; it deletes all servers
+    there."""
     ids = reservation.host_ids()
     return hands.ledger.not_given_back(ids, besides=lease.id, whole=True)
 
 
 def _held_whole(hands: EffectContext, lease: Lease, reservation: Reservation) -> bool:
-    """Whether somebody has one of its hosts as a whole until it starts: a pool that names another
-    project could be in their way."""
+    """Whether another lease holds one of the hosts as a whole until the start.
+
+    A pool that names another project could block that lease.
+    """
     stock = hands.ledger.stock()
     span = hands.ledger.now().timestamp(), lease.start.timestamp()
     whole = any(stock.line(host_id).peak(*span) is None for host_id in reservation.host_ids())
@@ -494,13 +502,13 @@ def _held_whole(hands: EffectContext, lease: Lease, reservation: Reservation) ->
 
 
 def _make_way(hands: EffectContext, names: Collection[str]) -> None:
-    """Preemptible servers leave hosts on which somebody has slots; ours are never preemptible."""
+    """Delete preemptible servers on hosts with slots; servers in slots are never preemptible."""
     if hands.options.preemptibles:
         _remove(hands, [server for server in _on(hands, names) if server.preemptible])
 
 
 def _all_hosts(reservation: Reservation, pool: Pool | None) -> list[str]:
-    """Where it has or had slots, also by what an update took away."""
+    """List all hosts with slots, now or before an update."""
     before = reservation.made.get("stands", {}).get("hosts", {})
     names = (*reservation.hosts(), *(pool.hosts if pool else ()), *before)
     return sorted({normalise(name): name for name in names}.values())
@@ -509,8 +517,11 @@ def _all_hosts(reservation: Reservation, pool: Pool | None) -> list[str]:
 def _clear(
     hands: EffectContext, lease: Lease, reservation: Reservation, names: Collection[str]
 ) -> None:
-    """Delete the servers of the reservation's flavor, wherever they are, also those in no place;
-    NotYet until there are none. The longer it takes, the rarer the looks."""
+    """Delete all servers of the reservation's flavor, also those on no host; NotYet until none
+    is left.
+
+    The pause grows with the duration.
+    """
     flavor = {name_of(reservation), reservation.id}
     owned = hands.cloud.servers.list(project_id=lease.project_id)
     found = {s.id: s for s in (*owned, *_on(hands, names)) if s.flavor in flavor}
@@ -523,7 +534,7 @@ def _on(hands: EffectContext, names: Collection[str]) -> Iterator[Server]:
         try:
             return hands.cloud.servers.list(host=name)
         except NotFound:
-            return ()  # the host is gone, and all that was on it
+            return ()  # the host is gone, with all its servers
 
     for servers in hands.calls.map(listed, names):
         yield from servers
@@ -534,21 +545,22 @@ def _remove(hands: EffectContext, servers: Sequence[Server], pause_s: float = LO
         try:
             hands.cloud.servers.delete(server_id)
         except NotFound:
-            return  # gone meanwhile, as wished
+            return  # gone meanwhile, as intended
 
     if servers:
-        # Again those that are being deleted: it sets one free whose host has died over it.
+        # Delete again servers that are being deleted: this frees a server whose host failed
+        # meanwhile.
         hands.each(delete, [server.id for server in servers])
         raise NotYet(f"{len(servers)} servers are being deleted", pause_s)
 
 
-# `virtual:instance`: slots of so many vCPUs, so much memory and disk.
+# `virtual:instance`: slots of given vCPUs, memory and disk.
 
 
-#: The largest number that Nova takes in a flavor.
+#: The largest number that Nova accepts in a flavor.
 _LARGEST = 2**31 - 1
 _PROPERTIES = "resource_properties"
-#: A field of the request: the least it may be, and what Placement calls it.
+#: Fields of the request: the minimum, and the Placement resource class.
 _SIZES = {"vcpus": (1, "VCPU"), "memory_mb": (1, "MEMORY_MB"), "disk_gb": (0, "DISK_GB")}
 
 
@@ -586,23 +598,21 @@ class InstanceResource(SlotsResource):
         return Flavor("", "", spec["vcpus"], spec["memory_mb"], spec["disk_gb"])
 
 
-# `flavor:instance`: slots for servers of a flavor that exists.
+# `flavor:instance`: slots for servers of an existing flavor.
 #
-# The flavor is read when the reservation is made: what a server of it takes, on which hosts it
-# can
-# be, and which of its extra specs the reservation's own flavor keeps. What happens to it later
-# does
-# not matter. A flavor that asks for what hosts do not have by themselves (a PCI device, a part of
-# a
-# GPU, groups of resources) is refused: nobody could promise it.
+# The flavor is read when the reservation is made: the resources of a server, the conditions on
+# its host, and the extra specs that the reservation's own flavor keeps. Later changes of the
+# flavor do not matter. A flavor that asks for more than a host's own resources (a PCI device, a
+# virtual GPU, resource groups) is refused, because nothing could guarantee it.
 
 
 MAX_ID = 255
 TRAIT = "trait:"
-#: Extra specs that mean the same on the reservation's own flavor. Not those about aggregates: the
-#: reservation's pool stands for them; and what is reserved gives way to nobody.
+#: Extra specs that keep their meaning on the reservation's own flavor. Not those about
+#: aggregates: the reservation's pool replaces them. Not preemptibility: a reserved server is
+#: never preempted.
 KEPT = (TRAIT, RESOURCES, "hw:", "hw_rng:", "hw_video:", "quota:", "os:")
-#: Extra specs that ask for what is not the host's own to give.
+#: Extra specs that ask for resources a host does not provide itself.
 _FOREIGN = {
     "pci_passthrough:alias": "PCI devices",
     "accel:device_profile": "accelerators",
@@ -621,11 +631,11 @@ class FlavorResource(SlotsResource):
     keys = frozenset({"flavor_id", "amount", "affinity", "resource_properties"})
 
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """`resource_properties` is the answer's: it tells of the flavor, and asks for nothing."""
+        """Validate the spec; `resource_properties` is output only: it describes the flavor."""
         self.check_names(spec)
         flavor_id = spec.get("flavor_id")
         if isinstance(flavor_id, int) and not isinstance(flavor_id, bool):
-            flavor_id = str(flavor_id)  # python-blazarclient takes what looks like a number for one
+            flavor_id = str(flavor_id)  # python-blazarclient converts what looks like a number
         if flavor_id is None or flavor_id == "":
             raise InvalidInput(f"Missing parameter flavor_id: reservations of {self.type} need it")
         if not isinstance(flavor_id, str) or len(flavor_id) > MAX_ID:
@@ -654,7 +664,7 @@ class FlavorResource(SlotsResource):
         }
 
     def change(self, reservation: Reservation, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """The flavor stays; it may be named by its own id or by the reservation's."""
+        """Apply an update; the flavor stays, named by its own id or the reservation's."""
         old = reservation.spec
         self.check_names(wanted)
         same = (old["source_flavor_id"], reservation.id)
@@ -678,7 +688,7 @@ class FlavorResource(SlotsResource):
 
 
 def takes(flavor: Flavor) -> dict[str, int]:
-    """What a server of the flavor takes of its host, by resource class, as Nova reckons it."""
+    """Return the resources of a server of the flavor by resource class, as Nova computes them."""
     specs = flavor.extra_specs
     explicit = {
         key.removeprefix(RESOURCES): _amount(flavor, key)
@@ -705,7 +715,7 @@ def _visible(cloud: Cloud, flavor_id: str, caller: Caller) -> Flavor:
 
 
 def _check(flavor: Flavor) -> None:
-    """Whether what it asks for can be promised."""
+    """Refuse a flavor if Holdfast cannot guarantee the resources."""
     for key in sorted(flavor.extra_specs):
         what = _FOREIGN.get(key) or (_GROUP.match(key) and "groups of resources")
         if what:
@@ -751,7 +761,7 @@ def _refused(flavor: Flavor, why: str) -> InvalidInput:
 
 
 def _dump(flavor: Flavor) -> str:
-    """The flavor as the answer tells of it."""
+    """Describe the flavor for the API answer."""
     told = {
         "id": flavor.id,
         "name": flavor.name,

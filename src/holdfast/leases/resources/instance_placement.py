@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Picks hosts for slots, or says why there is no room. Values in, values out; no call, no clock.
+"""Placement of slots: choose hosts for slots, or say why there is no room.
 
-What is free of a host is its capacity (ratios and reserved amounts counted in) less the most that
-others take of it at any one moment of the window. Slots go to hosts that carry slots already, and
-there to where the least is left over, so that whole hosts stay whole. Of thousands of hosts only a
-few are looked at: those that are full come first, for they were filled in this same order, and
-where they end is found by halving.
+Pure functions: no call, no clock. The free capacity of a host is its capacity (with allocation
+ratios and reserved amounts) less the peak use of others in the window. Slots go to hosts that
+carry slots already, and there to the tightest fit, so that whole hosts stay free. Of thousands
+of hosts only a few are checked: full hosts come first, because earlier requests filled them in
+the same order, and a bisection finds the first host with room.
 """
 
 import heapq
@@ -19,13 +19,13 @@ from holdfast.model.capacity import CapacitySnapshot
 from holdfast.model.host import Host, Inventory
 from holdfast.model.lease import Allocation, Window
 
-#: How many hosts are compared at least, where so many have room: more hosts, tighter packing.
+#: Hosts compared at least, where this many have room: more hosts, tighter packing.
 LOOK = 64
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What one slot takes of its host, and on which hosts it may be."""
+    """The size of a slot, and conditions on its host."""
 
     size: Mapping[str, int]  # by resource class, all above 0
     where: tuple[Condition, ...] = ()
@@ -34,7 +34,7 @@ class Slot:
         return _listed(self.size)
 
     def conditions(self, together: int) -> tuple[Condition, ...]:
-        """All that a host must be, whoever holds it; so many slots are to be on one."""
+        """Return the conditions on a host with `together` slots, whoever holds it."""
         need = {name: together * amount for name, amount in self.size.items()}
         one = f", {self} of them for one server" if together > 1 else ""
 
@@ -52,18 +52,19 @@ class Slot:
 
 @dataclass(frozen=True)
 class SlotsRequest:
-    """So many slots: on one host (affinity true), on as many hosts (false), or anywhere (None)."""
+    """A request for slots: on one host (affinity true), on different hosts (false), or anywhere
+    (None)."""
 
     slot: Slot
     amount: int
     affinity: bool | None
     held: Window
-    kept: tuple[Allocation, ...] = ()  # held already: preferred
+    kept: tuple[Allocation, ...] = ()  # already held: preferred
     must_keep: bool = False  # an active reservation never loses a slot
     order: Order = BY_ID
 
     def allocations(self, chosen: Mapping[int, int]) -> tuple[Allocation, ...]:
-        """What to hold, given how many slots go to which host."""
+        """Return the allocations for a choice of slots per host."""
         size = self.slot.size.items()
         return tuple(
             Allocation(host_id, self.held, slots, {name: slots * n for name, n in size})
@@ -72,7 +73,7 @@ class SlotsRequest:
 
 
 def choose(request: SlotsRequest, stock: CapacitySnapshot) -> dict[int, int] | Refusal:
-    """Slots by host id, those held already first, or why not."""
+    """Choose slots by host id, held slots first; or return a refusal."""
     look = SlotCapacity(request, stock)
     lost = look.lost() if request.must_keep else ""
     if lost:
@@ -84,7 +85,7 @@ def choose(request: SlotsRequest, stock: CapacitySnapshot) -> dict[int, int] | R
 
 
 class SlotCapacity:
-    """What hosts have in the window of one request; each is looked at once, if at all."""
+    """The free capacity of hosts in the window of a request; each host is read once at most."""
 
     def __init__(
         self, request: SlotsRequest, stock: CapacitySnapshot, hosts: Sequence[Host] | None = None
@@ -102,15 +103,15 @@ class SlotCapacity:
         order = self.request.order
         if order is BY_ID or not found:
             return found
-        begin = int(abs(order(found[0].id)) * 1_000_003) % len(found)  # where rivals do not
+        begin = int(abs(order(found[0].id)) * 1_000_003) % len(found)  # begin elsewhere than rivals
         return [*found[begin:], *found[:begin]]
 
     def among(self, hosts: Sequence[Host]) -> "SlotCapacity":
-        """The same with no other hosts than these."""
+        """Return a view restricted to these hosts."""
         return SlotCapacity(self.request, self._stock, hosts)
 
     def at(self, start: float) -> "SlotCapacity":
-        """The same for a window that begins then."""
+        """Return a view of the window that begins at `start`."""
         by = timedelta(seconds=start - self._start)
         held = Window(self.request.held.start + by, self.request.held.end + by)
         return SlotCapacity(replace(self.request, held=held), self._stock, self.hosts)
@@ -119,46 +120,46 @@ class SlotCapacity:
         return matches(host, self._wanted)
 
     def room(self, host: Host) -> int:
-        """How many slots fit onto it for the whole window."""
+        """Return how many slots fit on the host for the whole window."""
         return self._at(host)[0]
 
     def carries(self, host: Host) -> bool:
-        """Whether somebody has slots on it in the window."""
+        """Whether the host has slots of any lease in the window."""
         return self._at(host)[1]
 
     def give(self, host: Host) -> int:
-        """How many of the slots that are wanted it can take."""
+        """Return how many of the requested slots the host can take."""
         room, request = self.room(host), self.request
         if request.affinity:
             return request.amount if room >= request.amount else 0
         return min(room, 1) if request.affinity is False else room
 
     def rooms(self) -> dict[int, int] | None:
-        """What each host can take, if that is not enough; None when it is."""
+        """Return the slots per host if too few; None if enough."""
         if sum(_choice(self).values()) >= self.request.amount:
             return None
         return {host.id: self.give(host) for host in self.hosts}
 
     def kept(self) -> Iterator[tuple[Host, Allocation]]:
-        """Hosts with slots of this reservation that may keep them."""
+        """Yield hosts whose slots of this reservation may stay."""
         for allocation in self.request.kept:
             host = self._stock.hosts.get(allocation.host_id or 0)
             if host is not None and (self.request.must_keep or self.suits(host)):
                 yield host, allocation
 
     def lost(self) -> str:
-        """Names of hosts of an active reservation that cannot keep its slots."""
+        """Return the names of hosts of an active reservation that cannot keep its slots."""
         found = []
         for allocation in self.request.kept:
             host = self._stock.hosts.get(allocation.host_id or 0)
             if _within(self.request.held, allocation.held):
-                continue  # it has them for that time already
+                continue  # already held for that time
             if host is None or self.room(host) < (allocation.slots or 0):
                 found.append(host.name if host else allocation.host or "one of its hosts")
         return ", ".join(found)
 
     def candidates(self, wanted: int, besides: Mapping[int, int]) -> list[Host]:
-        """Hosts with room, more than enough of them if there are; no more looked at than that."""
+        """List hosts with room, more than enough if possible; check no more hosts than that."""
         first = self._first_with_room()
         found: list[Host] = []
         total = 0
@@ -189,7 +190,7 @@ class SlotCapacity:
         return Refusal(sentence, tuple(removed), len(left), room, self._in_the_way(left))
 
     def _in_the_way(self, hosts: Iterable[Host]) -> tuple[int, ...]:
-        """Hosts that somebody holds in the window, the first to be given back first."""
+        """List the hosts held in the window, in the order in which they become free."""
         until = (
             (self._stock.line(host.id).busy_until(self._start, self._end), host.id)
             for host in hosts
@@ -198,7 +199,7 @@ class SlotCapacity:
         return tuple(host_id for _end, host_id in heapq.nsmallest(MOST_BUSY, busy))
 
     def ends(self, host: Host, since: float, until: float) -> Iterable[float]:
-        """When holds of it end, of those that touch that time."""
+        """Return the ends of holds on the host that touch this time."""
         return (hold.end for hold in self._stock.line(host.id).within(since, until))
 
     def _at(self, host: Host) -> tuple[int, bool]:
@@ -216,7 +217,7 @@ class SlotCapacity:
         return self._seen[host.id]
 
     def _first_with_room(self) -> int:
-        """Where to begin; the hosts before it are most likely full."""
+        """Return where to begin; hosts before this index are most likely full."""
         full, at, step, last = -1, 0, 1, len(self.hosts) - 1
         while at <= last and not self.give(self.hosts[at]):
             if at == last:
@@ -232,7 +233,7 @@ class SlotCapacity:
 
 
 def inventories(host: Host) -> Mapping[str, Inventory]:
-    """Those of a host; where none are known, its own sizes as they are."""
+    """Return the inventories of a host; without known inventories, its plain sizes."""
     if host.inventories:
         return host.inventories
     sizes = {"VCPU": host.vcpus, "MEMORY_MB": host.memory_mb, "DISK_GB": host.local_gb}
@@ -248,14 +249,14 @@ def _listed(amounts: Mapping[str, int]) -> str:
 
 
 def _choice(look: SlotCapacity) -> dict[int, int]:
-    """Slots by host id: as many as wanted, or fewer than that."""
+    """Choose slots by host id: as many as requested, or fewer."""
     if look.request.affinity:
         return _together(look)
     return _packed(look) if look.request.affinity is None else _spread(look)
 
 
 def _together(look: SlotCapacity) -> dict[int, int]:
-    """All on one host: where they are, else where slots are already, else where it is tightest."""
+    """Put all on one host: the current host, else a host with slots, else the tightest."""
     request = look.request
     kept = [host for host, _allocation in look.kept() if look.give(host)]
     if request.must_keep and request.kept:
@@ -268,7 +269,7 @@ def _together(look: SlotCapacity) -> dict[int, int]:
 
 
 def _spread(look: SlotCapacity) -> dict[int, int]:
-    """Each on a host of its own."""
+    """Put each slot on a different host."""
     request = look.request
     chosen = _kept(look)
     wanted = request.amount - len(chosen)
@@ -280,7 +281,7 @@ def _spread(look: SlotCapacity) -> dict[int, int]:
 
 
 def _packed(look: SlotCapacity) -> dict[int, int]:
-    """Anywhere: where it has slots, then where others have, then on hosts that are empty."""
+    """Fill hosts with slots of the reservation, then hosts with other slots, then empty hosts."""
     chosen = _kept(look)
     wanted = look.request.amount - sum(chosen.values())
     if wanted <= 0:
@@ -298,7 +299,7 @@ def _packed(look: SlotCapacity) -> dict[int, int]:
 
 
 def _fill(look: SlotCapacity, hosts: list[Host], wanted: int, chosen: dict[int, int]) -> int:
-    """Fill the largest that get full; the rest goes where it leaves the least. How many it took."""
+    """Fill the largest hosts completely; the rest goes to the tightest fit. Return the number."""
     room = {host.id: max(0, look.give(host) - chosen.get(host.id, 0)) for host in hosts}
     hosts.sort(key=lambda host: (-room[host.id], look.request.order(host.id)))
     left = wanted
@@ -316,7 +317,7 @@ def _fill(look: SlotCapacity, hosts: list[Host], wanted: int, chosen: dict[int, 
 
 
 def _kept(look: SlotCapacity) -> dict[int, int]:
-    """What stays where it is."""
+    """Return the slots that stay on their hosts."""
     request = look.request
     if request.must_keep:
         return _as_it_is(request)
@@ -338,30 +339,30 @@ def _within(inner: Window, outer: Window) -> bool:
     return outer.start <= inner.start and inner.end <= outer.end
 
 
-# When slots could be had. Values in, values out; what is found is an offer, and no promise.
+# Openings for slots: a result is an offer, not a promise.
 #
-# Room appears only when somebody gives some back. So what a host had at the moment before is the
-# most
-# it can have, unless something on it ends just then: most moments need one look. Of thousands of
-# hosts, and of moments without end, only some are looked at: an offer holds all the same.
+# Room appears only when a hold ends. So the room of a host a moment before is the most that it
+# can have, unless a hold on it ends just then: most moments need a check of few hosts. Of
+# thousands of hosts and moments only some are checked; each offer is valid all the same.
 
 
-#: On how many hosts it looks, and at how many moments of them; how often all in all.
+#: Hosts checked, moments checked, and checks in all.
 MOST_HOSTS = 1000
 MOST_MOMENTS = 2000
 MOST_LOOKS = 50_000
-#: When it would fit at once: what comes after is seldom asked for.
+#: Limits when the request fits at once: later openings are seldom needed.
 FEW_HOSTS = 200
 FEW_MOMENTS = 20
-#: Moments are gathered so many windows further on at a time, for the first ones will mostly do.
+#: Moments are collected this many window lengths further on at a time; the first usually
+#: suffice.
 FURTHER = (1, 4, 16, 64, 256, 1024)
 #: Leases begin on whole minutes.
 MINUTE_S = 60.0
 
 
 def openings(request: SlotsRequest, stock: CapacitySnapshot, until: datetime) -> Iterator[Window]:
-    """Windows as long as the one wanted, from its start on, in which it would fit: the first, and
-    those after a time in which it would not."""
+    """Yield fitting windows of the requested length: the first, and each after a time without
+    room."""
     look = SlotCapacity(request, stock)
     at_once = look.rooms() is None
     if at_once:
@@ -386,7 +387,7 @@ def openings(request: SlotsRequest, stock: CapacitySnapshot, until: datetime) ->
 
 
 def _some(hosts: Sequence[Host], most: int) -> Sequence[Host]:
-    """So many of them, from all over."""
+    """Sample hosts evenly, `most` at most."""
     return hosts[:: -(-len(hosts) // most)] if len(hosts) > most else hosts
 
 
@@ -397,7 +398,7 @@ def _fits(look: SlotCapacity, start: float) -> bool:
 def _moments(
     look: SlotCapacity, until: datetime, most: int
 ) -> Iterator[tuple[float, Sequence[Host]]]:
-    """The minutes from which on something is given back, the first first, and on which hosts."""
+    """Yield the minutes at which holds end, in order, with the hosts of these holds."""
     held = look.request.held
     since, last = held.start.timestamp(), until.timestamp()
     length, told, count = held.end.timestamp() - since, since, 0

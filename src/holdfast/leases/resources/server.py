@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`virtual:server`: a lease on one server that exists.
+"""`virtual:server`: a lease on an existing server.
 
-Until the start the server is shelved, then it is unshelved: onto an enrolled host where room is
-held for it, or, where none has room, wherever the cloud finds some. At the end it is snapshotted,
-stopped, suspended, shelved, deleted, as asked (`server_end`).
+Until the start the server is shelved. At the start it is unshelved: onto an enrolled host where
+room is held, or, where none has room, wherever the cloud finds some. At the end it is
+snapshotted, stopped, suspended, shelved or deleted, as requested (`on_end`).
 """
 
 import logging
@@ -33,13 +33,12 @@ from holdfast.nova.names import OWNER, SERVER, SIZE
 from holdfast.ports.cloud import Cloud, Pool, Server
 from holdfast.ports.ledger import Ledger
 
-# What becomes of a leased server at the end: `on_end`, and the way off an enrolled host.
+# The end of a lease: `on_end`, and removal from an enrolled host.
 #
-# An enrolled host that nobody holds carries no server: what is there when the next lease of the
-# host
-# ends is deleted. So a server that our lease brought onto one is shelved at the latest when all
-# that
-# was asked for is done. Every step looks first, and runs again until the server is as wished.
+# An enrolled host that no lease holds has no servers: the end of the next lease of that host
+# deletes all servers there. Therefore a server that a lease brought onto an enrolled host is
+# shelved at the latest when all requested actions are done. Every step reads the state first,
+# and runs again until the server is in the requested state.
 
 
 LOG = logging.getLogger(__name__)
@@ -47,14 +46,15 @@ LOG = logging.getLogger(__name__)
 ACTIONS = ("snapshot", "stop", "suspend", "shelve", "delete")
 SHELVED = frozenset({"SHELVED", "SHELVED_OFFLOADED"})
 SHELVABLE = frozenset({"ACTIVE", "SHUTOFF", "SUSPENDED", "PAUSED"})
-#: So long is an action tried that the cloud takes in and does not do; then the next one is.
+#: Seconds to retry an action that the cloud accepts and does not do; then the next action
+#: follows.
 PATIENCE_S = 600.0
 _LONGEST_NAME = 180
 _EVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def words(on_end: object) -> list[str]:
-    """The actions in their order; InvalidInput."""
+    """Parse the actions in order; InvalidInput for an unknown action."""
     if on_end in (None, ""):
         return []
     many = on_end.split(",") if isinstance(on_end, str) else on_end
@@ -73,7 +73,7 @@ def words(on_end: object) -> list[str]:
 
 def end(hands: EffectContext, lease: Lease, reservation: Reservation) -> str:
     if reservation.status == "deleted":
-        return "its end has been"  # the lease is deleted now: what people did since is theirs
+        return "its end has been"  # the lease is deleted now: later changes by people stay
     pool = hands.cloud.pools.find(reservation.id)
     if pool is not None:
         shut(hands.cloud.pools, pool)
@@ -85,14 +85,15 @@ def end(hands: EffectContext, lease: Lease, reservation: Reservation) -> str:
         said = _do(hands, lease, reservation, server, pool)
     if pool is not None:
         hands.each(lambda host: hands.cloud.pools.remove_host(pool.id, host), pool.hosts)
-        hands.known.forget(reservation.id)  # deleted when everybody has heard that it is shut
+        # The resync job deletes the pool once it is announced as closed.
+        hands.known.forget(reservation.id)
     return said
 
 
 def _do(
     hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, pool: Pool | None
 ) -> str:
-    """What was asked for, one after the other."""
+    """Run the requested actions in order."""
     asked = words(reservation.spec["on_end"]) or list(hands.options.server_on_end)
     said: list[str] = []
     for word in asked:
@@ -107,7 +108,7 @@ def _do(
 def _try(
     hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, word: str
 ) -> str:
-    """One action, if it fits the server's state; NotYet until it is done."""
+    """Run an action permitted by the server's status; NotYet until done."""
     servers, pause_s = hands.cloud.servers, _pause_s(hands, lease)
     if word != "snapshot" and not (server.task_state or server.status in _FROM[word]):
         return f"{word}: {server.status}"
@@ -126,14 +127,14 @@ def _try(
     raise NotYet(f"server {server.id}: {word} is under way", pause_s)
 
 
-#: The states from which each leads somewhere.
+#: Statuses from which each action is possible.
 _FROM = {"stop": frozenset({"ACTIVE"}), "suspend": frozenset({"ACTIVE"}), "shelve": SHELVABLE}
 
 
 def _leave(
     hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, pool: Pool | None
 ) -> Sequence[str]:
-    """Off the host that was held for it, unless it has been there all the time."""
+    """Shelve the server off its held host, unless already there before the lease."""
     if pool is None or not _on(server, pool.hosts) or _stayed(lease, reservation, server):
         return ()
     if server.task_state:
@@ -148,8 +149,11 @@ def _leave(
 
 
 def _stayed(lease: Lease, reservation: Reservation, server: Server) -> bool:
-    """Whether it is where it was when it was leased, as it ran. One that was shelved first came
-    back by our lease, also to a host where something else had let it in before."""
+    """Whether the server is still on the host from before the lease.
+
+    A server that was shelved first came back by this lease, also to a host that had admitted it
+    before.
+    """
     at_once = lease.created_at is None or lease.start <= lease.created_at
     was_there = at_once and not reservation.spec["was_shelved"]
     return was_there and _on(server, [reservation.spec["host"] or ""])
@@ -158,7 +162,7 @@ def _stayed(lease: Lease, reservation: Reservation, server: Server) -> bool:
 def _undo(
     hands: EffectContext, lease: Lease, reservation: Reservation, server: Server, pool: Pool | None
 ) -> str:
-    """The lease never started: its owner gets the server back as it was, if the cloud has room."""
+    """Undo a pending lease: restore the server's state, if the cloud has room."""
     if server.task_state:
         raise NotYet(f"server {server.id}: {server.task_state}", _pause_s(hands, lease))
     _leave(hands, lease, reservation, server, pool)
@@ -171,7 +175,7 @@ def _undo(
 
 
 def _wanted_by_others(hands: EffectContext, reservation: Reservation) -> bool:
-    """Whether another lease of the server runs or is to come: it says how the server is then."""
+    """Whether another lease of the server runs or follows; that lease decides its state."""
     own = [a for a in reservation.allocations if a.thing is not None]
     ever = Window(hands.ledger.now(), _EVER)
     holds = hands.ledger.thing_holds([a.thing for a in own if a.thing], ever)
@@ -179,13 +183,14 @@ def _wanted_by_others(hands: EffectContext, reservation: Reservation) -> bool:
 
 
 def _delete(hands: EffectContext, lease: Lease, server: Server) -> None:
-    # Again one that is being deleted: it sets one free whose host has died over it.
+    # Delete again a server that is being deleted: this frees a server whose host failed
+    # meanwhile.
     act(hands.cloud.servers.delete, server.id)
     raise NotYet(f"server {server.id} is being deleted", _pause_s(hands, lease))
 
 
 def snapshot(hands: EffectContext, server: Server, name: str, pause_s: float = 0.5) -> str:
-    """One image of that name; NotYet until the server is done with it."""
+    """Make an image of this name; NotYet until the server has finished it."""
     if server.task_state:
         raise NotYet(f"server {server.id}: {server.task_state}", pause_s)
     if hands.cloud.servers.images(server.id, name):
@@ -197,7 +202,7 @@ def snapshot(hands: EffectContext, server: Server, name: str, pause_s: float = 0
 
 
 def image(server: Server, reservation: Reservation) -> str:
-    """Found again by this name, which no other lease of the server gives."""
+    """Return the image name, unique to this lease of the server; a retry finds it."""
     return f"reserved_{server.name[:_LONGEST_NAME]}_{reservation.id}"
 
 
@@ -209,7 +214,7 @@ def show(hands: EffectContext, server_id: str) -> Server | None:
 
 
 def act(verb: Callable[[str], object], server_id: str) -> None:
-    """Gone is fine, the next look finds out; so is one that is busy since we looked."""
+    """Call an action; ignore a missing server, and raise NotYet for a busy server."""
     try:
         verb(server_id)
     except NotFound:
@@ -227,17 +232,17 @@ def _waited_s(hands: EffectContext, lease: Lease) -> float:
 
 
 def _pause_s(hands: EffectContext, lease: Lease) -> float:
-    """The longer the end has taken the rarer the looks."""
+    """Return the pause: longer the longer the end has taken."""
     return min(max(0.5, _waited_s(hands, lease) / 20), 10.0)
 
 
 ASKED = ("server_id", "on_end", "before_end")
 _ID = re.compile(r"[0-9A-Za-z-]{1,36}")
-#: So close to the start nothing is begun that the start would have to wait for.
+#: Closer to the start than this nothing begins that the start would have to wait for.
 _CLOSE = timedelta(seconds=1)
-#: How soon to look again whether something that is under way is done.
+#: Seconds until the next check of an action under way.
 _LOOK_S = 0.5
-#: How seldom, at the most, whether the lease before is over: it may end before its time.
+#: The longest pause between checks whether the earlier lease is over: it may end early.
 _REST_S = 600.0
 
 
@@ -245,7 +250,7 @@ class ServerResource(Quiet):
     type = "virtual:server"
     arranges = True
 
-    # decide
+    # Decisions.
 
     def validate(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         unknown = sorted(spec.keys() - set(ASKED))
@@ -303,14 +308,14 @@ class ServerResource(Quiet):
         return (*held, Allocation(host.id, wish.held, slots=1, takes=takes(wish.spec)))
 
     def need(self, wish: Wish, lost: Sequence[Allocation]) -> Need:
-        """Room elsewhere; the server itself stays the reservation's."""
+        """State the need for room on another host; the server itself stays with the reservation."""
         slot = Slot(takes(wish.spec))
         return Need(wish.held, len(lost), slot.size, slot.conditions(1))
 
     def openings(
         self, wish: Wish, until: datetime, stock: CapacitySnapshot, ledger: Ledger, most: int
     ) -> Sequence[Opening]:
-        """As soon as nobody else has the server."""
+        """List the windows in which no other lease holds the server."""
         length = wish.held.end - wish.held.start
         span = Window(wish.held.start, until + length)
         holds = [held for _, held in ledger.thing_holds([resource_key(wish.spec)], span)]
@@ -322,7 +327,7 @@ class ServerResource(Quiet):
         ]
         return found[:most]
 
-    # act
+    # Effects.
 
     def arrange(self, hands: EffectContext, lease: Lease, reservation: Reservation) -> Effect:
         left = lease.start - hands.ledger.now()
@@ -368,7 +373,8 @@ class ServerResource(Quiet):
         if server.status == "ERROR":
             return Effect(f"server {server_id} is in ERROR: mend it", missing=True)
         if server.status not in SHELVED:
-            # not where: its owner reads this, and Nova tells only administrators
+            # Not where: the owner reads this sentence, and Nova shows hosts to administrators
+            # only.
             return Effect(f"server {server_id} is {server.status}", missing=False)
         if _server_waited_s(hands, lease) > hands.options.server_start_patience_s:
             said = f"server {server_id} stays shelved: no host is open to it and has room"
@@ -385,7 +391,7 @@ class ServerResource(Quiet):
         server = show(hands, reservation.spec["server_id"])
         if server is None:
             return Effect("the server is gone")
-        # One that is prolonged gets another before its new end.
+        # A prolonged lease gets another snapshot before its new end.
         name = f"{image(server, reservation)}_{lease.end:%Y%m%dT%H%M}"
         return Effect(snapshot(hands, server, name))
 
@@ -394,21 +400,21 @@ class ServerResource(Quiet):
 
 
 def resource_key(spec: Mapping[str, Any]) -> str:
-    """The server's key among the things that have one owner at a time."""
+    """Return the key of the server among resources with a single owner at a time."""
     return f"server:{spec['server_id']}"
 
 
 def takes(spec: Mapping[str, Any]) -> dict[str, int]:
-    """What the server takes of a host."""
+    """Return the server's resources by resource class."""
     sizes = {"VCPU": spec["vcpus"], "MEMORY_MB": spec["memory_mb"], "DISK_GB": spec["disk_gb"]}
     return {name: amount for name, amount in sizes.items() if amount}
 
 
 def home(wish: Wish, stock: CapacitySnapshot, now: datetime) -> Host | None:
-    """The enrolled host where room is held; None: the cloud will find one, or not.
+    """Return the enrolled host on which to hold room; None: the cloud will find a host, or not.
 
-    A server that runs on when its lease starts stays where it is. One that is shelved goes to a
-    host of which others have a part already, so that whole ones stay whole.
+    A server that keeps running when its lease starts stays on its host. A shelved server goes
+    to a host that others use in part, so that whole hosts stay free.
     """
     request = SlotsRequest(Slot(takes(wish.spec)), 1, None, wish.held, order=wish.order)
     kept = [a.host_id for a in wish.kept if a.host_id is not None]
@@ -423,8 +429,11 @@ def home(wish: Wish, stock: CapacitySnapshot, now: datetime) -> Host | None:
 
 
 def _named(host: str | None, stock: CapacitySnapshot) -> Sequence[Host]:
-    """The enrolled host of that name, if it is one. Asked for every server that is leased as it
-    runs: most hosts are told apart by their first letters."""
+    """Return the enrolled host of this name, if any.
+
+    Called for every server that is leased while it runs; the prefix test is cheap and rules out
+    most hosts.
+    """
     if not host:
         return ()
     first = short(host)
@@ -444,7 +453,7 @@ def _tightest(look: SlotCapacity, hosts: Sequence[Host]) -> Host | None:
 
 
 def _kept(look: SlotCapacity, stock: CapacitySnapshot, ids: Sequence[int]) -> Host | None:
-    """An active lease stays on its host, or is not changed."""
+    """Return the host of an active lease, or refuse the change."""
     for host_id in ids:
         host = stock.hosts.get(host_id)
         if host is None or not look.room(host):
@@ -458,23 +467,25 @@ def _kept(look: SlotCapacity, stock: CapacitySnapshot, ids: Sequence[int]) -> Ho
 
 
 def _metadata(reservation: Reservation) -> dict[str, str]:
-    """The scheduler goes by the server's own project, also when an admin leased it."""
+    """Return the pool's metadata; the scheduler checks the server's own project, also for
+    admins."""
     spec = reservation.spec
     size = ",".join(str(spec[name]) for name in ("vcpus", "memory_mb", "disk_gb"))
     return {OWNER: spec["server_project_id"], SERVER: spec["server_id"], SIZE: size}
 
 
 def _anothers_s(hands: EffectContext, lease: Lease, reservation: Reservation) -> float:
-    """How long another lease will have the server, or takes to let go of it; 0: none has it."""
+    """Return the seconds until another lease releases the server; 0: none holds it."""
     now, keys = hands.ledger.now(), [resource_key(reservation.spec)]
-    holds = hands.ledger.thing_holds(keys, Window(now, now + _CLOSE))  # ours begins later
+    # This lease's hold begins later.
+    holds = hands.ledger.thing_holds(keys, Window(now, now + _CLOSE))
     if holds:
         return max((held.end - now).total_seconds() for _, held in holds) + _LOOK_S
     return _LOOK_S if hands.ledger.things_not_given_back(keys, besides=lease.id) else 0.0
 
 
 def _late(hands: EffectContext, lease: Lease, reservation: Reservation) -> set[str]:
-    """Leases before ours that would still act on the server, or delete all that is on its host."""
+    """Return earlier leases that may still act on the server, or delete all servers on its host."""
     keys = [resource_key(reservation.spec)]
     late = set(hands.ledger.things_not_given_back(keys, besides=lease.id))
     ids = reservation.host_ids()
@@ -484,14 +495,14 @@ def _late(hands: EffectContext, lease: Lease, reservation: Reservation) -> set[s
 
 
 def _later(hands: EffectContext, lease: Lease, why: str) -> Effect:
-    """Wait for it as long as there is patience, then go on without."""
+    """Raise NotYet within the patience; afterwards continue without the server."""
     if _server_waited_s(hands, lease) <= hands.options.server_start_patience_s:
         raise NotYet(why, _server_pause_s(hands, lease))
     return Effect(f"{why}: the lease runs without it", missing=True)
 
 
 def _unshelve(hands: EffectContext, lease: Lease, reservation: Reservation) -> None:
-    """Onto the host that is held; anywhere, if that one has not taken it for long."""
+    """Unshelve onto the held host; after half the patience, onto any host."""
     server_id, hosts = reservation.spec["server_id"], reservation.hosts()
     half = hands.options.server_start_patience_s / 2
     if not hosts or _server_waited_s(hands, lease) > half:
@@ -518,11 +529,11 @@ def _make_way(hands: EffectContext, host: str) -> None:
 
 
 def _server_waited_s(hands: EffectContext, lease: Lease) -> float:
-    """Since its start, or since it was made: "now" is the minute we are in."""
+    """Return the seconds since the start or the creation; "now" means the current minute."""
     began = max(lease.start, lease.created_at or lease.start)
     return (hands.ledger.now() - began).total_seconds()
 
 
 def _server_pause_s(hands: EffectContext, lease: Lease) -> float:
-    """The longer it has taken, the rarer the looks."""
+    """Return the pause: longer the longer the start has taken."""
     return min(max(0.5, _server_waited_s(hands, lease) / 10), 10.0)

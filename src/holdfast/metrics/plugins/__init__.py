@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric plugins that are shipped, one file each; others: docs/metric-plugins.md."""
+"""Metric plugins shipped with Holdfast; docs/metric-plugins.md describes how to write others."""

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`log_exceptional`: writes to the agent's log what is out of the ordinary, when it begins and when
-it is over, and nothing else. Nothing leaves the host.
+"""Plugin `log_exceptional`: logs when a metric exceeds a level for a while, and the end.
+
+The plugin writes to the agent's log only; nothing leaves the host.
 
     - {name: log, use: log_exceptional, config: {cpu_ratio: 0.97, for_s: 30}}
 
-Each number is a level; 0 leaves that out:
+Each option is a level; 0 switches the check off:
 
-    cpu_ratio        of its CPUs a guest uses                        0.97
-    used_ratio       of its memory a guest uses                      0.97
-    fill_ratio       of its size a disk takes                        0.95
+    cpu_ratio        CPU use of a guest, share of its vCPUs          0.97
+    used_ratio       memory use of a guest                           0.97
+    fill_ratio       allocated share of a disk                       0.95
     latency_ms       mean latency of a disk                          100
-    contract_ratio   of what it may use an interface does use        1.0
-    host_cpu_ratio   of its CPUs the host uses                       0.95
-    for_s            so long it has to be so, and not be so          30
+    contract_ratio   used share of an interface's contract           1.0
+    host_cpu_ratio   CPU use of the host                             0.95
+    for_s            seconds above (or below) the level              30
 """
 
 import logging
@@ -36,13 +37,17 @@ _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Seen:
-    since: float  # of the state it is in, or may be about to leave
+    """A metric above its level."""
+
+    since: float  # first time above the level
     last: float
     is_told: bool = False
     worst: float = 0.0
 
 
 class LogExceptional:
+    """The plugin."""
+
     def __init__(self) -> None:
         self._levels = dict(LEVELS)
         self._seen: dict[_Key, _Seen] = {}
@@ -68,6 +73,7 @@ class LogExceptional:
         self._look(d, "over_contract_ratio", self._levels["contract_ratio"])
 
     def _look(self, d: Mapping[str, Any], field: str, level: float) -> None:
+        """Compare a field with its level; log the beginning and the end."""
         value = d.get(field)
         if level <= 0 or d["stale"] or value is None:
             return
@@ -88,14 +94,14 @@ class LogExceptional:
             LOG.info("%s: %s is %g again, after %.0f s", key[0], field, value, lasted_s)
 
     def _forget(self, now: float) -> None:
-        """Those that are no longer here."""
+        """Forget metrics that were not above their level for an hour."""
         old = [key for key, one in self._seen.items() if now - one.last > 3600.0]
         for key in old:
             del self._seen[key]
 
 
 def read_numbers(config: Mapping[str, Any], known: Mapping[str, float]) -> dict[str, float]:
-    """What is configured, and what is usual for the rest. ValueError says what is wrong."""
+    """Merge a configuration with the defaults `known`. ValueError says what is wrong."""
     for name, value in config.items():
         if name not in known:
             raise ValueError(f"{name} is unknown: there are {', '.join(known)}")

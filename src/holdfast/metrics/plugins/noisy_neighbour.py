@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`noisy_neighbour`: guests wait for the host's CPUs; who takes them?
+"""Plugin `noisy_neighbour`: finds the guest that takes the CPU time other guests wait for.
 
     - {name: noisy, use: noisy_neighbour, config: {steal_ratio: 0.1, for_s: 60}}
 
-A rule on one guest sees that it waits, or that another one is busy, and neither is wrong by itself.
-This looks at all of them together: if guests that want to run had to wait for `steal_ratio` of the
-time, on the mean, for `for_s`, it tells of the host, and of the busiest guest if it takes at least
-`share_ratio` of all the processor time that guests get.
+A rule on a single guest sees that the guest waits, or that another guest is busy; neither is
+wrong by itself. This plugin compares all guests of the host. If the guests that want to run had
+to wait for `steal_ratio` of the time on average, for `for_s` seconds, the plugin reports the
+host. It also reports the busiest guest if this guest takes at least `share_ratio` of the CPU
+time of all those guests. A guest wants to run if its CPU use plus steal is at least
+`busy_ratio`.
 
-    steal_ratio   0.1     share_ratio   0.3     for_s   60     busy_ratio   0.05 (who wants to run)
+    steal_ratio   0.1     share_ratio   0.3     for_s   60     busy_ratio   0.05
 """
 
 from collections.abc import Mapping
@@ -23,13 +25,17 @@ USUAL: Final = {"steal_ratio": 0.1, "share_ratio": 0.3, "for_s": 60.0, "busy_rat
 
 @dataclass(frozen=True, slots=True)
 class _Guest:
+    """CPU use and steal of a guest in the last pass."""
+
     uuid: str
     name: str
-    cpus: float  # that it used
+    cpus: float  # number of CPUs used
     steal: float
 
 
 class NoisyNeighbour:
+    """The plugin."""
+
     def __init__(self) -> None:
         self._config = dict(USUAL)
         self._guests: list[_Guest] = []
@@ -39,7 +45,7 @@ class NoisyNeighbour:
         self._config = read_numbers(config, USUAL)
 
     def on_host(self, d: Mapping[str, Any], ctx: Context) -> None:
-        """Comes first in a pass: the guests are those of the pass before."""
+        """Evaluate the guests of the previous pass; `on_host` is the first callback of a pass."""
         guests, self._guests = self._guests, []
         wanting = [one for one in guests if one.cpus + one.steal >= self._config["busy_ratio"]]
         steal = sum(one.steal for one in wanting) / len(wanting) if wanting else 0.0
@@ -59,6 +65,7 @@ class NoisyNeighbour:
         self._guests.append(_Guest(d["uuid"], d["name"], cpus, steal))
 
     def _tell(self, wanting: list[_Guest], steal: float, ctx: Context) -> None:
+        """Report the host, and the busiest guest if its share is large enough."""
         limit = self._config["steal_ratio"]
         ctx.tell(
             f"{len(wanting)} guests wait for a CPU {steal:.0%} of the time",

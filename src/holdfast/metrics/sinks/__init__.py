@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the numbers of a host go if its operator says so: UDP in three formats, a page for
-Prometheus, the log."""
+"""Optional metric sinks of the agent: UDP in three formats, Prometheus, the agent's log."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples as Ceilometer's own publisher sends them by UDP: one msgpack map in each datagram.
+"""Metric sink `ceilometer`: samples in the format of Ceilometer's UDP publisher.
 
-Those that Ceilometer has a meter for bear its name, its unit and its resource id, so that what
-reads them today goes on; all others are `holdfast.KIND.FIELD`. The signature is an HMAC of names
-and values in the order of their names, with the secret that Ceilometer calls telemetry_secret.
+Each datagram is a msgpack map. A field that Ceilometer has a meter for carries Ceilometer's
+meter name, unit and resource id, so existing consumers keep working; all other fields are named
+`holdfast.KIND.FIELD`. The signature is an HMAC over names and values, sorted by name, with the
+secret that Ceilometer calls telemetry_secret.
 """
 
 import hashlib
@@ -21,15 +22,17 @@ from holdfast.ports.metrics import DISK, GUEST, HOST, NIC
 
 PORT: Final = 4952
 SOURCE: Final = "openstack"
-#: A text has at most so many bytes: a message is never longer than a datagram.
+#: Longest text in bytes, so that a message always fits into a datagram.
 LONGEST: Final = 120
 _SPACE: Final = uuid.UUID("0f2a6c1e-6f0e-4d6e-9d55-3f7a6c2b8e10")
 
 
 class Meter(NamedTuple):
+    """A Ceilometer meter."""
+
     name: str
     unit: str
-    scale: float = 1.0  # from our unit to that
+    scale: float = 1.0  # factor from Holdfast's unit to the meter's unit
 
 
 def _both(ways: Mapping[str, str], fields: Mapping[str, tuple[str, str]]) -> dict[str, Meter]:
@@ -40,7 +43,7 @@ def _both(ways: Mapping[str, str], fields: Mapping[str, tuple[str, str]]) -> dic
     }
 
 
-#: What Ceilometer's compute agent measures too.
+#: Fields that Ceilometer's compute agent measures too.
 METERS: Final[Mapping[str, Mapping[str, Meter]]] = {
     GUEST: {
         "cpu_time_ns": Meter("cpu", "ns"),
@@ -69,11 +72,13 @@ METERS: Final[Mapping[str, Mapping[str, Meter]]] = {
         },
     ),
 }
-#: What is sent if nothing else is asked for.
+#: Fields sent by default.
 FIELDS: Final = [f"{kind}.{field}" for kind, fields in METERS.items() for field in fields]
 
 
 class Ceilometer:
+    """Outlet of the sink: encodes samples and sends each in a datagram of its own."""
+
     name = "ceilometer"
 
     def __init__(self, host: str, port: int, secret: str) -> None:
@@ -94,6 +99,7 @@ class Ceilometer:
 
 
 def meter_message(sample: Sample) -> dict[str, Any]:
+    """Build the unsigned Ceilometer message of a sample."""
     entity, field = sample.entity, sample.field
     meter = METERS.get(entity.kind, {}).get(field)
     if meter is None:
@@ -119,7 +125,7 @@ def meter_message(sample: Sample) -> dict[str, Any]:
 
 
 def signature(message: Mapping[str, Any], secret: bytes) -> str:
-    """Nothing if there is no secret: then nobody looks."""
+    """Return the HMAC of a message; "" without a secret, because then no receiver verifies."""
     if not secret:
         return ""
     pairs = (f"{name}{value}" for name, value in _pairs(message) if name != "message_signature")
@@ -127,7 +133,10 @@ def signature(message: Mapping[str, Any], secret: bytes) -> str:
 
 
 def _pairs(message: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """What is in maps, under the names of both; lists are not among what we send."""
+    """Yield name and value in sorted order; names in nested maps are joined by a colon.
+
+    Holdfast sends no lists.
+    """
     for name, value in sorted(message.items()):
         if isinstance(value, Mapping):
             yield from _pairs(value, f"{above}{name}:")
@@ -136,7 +145,7 @@ def _pairs(message: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 
 def _resource(sample: Sample) -> str:
-    """As Ceilometer's compute agent calls a server, a disk of it, an interface of it."""
+    """Return the resource id that Ceilometer's compute agent uses for a server, disk or NIC."""
     entity = sample.entity
     if entity.kind == HOST:
         return _text(entity.id)
@@ -165,5 +174,5 @@ def _metadata(sample: Sample) -> dict[str, Any]:
 
 
 def _text(text: str, most: int = LONGEST) -> str:
-    """Cut by its bytes, and such as can be written in UTF-8."""
+    """Cut a text to `most` bytes of valid UTF-8."""
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")

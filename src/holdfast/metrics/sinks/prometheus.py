@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page for Prometheus at /metrics, made of the last snapshot when somebody asks for it.
+"""Metric sink `prometheus`: an HTTP endpoint /metrics with the last snapshot.
 
     Prometheus("127.0.0.1", 9177, Fields(["*"]), clock).start()
 
-Who asks costs the passes nothing, and gets nothing but what is there: no question reaches the
-hypervisor. A page is made once for each snapshot, however many ask. A snapshot too old to be true
-is not shown: then there is no number, rather than a wrong one.
+A scrape does not delay passes and never queries the hypervisor. The page is built once per
+snapshot, however many clients scrape it. A snapshot older than `OLD_S` is not served: a missing
+value is better than a wrong value.
 """
 
 import functools
@@ -28,17 +28,15 @@ from holdfast.ports.metric_plugins import Transition
 from holdfast.ports.metrics import DISK, HOST, NIC, Entity, Snapshot
 from holdfast.runtime.clock import Clock
 
-# A snapshot in Prometheus' text format. Pure.
+# Prometheus text format. Pure functions.
 #
-# Units are those that Prometheus wants: seconds, bytes, hertz, and of a counter `_total` at the
-# end.
-# Processors of a guest are told apart by a label. A kind and a set of labels come once, whatever
-# a
-# snapshot holds: one line twice, and Prometheus would take nothing of the page.
+# Units are those of Prometheus: seconds, bytes, hertz; the name of a counter ends in `_total`.
+# A label tells the vCPUs of a guest apart. Each family and label set appears once, whatever the
+# snapshot contains: Prometheus would reject a page with a duplicate line.
 
 
 TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-#: By the end of a name: what it becomes, and by what the number is multiplied.
+#: Suffix of a field name, suffix for Prometheus, scale factor.
 _UNITS: Final = (
     ("_kib_per_s", "_bytes_per_second", 1024.0),
     ("_per_s", "_per_second", 1.0),
@@ -57,6 +55,8 @@ _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class Family(NamedTuple):
+    """A Prometheus metric family."""
+
     name: str
     kind: str  # counter, gauge
     help: str
@@ -64,7 +64,7 @@ class Family(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def family(kind: str, field: str) -> tuple[Family, float, str]:
-    """What a number is called there, by what it is multiplied, and which vCPU it is of."""
+    """Return the metric family of a field, its scale factor, and its vCPU number or ""."""
     vcpu, bare = "", field
     if found := _VCPU.fullmatch(field):
         vcpu, bare = found[1], f"vcpu_{found[2]}"
@@ -84,7 +84,7 @@ def _said(field: str, vcpu: str) -> str:
 
 
 def page(snapshot: Snapshot, fields: Fields, more: Iterable[str] = ()) -> str:
-    """The whole text; `more` are families of others, as lines."""
+    """Return the whole page; `more` are lines of further families."""
     families: dict[Family, dict[str, float]] = {}
     for table in snapshot.tables.values():
         for reading in table.readings:
@@ -103,6 +103,7 @@ def page(snapshot: Snapshot, fields: Fields, more: Iterable[str] = ()) -> str:
 
 
 def lines_of(one: Family, numbers: Mapping[str, float]) -> Iterator[str]:
+    """Yield the lines of a metric family; `numbers` maps label text to value."""
     yield f"# HELP {one.name} {_help(one.help)}"
     yield f"# TYPE {one.name} {one.kind}"
     for labels, value in numbers.items():
@@ -111,7 +112,7 @@ def lines_of(one: Family, numbers: Mapping[str, float]) -> Iterator[str]:
 
 
 def label(text: str) -> str:
-    """As the value of a label; what UTF-8 has no letter for becomes a question mark."""
+    """Escape a label value; a character without UTF-8 encoding becomes a question mark."""
     safe = text.encode("utf-8", "replace").decode()
     return safe.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
@@ -136,14 +137,14 @@ def _labels(host: str, entity: Entity) -> str:
 
 
 LOG = logging.getLogger(__name__)
-#: So many are answered at once.
+#: Largest number of scrapes served at once.
 MOST: Final = 4
-#: One that says or reads nothing for so long is cut off.
+#: A client that sends or reads nothing for this many seconds is disconnected.
 PATIENCE_S: Final = 5.0
 AGAIN_S: Final = 5.0
-#: A snapshot is shown for so long.
+#: Age in seconds after which a snapshot is not served any more.
 OLD_S: Final = 60.0
-#: Rules of which transitions are counted.
+#: Largest number of (rule, state) pairs with a transition counter.
 MOST_RULES: Final = 1_000
 _CHANGES: Final = Family(
     "holdfast_alarm_transitions_total", "counter", "Changes of alarms since the agent began."
@@ -152,7 +153,7 @@ _AGE: Final = Family("holdfast_snapshot_age_seconds", "gauge", "How old these nu
 
 
 class Prometheus:
-    """What a `Sink` is, for who comes and asks."""
+    """The sink: keeps the last snapshot and serves scrapes."""
 
     name = "prometheus"
 
@@ -172,14 +173,14 @@ class Prometheus:
     def offer(self, snapshot: Snapshot, changes: Sequence[Transition]) -> None:
         self._snapshot = snapshot
         if changes:
-            counts = Counter(self._changes)  # who makes a page may be reading the other
+            counts = Counter(self._changes)  # a copy: a scrape may be reading the old counter
             for one in changes:
                 if (one.rule, one.state) in counts or len(counts) < MOST_RULES:
                     counts[(one.rule, one.state)] += 1
             self._changes = counts
 
     def start(self) -> None:
-        """It is there when this returns, or the log says why not."""
+        """Open the port, or log why this failed; then start the thread that serves or retries."""
         self._open()
         self._thread.start()
 
@@ -195,10 +196,11 @@ class Prometheus:
 
     @property
     def port(self) -> int:
-        """Where it is, if it was left to the kernel to choose; 0: nowhere yet."""
+        """The port in use, also if the kernel chose the port; 0 if none is open yet."""
         return int(self._server.server_address[1]) if self._server is not None else 0
 
     def text(self) -> str:
+        """Return the page, with the age of the snapshot."""
         snapshot = self._snapshot
         if snapshot is None:
             return ""
@@ -218,7 +220,7 @@ class Prometheus:
                 self._made = (snapshot.pass_id, page(snapshot, self._fields, more))
             return self._made[1]
 
-    # the door
+    # HTTP server
 
     def _forever(self) -> None:
         while not self._stop.is_set():
@@ -228,7 +230,7 @@ class Prometheus:
             assert self._server is not None
             try:
                 self._server.serve_forever(poll_interval=0.25)
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # top of the thread: the loop must go on
                 LOG.exception("sink prometheus: unforeseen")
                 self._clock.wait(self._stop, AGAIN_S)
 
@@ -261,7 +263,7 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         super().__init__((str(address[0]), int(address[1])), _Handler)
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # the other one asks for names in the network
+        socketserver.TCPServer.server_bind(self)  # HTTPServer.server_bind queries DNS
         self.server_name, self.server_port = "holdfast", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:

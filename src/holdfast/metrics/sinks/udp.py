@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datagrams to one address, as few as go. Sending never waits; to find the address may.
+"""UDP metric sinks `statsd` and `graphite`, their path names, and the sink `log`.
 
-The socket is connected, so that a machine on which nobody listens can say so: at once if it is this
-one, else before the next datagrams, which are then not sent. Who is told that it failed sends all
-again, so it fails as a whole or not at all: what did not leave while others did goes with the next.
+`Udp` sends datagrams to an address, in as few datagrams as possible. Sending never blocks; name
+resolution may block.
 """
 
 import functools
@@ -21,14 +20,14 @@ from holdfast.ports.metric_plugins import ALARM, Sample
 from holdfast.ports.metrics import GUEST, HOST
 from holdfast.runtime.text import printable
 
-#: What goes through any network in one piece, with room for headers.
+#: Datagram size in bytes that passes any network unfragmented, with room for headers.
 MOST: Final = 1_400
-#: The address of a name is asked for again after so long.
+#: Seconds after which a host name is resolved again.
 ASK_AGAIN_S: Final = 300.0
 
 
 def address(text: str, default_port: int | None = None) -> tuple[str, int]:
-    """HOST:PORT, [::1]:PORT; HOST alone where there is a usual port."""
+    """Parse HOST:PORT or [::1]:PORT; HOST alone if there is a default port."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or port.endswith("]"):
         host, port = text.strip(), str(default_port or "")
@@ -39,7 +38,7 @@ def address(text: str, default_port: int | None = None) -> tuple[str, int]:
 
 
 def packed(pieces: Iterable[bytes], between: bytes = b"\n", most: int = MOST) -> Iterator[bytes]:
-    """As many in each datagram as fit."""
+    """Join pieces into datagrams of at most `most` bytes each."""
     batch: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -56,7 +55,13 @@ def packed(pieces: Iterable[bytes], between: bytes = b"\n", most: int = MOST) ->
 
 
 class Udp:
-    """One thread at a time."""
+    """Sender of datagrams to an address; only one thread at a time may use the sender.
+
+    The socket is connected, so that the kernel reports a port without listener: at once on this
+    machine, otherwise before the next datagrams, which are then not sent. The caller repeats
+    all datagrams after a failure, so `send` fails as a whole or not at all: a datagram that
+    fails while others are sent is retried with the next call.
+    """
 
     def __init__(self, name: str, host: str, port: int) -> None:
         self._name = name
@@ -64,17 +69,20 @@ class Udp:
         self._port = port
         self._socket: socket.socket | None = None
         self._asked = 0.0
-        self._late: list[bytes] = []  # did not leave with the others; once more, then it is lost
+        self._late: list[bytes] = []  # failed while others were sent; retried once, then lost
 
     def send(self, datagrams: Iterable[bytes], now: float) -> None:
-        """DriverError if none could leave, or nobody listens: then none of them has arrived."""
+        """Send all datagrams. DriverError if none could be sent or no process listens.
+
+        After a DriverError none of the datagrams has arrived.
+        """
         way = self._way(now)
         try:
             _check(way)
             self._late = _sent(way, self._late, list(datagrams))
             _check(way)
         except OSError as error:
-            self.close()  # its address may be another one by now
+            self.close()  # the address of the name may have changed
             raise self._error(error) from error
 
     def close(self) -> None:
@@ -109,14 +117,17 @@ class Udp:
 
 
 def _check(way: socket.socket) -> None:
-    """Whether it was said of earlier ones that nobody listens."""
+    """Raise the error that the kernel recorded for earlier datagrams, if any."""
     if number := way.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
         raise OSError(number, os.strerror(number))
 
 
 def _sent(way: socket.socket, late: list[bytes], datagrams: list[bytes]) -> list[bytes]:
-    """Those of them that did not leave, while others did. Such a moment passes: a buffer is full,
-    an interface is taken away."""
+    """Send the datagrams; return the new datagrams that failed while others were sent.
+
+    Such a failure is temporary: a buffer is full, or an interface is removed. A datagram in
+    `late` that fails again is lost.
+    """
     failed: list[bytes] = []
     trouble: OSError | None = None
     left = 0
@@ -134,24 +145,12 @@ def _sent(way: socket.socket, late: list[bytes], datagrams: list[bytes]) -> list
     return failed
 
 
-# Paths for statsd and graphite, made of names that strangers chose.
-#
-#     Names("holdfast").path(sample)    # holdfast.cmp-7.guest.6f0c….nic.tap1.tx_bps
-#
-# A part of a path has letters, digits, `_` and `-` of ASCII. Whatever else is in a name becomes
-# `_`,
-# and then 16 hexadecimal digits of the hash of the whole name follow: two names never become the
-# same
-# path. So do they if a name ends as if that had been done to it: nobody can choose the path of
-# another.
-#
-# Guests go by their uuid, for names change and need not be unique. Who wants to read names gets
-# those with the hash of the uuid behind.
+# Paths for statsd and graphite.
 
 
 ID: Final = "id"
 NAME: Final = "name"
-#: Of a name, before its hash.
+#: Longest name in characters, before the hash.
 LONGEST: Final = 80
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _HASHED: Final = re.compile(r".*_[0-9a-f]{16}", re.DOTALL)
@@ -160,14 +159,17 @@ _HOST: Final = re.compile(r"[A-Za-z0-9.-]{1,80}")
 
 
 def part(text: str) -> str:
-    """One part of a path; of two different texts, two different ones."""
+    """Return a component of a path; different texts give different components."""
     if _SAFE.fullmatch(text) and not _HASHED.fullmatch(text):
         return text
     return named_part(text, text)
 
 
 def host_part(host: str) -> str:
-    """Names of hosts have no `_`, so their dots can become that; one that has some is hashed."""
+    """Return the component for a host name.
+
+    Host names contain no `_`, so dots become `_`; a name with other characters is hashed.
+    """
     made = host.replace(".", "_")
     if _HOST.fullmatch(host) and not _HASHED.fullmatch(made):
         return made
@@ -175,17 +177,32 @@ def host_part(host: str) -> str:
 
 
 def named_part(name: str, identity: str) -> str:
+    """Return the cleaned name with the hash of the identity."""
     return f"{_clean(name)}_{_hash(identity)}"
 
 
 class Names:
+    """Builds paths for statsd and graphite from names chosen by users.
+
+        Names("holdfast").path(sample)    # holdfast.cmp-7.guest.6f0c….nic.tap1.tx_bps
+
+    A component has ASCII letters, digits, `_` and `-`. Any other character becomes `_`, and
+    then 16 hexadecimal digits of the hash of the whole name follow, so different names never
+    share a path. A name that already ends like such a hash gets a hash too, so nobody can
+    choose the path of another guest.
+
+    Guests are identified by UUID, because names change and are not unique. For readable paths,
+    `by` selects the name followed by the hash of the UUID.
+    """
+
     def __init__(self, prefix: str = "holdfast", by: str = ID) -> None:
-        """`by`: what guests are called, ID or NAME."""
+        """`by` selects the identification of guests: ID or NAME."""
         self._prefix = ".".join(part(one) for one in prefix.split(".") if one)
         self._by = by
         self._base = functools.lru_cache(maxsize=16_384)(self._base_of)
 
     def path(self, sample: Sample) -> str:
+        """Return the path of a sample."""
         entity = sample.entity
         base = self._base(sample.host, entity.kind, entity.id, entity.name)
         if sample.field == ALARM:
@@ -206,7 +223,7 @@ class Names:
 
 
 def split(identity: str, name: str) -> tuple[str, str, str]:
-    """Of an entity: uuid and name of the guest that it is or belongs to, and which part of it."""
+    """Split an entity id: return UUID and name of the guest, and the disk or NIC part."""
     uuid, slash, rest = identity.partition("/")
     return uuid, name.removesuffix(f"/{rest}") if slash else name, rest
 
@@ -219,12 +236,15 @@ def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-# statsd and graphite over UDP: a line for each number, many lines in a datagram.
+# statsd and graphite over UDP: a line per sample, many lines per datagram.
 
 
 class Statsd:
-    """Gauges, and counters by how much they grew. What a counter had before we looked, or did while
-    it was begun anew, nobody knows: nothing is said of that."""
+    """Outlet for statsd: gauges, and counters as increments.
+
+    The increment is unknown for the first value of a counter and after a reset; then nothing is
+    sent.
+    """
 
     name = "statsd"
 
@@ -237,7 +257,7 @@ class Statsd:
         if is_counter(sample.field):
             return b"" if sample.step is None else f"{path}:{number(sample.step)}|c".encode()
         line = f"{path}:{number(sample.value)}|g"
-        if sample.value < 0:  # a sign means a step from what it was: make that nothing first
+        if sample.value < 0:  # a sign means a relative change: set the gauge to 0 first
             line = f"{path}:0|g\n{line}"
         return line.encode()
 
@@ -249,7 +269,7 @@ class Statsd:
 
 
 class Graphite:
-    """The plain text protocol; counters as they are."""
+    """Outlet for graphite's plain text protocol; counters are sent as absolute values."""
 
     name = "graphite"
 
@@ -269,7 +289,7 @@ class Graphite:
 
 
 def number(value: float) -> str:
-    """Without an exponent, which not every receiver can read, and no more digits than matter."""
+    """Format a number without exponent, which some receivers cannot parse, and with few digits."""
     if value == int(value):
         return str(int(value))
     text = f"{value:.6f}" if abs(value) < 1e6 else f"{value:.1f}"
@@ -277,7 +297,7 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
-# Numbers as lines of the agent's log, for who collects those anyway.
+# Log lines.
 
 
 LOG = logging.getLogger(__name__)
@@ -285,6 +305,8 @@ _STANDS = {0.0: "is over", 1.0: "is raised", 2.0: "has no data"}
 
 
 class LogLines:
+    """Outlet that writes each sample as a line of the agent's log, for sites that collect logs."""
+
     name = "log"
 
     def encode(self, sample: Sample) -> bytes:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sink: what is worth sending, on a thread of its own, within a budget.
+"""Sink worker: sends changed samples and alarms to a metric sink within a byte budget.
 
-    lane = SinkLane(Statsd(address), Export(fields, band), Pace(every_s=10.0), clock)
-    lane.start()
-    lane.offer(snapshot, changes)      # in every pass; never waits
+    worker = SinkWorker(Statsd(host, port, names), Export(fields, band), Pace(every_s=10.0), clock)
+    worker.start()
+    worker.offer(snapshot, changes)    # in every pass; never waits
 
-A snapshot that cannot be dealt with in time is dropped, the oldest first, and counted: the next one
-has all that matters. Alarms are not: of each the latest state waits until it is sent, and those
-that last are said again with every refresh, for nobody knows what became of a datagram. Of more
-than a thousand at once the newest are lost, and counted, but never the end of one that was said.
-What exceeds the budget of bytes waits too. Time is that of the snapshots.
+If the sink is too slow, the oldest waiting snapshot is dropped and counted: the next snapshot
+has all that matters. Alarms are not dropped: the latest state of each alarm waits until it is
+sent. Standing alarms are repeated with every refresh, because a datagram may get lost. With
+more than 1000 alarms at once the newest are lost and counted, but never the end of an alarm
+that was sent. Samples that exceed the byte budget wait too. All times are those of the
+snapshots.
 """
 
 import logging
@@ -29,19 +30,16 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.text import printable
 from holdfast.runtime.threads import Worker
 
-# Which numbers are worth sending: those that changed, and each of them now and then. Pure.
-#
-#     export = Export(Fields(["guest.util_ratio"]), Band(0.05, refresh_s=300))
-#     for sample in export.due(snapshot):
-#         export.sent(sample)
-#
-# What was sent is compared with what is, so that one that could not be sent is due again. The
-# refreshes of many numbers are spread over their interval: not all come at once.
+# Selection of samples.
 
 
 @dataclass(frozen=True)
 class Band:
-    """A number is sent if it changed by more than `change` of itself, and every `refresh_s`."""
+    """Send threshold for values.
+
+    A value is sent if it changed by more than `change` (a ratio), and every `refresh_s`
+    seconds.
+    """
 
     change: float = 0.05
     refresh_s: float = 300.0
@@ -53,7 +51,16 @@ class _Sent(NamedTuple):
 
 
 class Export:
-    """One thread at a time."""
+    """Selects the samples worth sending: changed values, and each value once per refresh.
+
+        export = Export(Fields(["guest.util_ratio"]), Band(0.05, refresh_s=300))
+        for sample in export.due(snapshot):
+            export.sent(sample)
+
+    A value is compared with the last value sent, so a sample that could not be sent is due
+    again. Refreshes of many values are spread over the interval. Only one thread at a time may
+    use an instance. No input or output.
+    """
 
     def __init__(self, fields: Fields, band: Band) -> None:
         self._fields = fields
@@ -61,7 +68,7 @@ class Export:
         self._sent: dict[tuple[str, str], dict[str, _Sent]] = {}
 
     def due(self, snapshot: Snapshot) -> list[Sample]:
-        """What was sent longest ago first, what never was before that."""
+        """Return the due samples: never sent values first, then those sent longest ago."""
         found: list[tuple[float, Sample]] = []
         for kind, table in snapshot.tables.items():
             for reading in table.readings:
@@ -71,6 +78,7 @@ class Export:
         return [sample for _, sample in found]
 
     def sent(self, sample: Sample) -> None:
+        """Record that a sample was sent."""
         entity, now = sample.entity, sample.monotonic
         known = self._sent.setdefault((entity.kind, entity.id), {})
         again_s = self._band.refresh_s
@@ -99,7 +107,7 @@ class Export:
         return not has_changed(field, value, last, self._band.change)
 
     def _forget(self, kind: str, table: Table) -> None:
-        """Who is no longer there."""
+        """Forget entities that no longer exist."""
         mine = [key for key in self._sent if key[0] == kind]
         if len(mine) <= len(table.entities):
             return
@@ -110,22 +118,22 @@ class Export:
 
 
 def _share(text: str) -> float:
-    """The same for the same text, anything from 0 to 1."""
+    """Map a text to a fixed number between 0 and 1."""
     return zlib.crc32(text.encode(errors="replace")) / 2**32
 
 
 LOG = logging.getLogger(__name__)
 
-#: Snapshots that wait.
+#: Largest number of waiting snapshots.
 MOST_WAITING: Final = 2
-#: Alarms that wait, and that are said again.
+#: Largest number of waiting alarms, and of alarms that are repeated.
 MOST_ALARMS: Final = 1_000
-#: A burst of samples may take as much as this while would.
+#: A burst of samples may use the budget of this many seconds.
 BURST_S: Final = 60.0
-#: A sink that failed is well again when it did not for so long.
+#: A failed sink is well again after this many seconds without a failure.
 WELL_S: Final = 60.0
 IDLE_S: Final = 5.0
-#: Of alarms at least one datagram goes at once.
+#: Size of a datagram; alarms may always send at least this many bytes at once.
 DATAGRAM: Final = 1_400
 
 _STATES: Final = {"ok": OK, "firing": FIRING, "no_data": NO_DATA}
@@ -134,27 +142,33 @@ _Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Pace:
+    """Interval and byte budget of a sink."""
+
     every_s: float = 10.0
-    refresh_s: float = 300.0  # of alarms that last; `Export` has that of numbers
+    refresh_s: float = 300.0  # of standing alarms; `Band` has the refresh of values
     alarm_bytes_per_s: float = 1_000.0
     bytes_per_s: float = 1_000.0
-    guest_bytes_per_s: float = 200.0  # for each guest so much more
+    guest_bytes_per_s: float = 200.0  # in addition, for each guest
 
 
 @dataclass
 class Tally:
+    """Counters of a sink."""
+
     offered: int = 0  # snapshots
-    dropped: int = 0  # of them, since the sink was not ready
-    sent: int = 0  # samples, alarms among them
+    dropped: int = 0  # snapshots, because the sink was busy
+    sent: int = 0  # samples, including alarms
     sent_bytes: int = 0
-    held_back: int = 0  # samples, by the budget: they are due again
-    failed: int = 0  # times that sending failed
-    alarms_lost: int = 0  # more at once than are kept
+    held_back: int = 0  # samples beyond the budget: they are due again
+    failed: int = 0  # failed send calls
+    alarms_lost: int = 0  # alarms beyond MOST_ALARMS
 
 
 class Budget:
-    """So many bytes a second, and at most `burst` at once; what is larger than that goes when all
-    of it is there, and is paid for afterwards."""
+    """Token bucket of bytes with capacity `burst`.
+
+    A piece larger than `burst` is sent when the bucket is full, and paid for afterwards.
+    """
 
     def __init__(self, burst: float) -> None:
         self._left = self._burst = burst
@@ -166,6 +180,7 @@ class Budget:
         self._left = min(burst, self._left + max(0.0, passed_s) * per_s)
 
     def spend(self, size: int) -> bool:
+        """Take `size` bytes; return False if the budget does not suffice."""
         if size > self._left and self._left < self._burst:
             return False
         self._left -= size
@@ -173,7 +188,7 @@ class Budget:
 
 
 class SinkWorker(Worker):
-    """`offer` is for one thread, `turn` for another."""
+    """Thread of a sink. The pass thread calls `offer`; the worker's thread calls `turn`."""
 
     def __init__(self, outlet: Outlet, export: Export, pace: Pace, clock: Clock) -> None:
         self.name = outlet.name
@@ -185,7 +200,7 @@ class SinkWorker(Worker):
         self._waiting: deque[Snapshot] = deque()
         self._alarms: dict[_Key, Sample] = {}
         self._standing: dict[_Key, Sample] = {}
-        self._said: set[_Key] = set()  # whose end has to be said: the last that was heard is not ok
+        self._said: set[_Key] = set()  # alarms whose end must be sent: their last state is not ok
         self._now = 0.0
         self._due: float | None = None
         self._budget = Budget(float("inf"))
@@ -194,9 +209,10 @@ class SinkWorker(Worker):
         self._failed_at = 0.0
         self.tally = Tally()
 
-    # by the thread of the passes
+    # called by the pass thread
 
     def offer(self, snapshot: Snapshot, changes: Sequence[Transition]) -> None:
+        """Queue the snapshot and its alarm changes without waiting."""
         now = snapshot.monotonic
         with self._lock:
             self._now = now
@@ -214,7 +230,7 @@ class SinkWorker(Worker):
                 self.wake()
 
     def close(self) -> None:
-        """Ends it within a moment, or leaves it to its own slowness."""
+        """Stop the thread; wait at most 2 s."""
         self._stop.set()
         self._bell.set()
         if self._thread.is_alive():
@@ -223,7 +239,10 @@ class SinkWorker(Worker):
             self._outlet.close()
 
     def _note(self, change: Transition, snapshot: Snapshot) -> None:
-        """What a change means for who looks only at how alarms stand."""
+        """Queue the new state of an alarm.
+
+        A receiver sees only states, so changes that do not alter a sent state are left out.
+        """
         state, key = _STATES.get(change.state), (change.rule, change.entity)
         stood = change.before in ("firing", "no_data") or key in self._said
         if state is None or (state == OK and not stood):
@@ -239,13 +258,16 @@ class SinkWorker(Worker):
             self._said.add(key)
 
     def _say_again(self, now: float) -> None:
-        """But not what is over: the word of that may be on its way."""
+        """Queue standing alarms for a refresh.
+
+        Ended alarms are left out: their end may be queued already.
+        """
         for key, sample in self._standing.items():
             is_old = now - sample.monotonic >= self._pace.refresh_s
             if is_old and key in self._said and key not in self._alarms:
                 self._alarms[key] = sample._replace(monotonic=now)
 
-    # by its own
+    # called by the worker's thread
 
     def _forever(self) -> None:
         while not self._stop.is_set():
@@ -253,11 +275,11 @@ class SinkWorker(Worker):
             self._bell.clear()
             try:
                 self.turn()
-            except Exception:  # the top of the thread: it must come round again
+            except Exception:  # top of the thread: the loop must go on
                 LOG.exception("sink %s: unforeseen", self.name)
 
     def turn(self) -> None:
-        """Send what is to be sent now."""
+        """Send the queued alarms, then the samples of the queued snapshots."""
         with self._lock:
             now, alarms, self._alarms = self._now, self._alarms, {}
         self._send_alarms(alarms, now)
@@ -280,7 +302,7 @@ class SinkWorker(Worker):
         with self._lock:
             for key, sample in alarms.items():
                 if key not in done:
-                    self._alarms.setdefault(key, sample)  # unless there is later news
+                    self._alarms.setdefault(key, sample)  # unless a newer state is queued
                 elif sample.value == OK:
                     self._standing.pop(key, None)
                 elif key in self._standing or len(self._standing) < MOST_ALARMS:
@@ -300,11 +322,12 @@ class SinkWorker(Worker):
             self._export.sent(sample)
 
     def _affordable(self, samples: Iterable[Sample], budget: Budget) -> list[tuple[Sample, bytes]]:
+        """Encode samples until the budget is used up; the rest is due again."""
         found: list[tuple[Sample, bytes]] = []
         left = 0
         for sample in samples:
             line = b"" if left else self._outlet.encode(sample)
-            if left or not budget.spend(len(line) + 1):  # and what stands between two of them
+            if left or not budget.spend(len(line) + 1):  # plus the separator
                 left += 1
             else:
                 found.append((sample, line))
@@ -312,6 +335,7 @@ class SinkWorker(Worker):
         return found
 
     def _deliver(self, lines: Sequence[bytes], now: float) -> bool:
+        """Send lines; log the first failure and the recovery. Return whether sending worked."""
         try:
             self._outlet.send(lines, now)
         except HoldfastError as error:
@@ -330,6 +354,7 @@ class SinkWorker(Worker):
 
 
 def _alarm(change: Transition, state: float, snapshot: Snapshot) -> Sample:
+    """Build the sample of an alarm change."""
     guest = change.entity.partition("/")[0] if change.kind in (DISK, NIC) else ""
     entity = Entity(change.kind, change.entity, change.name, change.project, guest=guest)
     about = {"rule": change.rule, "severity": change.severity, "state": change.state}
