@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import hypothesis
 import pytest
+from oslo_context import context as oslo_context
 
 from tests.processes import Kept, end_all
 from tests.servers.base import Missing, Server
@@ -44,6 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _skip(*_: object, **__: object) -> None:
     pytest.skip("starts a server or a program: `make test` runs it")
+
+
+@pytest.fixture(autouse=True)
+def no_request_left() -> Iterator[None]:
+    """Forget the request that a test made on this thread: its caller is written into the audit."""
+    yield
+    oslo_context._request_store.context = None
 
 
 def serve(server: S) -> Iterator[S]:

@@ -264,7 +264,7 @@ def test_slots_are_the_owners_from_start_to_end(ground: Ground) -> None:
     assert house.pools() == {"freepool": {"cmp-1", "cmp-2"}, mine: {"cmp-1", "cmp-2"}}
     pool = house.m.cloud.pools.find(mine)
     assert pool.metadata == {SLOTS: mine, OWNER: "alpha", "filter_tenant_id": "alpha"}
-    spent = {k: n - before.get(k, 0) for k, n in house.sim.calls().items() if "tell" not in k}
+    spent = {k: n - before.get(k, 0) for k, n in house.sim.calls().items() if "resync" not in k}
     changes = {k: n for k, n in spent.items() if n and not k.endswith(("find", "list", "show"))}
     assert changes == {"flavors.add_access": 1}
     made = ground.reservation(lease_id).made
@@ -549,7 +549,7 @@ def worth_dying_at(passed: Sequence[str]) -> Iterator[int]:
     seen: set[str] = set()
     for at, what in enumerate(passed, 1):
         before = passed[at - 2] if at > 1 else "commit"
-        if "tell" in what or ("commit" in what and "commit" in before):
+        if "resync" in what or ("commit" in what and "commit" in before):
             continue
         kind = f"{before} > {what}" if "commit" in what else what
         if kind not in seen or os.environ.get("CRASH_POINTS") == "all":

@@ -497,11 +497,11 @@ def test_a_door_that_was_shut_by_a_call_that_died_is_told_again(
         return call
 
     monkeypatch.setattr(pools, "set_metadata", half)
-    for name in ("tell", "remove_host"):
+    for name in ("resync", "remove_host"):
         monkeypatch.setattr(pools, name, noted(name))
     house.run(minutes=1, seconds=2)
     assert house.status(lease_id) == "TERMINATED"
-    assert done[:2] == ["tell", "remove_host"]
+    assert done[:2] == ["resync", "remove_host"]
 
 
 # trouble

@@ -164,7 +164,7 @@ class Demanding:
         pass
 
 
-class Telling(Keyed):
+class Notifying(Keyed):
     """Of every guest whose name is in its configuration."""
 
     def configure(self, config: Mapping[str, Any]) -> None:

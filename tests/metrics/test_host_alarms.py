@@ -41,7 +41,7 @@ class House:
         self.rung += 1
 
     def look(self, web: float) -> None:
-        self.alarms.consume(self.world.snapshot({"web": web}))
+        self.alarms.evaluate(self.world.snapshot({"web": web}))
         self.world.now += 1
 
     def hear(self, news: PluginEvents, *notes: Note) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ class House:
         snapshot = self.world.snapshot({"web": 1.0})
         for one in notes:
             news.note(one)
-        self.alarms.consume(snapshot)
+        self.alarms.evaluate(snapshot)
         said = news.consume(snapshot)
         self.alarms.notify([Group("cmp-7", "", tuple(said))])
         self.world.now += 1

@@ -68,7 +68,7 @@ class Sink:
 
 
 class BrokenAlarms:
-    def consume(self, snapshot: Snapshot) -> Outcome:
+    def evaluate(self, snapshot: Snapshot) -> Outcome:
         raise RuntimeError("of the alarms")
 
 
@@ -165,7 +165,7 @@ def test_alarms_and_what_plugins_say_go_the_same_way(build: Callable[..., Site])
     told: list[Group] = []
     rules = parse("rules:\n  - {id: hot, on: guest, field: util_ratio, when: '> 0.5'}\n", "test")
     site = build(alarms=Engine(rules), tell=told.extend)
-    site.runner.add("t", f"{HERE}:Telling", {"names": ["web1"]})
+    site.runner.add("t", f"{HERE}:Notifying", {"names": ["web1"]})
     both = {"hot", "plugin:t"}
     soon(lambda: site.part.turn() or {one.rule for group in told for one in group.changes} == both)
     changes = [one for _, given in site.sink.got for one in given]

@@ -130,7 +130,7 @@ def live(
     logging.disable(logging.WARNING)
     try:
         for second, shot in enumerate(shots):
-            outcome = alarms.consume(shot)
+            outcome = alarms.evaluate(shot)
             recent.offer(shot)
             for sink in sinks:
                 sink.offer(shot, outcome.changes)

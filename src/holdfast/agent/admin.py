@@ -29,7 +29,7 @@ from typing import Any
 
 from holdfast.agent import guest_state as meaning
 from holdfast.agent import guest_store
-from holdfast.agent.agent import HostAgent, Judged, News, Sent, Tap, View
+from holdfast.agent.agent import HostAgent, Judged, Sent, Tap, View, WatchedEvent
 from holdfast.agent.guest_state import Fault, GuestEvent, GuestWatch, Track
 from holdfast.agent.guest_store import Reading
 from holdfast.agent.outbox import Outbox
@@ -468,7 +468,7 @@ def _is(track: Track, ref: str) -> bool:
     return ref in (track.uuid, track.name)
 
 
-def _about(news: News, ref: str) -> News | None:
+def _about(news: WatchedEvent, ref: str) -> WatchedEvent | None:
     """Return the part of an agent event about guest `ref`; the whole event if `ref` is empty."""
     if not ref:
         return news

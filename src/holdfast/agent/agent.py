@@ -57,18 +57,18 @@ class Sent:
     why: str = ""
 
 
-News = Event | Reading | Judged | GuestEvent | Sent
+WatchedEvent = Event | Reading | Judged | GuestEvent | Sent
 
 
 class Watcher:
     """The event queue of a client that watches the agent."""
 
     def __init__(self, most: int) -> None:
-        self._waiting: queue.Queue[News] = queue.Queue(most)
+        self._waiting: queue.Queue[WatchedEvent] = queue.Queue(most)
         self._lock = threading.Lock()
         self._missed = 0
 
-    def put(self, news: Sequence[News]) -> None:
+    def put(self, news: Sequence[WatchedEvent]) -> None:
         for number, one in enumerate(news):
             try:
                 self._waiting.put_nowait(one)
@@ -77,9 +77,9 @@ class Watcher:
                     self._missed += len(news) - number
                 return
 
-    def next_event(self, timeout_s: float) -> tuple[list[News], int]:
+    def next_event(self, timeout_s: float) -> tuple[list[WatchedEvent], int]:
         """Return the queued events and the number of missed ones; wait up to `timeout_s`."""
-        found: list[News] = []
+        found: list[WatchedEvent] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._waiting.get(timeout=timeout_s))
             while True:
@@ -114,7 +114,7 @@ class Tap:
             with self._lock:
                 self._watchers = tuple(one for one in self._watchers if one is not watcher)
 
-    def publish(self, news: Sequence[News]) -> None:
+    def publish(self, news: Sequence[WatchedEvent]) -> None:
         for watcher in self._watchers:
             watcher.put(news)
 
@@ -357,7 +357,7 @@ class HostAgent:
         if self._filters.follow():
             self._watch.use(self._filters.filters, now)
         told: list[GuestEvent] = []
-        news: list[News] = []  # for watchers
+        news: list[WatchedEvent] = []  # for watchers
         for one in taken:
             happened, seen = self._judge(one, now)
             told += happened
@@ -378,7 +378,7 @@ class HostAgent:
         if any(_is_removal(one.record) for one in taken):
             self.removed()
 
-    def _judge(self, taken: QueuedEvent, now: float) -> tuple[list[GuestEvent], list[News]]:
+    def _judge(self, taken: QueuedEvent, now: float) -> tuple[list[GuestEvent], list[WatchedEvent]]:
         """Return the guest events to report, and the events for watchers."""
         record, when = taken.record, taken.when
         if isinstance(record, Comparison):

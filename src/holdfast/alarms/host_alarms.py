@@ -2,7 +2,7 @@
 """Alarms in the agent: evaluates each pass and writes alarm reports and state to the outbox.
 
     alarms = HostAlarms("cmp-7", rule_manager, outbox, clock, spooled=sender.wake)
-    alarms.consume(snapshot)                 # in each pass
+    alarms.evaluate(snapshot)                 # in each pass
     alarms.notify(groups)                    # alarms of plugins
 
 Reports and state are written together, so each report reaches the manager exactly once, also
@@ -73,7 +73,7 @@ class HostAlarms:
         """The pass scheduler for the pass thread: new rules are read between two passes."""
         return self._rule_manager.turns
 
-    def consume(self, snapshot: Snapshot) -> Outcome:
+    def evaluate(self, snapshot: Snapshot) -> Outcome:
         """Evaluate a pass; reports that the disk refuses are written with a later pass."""
         outcome = self._rule_manager.apply(snapshot)
         told = [change for group in outcome.groups for change in group.changes]

@@ -294,7 +294,7 @@ _hosts_PREFIX = "/reservation/v1/os-hosts"
 Host = dict[str, Any]
 Allocation = dict[str, Any]
 Property = dict[str, Any]
-Standing = dict[str, Any]
+HostStatus = dict[str, Any]
 
 
 class Hosts:
@@ -364,11 +364,11 @@ class Hosts:
         changed: Property = self._wire.call("PATCH", where, body=body, key=key)
         return changed
 
-    def standings(self, state: str | None = None) -> builtins.list[Standing]:
+    def standings(self, state: str | None = None) -> builtins.list[HostStatus]:
         """List the host status of every known host, enrolled or not: state, since, why."""
         query = {"state": state} if state else {}
         where = "/holdfast/v1/hosts"
-        found: list[Standing] = self._wire.call("GET", where, query=query, key="hosts")
+        found: list[HostStatus] = self._wire.call("GET", where, query=query, key="hosts")
         return found
 
     def find(self, ref: str) -> Host:

@@ -152,7 +152,7 @@ Tell = Callable[[Sequence[Group]], None]
 class Alarms(Protocol):
     """Alarm stage of a pass, implemented by `holdfast.alarms.host_alarms.HostAlarms`."""
 
-    def consume(self, snapshot: Snapshot) -> Outcome: ...
+    def evaluate(self, snapshot: Snapshot) -> Outcome: ...
 
 
 class Sink(Protocol):
@@ -218,7 +218,7 @@ class MetricsPart(Passes):
         self.last = snapshot
         self.passes += 1
         alarms, tell = stages.alarms, stages.tell
-        outcome = self._guard("alarms", lambda: alarms.consume(snapshot)) if alarms else None
+        outcome = self._guard("alarms", lambda: alarms.evaluate(snapshot)) if alarms else None
         said = self._guard("what plugins say", lambda: stages.news.consume(snapshot)) or ()
         changes = (*(outcome.changes if outcome else ()), *said)
         groups = (*(outcome.groups if outcome else ()), *together(said))

@@ -79,9 +79,9 @@ def cut_host(request: Request) -> Response:
 def repair_host(request: Request) -> Response:
     name, network = request.path["name"], _network(request)
     if network is None:
-        _sim(request).mend_host(name)
+        _sim(request).repair_host(name)
         return _said(f"host {name} is heard again")
-    _sim(request).mend_network(name, network)
+    _sim(request).repair_network(name, network)
     return _said(f"host {name} is heard again on the network {network}")
 
 

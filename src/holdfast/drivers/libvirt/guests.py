@@ -35,7 +35,7 @@ from holdfast.runtime.clock import Clock
 LOG = logging.getLogger(__name__)
 MOST = 10_000
 
-Telling = Callable[[Listener], None]
+Delivery = Callable[[Listener], None]
 
 
 class Dispatcher:
@@ -51,8 +51,8 @@ class Dispatcher:
         self._listener = listener
         self._full = full
         self._most = most
-        self._waiting: deque[Telling] = deque()
-        self._reading: Telling | None = None  # the queued reading
+        self._waiting: deque[Delivery] = deque()
+        self._reading: Delivery | None = None  # the queued reading
         self._wake = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._forever, name="guests", daemon=True)
@@ -60,7 +60,7 @@ class Dispatcher:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, telling: Telling, *, always: bool = False) -> None:
+    def put(self, delivery: Delivery, *, always: bool = False) -> None:
         """Queue a report; when the queue is full, drop it and ask for a reading of all guests.
 
         `always` queues the report even then: for rare reports that must not be missed.
@@ -68,12 +68,12 @@ class Dispatcher:
         with self._wake:
             room = always or len(self._waiting) < self._most
             if room:
-                self._waiting.append(telling)
+                self._waiting.append(delivery)
                 self._wake.notify()
         if not room:
             self._full()
 
-    def put_reading(self, telling: Telling) -> None:
+    def put_reading(self, delivery: Delivery) -> None:
         """Queue a reading of all guests and drop an older queued reading.
 
         A reading is always queued, because it must not be missed.
@@ -81,8 +81,8 @@ class Dispatcher:
         with self._wake:
             if self._reading is not None:
                 self._waiting.remove(self._reading)
-            self._reading = telling
-            self._waiting.append(telling)
+            self._reading = delivery
+            self._waiting.append(delivery)
             self._wake.notify()
 
     def close(self) -> None:
@@ -95,22 +95,22 @@ class Dispatcher:
             self._thread.join(timeout=5)
 
     def _forever(self) -> None:
-        while (telling := self._next()) is not None:
+        while (delivery := self._next()) is not None:
             try:
-                telling(self._listener)
+                delivery(self._listener)
             except Exception:  # the top of the thread: the loop must go on
                 LOG.exception("something that was heard of a guest was not understood")
 
-    def _next(self) -> Telling | None:
+    def _next(self) -> Delivery | None:
         with self._wake:
             while not self._waiting and not self._closed:
                 self._wake.wait()
             if self._closed:
                 return None
-            telling = self._waiting.popleft()
-            if telling is self._reading:
+            delivery = self._waiting.popleft()
+            if delivery is self._reading:
                 self._reading = None
-            return telling
+            return delivery
 
 
 # Reading all guests
@@ -708,9 +708,9 @@ class LibvirtGuests:
             fields = {**fields, "disk": disk.name, "path": fields.get("path") or disk.path}
         return Event(uuid, name, at=at, metadata=known.metadata, **fields)
 
-    def _tell(self, telling: Callable[[Listener], None], *, always: bool = False) -> None:
+    def _tell(self, delivery: Callable[[Listener], None], *, always: bool = False) -> None:
         if self._teller is not None:
-            self._teller.put(telling, always=always)
+            self._teller.put(delivery, always=always)
 
     def _takers(self) -> dict[int, Callable[..., Fields]]:
         """Map each event id to the function that decodes the event.

@@ -133,7 +133,7 @@ class NovaPools:
             self._tell(cloud, pool_id)
 
     def resync(self, pool_id: str) -> None:
-        with self._edge.call("pools.tell", pool_id) as cloud:
+        with self._edge.call("pools.resync", pool_id) as cloud:
             self._tell(cloud, pool_id)
 
     def add_host(self, pool_id: str, host: str) -> None:

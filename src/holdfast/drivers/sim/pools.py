@@ -52,7 +52,7 @@ class SimPools:
 
     def resync(self, pool_id: str) -> None:
         """Check that the pool exists; the simulated scheduler never misses a change."""
-        with self._wire.read("pools.tell") as world:
+        with self._wire.read("pools.resync") as world:
             _known(world, pool_id)
 
     def add_host(self, pool_id: str, host: str) -> None:
