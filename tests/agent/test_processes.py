@@ -132,7 +132,7 @@ def test_a_restart_is_written_down_before_it_is_tried() -> None:
     order: list[str] = []
     host = Host(why="gone")
 
-    class Hands(Host):
+    class Restarts(Host):
         def restart(self, _service: Service) -> str:
             order.append("restart")
             return ""
@@ -140,7 +140,7 @@ def test_a_restart_is_written_down_before_it_is_tried() -> None:
     def keep(said: Mapping[str, Any]) -> None:
         order.append(f"tries {said['nova-compute']['tries']}")
 
-    ProcessWatch(Hands(why="gone"), [host.service], keep=keep).check(1.0)
+    ProcessWatch(Restarts(why="gone"), [host.service], keep=keep).check(1.0)
     assert order == ["tries 1", "restart"]
 
 

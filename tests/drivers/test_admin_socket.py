@@ -43,7 +43,7 @@ time.sleep(600)
 """
 
 
-class Desk:
+class Answering:
     """Commands, and how many streams of them go on."""
 
     def __init__(self) -> None:
@@ -80,8 +80,8 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def context() -> Desk:
-    return Desk()
+def context() -> Answering:
+    return Answering()
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ quick = pytest.mark.parametrize("limits", [QUICK], ids=["quick"])
 
 
 @pytest.fixture
-def door(folder: Path, context: Desk, limits: Limits) -> Iterator[str]:
+def door(folder: Path, context: Answering, limits: Limits) -> Iterator[str]:
     path = str(folder / "made" / "agent.sock")
     made = AdminSocket(path, context.admin, SystemClock(), limits)
     made.start()
@@ -138,7 +138,7 @@ def test_a_question_without_its_new_line_is_one_when_no_more_comes(door: str) ->
         assert rest(one) == [{"answer": {}}]
 
 
-def test_a_caller_who_has_said_all_still_hears_a_stream(door: str, context: Desk) -> None:
+def test_a_caller_who_has_said_all_still_hears_a_stream(door: str, context: Answering) -> None:
     with caller(door) as one:
         one.sendall(b'{"command": "idle"}\n')
         one.shutdown(socket.SHUT_WR)
@@ -187,7 +187,7 @@ def test_who_says_nothing_or_dribbles_is_not_waited_for(door: str) -> None:
 
 @quick
 def test_who_does_not_read_is_cut_off_and_nobody_waits_for_him(
-    door: str, context: Desk, caplog: pytest.LogCaptureFixture
+    door: str, context: Answering, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caller(door) as one:
         one.sendall(b'{"command": "flood"}\n')
@@ -199,7 +199,7 @@ def test_who_does_not_read_is_cut_off_and_nobody_waits_for_him(
 
 
 @quick
-def test_two_hundred_at_the_door_are_answered_or_told_to_wait(door: str, context: Desk) -> None:
+def test_two_hundred_at_the_door_are_answered_or_told_to_wait(door: str, context: Answering) -> None:
     with contextlib.ExitStack() as stack:
         crowd = []
         for number in range(200):
@@ -228,7 +228,7 @@ def _knock(one: socket.socket, door: str) -> None:
     eventually(so, every=0.01)
 
 
-def test_a_stream_ends_when_the_agent_stops(folder: Path, context: Desk) -> None:
+def test_a_stream_ends_when_the_agent_stops(folder: Path, context: Answering) -> None:
     path = str(folder / "agent.sock")
     made = AdminSocket(path, context.admin, SystemClock(), PATIENT)
     made.start()
@@ -252,7 +252,7 @@ def owner(path: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_the_socket_of_a_living_agent_is_left_alone_and_that_of_a_dead_one_replaced(
-    folder: Path, context: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    folder: Path, context: Answering, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.agent.admin.AGAIN_S", 0.05)
     path = str(folder / "agent.sock")
@@ -280,7 +280,7 @@ def answers(path: str) -> bool:
 
 
 def test_a_file_that_is_no_socket_is_left_alone(
-    folder: Path, context: Desk, caplog: pytest.LogCaptureFixture
+    folder: Path, context: Answering, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = folder / "agent.sock"
     path.write_text("precious")
@@ -292,7 +292,7 @@ def test_a_file_that_is_no_socket_is_left_alone(
 
 
 def test_a_place_that_cannot_be_had_is_said(
-    folder: Path, context: Desk, caplog: pytest.LogCaptureFixture
+    folder: Path, context: Answering, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "file").write_text("")
     for path in (folder / "file" / "agent.sock", folder / ("x" * 200)):

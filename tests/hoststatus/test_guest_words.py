@@ -120,7 +120,7 @@ def test_it_is_off_and_careful_unless_somebody_says_otherwise() -> None:
 # and then
 
 
-class Desk:
+class Context:
     """A site with the monitor in it, and what it wrote."""
 
     def __init__(self, site: Site) -> None:
@@ -147,11 +147,11 @@ class Desk:
 
 
 @pytest.fixture
-def context(build: Callable[..., Site]) -> Desk:
-    return Desk(build(monitor()))
+def context(build: Callable[..., Site]) -> Context:
+    return Context(build(monitor()))
 
 
-def test_a_failure_is_written_once_however_often_and_late_it_is_heard(context: Desk) -> None:
+def test_a_failure_is_written_once_however_often_and_late_it_is_heard(context: Context) -> None:
     heard = notice(FAILED)  # recorded long ago by the clock of the site
     for _ in range(3):
         context.hearer.hear(heard)
@@ -164,25 +164,25 @@ def test_a_failure_is_written_once_however_often_and_late_it_is_heard(context: D
     assert context.site.rung
 
 
-def test_what_is_only_noted_is_kept_and_makes_no_work(context: Desk) -> None:
+def test_what_is_only_noted_is_kept_and_makes_no_work(context: Context) -> None:
     context.hearer.hear(notice(OFF))
     assert [state for _key, state in context.rows()] == ["noted"]
     assert (context.work(), context.site.rung) == (0, 0)
 
 
-def test_what_somebody_asked_for_writes_nothing(context: Desk) -> None:
+def test_what_somebody_asked_for_writes_nothing(context: Context) -> None:
     for what in set(recorded.names()) - {FAILED, OFF, CRASHED}:
         context.hearer.hear(notice(what))
     assert context.rows() == []
 
 
-def test_switched_off_it_hears_nothing(context: Desk) -> None:
+def test_switched_off_it_hears_nothing(context: Context) -> None:
     context.site.settings.enabled = ["compute"]
     context.hearer.hear(notice(FAILED))
     assert context.rows() == []
 
 
-def test_it_is_told_and_never_asked(context: Desk) -> None:
+def test_it_is_told_and_never_asked(context: Context) -> None:
     context.site.enrol("cmp-1")
     context.site.run(40)
     assert context.site.said() == "compute: 1 hosts seen"
@@ -195,7 +195,7 @@ def test_what_a_monitor_misses_that_is_never_asked_is_kept_for_people(
     gate = Gate()
     own = Own(heard=gate, event_types=("instance.update",))
     own.only_hears = True  # type: ignore[attr-defined]
-    context = Desk(build(own, waits=Hurry()))
+    context = Context(build(own, waits=Hurry()))
     context.site.settings.enabled = ["own"]
     for number in range(2):  # it hangs over the first, and is stuck when the second comes
         context.hearer.hear(notice(FAILED, message_id=f"m-{number}"))
@@ -206,7 +206,7 @@ def test_what_a_monitor_misses_that_is_never_asked_is_kept_for_people(
 
 
 def test_while_the_database_is_away_the_message_waits(
-    context: Desk, monkeypatch: pytest.MonkeyPatch
+    context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> Any:
         raise Unavailable("the database is away")
@@ -221,7 +221,7 @@ def test_while_the_database_is_away_the_message_waits(
 
 @pytest.mark.parametrize("push", [True, False])
 def test_where_nobody_can_listen_that_is_an_error_said_once(
-    context: Desk, caplog: pytest.LogCaptureFixture, push: bool
+    context: Context, caplog: pytest.LogCaptureFixture, push: bool
 ) -> None:
     site = context.site
     site.settings.push = push

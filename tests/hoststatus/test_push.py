@@ -215,7 +215,7 @@ def put_off(site: Site) -> None:
 # with a broker
 
 
-class Rounds(SystemClock):
+class Polls(SystemClock):
     """Waits are short, and counted: one for each turn of the monitors' part."""
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ class Office:
         self.write()
         self.conf = configuration.load([], [str(self.file)])
         monitors: Any = self.conf.monitors
-        self.clock = Rounds()
+        self.clock = Polls()
         self.site = site = build(clock=SystemClock(), waits=self.clock, given=monitors)
         self.looks = 0  # that were had done early
         self.part = Monitors(site.watch, site.store.standings, monitors, self._connect, self._wake)

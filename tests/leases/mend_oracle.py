@@ -16,7 +16,7 @@ Score = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Ask:
+class Demand:
     """So many units: whole hosts, or slots of that size together, apart or anywhere."""
 
     name: str
@@ -36,7 +36,7 @@ class Ask:
         return {name: units * amount for name, amount in self.size.items()}
 
 
-def score(asks: Sequence[Ask], got: Mapping[str, int]) -> Score:
+def score(asks: Sequence[Demand], got: Mapping[str, int]) -> Score:
     """Of each class, who is whole and how many units there are."""
     found: list[int] = []
     for rank in sorted({ask.rank for ask in asks}):
@@ -46,7 +46,7 @@ def score(asks: Sequence[Ask], got: Mapping[str, int]) -> Score:
     return tuple(found)
 
 
-def best(asks: Sequence[Ask], book: Oracle) -> Score:
+def best(asks: Sequence[Demand], book: Oracle) -> Score:
     """The highest score that any way of giving hosts to them has."""
     in_order = sorted(asks, key=lambda ask: ask.rank)
     top = score(in_order, {})
@@ -73,7 +73,7 @@ def best(asks: Sequence[Ask], book: Oracle) -> Score:
     return top
 
 
-def ways(ask: Ask, book: Oracle) -> Iterator[dict[int, int]]:
+def ways(ask: Demand, book: Oracle) -> Iterator[dict[int, int]]:
     """Everything it could be given, nothing included."""
     rooms = {host: _room(ask, host, book) for host in sorted(ask.hosts)}
     if ask.affinity is True and ask.size is not None:
@@ -94,14 +94,14 @@ def _shares(rooms: Sequence[tuple[int, int]], units: int) -> Iterator[dict[int, 
             yield {host: take, **more} if take else more
 
 
-def _room(ask: Ask, host: int, book: Oracle) -> int:
+def _room(ask: Demand, host: int, book: Oracle) -> int:
     if ask.size is None:
         return int(host in book.free(ask.span))
     room = book.room(host, ask.span, ask.size)
     return min(room, 1) if ask.affinity is False else room
 
 
-def _shape(book: Oracle, asks: Sequence[Ask]) -> tuple[object, ...]:
+def _shape(book: Oracle, asks: Sequence[Demand]) -> tuple[object, ...]:
     """What those who come must know of the book; hosts that are the same to them are swapped."""
     found: list[tuple[object, ...]] = []
     for host, has in book.hosts.items():

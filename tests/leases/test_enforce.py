@@ -394,7 +394,7 @@ def test_a_service_that_is_not_there_is_said_so_without_its_address(
 # the end of a lease
 
 
-class Desk:
+class Context:
     """Durable work and nothing else, on time that the test turns."""
 
     def __init__(self, path: Path, enforcement: Enforcement, stack: contextlib.ExitStack) -> None:
@@ -469,7 +469,7 @@ def test_the_end_is_told_until_the_service_has_taken_it(tmp_path: Path, service:
     service.answer = lambda handler: handler.say(next(answers, 204))
     enforcement = asking(tmp_path, service)
     with contextlib.ExitStack() as stack:
-        context = Desk(tmp_path, enforcement, stack)
+        context = Context(tmp_path, enforcement, stack)
         ended = context.clock.now()
         context.put(enforcement, lease())
         context.run(1)
@@ -488,7 +488,7 @@ def test_of_several_filters_each_is_told_once_though_one_fails(tmp_path: Path) -
     told: list[str] = []
     fail = {"second"}
 
-    class Teller(policy.Lenient):
+    class Recorder(policy.Lenient):
         wants_end = True
 
         def __init__(self, name: str) -> None:
@@ -501,9 +501,9 @@ def test_of_several_filters_each_is_told_once_though_one_fails(tmp_path: Path) -
 
     settings = policy.Nothing()
     settings.enabled_filters = ["first", "second", "first"]
-    enforcement = Enforcement(settings, Teller)
+    enforcement = Enforcement(settings, Recorder)
     with contextlib.ExitStack() as stack:
-        context = Desk(tmp_path, enforcement, stack)
+        context = Context(tmp_path, enforcement, stack)
         context.put(enforcement, lease())
         context.run(5)
         assert told == ["first"]
@@ -530,7 +530,7 @@ def test_a_lease_lives_by_the_rules_and_its_end_is_told_once(
 ) -> None:
     enforcement = asking(tmp_path, service, max_leases=1)
     with contextlib.ExitStack() as stack:
-        context = Desk(tmp_path, enforcement, stack)
+        context = Context(tmp_path, enforcement, stack)
         leases = context.with_leases(enforcement, stack)
         leases.create(ANN, wanted(1, context.clock.now()))
         with pytest.raises(QuotaExceeded, match="project alpha may have 1 leases"):
@@ -556,7 +556,7 @@ def test_a_lease_without_reservations_that_is_over_can_be_deleted(
 ) -> None:
     enforcement = asking(tmp_path, service)
     with contextlib.ExitStack() as stack:
-        context = Desk(tmp_path, enforcement, stack)
+        context = Context(tmp_path, enforcement, stack)
         leases = context.with_leases(enforcement, stack)
         leases.create(ANN, replace(wanted(1, context.clock.now()), reservations=()))
         context.run(3 * 3600)

@@ -22,7 +22,7 @@ from holdfast.model.host import Host
 from holdfast.model.lease import Allocation, Lease, Reservation, Window
 from holdfast.ports.ledger import Ledger
 from tests.leases.house import RESOURCES, House
-from tests.leases.mend_oracle import Ask, best, score
+from tests.leases.mend_oracle import Demand, best, score
 from tests.leases.oracle import Hold, Oracle, size_of
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -142,10 +142,10 @@ class World:
         ]
         return Oracle({h: capacity for h in range(1, len(self.racks) + 1)}, holds=holds)
 
-    def asks(self) -> list[Ask]:
+    def asks(self) -> list[Demand]:
         return [self._ask(hurt) for hurt in self.hurts]
 
-    def _ask(self, hurt: AffectedReservation) -> Ask:
+    def _ask(self, hurt: AffectedReservation) -> Demand:
         spec, kept = hurt.reservation.spec, {a.host_id for a in hurt.kept}
         said = spec["resource_properties"]
         racks = [letter for letter in set(self.racks) if not said or f'"{letter}"' in said]
@@ -156,10 +156,10 @@ class World:
         span = (max(start, 0.0), end)
         name, rank = hurt.reservation.id, (float(not hurt.is_active),)
         if hurt.reservation.resource_type == "physical:host":
-            return Ask(name, rank, len(hurt.lost), span, fits)
+            return Demand(name, rank, len(hurt.lost), span, fits)
         units = sum(a.slots or 0 for a in hurt.lost)
         size = {name: amount for name, amount in size_of(spec).items() if amount}
-        return Ask(name, rank, units, span, fits, size, spec["affinity"])
+        return Demand(name, rank, units, span, fits, size, spec["affinity"])
 
 
 def random_world(seed: int) -> World:

@@ -54,7 +54,7 @@ class Domain:
         return libvirt.VIR_DOMAIN_RUNNING, 1
 
 
-class Desk:
+class Reading:
     def __init__(self, within_s: float = 60.0) -> None:
         self.daemon = Daemon()
         self.took: dict[str, Answer | None] = {}
@@ -69,11 +69,11 @@ class Desk:
 
 
 @pytest.fixture
-def rule_manager() -> Desk:
-    return Desk()
+def rule_manager() -> Reading:
+    return Reading()
 
 
-def until(rule_manager: Desk, true: Callable[[], object]) -> None:
+def until(rule_manager: Reading, true: Callable[[], object]) -> None:
     def turn() -> object:
         rule_manager.reader.turn()
         return true()
@@ -82,7 +82,7 @@ def until(rule_manager: Desk, true: Callable[[], object]) -> None:
 
 
 def test_who_is_late_is_asked_once_and_taken_when_it_answers() -> None:
-    rule_manager = Desk(within_s=0.2)
+    rule_manager = Reading(within_s=0.2)
     rule_manager.daemon.slow["a"] = threading.Event()
     rule_manager.read("a", "b", "c")
     until(rule_manager, lambda: rule_manager.took.get("b") and rule_manager.took.get("c"))
@@ -100,7 +100,7 @@ def test_who_is_late_is_asked_once_and_taken_when_it_answers() -> None:
 
 
 def test_many_who_hang_do_not_take_all_lines() -> None:
-    rule_manager = Desk(within_s=0.2)
+    rule_manager = Reading(within_s=0.2)
     names = [f"g{n}" for n in range(10)]
     rule_manager.daemon.slow = {one: threading.Event() for one in names}
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_many_who_hang_do_not_take_all_lines() -> None:
 
 
 def test_one_that_cannot_be_read_is_said_once_and_tried_again(
-    rule_manager: Desk, caplog: pytest.LogCaptureFixture
+    rule_manager: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
     rule_manager.daemon.fails["a"] = (libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_FROM_QEMU)
     for _ in range(3):
@@ -122,7 +122,7 @@ def test_one_that_cannot_be_read_is_said_once_and_tried_again(
     assert rule_manager.read()["a"] == "<a/>"
 
 
-def test_one_that_is_gone_is_not_asked_for_any_more(rule_manager: Desk) -> None:
+def test_one_that_is_gone_is_not_asked_for_any_more(rule_manager: Reading) -> None:
     rule_manager.daemon.fails["a"] = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_FROM_QEMU)
     rule_manager.read("a")
     rule_manager.read()
@@ -131,7 +131,7 @@ def test_one_that_is_gone_is_not_asked_for_any_more(rule_manager: Desk) -> None:
 
 
 def test_when_the_way_is_broken_nobody_else_is_asked_and_nobody_is_forgotten(
-    rule_manager: Desk,
+    rule_manager: Reading,
 ) -> None:
     rpc = (libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_FROM_RPC)
     rule_manager.daemon.fails = {"a": rpc, "b": rpc}
