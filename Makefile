@@ -53,10 +53,11 @@ test-deps: .venv/.installed-test ## install what the tests need, servers from De
 	@$(COMPILE) .venv/lib || echo 'some files could not be compiled ahead: no harm' >&2
 	@touch $@
 
-lint: .venv/.installed-test ## ruff, mypy and the import rules
+lint: .venv/.installed-test ## ruff, mypy, plain words and the import rules
 	@$(BIN)/ruff check -q
 	@$(BIN)/ruff format -q --check
 	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/python tools/plain-words
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log 2>&1 || { cat .venv/lint-imports.log; exit 1; }
 
 # pages, programs and drivers are left to `make test`
