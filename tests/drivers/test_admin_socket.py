@@ -199,7 +199,9 @@ def test_who_does_not_read_is_cut_off_and_nobody_waits_for_him(
 
 
 @quick
-def test_two_hundred_at_the_door_are_answered_or_told_to_wait(door: str, context: Answering) -> None:
+def test_two_hundred_at_the_door_are_answered_or_told_to_wait(
+    door: str, context: Answering
+) -> None:
     with contextlib.ExitStack() as stack:
         crowd = []
         for number in range(200):
@@ -252,7 +254,10 @@ def owner(path: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_the_socket_of_a_living_agent_is_left_alone_and_that_of_a_dead_one_replaced(
-    folder: Path, context: Answering, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    context: Answering,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("holdfast.agent.admin.AGAIN_S", 0.05)
     path = str(folder / "agent.sock")

@@ -243,7 +243,7 @@ class HostAgent:
         self.removed: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._forever, name="agent", daemon=True)
         self._rounds = PeriodicTask("services", settings.services_every_s, self.maintain, clock)
-        self._services_said: Mapping[str, Any] = {}  # service state as last written to the outbox
+        self._service_text: Mapping[str, Any] = {}  # service state as last written to the outbox
 
     @property
     def observer(self) -> str:
@@ -484,14 +484,14 @@ class HostAgent:
             about = {"process": service.name, "sentence": step.sentence}
             items.append(self._report(subject, PROCESS, step.told, since, key, about))
         said = self._services.remembered()
-        if not items and said == self._services_said:
+        if not items and said == self._service_text:
             return
         try:
             self._spool.put(items, {SERVICES: said})
         except HoldfastError:
             self._services.untell(told)
             raise
-        self._services_said = said
+        self._service_text = said
         for _, step in told:
             LOG.warning("%s", step.sentence)
         if items:

@@ -298,9 +298,7 @@ class Again:
         self._left = {track.uuid: self._told[track.uuid] for track in down}
         first, at = self._first = self._first or (when, reading.at)
         self._said = when - first >= SURE_S
-        return (
-            [_guest_again_again(track, _cause(track), at) for track in down] if self._said else []
-        )
+        return [_repeated(track, _cause(track), at) for track in down] if self._said else []
 
     def _still(self, guest: Guest, watch: GuestWatch) -> Track | None:
         """Return the track of a guest that is still down with the same failure, else None."""
@@ -321,7 +319,7 @@ def _told(track: Track) -> datetime | None:
     return track.troubles[name].since if name else None
 
 
-def _guest_again_again(track: Track, name: str, at: datetime) -> GuestEvent:
+def _repeated(track: Track, name: str, at: datetime) -> GuestEvent:
     trouble = track.troubles[name]
     said = guest_event(track, name, replace(trouble, since=at), FAILED)
     before = {TOLD_BEFORE: trouble.since.isoformat()}

@@ -636,11 +636,11 @@ class RuleCommands:
 
     def set(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         only(args, "text")
-        return accepted(self._rule_manager.offer(_rules_inlets_text(args), SOCKET))
+        return accepted(self._rule_manager.offer(_rules_text(args), SOCKET))
 
     def test(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         only(args, "text")
-        merged, trials = self._rule_manager.test(_rules_inlets_text(args))
+        merged, trials = self._rule_manager.test(_rules_text(args))
         return {"rules": len(merged.rules), "trials": _trials(trials)}
 
     def roll_back(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -676,7 +676,7 @@ def _trials(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     return [asdict(one) for one in trials]
 
 
-def _rules_inlets_text(args: Mapping[str, Any]) -> str:
+def _rules_text(args: Mapping[str, Any]) -> str:
     text = args.get("text")
     if not isinstance(text, str):
         raise InvalidInput("`text` is a file of alarm rules")

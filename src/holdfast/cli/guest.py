@@ -535,7 +535,7 @@ def _row(one: Difference, guests: Mapping[str, Guest]) -> dict[str, Any]:
 
 
 _RULE = ("line", "event", "detail", "reason", "disk", "guest", "rate", "after_s", "do")
-_guests_TOLD = ("told_at", "guest", "state", "event", "detail", "reason", "disk", "rule")
+_REPORTED = ("told_at", "guest", "state", "event", "detail", "reason", "disk", "rule")
 
 
 class FiltersCheck(ListCommand):
@@ -590,7 +590,7 @@ class FiltersTest(ListCommand):
             raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
         if not told:
             self.say("nothing would be told: all of it is ordinary, or ignored by a rule")
-        return rows(_guests_TOLD, [_guests_told(at, one) for at, one in told])
+        return rows(_REPORTED, [_reported(at, one) for at, one in told])
 
 
 def filters_of(name: str | None) -> Filter:
@@ -625,7 +625,7 @@ def _about(rule: Rule) -> Iterator[str]:
         yield f"{name} {' or '.join(wanted)}"
 
 
-def _guests_told(at: datetime, one: GuestEvent) -> dict[str, Any]:
+def _reported(at: datetime, one: GuestEvent) -> dict[str, Any]:
     said = {name: one.evidence[name] for name in ("event", "detail", "reason", "disk", "rule")}
     return {"told_at": at.isoformat(), "guest": one.name, "state": one.state, **said}
 
@@ -662,10 +662,10 @@ class ServicesCheck(ListCommand):
         except BadServices as error:
             raise InvalidInput("\n".join(listed(name, error))) from error
         self.tell(parsed_args, f"{name} can be used")
-        return rows(_SERVICE, [_guests_services_row(one) for one in found])
+        return rows(_SERVICE, [_service_row(one) for one in found])
 
 
-def _guests_services_row(service: Service) -> dict[str, Any]:
+def _service_row(service: Service) -> dict[str, Any]:
     commands = (service.before, service.restart, service.after)
     root = " (as root)" if service.as_root else ""
     restart = "; then ".join(shlex.join(one) for one in commands if one)

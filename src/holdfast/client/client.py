@@ -169,7 +169,7 @@ class Audit:
             wanted["marker"] = found[-1]["id"]
 
 
-_availability_PATH = "/holdfast/v1/availability"
+_AVAILABILITY_PATH = "/holdfast/v1/availability"
 
 
 class Availability:
@@ -201,7 +201,7 @@ class Availability:
         # requests omits parameters with the value None
         asked = {"reservation": json.dumps(dict(reservation)), **query}
         found: dict[str, Any] = self._wire.call(
-            "GET", _availability_PATH, query=asked, key="availability"
+            "GET", _AVAILABILITY_PATH, query=asked, key="availability"
         )
         return found
 
@@ -221,7 +221,7 @@ def only(noun: str, ref: str, found: list[dict[str, Any]], missing: str) -> dict
     return found[0]
 
 
-_failover_PATH = "/holdfast/v1/failover"
+_FAILOVER_PATH = "/holdfast/v1/failover"
 
 #: segment, kept, members, enrolled, usable, free, least_free, short, why, as docs/api.md says.
 Capacity = dict[str, Any]
@@ -235,12 +235,12 @@ class Failover:
 
     def list(self) -> builtins.list[Capacity]:
         """List all segments with the hosts to keep free and the free hosts."""
-        found: list[Capacity] = self._wire.call("GET", _failover_PATH, key="failover")
+        found: list[Capacity] = self._wire.call("GET", _FAILOVER_PATH, key="failover")
         return found
 
     def keep(self, segment_id: str, hosts: int) -> Capacity:
         """Set how many hosts a segment keeps free; 0: none."""
-        body, where = {"kept": hosts}, _failover_PATH + path(segment_id)
+        body, where = {"kept": hosts}, _FAILOVER_PATH + path(segment_id)
         found: Capacity = self._wire.call("PUT", where, body=body, key="failover")
         return found
 
@@ -289,7 +289,7 @@ class FloatingIps:
         return only("floating IP", ref, found, missing)
 
 
-_hosts_PREFIX = "/reservation/v1/os-hosts"
+_HOSTS_PREFIX = "/reservation/v1/os-hosts"
 
 Host = dict[str, Any]
 Allocation = dict[str, Any]
@@ -304,33 +304,33 @@ class Hosts:
         self._wire = wire
 
     def list(self) -> builtins.list[Host]:
-        hosts: list[Host] = self._wire.call("GET", _hosts_PREFIX, key="hosts")
+        hosts: list[Host] = self._wire.call("GET", _HOSTS_PREFIX, key="hosts")
         return hosts
 
     def show(self, host_id: str | int) -> Host:
-        host: Host = self._wire.call("GET", _hosts_PREFIX + path(host_id), key="host")
+        host: Host = self._wire.call("GET", _HOSTS_PREFIX + path(host_id), key="host")
         return host
 
     def create(self, name: str, extra: Mapping[str, str] | None = None) -> Host:
         """Enrol a hypervisor; `extra` holds capabilities for leases to request."""
         body = {**(extra or {}), "name": name}
-        host: Host = self._wire.call("POST", _hosts_PREFIX, body=body, key="host")
+        host: Host = self._wire.call("POST", _HOSTS_PREFIX, body=body, key="host")
         return host
 
     def update(self, host_id: str | int, extra: Mapping[str, str | None]) -> Host:
         """Set capabilities; None removes a capability."""
-        where = _hosts_PREFIX + path(host_id)
+        where = _HOSTS_PREFIX + path(host_id)
         host: Host = self._wire.call("PUT", where, body=extra, key="host")
         return host
 
     def delete(self, host_id: str | int) -> None:
-        self._wire.call("DELETE", _hosts_PREFIX + path(host_id))
+        self._wire.call("DELETE", _HOSTS_PREFIX + path(host_id))
 
     def allocations(
         self, *, lease_id: str | None = None, reservation_id: str | None = None
     ) -> builtins.list[Allocation]:
         """Return the reservations of every host."""
-        where = _hosts_PREFIX + "/allocations"
+        where = _HOSTS_PREFIX + "/allocations"
         query = _query(lease_id, reservation_id)
         found: list[Allocation] = self._wire.call("GET", where, query=query, key="allocations")
         return found
@@ -342,7 +342,7 @@ class Hosts:
         lease_id: str | None = None,
         reservation_id: str | None = None,
     ) -> Allocation:
-        where = _hosts_PREFIX + path(host_id, "allocation")
+        where = _HOSTS_PREFIX + path(host_id, "allocation")
         query = _query(lease_id, reservation_id)
         found: Allocation = self._wire.call("GET", where, query=query, key="allocation")
         return found
@@ -353,13 +353,13 @@ class Hosts:
         query = {"detail": "True"} if detail else {}
         if private:
             query["all"] = "True"
-        where = _hosts_PREFIX + "/properties"
+        where = _HOSTS_PREFIX + "/properties"
         key = "resource_properties"
         found: list[Property] = self._wire.call("GET", where, query=query, key=key)
         return found
 
     def set_property(self, name: str, *, private: bool) -> Property:
-        where = _hosts_PREFIX + path("properties", name)
+        where = _HOSTS_PREFIX + path("properties", name)
         body, key = {"private": private}, "resource_property"
         changed: Property = self._wire.call("PATCH", where, body=body, key=key)
         return changed
@@ -388,7 +388,7 @@ def _query(lease_id: str | None, reservation_id: str | None) -> dict[str, str]:
     return {key: value for key, value in asked.items() if value}
 
 
-_incidents_PATH = "/holdfast/v1/incidents"
+_INCIDENTS_PATH = "/holdfast/v1/incidents"
 _REPORTS = "/instance-ha/v1/notifications"
 _APPROVALS = "/holdfast/v1/approvals"
 
@@ -412,7 +412,7 @@ class Incidents:
         query = {"open": None if open is None else str(open).lower(), **wanted}
         # requests omits parameters with the value None
         found: list[Incident] = self._wire.call(
-            "GET", _incidents_PATH, query=query, key="incidents"
+            "GET", _INCIDENTS_PATH, query=query, key="incidents"
         )
         return found
 
@@ -485,7 +485,7 @@ class Incidents:
         self, method: str, *where: str, body: dict[str, Any] | None = None, key: str = "incident"
     ) -> dict[str, Any]:
         found: dict[str, Any] = self._wire.call(
-            method, _incidents_PATH + path(*where), body=body, key=key
+            method, _INCIDENTS_PATH + path(*where), body=body, key=key
         )
         return found
 

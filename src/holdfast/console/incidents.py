@@ -522,7 +522,7 @@ def _list(request: Request) -> dict[str, Any]:
         "statuses": list(INCIDENT),
         "kinds": list(KINDS),
         "segments": sorted(request.services.store.cases.segment_names().values()),
-        "command": _incidents_command(given, marker),
+        "command": _incident_command(given, marker),
     }
 
 
@@ -538,7 +538,7 @@ def _took(one: Mapping[str, Any], now: datetime) -> float:
     return max(0.0, (end - read_time(one["opened_at"])).total_seconds())
 
 
-def _incidents_command(given: Mapping[str, str], marker: str) -> list[str]:
+def _incident_command(given: Mapping[str, str], marker: str) -> list[str]:
     line = ["holdfast", "incident", "list"]
     for name, value in given.items():
         if name == "open":

@@ -268,7 +268,7 @@ _NOW = sa.bindparam("now", type_=UtcDateTime)
 _count, _max, _sum = sa.func.count, sa.func.max, sa.func.sum
 
 
-def _changes_last(column: Any) -> Any:
+def _last_change(column: Any) -> Any:
     return sa.select(_max(column))
 
 
@@ -286,14 +286,14 @@ MARKS: Final[Mapping[str, tuple[Any, ...]]] = {
             *(_sum(agents.c.details[name].as_integer()) for name in ("guests", "firing"))
         ),
     ),
-    LEASES: (sa.select(_count(), _sum(leases.c.version)), _changes_last(leases.c.created_at)),
+    LEASES: (sa.select(_count(), _sum(leases.c.version)), _last_change(leases.c.created_at)),
     INCIDENTS: (
         sa.select(_count()).select_from(incidents),
-        _changes_last(incidents.c.opened_at),
-        _changes_last(incidents.c.updated_at),
-        _changes_last(vmoves.c.id),
-        _changes_last(vmoves.c.updated_at),
-        _changes_last(steps.c.finished_at),
+        _last_change(incidents.c.opened_at),
+        _last_change(incidents.c.updated_at),
+        _last_change(vmoves.c.id),
+        _last_change(vmoves.c.updated_at),
+        _last_change(steps.c.finished_at),
         # of open incidents alone: leases have far more waiting work
         sa.select(_max(operations.c.updated_at)).where(
             operations.c.key == sa.literal("recovery/").concat(incidents.c.id),
@@ -302,8 +302,8 @@ MARKS: Final[Mapping[str, tuple[Any, ...]]] = {
     ),
     ALARMS: (
         sa.select(_count()).select_from(alarms),
-        _changes_last(alarms.c.updated_at),
-        _changes_last(alarms.c.told_at),
+        _last_change(alarms.c.updated_at),
+        _last_change(alarms.c.told_at),
     ),
     RULES: (
         sa.select(_count(alarm_rules.c.id), _max(alarm_rules.c.created_at)),
@@ -396,7 +396,7 @@ a, h, i, le, r, s, m = (
 Row = Any
 #: Columns by which hosts are grouped.
 GROUPS = {"racks": h.rack, "zones": h.zone}
-_calendar_HELD = (
+_CALENDAR_HELD = (
     a.host_id,
     a.held_from,
     a.held_until,
@@ -466,7 +466,7 @@ class CalendarStore:
             return ()
         held = allocations.join(_LEASED, a.reservation_id == r.id)
         query = (
-            sa.select(*_calendar_HELD)
+            sa.select(*_CALENDAR_HELD)
             .select_from(held)
             .where(a.host_id.in_(host_ids), a.held_until > start, a.held_from < end)
             .order_by(le.start_date, le.id)
@@ -496,7 +496,7 @@ class CalendarStore:
         where = [le.start_date < end, le.end_date > start]
         if project_id is not None:
             where.append(le.project_id == project_id)
-        query = sa.select(*_calendar_HELD[4:]).select_from(_LEASED).where(*where)
+        query = sa.select(*_CALENDAR_HELD[4:]).select_from(_LEASED).where(*where)
         page = query.order_by(le.start_date, le.id, r.position).limit(limit).offset(offset)
         with self._db.read() as conn:
             count = sa.select(sa.func.count(r.id)).select_from(_LEASED).where(*where)

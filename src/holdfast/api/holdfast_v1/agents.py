@@ -249,7 +249,7 @@ def _ids(request: Request) -> list[str]:
 # /holdfast/v1/hosts/HOST/samples: the last hour of a host and its guests.
 
 
-_samples_DATE = {"type": ["string", "null"], "format": "date-time"}
+_SAMPLE_DATE = {"type": ["string", "null"], "format": "date-time"}
 _POINTS = {
     "type": "string",
     "description": "A float of four bytes, little-endian, for each point, in base64; NaN: unknown.",
@@ -281,13 +281,13 @@ SAMPLES_PUT: dict[str, Any] = {
 }
 _WANTED = {
     "host": _TEXT,
-    "wanted_until": {**_samples_DATE, "description": "null: nobody ever looked."},
+    "wanted_until": {**_SAMPLE_DATE, "description": "null: nobody ever looked."},
 }
 WANTED = shape(_WANTED)
 SAMPLES_VIEW = shape(
     {
         **_WANTED,
-        "at": {**_samples_DATE, "description": "When numbers came last; null: none did."},
+        "at": {**_SAMPLE_DATE, "description": "When numbers came last; null: none did."},
         "fresh": {"type": "boolean", "description": "Whether they come in just now."},
         **_HOUR,
     }

@@ -130,7 +130,7 @@ def pause_view(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 
 LONGEST = timedelta(days=30)
 _NAME = {"type": "string", "minLength": 1, "maxLength": 255}
-_silences_WHEN = {"type": "string", "format": "date-time", "maxLength": 64}
+_WINDOW_WHEN = {"type": "string", "format": "date-time", "maxLength": 64}
 _MATCHER: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
@@ -150,8 +150,8 @@ CREATE: dict[str, Any] = {
     "properties": {
         "matcher": _MATCHER,
         "reason": REASON,
-        "starts_at": {**_silences_WHEN, "description": "Default: now."},
-        "expires_at": {**_silences_WHEN, "description": "At most 30 days after it starts."},
+        "starts_at": {**_WINDOW_WHEN, "description": "Default: now."},
+        "expires_at": {**_WINDOW_WHEN, "description": "At most 30 days after it starts."},
         "duration_s": {
             "type": "integer",
             "minimum": 1,
@@ -166,9 +166,9 @@ _SILENCE_SHOWN: dict[str, Any] = {
     "segment": {"type": ["string", "null"], "description": "The name of the matcher's segment."},
     "author": _TEXT,
     "reason": _TEXT,
-    "created_at": _silences_WHEN,
-    "starts_at": _silences_WHEN,
-    "expires_at": _silences_WHEN,
+    "created_at": _WINDOW_WHEN,
+    "starts_at": _WINDOW_WHEN,
+    "expires_at": _WINDOW_WHEN,
 }
 SILENCE_VIEW = {
     "type": "object",

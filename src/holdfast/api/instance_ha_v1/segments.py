@@ -126,15 +126,15 @@ def times(one: Any) -> dict[str, Any]:
 
 _FLAGS = ("reserved", "on_maintenance")
 _TYPE = re.compile(r"[a-zA-Z0-9]{1,255}")
-_hosts_FIELDS = {
+_HOST_FIELDS = {
     "name": TEXT,
     "type": TEXT,
     "control_attributes": {"type": "string", "maxLength": LONG},
     "reserved": BOOLEAN,
     "on_maintenance": BOOLEAN,
 }
-HOST_CREATE = wrapped("host", _hosts_FIELDS, "name", "type", "control_attributes")
-HOST_UPDATE = wrapped("host", _hosts_FIELDS)
+HOST_CREATE = wrapped("host", _HOST_FIELDS, "name", "type", "control_attributes")
+HOST_UPDATE = wrapped("host", _HOST_FIELDS)
 
 
 def list_hosts(request: Request) -> Response:
@@ -150,14 +150,14 @@ def show_host(request: Request) -> Response:
 def create_host(request: Request) -> Response:
     services, ref = request.services, request.path["segment_id"]
     services.store.segments.segment(ref)  # NotFound before the manager asks the cloud
-    values = _hosts_values(request)
+    values = _host_values(request)
     host_id = services.manager.know_host(request.caller, values.pop("name"))
     made = services.store.segments.add_host(services.new_id(), ref, host_id, values)
     return Response({"host": host_view(made, request.microversion)}, status=201)
 
 
 def update_host(request: Request) -> Response:
-    host, values = _host(request), _hosts_values(request)
+    host, values = _host(request), _host_values(request)
     name = values.pop("name", host.name)
     if not same(name, host.name):
         values["host_id"] = request.services.manager.know_host(request.caller, name)
@@ -175,7 +175,7 @@ def _host(request: Request) -> SegmentHost:
     return request.services.store.segments.host(request.path["segment_id"], request.path["host_id"])
 
 
-def _hosts_values(request: Request) -> dict[str, Any]:
+def _host_values(request: Request) -> dict[str, Any]:
     given: dict[str, Any] = dict(request.body["host"])
     if "name" in given:
         text(given["name"], "host.name")

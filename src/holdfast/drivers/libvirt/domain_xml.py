@@ -273,7 +273,7 @@ def read_metric_facts(text: str) -> Facts | None:
 
 def metric_facts_of(root: ET.Element) -> Facts:
     about = facts_of(root).metadata
-    nova = dict(_facts_nova(root))
+    nova = dict(_metric_nova(root))
     most_kib = _kib(root.find("memory"))
     return Facts(
         uuid=root.findtext("uuid", ""),
@@ -285,7 +285,7 @@ def metric_facts_of(root: ET.Element) -> Facts:
         memory_kib=most_kib,
         balloon_kib=_kib(root.find("currentMemory")) or most_kib,
         disk_bytes=_disk_bytes(nova),
-        disks=tuple(_facts_disks(root)),
+        disks=tuple(_metric_disks(root)),
         nics=tuple(_nics(root, nova)),
         tells_memory=_tells_memory(root),
     )
@@ -313,7 +313,7 @@ def _tells_memory(root: ET.Element) -> bool:
     return stats is not None and _number(stats.get("period")) > 0
 
 
-def _facts_disks(root: ET.Element) -> Iterator[Disk]:
+def _metric_disks(root: ET.Element) -> Iterator[Disk]:
     for element in root.iterfind("devices/disk"):
         target, source = element.find("target"), element.find("source")
         if target is None or element.get("device") in ("cdrom", "floppy"):
@@ -367,7 +367,7 @@ def _port(nic: ET.Element, ifname: str, ports: list[str]) -> str:
     return next((port for port in ports if begins and port.startswith(begins)), "")
 
 
-def _facts_nova(root: ET.Element) -> Iterator[tuple[str, str]]:
+def _metric_nova(root: ET.Element) -> Iterator[tuple[str, str]]:
     """Read disk sizes, ports and bandwidth from Nova's metadata, of any namespace version."""
     ports = []
     for element in root.iterfind("metadata//*"):

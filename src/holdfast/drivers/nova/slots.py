@@ -305,7 +305,7 @@ class NovaFlavors:
 
     def create(self, flavor: Flavor) -> None:
         with self._edge.call("flavors.create", flavor.id) as cloud:
-            _flavors_make(cloud, flavor)
+            _make_flavor(cloud, flavor)
             if flavor.extra_specs:
                 path = f"{_path(flavor.id)}/os-extra_specs"
                 specs = {"extra_specs": dict(flavor.extra_specs)}
@@ -332,7 +332,7 @@ class NovaFlavors:
                 return
 
 
-def _flavors_make(cloud: Connection, flavor: Flavor) -> None:
+def _make_flavor(cloud: Connection, flavor: Flavor) -> None:
     """Create the flavor unless it exists; extra specs and access need later calls in Nova."""
     body = {
         "id": flavor.id,

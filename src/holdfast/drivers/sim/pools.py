@@ -152,7 +152,7 @@ class SimFlavors:
 
     def show(self, flavor_id: str) -> Flavor:
         with self._wire.read("flavors.show") as world:
-            return _flavor(world, _flavors_known(world, flavor_id))
+            return _flavor(world, _known_flavor(world, flavor_id))
 
     def create(self, flavor: Flavor) -> None:
         with self._wire.call("flavors.create", flavor.id) as world:
@@ -165,7 +165,7 @@ class SimFlavors:
     def add_access(self, flavor_id: str, project_id: str) -> None:
         subject = f"{flavor_id}/{project_id}"
         with self._wire.call("flavors.add_access", subject) as world:
-            if _flavors_known(world, flavor_id)["public"]:
+            if _known_flavor(world, flavor_id)["public"]:
                 raise Conflict(f"flavor {flavor_id} is public: all projects have it")
             world.run(
                 "INSERT OR IGNORE INTO flavor_access VALUES (?, ?)",
@@ -197,7 +197,7 @@ def create_flavor(world: World, flavor: Flavor) -> None:
 
 def _complete(world: World, flavor: Flavor) -> None:
     """Set extra specs and access; existing values leave no effect."""
-    there = _flavor(world, _flavors_known(world, flavor.id))
+    there = _flavor(world, _known_flavor(world, flavor.id))
     specs = {**there.extra_specs, **flavor.extra_specs}
     if specs != there.extra_specs:
         world.run("UPDATE flavors SET extra_specs = ? WHERE id = ?", json.dumps(specs), flavor.id)
@@ -209,7 +209,7 @@ def _shape(flavor: Flavor) -> Flavor:
     return replace(flavor, extra_specs={}, projects=())
 
 
-def _flavors_known(world: World, flavor_id: str) -> sqlite3.Row:
+def _known_flavor(world: World, flavor_id: str) -> sqlite3.Row:
     row = world.one("SELECT * FROM flavors WHERE id = ?", flavor_id)
     if row is None:
         raise NotFound(f"simulated cloud: no flavor with id {flavor_id}")
