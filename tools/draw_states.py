@@ -21,8 +21,8 @@ _HEAD = """\
 # States
 
 Drawn from `src/holdfast/model/state_machines.py` by `tools/draw_states.py`; do not edit. A move
-that is not in a table raises `IllegalMove`. To stay where one is is always legal: commands are
-repeated.
+that is not in a table raises `IllegalMove`. A move to the same state is always legal,
+because commands are repeated.
 """
 
 
@@ -44,7 +44,7 @@ MACHINES = (
         "PENDING",
         state_machines.LEASE,
         state_machines.LEASE_SAYS,
-        "Every arrow is one transaction (`Ledger.save`), with all that belongs to it.",
+        "Every arrow is one transaction (`Ledger.save`).",
         gone="DELETING",
     ),
     Machine(
@@ -52,31 +52,31 @@ MACHINES = (
         "pending",
         state_machines.RESERVATION,
         state_machines.RESERVATION_SAYS,
-        "It moves in the transaction in which its lease does.",
+        "A reservation moves in the same transaction as its lease.",
     ),
     Machine(
         "An incident",
         "open",
         state_machines.INCIDENT,
         state_machines.INCIDENT_SAYS,
-        "While it is open there is no second one of its subject; an operator can begin again with "
-        "one that failed or was aborted.",
+        "A subject has at most one open incident. An operator can retry a failed or aborted"
+        " incident.",
     ),
     Machine(
         "An operation: durable work",
         "waiting",
         state_machines.OPERATION,
         state_machines.OPERATION_SAYS,
-        "Work that is asked for again under the same key begins anew at `waiting`.",
+        "An operation requested again under the same key starts at `waiting`.",
     ),
     Machine(
-        "An event: what the reservation contract shows of a lease's operations",
+        "An event: the operations of a lease in the reservation contract",
         "UNDONE",
         state_machines.EVENT,
         state_machines.EVENT_SAYS,
-        "A view, not stored. Start and end say what the lease's own status says, which is written"
-        " first.\nWork prepared ahead of its time is still `UNDONE`. An event that is armed anew"
-        " (before the end of\na prolonged lease) begins again at `UNDONE`.",
+        "Events are a view and not stored. Start and end events follow the lease's status, which is"
+        " written first.\nWork prepared ahead of time is still `UNDONE`. The before-end event of a"
+        " prolonged lease starts again\nat `UNDONE`.",
     ),
 )
 

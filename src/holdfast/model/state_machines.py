@@ -80,45 +80,45 @@ EVENT: Table = view(OPERATION, EVENT_OF)
 
 #: A sentence for each state, shown to people.
 LEASE_SAYS: Mapping[str, str] = {
-    "CREATING": "It is being made; nothing happens for it yet.",
-    "PENDING": "It holds what it will need and waits for its start.",
-    "STARTING": "Its start is due, its resources are being made usable.",
-    "ACTIVE": "Its owner can use it.",
-    "TERMINATING": "Its end is due, what it held is being given back.",
-    "TERMINATED": "It is over; it holds nothing.",
-    "ERROR": "Its start failed for good. What it holds it keeps until its end or its deletion.",
-    "UPDATING": "It is being changed.",
-    "DELETING": "Its owner wants it gone; it vanishes once everything was given back.",
+    "CREATING": "The manager creates the lease; no resource changes yet.",
+    "PENDING": "The lease holds its resources and waits for its start.",
+    "STARTING": "The start is due; the manager makes the resources usable.",
+    "ACTIVE": "The owner can use the resources.",
+    "TERMINATING": "The end is due; the manager gives the resources back.",
+    "TERMINATED": "The lease is over and holds nothing.",
+    "ERROR": "The start failed for good; the lease keeps its resources until its end or deletion.",
+    "UPDATING": "The manager changes the lease.",
+    "DELETING": "The owner deleted the lease; the row goes when all resources are given back.",
 }
 RESERVATION_SAYS: Mapping[str, str] = {
-    "pending": "It holds its resources and waits for the lease's start.",
-    "active": "Its resources are usable.",
-    "error": "Its resources could not be made usable.",
-    "deleted": "Its resources were given back.",
+    "pending": "The reservation holds its resources and waits for the lease's start.",
+    "active": "The resources are usable.",
+    "error": "The manager could not make the resources usable.",
+    "deleted": "The manager gave the resources back.",
 }
 OPERATION_SAYS: Mapping[str, str] = {
-    "waiting": "Its time, or its turn after an earlier one of the same subject, has not come.",
-    "running": "A manager has claimed it; when the claim expires, another one goes on.",
-    "retrying": "It failed, or the world needs more time: it is tried again later.",
-    "done": "It did what it was for.",
-    "error": "This run failed; its sentence says why. Only other work or a person runs it again.",
-    "cancelled": "It is no longer wanted.",
+    "waiting": "The operation is not due, or an earlier operation of the same subject runs first.",
+    "running": "A manager holds the claim; when the claim expires, another manager continues.",
+    "retrying": "The operation failed or waits for the cloud; a manager tries again later.",
+    "done": "The operation reached its goal.",
+    "error": "This run failed; its sentence says why. Other work or an operator may repeat it.",
+    "cancelled": "The operation is no longer wanted.",
 }
 INCIDENT_SAYS: Mapping[str, str] = {
-    "open": "Something was reported; the guards were not asked yet. One of an alarm stays so.",
-    "held": "A guard says not now; its sentence says why, and what lifts it.",
-    "running": "The guards said yes: the steps of its recovery are being done.",
-    "recovered": "What died runs again, here or elsewhere; an alarm is over.",
-    "failed": "Not all could be done; its sentence says what is left for people.",
-    "ignored": "A guard said no for good, or there is nothing to recover any more.",
-    "aborted": "An operator ended it.",
-    "explained": "Something larger is the cause of it: that one is dealt with.",
+    "open": "A failure was reported; no guard was asked yet. The incident of an alarm stays open.",
+    "held": "A guard holds the recovery; the sentence names the reason and the remedy.",
+    "running": "Every guard passed; the manager runs the recovery steps.",
+    "recovered": "The failed servers run again, or the alarm is over.",
+    "failed": "Part of the recovery failed; the sentence names the work left for operators.",
+    "ignored": "A guard refused for good, or nothing is left to recover.",
+    "aborted": "An operator ended the recovery.",
+    "explained": "A larger incident is the cause, and recovery continues there.",
 }
 EVENT_SAYS: Mapping[str, str] = {
-    "UNDONE": "It has not happened yet, or never will because it is no longer wanted.",
-    "IN_PROGRESS": "Its time has come and it is under way.",
-    "DONE": "It happened.",
-    "ERROR": "It failed for good.",
+    "UNDONE": "The event is still to come, or was cancelled.",
+    "IN_PROGRESS": "The event is due and under way.",
+    "DONE": "The event happened.",
+    "ERROR": "The event failed for good.",
 }
 
 
