@@ -25,9 +25,8 @@ from holdfast.hostmonitor.matrix import (
     UNDECIDED,
     UNKNOWN,
     UP,
-    InvalidDocument,
+    InvalidMatrix,
     Matrix,
-    Problem,
     Rule,
     default,
     from_plain,
@@ -35,6 +34,7 @@ from holdfast.hostmonitor.matrix import (
 )
 from holdfast.model.errors import InvalidInput
 from holdfast.runtime import documents
+from holdfast.runtime.documents import Problem
 
 MASAKARI = """---
 sequence: ['manage', 'tenant', 'storage']
@@ -80,7 +80,7 @@ def actions(strategy: Matrix) -> dict[str, str]:
 
 
 def problems(text: str | bytes, networks: Sequence[str] = NETWORKS) -> list[str]:
-    with pytest.raises(InvalidDocument) as caught:
+    with pytest.raises(InvalidMatrix) as caught:
         parse(text, networks)
     assert isinstance(caught.value, InvalidInput)
     assert caught.value.problems
@@ -117,14 +117,14 @@ def test_of_a_single_network_the_default_recovers_when_it_is_down() -> None:
 
 def test_without_storage_among_several_there_is_no_default() -> None:
     with pytest.raises(
-        InvalidDocument, match="none of which is called storage: write a strategy file"
+        InvalidMatrix, match="none of which is called storage: write a strategy file"
     ):
         default(("manage", "tenant"))
-    with pytest.raises(InvalidDocument, match="name at least one"):
+    with pytest.raises(InvalidMatrix, match="name at least one"):
         default(())
-    with pytest.raises(InvalidDocument, match="manage is named twice"):
+    with pytest.raises(InvalidMatrix, match="manage is named twice"):
         default(("manage", "storage", "manage"))
-    with pytest.raises(InvalidDocument, match="11 networks are more"):
+    with pytest.raises(InvalidMatrix, match="11 networks are more"):
         default([f"n{number}" for number in range(11)])
 
 
@@ -534,7 +534,7 @@ def test_a_hostile_file_costs_little(text: str) -> None:
 
 
 def test_the_message_tells_the_first_problems_and_the_error_has_all() -> None:
-    with pytest.raises(InvalidDocument) as caught:
+    with pytest.raises(InvalidMatrix) as caught:
         parse("rules:\n" + "- {}\n" * 30 + "otherwise: none", NETWORKS, "strategy.yaml")
     error = caught.value
     assert error.message.startswith("strategy.yaml has 60 problems: line 2: `do` is missing")
@@ -545,9 +545,7 @@ def test_the_message_tells_the_first_problems_and_the_error_has_all() -> None:
 
 
 def test_networks_that_cannot_be_are_refused_before_the_file_is_read() -> None:
-    with pytest.raises(
-        InvalidDocument, match="the list of networks has a problem: 'a b' cannot be"
-    ):
+    with pytest.raises(InvalidMatrix, match="the list of networks has a problem: 'a b' cannot be"):
         parse(OURS, ["a b"])
 
 
@@ -578,12 +576,12 @@ def test_networks_that_cannot_be_are_refused_before_the_file_is_read() -> None:
     ],
 )
 def test_what_came_over_the_wire_and_is_no_strategy_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(InvalidDocument):
+    with pytest.raises(InvalidMatrix):
         from_plain(default(NETWORKS).to_plain() | change)
 
 
 def test_a_strategy_is_an_object() -> None:
-    with pytest.raises(InvalidDocument, match="is an object"):
+    with pytest.raises(InvalidMatrix, match="is an object"):
         from_plain([])  # type: ignore[arg-type]
 
 
@@ -664,7 +662,7 @@ def test_a_strategy_written_down_in_our_format_is_read_as_it_was_or_refused_for_
     text = "\n".join(["rules:" if lines else "rules: []", *lines, "otherwise: none"])
     try:
         read = parse(text, strategy.networks)
-    except InvalidDocument as error:
+    except InvalidMatrix as error:
         said = [one.text.split()[1] for one in error.problems]
         assert set(said) <= {"contradicts", "says", "never", "asks"}
         return
@@ -727,7 +725,7 @@ _scraps = st.lists(
 def test_whatever_stands_in_a_file_it_is_a_strategy_or_bad(text: str | bytes) -> None:
     try:
         read = parse(text, NETWORKS)
-    except InvalidDocument as error:
+    except InvalidMatrix as error:
         assert error.problems
         count = text.count("\n" if isinstance(text, str) else b"\n")  # type: ignore[arg-type]
         assert (
@@ -763,5 +761,5 @@ def test_whatever_the_shape_it_is_a_strategy_or_bad(tree: Any, key: str) -> None
     for whole in (tree, {key: tree}, {"rules": [tree], key: tree}, {"matrix": [tree], key: tree}):
         try:
             parse(json.dumps(whole), NETWORKS)
-        except InvalidDocument as error:
+        except InvalidMatrix as error:
             assert error.problems

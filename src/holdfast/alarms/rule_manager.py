@@ -32,7 +32,6 @@ from holdfast.alarms.engine import Applied, Engine, Outcome, Prepared, Trial
 from holdfast.alarms.rules import BadRules, Rule, RuleSet
 from holdfast.alarms.scopes import NONE
 from holdfast.alarms.tracks import Change
-from holdfast.hostmonitor.matrix import Problem
 from holdfast.metrics import history
 from holdfast.metrics.history import Hour, Recent
 from holdfast.metrics.passes import PassScheduler
@@ -40,7 +39,7 @@ from holdfast.model.errors import Conflict, DriverError, InvalidInput
 from holdfast.ports.metrics import Snapshot
 from holdfast.ports.reports import Centre
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.documents import Followed
+from holdfast.runtime.documents import Followed, Problem
 from holdfast.runtime.threads import PeriodicTask
 
 LOG = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Final
 
-from holdfast.hostmonitor.matrix import InvalidDocument
+from holdfast.runtime.documents import InvalidDocument
 
 OVER: Final = (">", ">=")
 UNDER: Final = ("<", "<=")

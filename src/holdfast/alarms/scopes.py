@@ -21,10 +21,19 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.alarms import rules_file
 from holdfast.alarms.rules import BadRules, RuleSet
-from holdfast.hostmonitor.matrix import MOST_RULES, Problem
 from holdfast.model.errors import InvalidInput
 from holdfast.model.host import normalise, same
-from holdfast.runtime.documents import MAX_BYTES, MAX_WORDS, List, Map, Node, Scalar, read
+from holdfast.runtime.documents import (
+    MAX_BYTES,
+    MAX_WORDS,
+    MOST_ENTRIES,
+    List,
+    Map,
+    Node,
+    Problem,
+    Scalar,
+    read,
+)
 
 ALL: Final = "all"
 HOST: Final = "host"
@@ -198,8 +207,8 @@ def _too_much(found: Merged) -> str:
     size, rules = len(found.text.encode(errors="surrogatepass")), len(found.origins)
     if size > MAX_BYTES:
         return f"come to {size} bytes, written out as its agent gets them, which takes {MAX_BYTES}"
-    if rules > MOST_RULES:
-        return f"are {rules} rules, and its agent takes {MOST_RULES}"
+    if rules > MOST_ENTRIES:
+        return f"are {rules} rules, and its agent takes {MOST_ENTRIES}"
     words = _words(json.loads(found.text))
     return f"have {words} words, and its agent takes {MAX_WORDS}" if words > MAX_WORDS else ""
 

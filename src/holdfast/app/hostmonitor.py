@@ -19,7 +19,7 @@ from holdfast.client.errors import ClientError
 from holdfast.client.reports import HoldfastReports, InstanceHaReports
 from holdfast.conf import hostmonitor
 from holdfast.conf.hostmonitor import INSTANCE_HA
-from holdfast.hostmonitor.matrix import InvalidDocument
+from holdfast.hostmonitor.matrix import InvalidMatrix
 from holdfast.hostmonitor.monitor import HostMonitor, MatrixFile
 from holdfast.hostmonitor.network import NetworkWatch
 from holdfast.model.errors import DriverError, HoldfastError
@@ -74,7 +74,7 @@ class HostMonitorPart:
             strategy = MatrixFile(settings.strategy_file, settings.networks)
             watches = [_watch(conf, name, clock) for name in settings.networks]
             self._spool = Outbox(settings.spool)
-        except InvalidDocument as error:
+        except InvalidMatrix as error:
             raise BadSetup(f"{error.message}; `holdfast matrix check` tells more") from error
         except HoldfastError as error:
             raise BadSetup(error.message) from error

@@ -8,9 +8,9 @@ from typing import Any
 from holdfast.cli import Base, ListCommand, Table, rows, typed
 from holdfast.cli.host import Hosts, Lasts, State, explained
 from holdfast.hostmonitor import matrix
-from holdfast.hostmonitor.matrix import ALERT, NETWORKS, RECOVERY, Answer, InvalidDocument, Matrix
+from holdfast.hostmonitor.matrix import ALERT, NETWORKS, RECOVERY, Answer, InvalidMatrix, Matrix
 from holdfast.model.errors import InvalidInput
-from holdfast.runtime.documents import MAX_BYTES
+from holdfast.runtime.documents import MAX_BYTES, InvalidDocument
 
 SAID = ("action", "for_s", "rule")
 SHOWN = ("action", "for_s", "hosts", "rule")
@@ -76,7 +76,7 @@ class Check(ListCommand):
             strategy = matrix.parse(data, parsed_args.networks, name)
         except OSError as error:
             raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
-        except InvalidDocument as error:
+        except InvalidMatrix as error:
             raise InvalidInput("\n".join(listed(name, error))) from error
         self.tell(parsed_args, f"{name} is a strategy for {', '.join(strategy.networks)}")
         if strategy.warning:

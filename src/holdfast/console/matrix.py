@@ -22,7 +22,7 @@ from holdfast.hostmonitor.matrix import (
     UNKNOWN,
     UP,
     Answer,
-    InvalidDocument,
+    InvalidMatrix,
     Matrix,
 )
 from holdfast.hostmonitor.matrix_file import written
@@ -143,7 +143,7 @@ def try_it(request: Request) -> Response:
     text = _text(request)
     try:
         trial = _tried(request, text)
-    except InvalidDocument as error:
+    except InvalidMatrix as error:
         return _refused(request, text, error)
     shown: dict[str, Any] = {"text": text, "trial": trial, "file": FILE}
     return page(request, "matrix_try.html", title="Strategy, tried", here=PATH, **shown)
@@ -154,7 +154,7 @@ def download(request: Request) -> Response:
     text = _text(request)
     try:
         _tried(request, text)
-    except InvalidDocument as error:
+    except InvalidMatrix as error:
         return _refused(request, text, error)
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{FILE}"'}
     return Response(text.encode(), 200, headers, "application/yaml; charset=utf-8")
@@ -171,7 +171,7 @@ def _tried(request: Request, text: str) -> Trial:
     )
 
 
-def _refused(request: Request, text: str, error: InvalidDocument) -> Response:
+def _refused(request: Request, text: str, error: InvalidMatrix) -> Response:
     wrong = by_line(text, error)
     shown = {"problems": wrong, "text": text, "why": "" if wrong else error.message, "trial": None}
     return page(

@@ -60,7 +60,7 @@ class MonitorStore:
     def put(self, observer: str, at: datetime, body: Mapping[str, Any]) -> None:
         """Store a monitor's view; a view older than the stored view changes nothing.
 
-        Raises InvalidDocument if the HA matrix in the view is invalid.
+        Raises InvalidMatrix if the HA matrix in the view is invalid.
         """
         seen = picture(body)
         digest = _digest(body)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from holdfast.model.errors import InvalidInput
+from holdfast.runtime.documents import LONGEST_S, MOST_ENTRIES, InvalidDocument, Problem
 
 UP, DOWN, UNKNOWN = "up", "down", "unknown"
 ANY = "any"
@@ -37,13 +37,9 @@ NETWORKS = ("manage", "tenant", "storage")
 STORAGE = "storage"
 #: Seconds that a state must last if the file does not say.
 DEFAULT_FOR_S = 3.0
-LONGEST_FOR_S = 86_400.0
 #: Limit of networks, because every combination is evaluated and drawn: 1024 of them.
 MOST_NETWORKS = 10
-MOST_RULES = 1_100  # each rule that can match needs its own combination
 LONGEST_SOURCE = 1_000
-#: Maximum number of problems in one sentence; `InvalidDocument.problems` has them all.
-MOST_SAID = 20
 #: Maximum number of combinations without a rule that one sentence lists.
 MOST_NAMED = 16
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -52,34 +48,11 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 Health = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A problem of an HA matrix file; line 0 means the whole file."""
-
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"line {self.line}: {self.text}" if self.line else self.text
-
-
-class InvalidDocument(InvalidInput):
+class InvalidMatrix(InvalidDocument):
     """An HA matrix that cannot be used; `problems` lists every problem by line."""
 
     code = "holdfast.strategy.invalid"
     title = "The strategy cannot be used"
-
-    def __init__(self, message: str = "", problems: Sequence[Problem] = ()) -> None:
-        self.problems = tuple(problems)
-        shown = [{"line": one.line, "text": one.text} for one in self.problems]
-        super().__init__(message, **({"problems": shown} if shown else {}))
-
-    @classmethod
-    def because(cls, source: str, problems: Sequence[Problem]) -> "InvalidDocument":
-        found = sorted(set(problems), key=lambda one: (one.line, one.text))
-        many = "a problem" if len(found) == 1 else f"{len(found)} problems"
-        more = f"; and {len(found) - MOST_SAID} more" if len(found) > MOST_SAID else ""
-        return cls(f"{source} has {many}: {'; '.join(map(str, found[:MOST_SAID]))}{more}", found)
 
 
 @dataclass(frozen=True)
@@ -262,7 +235,7 @@ def _undecided(unknown: Sequence[str], found: Sequence[Answer]) -> str:
 def parse(text: str | bytes, networks: Sequence[str], source: str = "the strategy") -> Matrix:
     """Read an HA matrix file of either format for the configured networks.
 
-    InvalidDocument lists all problems of the file.
+    InvalidMatrix lists all problems of the file.
     """
     from holdfast.hostmonitor.matrix_file import read  # only readers of files need YAML
 
@@ -272,9 +245,9 @@ def parse(text: str | bytes, networks: Sequence[str], source: str = "the strateg
 def default(networks: Sequence[str]) -> Matrix:
     """Recovery when storage is down; with a single network, when this network is down."""
     if problems := wrong_networks(networks):
-        raise InvalidDocument.because("the list of networks", problems)
+        raise InvalidMatrix.because("the list of networks", problems)
     if len(networks) > 1 and STORAGE not in networks:
-        raise InvalidDocument(
+        raise InvalidMatrix(
             f"there is no default for the networks {', '.join(networks)}, none of which is called"
             f" {STORAGE}: write a strategy file that says what is to be done",
         )
@@ -286,26 +259,24 @@ def default(networks: Sequence[str]) -> Matrix:
 
 
 def from_plain(plain: Mapping[str, Any]) -> Matrix:
-    """Read the result of `to_plain` from any sender; InvalidDocument if malformed."""
+    """Read the result of `to_plain` from any sender; InvalidMatrix if malformed."""
     if not isinstance(plain, Mapping):
-        raise InvalidDocument("a strategy is an object with networks, rules and source")
+        raise InvalidMatrix("a strategy is an object with networks, rules and source")
     networks, source, rules = (plain.get(key) for key in ("networks", "source", "rules"))
     if not isinstance(networks, list):
-        raise InvalidDocument("the strategy has no list of networks")
+        raise InvalidMatrix("the strategy has no list of networks")
     if wrong := wrong_networks(networks):
-        raise InvalidDocument.because("the strategy", wrong)
+        raise InvalidMatrix.because("the strategy", wrong)
     if not isinstance(source, str) or len(source) > LONGEST_SOURCE:
-        raise InvalidDocument("the strategy does not say where it came from: `source` is a text")
-    if not isinstance(rules, list) or len(rules) > MOST_RULES:
-        raise InvalidDocument(f"the strategy has no list of up to {MOST_RULES} rules")
+        raise InvalidMatrix("the strategy does not say where it came from: `source` is a text")
+    if not isinstance(rules, list) or len(rules) > MOST_ENTRIES:
+        raise InvalidMatrix(f"the strategy has no list of up to {MOST_ENTRIES} rules")
     return Matrix(tuple(networks), tuple(_rule(one, len(networks)) for one in rules), source)
 
 
 def _rule(plain: Any, width: int) -> Rule:
     if not isinstance(plain, Mapping):
-        raise InvalidDocument(
-            f"a rule is an object with health, action and for_s, not {plain!r:.40}"
-        )
+        raise InvalidMatrix(f"a rule is an object with health, action and for_s, not {plain!r:.40}")
     health, action, for_s, line = (plain.get(k) for k in ("health", "action", "for_s", "line"))
     if (
         not isinstance(health, list)
@@ -313,10 +284,10 @@ def _rule(plain: Any, width: int) -> Rule:
         or any(word not in (UP, DOWN, ANY) for word in health)
         or action not in ACTIONS
         or not isinstance(for_s, int | float)
-        or not 0 <= for_s <= LONGEST_FOR_S  # also refuses NaN
+        or not 0 <= for_s <= LONGEST_S  # also refuses NaN
         or not isinstance(line, int)
     ):
-        raise InvalidDocument(
+        raise InvalidMatrix(
             f"a rule has the health of {width} networks (up, down, any), an action"
             f" ({', '.join(ACTIONS)}), for_s and line, which {plain!r:.200} has not"
         )

@@ -31,7 +31,7 @@ from holdfast.hostmonitor.matrix import (
     RECOVERY,
     UP,
     Health,
-    InvalidDocument,
+    InvalidMatrix,
     Matrix,
     Rule,
     combinations,
@@ -48,9 +48,9 @@ OUR_RULE = ("when", "do", "for")
 def read(data: str | bytes, networks: Sequence[str], source: str) -> Matrix:
     """Read an HA matrix file; see `matrix.parse`."""
     if wrong := wrong_networks(networks):
-        raise InvalidDocument.because("the list of networks", wrong)
+        raise InvalidMatrix.because("the list of networks", wrong)
     reading = _Reading(tuple(networks))
-    because = functools.partial(InvalidDocument.because, source)
+    because = functools.partial(InvalidMatrix.because, source)
     return reading.whole(data, lambda tree: reading.strategy(tree, source), because)
 
 

@@ -102,7 +102,7 @@ class Picture:
 
 
 def picture(body: Mapping[str, Any]) -> Picture:
-    """Parse the view that a monitor sent; InvalidDocument if its HA matrix is invalid."""
+    """Parse the view that a monitor sent; InvalidMatrix if its HA matrix is invalid."""
     strategy = matrix.from_plain(body["strategy"])
     networks = {name: Sight(**said) for name, said in body["networks"].items()}
     blind = [name for name, sight in networks.items() if not sight.sighted]

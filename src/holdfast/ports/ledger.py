@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Database ports of leases, hosts, durable work and retention, as the managers need them.
 
-`Ledger` books hosts and leases for package `reserve`, `Operations` serves the work runner,
+`Ledger` books hosts and leases for package `leases`, `Operations` serves the work runner,
 `Tidy` removes old rows.
 
 Every write of the ledger is one transaction: it locks the rows of the hosts it uses, checks
