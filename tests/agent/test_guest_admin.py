@@ -17,8 +17,8 @@ import pytest
 from tests.processes import eventually
 
 from holdfast.agent import guest_filters, guest_store
-from holdfast.agent.admin import GuestCommands
 from holdfast.agent.agent import MOST_WATCHERS, HostAgent, Tap, TappedReports
+from holdfast.agent.guest_admin import GuestCommands
 from holdfast.agent.guest_filters import FilterFile
 from holdfast.agent.guest_store import Reading
 from holdfast.agent.linux_processes import LinuxProcesses

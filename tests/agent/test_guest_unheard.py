@@ -13,7 +13,7 @@ from tests.agent.test_agent_writes import DIED as WEB_DIED
 from tests.agent.test_agent_writes import House
 from tests.agent.test_guests import DIED, LONG, START, Host
 
-from holdfast.agent import admin, guest_store
+from holdfast.agent import guest_admin, guest_store
 from holdfast.agent.guest_state import MOST_DISMISSED, WELL
 from holdfast.agent.guest_store import Reading
 from holdfast.ports.guests import LIFECYCLE, REBOOT, Event, Guest
@@ -149,7 +149,7 @@ def test_a_disk_that_failed_otherwise_is_recovered_and_named(host: Host) -> None
 
 def test_what_the_agent_knows_of_a_full_disk_is_in_a_recording(host: Host) -> None:
     host.hear("io_error pause enospc vda", "lifecycle suspended ioerror")
-    standing = admin.reading(host.watch.tracks.values(), host.at)
+    standing = guest_admin.reading(host.watch.tracks.values(), host.at)
     (again,) = guest_store.read([guest_store.line(standing)], "x")
     assert isinstance(again, Reading)
     made = list(guest_store.replay([again], host.watch.filters))

@@ -32,9 +32,8 @@ from holdfast.hostmonitor.matrix import (
     from_plain,
     parse,
 )
-from holdfast.model.errors import InvalidInput
+from holdfast.model.errors import InvalidInput, Problem
 from holdfast.runtime import documents
-from holdfast.runtime.documents import Problem
 
 MASAKARI = """---
 sequence: ['manage', 'tenant', 'storage']

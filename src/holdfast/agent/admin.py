@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's admin interface: commands about guests, and the Unix socket that serves them.
+"""The agent's admin interface: a registry of commands, and the Unix socket that serves them.
 
     admin = Admin()
     admin.add({"status": lambda args: {"host": "cmp-7"}})
@@ -7,8 +7,9 @@
 
 A request is one line of JSON: `{"command": "guests.list", "args": {…}}`. The response is one line
 too: `answer`, or `error` with `code` and `message`. A streaming command returns an iterator; the
-agent sends one `item` per line, then `end`. `Admin` dispatches commands, `GuestCommands` implements
-the commands about guests, `AdminSocket` reads requests from the socket and writes responses.
+agent sends one `item` per line, then `end`. `Admin` dispatches commands, `AdminSocket` reads
+requests from the socket and writes responses. Packages register their commands: `guest_admin`,
+`metrics/admin`, `metrics/plugin_manager`, `alarms/rule_manager`.
 """
 
 import contextlib
@@ -20,19 +21,10 @@ import select
 import socket
 import stat
 import threading
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import singledispatch
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from holdfast.agent import guest_state as meaning
-from holdfast.agent import guest_store
-from holdfast.agent.agent import HostAgent, Judged, Sent, Tap, View, WatchedEvent
-from holdfast.agent.guest_state import Fault, GuestEvent, GuestWatch, Track
-from holdfast.agent.guest_store import Reading
-from holdfast.agent.outbox import Outbox
 from holdfast.model.errors import (
     Conflict,
     DriverError,
@@ -42,9 +34,10 @@ from holdfast.model.errors import (
     TooLarge,
     Unavailable,
 )
-from holdfast.ports.guests import Event, Guest
-from holdfast.ports.reports import Answers
 from holdfast.runtime.clock import Clock
+
+if TYPE_CHECKING:  # the plugin process of nova-compute needs none of the modules behind it
+    from holdfast.ports.reports import Answers
 
 LOG = logging.getLogger(__name__)
 
@@ -126,361 +119,6 @@ def text(args: Mapping[str, Any], name: str) -> str:
     return value
 
 
-# Guest tracks, readings and agent events as JSON values, for the commands below.
-
-
-_STATES = {
-    meaning.RUNNING: "running",
-    meaning.PAUSED: "paused",
-    meaning.CRASHED: "crashed",
-    meaning.OFF: "shutoff",
-}
-
-
-def row(track: Track, now: float) -> dict[str, Any]:
-    """Return a guest as a row of `guests.list`."""
-    about = track.metadata
-    return {
-        "name": track.name,
-        "uuid": track.uuid,
-        "life": track.life,
-        "reason": track.reason,
-        "since": track.since.isoformat() if track.since else None,
-        "project": about.get("project_name") or about.get("project", ""),
-        "flavor": about.get("flavor", ""),
-        "ha": about.get("ha", ""),
-        "heartbeat": about.get("heartbeat", ""),
-        "persistent": track.persistent,
-        "trouble": [_trouble(one, now) for one in track.troubles.values()],
-        "metadata": dict(about),
-    }
-
-
-def _trouble(trouble: Fault, now: float) -> dict[str, Any]:
-    sign, due = trouble.sign, trouble.due
-    return {
-        "event": sign.event,
-        "detail": sign.detail,
-        "reason": sign.reason,
-        "disk": sign.disk,
-        "since": trouble.since.isoformat(),
-        "do": trouble.verdict.do,
-        "rule": trouble.verdict.rule,
-        "due_s": None if due is None else round(max(0.0, due - now), 1),
-        "told": trouble.told,
-        "over": not trouble.lasts,
-        "count": trouble.count,
-        "traces": list(trouble.traces),
-    }
-
-
-def reading(tracks: Iterable[Track], at: datetime) -> Reading:
-    """Return the known guests as a hypervisor reading, because a replayable recording begins so.
-
-    A guest that is off without a fault gets no reason: the replay would report it as a new fault.
-    """
-    return Reading(tuple(_guest(one) for one in tracks if one.life in _STATES), at)
-
-
-def _guest(track: Track) -> Guest:
-    over = track.life == meaning.OFF and not track.troubles
-    guest = Guest(
-        *(track.uuid, track.name, _STATES[track.life], "" if over else track.reason),
-        persistent=track.persistent,
-        metadata=track.metadata,
-    )
-    stopped = track.troubles.get("io_error pause")
-    if stopped is None:
-        return guest
-    sign = stopped.sign
-    return replace(guest, error=sign.reason, disk=sign.disk, path=sign.path)
-
-
-def evidence(sent: Sent) -> Mapping[str, Any]:
-    found = sent.body.get("evidence", {})
-    return found if isinstance(found, Mapping) else {}
-
-
-@singledispatch
-def shown(news: Any) -> dict[str, Any]:
-    """Return an agent event as a line of `guests.watch`."""
-    raise TypeError(type(news))
-
-
-@shown.register
-def _of_event(news: Event) -> dict[str, Any]:
-    return {"what": "event", "record": guest_store.plain(news)}
-
-
-@shown.register
-def _of_reading(news: Reading) -> dict[str, Any]:
-    states = dict(Counter(one.state for one in news.guests))
-    return {"what": "reading", "states": states, "record": guest_store.plain(news)}
-
-
-@shown.register
-def _of_judged(news: Judged) -> dict[str, Any]:
-    verdict = news.verdict
-    return {
-        "what": "verdict",
-        "uuid": news.uuid,
-        "guest": news.name,
-        "sign": str(news.sign),
-        "do": verdict.do,
-        "after_s": verdict.after_s,
-        "rule": verdict.rule,
-    }
-
-
-@shown.register
-def _of_happening(news: GuestEvent) -> dict[str, Any]:
-    about = news.evidence
-    said = {name: about[name] for name in ("event", "detail", "reason", "disk", "rule")}
-    return {
-        "what": "told",
-        "uuid": news.uuid,
-        "guest": news.name,
-        "state": news.state,
-        "since": news.since.isoformat(),
-        **said,
-        "simulated": bool(about.get("simulated")),
-    }
-
-
-@shown.register
-def _of_sent(news: Sent) -> dict[str, Any]:
-    return {
-        "what": "delivery",
-        "subject": news.body["subject"],
-        "guest": evidence(news).get("domain_name", ""),
-        "state": news.body["state"],
-        "outcome": news.outcome,
-        "why": news.why,
-    }
-
-
-# Commands about guests: list them, watch their events live, and simulate events.
-
-
-#: `watch` yields at least this often, so that the socket notices a client that has left. The
-#: socket's thread checks this often whether to stop.
-TICK_S = 0.25
-MOST_RECORDS = 1_000
-
-
-class GuestCommands:
-    """The commands `status`, `guests.list`, `guests.watch` and `guests.simulate`."""
-
-    def __init__(
-        self,
-        agent: HostAgent,
-        spool: Outbox,
-        tap: Tap,
-        clock: Clock,
-        about: Mapping[str, Any],
-        metrics: Callable[[], Mapping[str, Any]] = dict,
-    ) -> None:
-        """Take the values that `status` returns besides the agent's own.
-
-        `about` holds facts about the process, such as its pid. `metrics` returns problems of the
-        metrics (`troubles`) and the number of lost alarms (`alarms_lost`).
-        """
-        self._agent = agent
-        self._spool = spool
-        self._tap = tap
-        self._clock = clock
-        self._about = about
-        self._metrics = metrics
-
-    def commands(self) -> Mapping[str, Handler]:
-        return {
-            "status": self.status,
-            "guests.list": self.list_all,
-            "guests.watch": self.watch,
-            "guests.simulate": self.simulate,
-        }
-
-    def status(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the agent's status without disk access, because the disk may be slow.
-
-        The outbox keeps its backlog in memory.
-        """
-        only(args)
-        view = self._agent.view()
-        return {
-            **self._about,
-            **self._metrics(),
-            "host": view.host,
-            "guests": len(view.tracks),
-            "deaf": view.deaf,
-            "stuck": view.stuck,
-            "unjudged": view.waiting,
-            "filters": view.filters.source,
-            "filters_problem": view.problem,
-            "spool": self._waiting(),
-        }
-
-    def list_all(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        said = self.status(args)
-        now = self._clock.monotonic()
-        tracks = sorted(self._agent.view().tracks.values(), key=lambda one: (one.name, one.uuid))
-        return {
-            **said,
-            "guests": [row(track, now) for track in tracks],
-        }
-
-    def _waiting(self) -> dict[str, Any]:
-        backlog, oldest_s = self._spool.backlog, None
-        if backlog.oldest_at is not None:
-            since = datetime.fromisoformat(backlog.oldest_at)
-            oldest_s = max(0.0, (self._clock.now() - since).total_seconds())
-        return {"waits": backlog.waits, "oldest_s": oldest_s, "put_aside": backlog.put_aside}
-
-    # live events
-
-    def watch(self, args: Mapping[str, Any]) -> Items:
-        """Yield the current state of the guests first, then every event."""
-        only(args, "guest")
-        ref = text(args, "guest")
-        with self._tap.watching() as watcher:
-            view = self._agent.view()
-            known = [track for track in view.tracks.values() if not ref or _is(track, ref)]
-            standing = reading(known, self._clock.now())
-            yield {"what": "standing", "host": view.host, "record": guest_store.plain(standing)}
-            while True:
-                news, missed = watcher.next_event(TICK_S)
-                if not news and not missed:
-                    yield None
-                for one in news:
-                    if (said := _about(one, ref)) is not None:
-                        yield shown(said)
-                if missed:
-                    yield {"what": "missed", "count": missed}
-
-    # simulation
-
-    def simulate(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Judge records with a copy of the guest state; with `for_real` report the result.
-
-        Without `for_real` nothing changes and the agent sends no report.
-        """
-        only(args, "records", "guest", "for_real")
-        for_real = args.get("for_real", False)
-        if not isinstance(for_real, bool):
-            raise InvalidInput("`for_real` is true or false")
-        view = self._agent.view()
-        records = self._records(args, view)
-        if for_real and not (len(records) == 1 and isinstance(records[0], Event)):
-            raise InvalidInput("for real there is one event at a time: leave the others out")
-        copy = GuestWatch(view.filters)
-        copy.tracks = dict(view.tracks)
-        judgements, told = _simulated(copy, records, self._clock.monotonic())
-        if for_real and told:
-            self._agent.report_simulated([one for _, one in told])
-        return {
-            "host": view.host,
-            "for_real": for_real,
-            "judged": judgements,
-            "told": [{"after_s": round(after_s, 3), **shown(one)} for after_s, one in told],
-        }
-
-    def _records(self, args: Mapping[str, Any], view: View) -> Sequence[Event | Reading]:
-        said, ref = args.get("records"), text(args, "guest")
-        if not isinstance(said, list) or not 0 < len(said) <= MOST_RECORDS:
-            raise InvalidInput(f"`records` are events and readings, {MOST_RECORDS} at most")
-        whole = [self._filled(one, ref, view.tracks) for one in said]
-        return list(guest_store.read(map(json.dumps, whole), "record"))
-
-    def _filled(self, said: Any, ref: str, tracks: Mapping[str, Track]) -> Any:
-        """Complete a record with the date, and with uuid, name and metadata of a known guest."""
-        if not isinstance(said, dict):
-            return said
-        said = {"at": self._clock.now().isoformat(), **said}
-        if "guests" in said or {"uuid", "name"} <= said.keys():
-            if ref and ref not in (said.get("uuid"), said.get("name")):
-                raise InvalidInput(f"the record says itself who is meant: leave {ref!r} out")
-            return said
-        ref = ref or said.get("uuid") or said.get("name") or ""
-        if not isinstance(ref, str) or not ref:
-            raise InvalidInput("which guest? name it, or give its uuid and name")
-        track = find(tracks.values(), ref)
-        known = {"uuid": track.uuid, "name": track.name, "metadata": dict(track.metadata)}
-        return {**known, **said}
-
-
-def _simulated(
-    copy: GuestWatch, records: Sequence[Event | Reading], now: float
-) -> tuple[list[dict[str, Any]], list[tuple[float, GuestEvent]]]:
-    """Return the verdict on each event, and the reports with their delay in seconds.
-
-    Reports about guests that the records do not name are left out, unless a record is a reading
-    of all guests.
-    """
-    first = records[0].at
-    judgements = []
-    events = {one.uuid for one in records if isinstance(one, Event)}
-    everybody = any(isinstance(one, Reading) for one in records)
-
-    def time_of(at: datetime) -> float:
-        return now + max(0.0, (at - first).total_seconds())
-
-    def one_by_one() -> Iterator[Event | Reading]:
-        for record in records:
-            if isinstance(record, Event):
-                judgements.append(judgement(record, copy, time_of(record.at)))
-            yield record
-
-    told = guest_store.go_on(copy, one_by_one(), time_of)
-    mine = [(at - now, one) for at, one in told if everybody or one.uuid in events]
-    return judgements, mine
-
-
-def judgement(event: Event, watch: GuestWatch, now: float) -> dict[str, Any]:
-    """Return the symptom of an event and the verdict of the filters on it."""
-    track = watch.tracks.get(event.uuid) or Track(event.uuid, event.name)
-    sign = meaning.of_event(event, track.life, track.closing).sign
-    said = {"uuid": event.uuid, "guest": event.name, "life": track.life, "told": track.told}
-    if sign is None:
-        return {**said, "sign": "", "do": "", "rule": "", "after_s": 0.0}
-    about = {**track.metadata, **event.metadata, "name": event.name}
-    verdict, _ = watch.filters.judge(sign, about, track.tally, now)
-    return {
-        **said,
-        "sign": str(sign),
-        "do": verdict.do,
-        "rule": verdict.rule,
-        "after_s": verdict.after_s,
-    }
-
-
-def find(tracks: Iterable[Track], ref: str) -> Track:
-    """Return the guest with this uuid or name; NotFound if there is none, Conflict if several."""
-    found = [track for track in tracks if _is(track, ref)]
-    if not found:
-        raise NotFound(f"the agent knows no guest {ref!r}: `holdfast guests list` shows them")
-    if len(found) > 1:
-        uuids = ", ".join(track.uuid for track in found)
-        raise Conflict(f"{len(found)} guests are called {ref}: name one by its uuid: {uuids}")
-    return found[0]
-
-
-def _is(track: Track, ref: str) -> bool:
-    return ref in (track.uuid, track.name)
-
-
-def _about(news: WatchedEvent, ref: str) -> WatchedEvent | None:
-    """Return the part of an agent event about guest `ref`; the whole event if `ref` is empty."""
-    if not ref:
-        return news
-    if isinstance(news, Reading):
-        mine = tuple(one for one in news.guests if ref in (one.uuid, one.name))
-        return Reading(mine, news.at)
-    if isinstance(news, Sent):
-        named = (news.body["subject"].removeprefix("server:"), evidence(news).get("domain_name"))
-        return news if ref in named else None
-    return news if ref in (news.uuid, news.name) else None
-
-
 # The Unix socket for operators on this machine: one request line, one response per connection.
 #
 #     AdminSocket("/run/holdfast/agent.sock", answers, clock).start()
@@ -493,6 +131,8 @@ def _about(news: WatchedEvent, ref: str) -> WatchedEvent | None:
 
 PORT = "admin socket"
 AGAIN_S = 5.0
+#: How often the socket thread looks for the end of the agent.
+TICK_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -507,7 +147,7 @@ class AdminSocket:
     """The thread that accepts connections on the admin socket; each connection gets a thread."""
 
     def __init__(
-        self, path: str, answers: Answers, clock: Clock, limits: Limits | None = None
+        self, path: str, answers: "Answers", clock: Clock, limits: Limits | None = None
     ) -> None:
         self._path = path
         self._answers = answers

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
+from holdfast.model.errors import InvalidDocument
 from holdfast.runtime.documents import (
     Followed,
-    InvalidDocument,
     Map,
     Node,
     Reading,

@@ -26,17 +26,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from holdfast.model.errors import HoldfastError
-from holdfast.runtime.documents import (
-    Followed,
-    InvalidDocument,
-    List,
-    Node,
-    Reading,
-    Scalar,
-    quoted,
-    shown,
-)
+from holdfast.model.errors import HoldfastError, InvalidDocument
+from holdfast.runtime.documents import Followed, List, Node, Reading, Scalar, quoted, shown
 
 # A command is a list of words; no shell runs it.
 Command = tuple[str, ...]

@@ -35,11 +35,11 @@ from holdfast.alarms.tracks import Change
 from holdfast.metrics import history
 from holdfast.metrics.history import Hour, Recent
 from holdfast.metrics.passes import PassScheduler
-from holdfast.model.errors import Conflict, DriverError, InvalidInput
+from holdfast.model.errors import Conflict, DriverError, InvalidInput, Problem
 from holdfast.ports.metrics import Snapshot
 from holdfast.ports.reports import Centre
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.documents import Followed, Problem
+from holdfast.runtime.documents import Followed
 from holdfast.runtime.threads import PeriodicTask
 
 LOG = logging.getLogger(__name__)

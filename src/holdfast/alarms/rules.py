@@ -17,7 +17,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Final
 
-from holdfast.runtime.documents import InvalidDocument
+from holdfast.model.errors import InvalidDocument
 
 OVER: Final = (">", ">=")
 UNDER: Final = ("<", "<=")

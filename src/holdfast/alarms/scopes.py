@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.alarms import rules_file
 from holdfast.alarms.rules import BadRules, RuleSet
-from holdfast.model.errors import InvalidInput
+from holdfast.model.errors import InvalidInput, Problem
 from holdfast.model.host import normalise, same
 from holdfast.runtime.documents import (
     MAX_BYTES,
@@ -30,7 +30,6 @@ from holdfast.runtime.documents import (
     List,
     Map,
     Node,
-    Problem,
     Scalar,
     read,
 )

@@ -15,9 +15,10 @@ from oslo_config import cfg
 
 from holdfast import __version__
 from holdfast.agent import hangs
-from holdfast.agent.admin import Admin, AdminSocket, GuestCommands, Handler
+from holdfast.agent.admin import Admin, AdminSocket, Handler
 from holdfast.agent.agent import SERVICES, HostAgent, Tap, TappedReports, observer
 from holdfast.agent.expected import SecondOpinion
+from holdfast.agent.guest_admin import GuestCommands
 from holdfast.agent.guest_filters import FilterFile, Symptom
 from holdfast.agent.guest_state import PAUSED, RUNNING, cause
 from holdfast.agent.linux_processes import LinuxProcesses

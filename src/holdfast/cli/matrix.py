@@ -9,8 +9,8 @@ from holdfast.cli import Base, ListCommand, Table, rows, typed
 from holdfast.cli.host import Hosts, Lasts, State, explained
 from holdfast.hostmonitor import matrix
 from holdfast.hostmonitor.matrix import ALERT, NETWORKS, RECOVERY, Answer, InvalidMatrix, Matrix
-from holdfast.model.errors import InvalidInput
-from holdfast.runtime.documents import MAX_BYTES, InvalidDocument
+from holdfast.model.errors import InvalidDocument, InvalidInput
+from holdfast.runtime.documents import MAX_BYTES
 
 SAID = ("action", "for_s", "rule")
 SHOWN = ("action", "for_s", "hosts", "rule")

@@ -27,8 +27,7 @@ from holdfast.api import login
 from holdfast.api.login import LoginWanted
 from holdfast.api.request import Request, Response
 from holdfast.console import format
-from holdfast.model.errors import HoldfastError, NotFound, Unavailable
-from holdfast.runtime.documents import InvalidDocument
+from holdfast.model.errors import HoldfastError, InvalidDocument, NotFound, Unavailable
 
 # Static files: only our own styles and scripts. The URL contains a hash of the file, so the
 # browser caches a file until its contents change.

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from holdfast.runtime.documents import LONGEST_S, MOST_ENTRIES, InvalidDocument, Problem
+from holdfast.model.errors import InvalidDocument, Problem
 
 UP, DOWN, UNKNOWN = "up", "down", "unknown"
 ANY = "any"
@@ -37,9 +37,11 @@ NETWORKS = ("manage", "tenant", "storage")
 STORAGE = "storage"
 #: Seconds that a state must last if the file does not say.
 DEFAULT_FOR_S = 3.0
+LONGEST_FOR_S = 86_400.0
 #: Limit of networks, because every combination is evaluated and drawn: 1024 of them.
 MOST_NETWORKS = 10
-LONGEST_SOURCE = 1_000
+MOST_RULES = 1_100  # each rule that can match needs its own combination
+LONGEST_FOR_SOURCE = 1_000
 #: Maximum number of combinations without a rule that one sentence lists.
 MOST_NAMED = 16
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -267,10 +269,10 @@ def from_plain(plain: Mapping[str, Any]) -> Matrix:
         raise InvalidMatrix("the strategy has no list of networks")
     if wrong := wrong_networks(networks):
         raise InvalidMatrix.because("the strategy", wrong)
-    if not isinstance(source, str) or len(source) > LONGEST_SOURCE:
+    if not isinstance(source, str) or len(source) > LONGEST_FOR_SOURCE:
         raise InvalidMatrix("the strategy does not say where it came from: `source` is a text")
-    if not isinstance(rules, list) or len(rules) > MOST_ENTRIES:
-        raise InvalidMatrix(f"the strategy has no list of up to {MOST_ENTRIES} rules")
+    if not isinstance(rules, list) or len(rules) > MOST_RULES:
+        raise InvalidMatrix(f"the strategy has no list of up to {MOST_RULES} rules")
     return Matrix(tuple(networks), tuple(_rule(one, len(networks)) for one in rules), source)
 
 
@@ -284,7 +286,7 @@ def _rule(plain: Any, width: int) -> Rule:
         or any(word not in (UP, DOWN, ANY) for word in health)
         or action not in ACTIONS
         or not isinstance(for_s, int | float)
-        or not 0 <= for_s <= LONGEST_S  # also refuses NaN
+        or not 0 <= for_s <= LONGEST_FOR_S  # also refuses NaN
         or not isinstance(line, int)
     ):
         raise InvalidMatrix(

@@ -27,18 +27,9 @@ from dataclasses import dataclass, field
 from types import CodeType, ModuleType
 from typing import Any, Final
 
-from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.errors import InvalidDocument, InvalidInput, NotFound
 from holdfast.ports.metric_plugins import CALLBACKS, NAMESPACE
-from holdfast.runtime.documents import (
-    InvalidDocument,
-    List,
-    Map,
-    Node,
-    Reading,
-    Scalar,
-    quoted,
-    shown,
-)
+from holdfast.runtime.documents import List, Map, Node, Reading, Scalar, quoted, shown
 
 _CLASS: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 

@@ -3,7 +3,8 @@
 
     HoldfastError
     ├── InvalidInput        400  the request is malformed or cannot be carried out
-    │   └── EnforcementRefused   a rule of the site refuses the request
+    │   ├── EnforcementRefused   a rule of the site refuses the request
+    │   └── InvalidDocument      a file of rules, filters, plugins or the HA matrix has problems
     ├── Unauthorized        401
     ├── Forbidden           403
     ├── NotFound            404  the object does not exist, or belongs to another project
@@ -24,7 +25,12 @@
 `code` values are public and frozen: clients match on them. Add, never change.
 """
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+#: Most problems in one sentence; `InvalidDocument.problems` has all of them.
+MOST_SAID = 20
 
 
 class HoldfastError(Exception):
@@ -50,6 +56,37 @@ class InvalidInput(HoldfastError):
 class EnforcementRefused(InvalidInput):
     code = "reservation.enforcement.refused"
     title = "Not allowed by a rule of this site"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem of a document; line 0 means the whole document."""
+
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.text}" if self.line else self.text
+
+
+class InvalidDocument(InvalidInput):
+    """A document that cannot be used; `problems` lists every problem by line."""
+
+    code = "holdfast.document.invalid"
+    title = "The document cannot be used"
+
+    def __init__(self, message: str = "", problems: Sequence[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        shown = [{"line": one.line, "text": one.text} for one in self.problems]
+        super().__init__(message, **({"problems": shown} if shown else {}))
+
+    @classmethod
+    def because(cls, source: str, problems: Sequence[Problem]) -> Self:
+        """Name every problem of the document, those after `MOST_SAID` by their number."""
+        found = sorted(set(problems), key=lambda one: (one.line, one.text))
+        many = "a problem" if len(found) == 1 else f"{len(found)} problems"
+        more = f"; and {len(found) - MOST_SAID} more" if len(found) > MOST_SAID else ""
+        return cls(f"{source} has {many}: {'; '.join(map(str, found[:MOST_SAID]))}{more}", found)
 
 
 class Unauthorized(HoldfastError):

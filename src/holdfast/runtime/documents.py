@@ -10,49 +10,16 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import yaml
 
-from holdfast.model.errors import InvalidInput
+from holdfast.model.errors import InvalidDocument, InvalidInput, Problem
 
 #: Longest duration in a document: one day.
 LONGEST_S = 86_400.0
 #: Most entries of a list. An HA matrix of ten networks has 1,024 combinations.
 MOST_ENTRIES = 1_100
-#: Most problems in one sentence; `InvalidDocument.problems` has all of them.
-MOST_SAID = 20
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A problem of a document; line 0 means the whole document."""
-
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"line {self.line}: {self.text}" if self.line else self.text
-
-
-class InvalidDocument(InvalidInput):
-    """A document that cannot be used; `problems` lists every problem by line."""
-
-    code = "holdfast.document.invalid"
-    title = "The document cannot be used"
-
-    def __init__(self, message: str = "", problems: Sequence[Problem] = ()) -> None:
-        self.problems = tuple(problems)
-        shown = [{"line": one.line, "text": one.text} for one in self.problems]
-        super().__init__(message, **({"problems": shown} if shown else {}))
-
-    @classmethod
-    def because(cls, source: str, problems: Sequence[Problem]) -> Self:
-        found = sorted(set(problems), key=lambda one: (one.line, one.text))
-        many = "a problem" if len(found) == 1 else f"{len(found)} problems"
-        more = f"; and {len(found) - MOST_SAID} more" if len(found) > MOST_SAID else ""
-        return cls(f"{source} has {many}: {'; '.join(map(str, found[:MOST_SAID]))}{more}", found)
-
 
 # YAML nodes that know their line, so that an error message can name it.
 #

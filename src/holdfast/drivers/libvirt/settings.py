@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.model.errors import DriverError
+from holdfast.model.errors import DriverError, Problem
 from holdfast.model.host import normalise, same
-from holdfast.runtime.documents import Map, Node, Problem, Scalar, decoded, read
+from holdfast.runtime.documents import Map, Node, Scalar, decoded, read
 
 PORT = "libvirt"
 _KNOWN = ("uri", "rack", "zone")
