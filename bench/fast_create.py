@@ -28,7 +28,7 @@ from bench._parts import spread
 from bench._rows import Owner
 from holdfast import conf
 from holdfast.app.service import Core, ManagerPart, connect_cloud
-from holdfast.db.tables import things
+from holdfast.db.tables import resource_locks
 from holdfast.model.caller import Caller
 from holdfast.model.errors import HoldfastError
 from holdfast.ports.manager import NewLease, NewReservation
@@ -102,7 +102,7 @@ def refused(action: Callable[[], None]) -> None:
 
 def write(core: Core, number: int) -> None:
     with core.store.database.write() as conn:
-        conn.execute(sa.insert(things).values(key=f"floor-{number}", generation=0))
+        conn.execute(sa.insert(resource_locks).values(key=f"floor-{number}", generation=0))
 
 
 def timed(action: Callable[[], None]) -> float:

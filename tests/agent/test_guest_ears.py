@@ -47,7 +47,7 @@ class Office:
 
     def ear(self, how: str = "") -> Program:
         """A manager that listens, and dies as it is told."""
-        command = [sys.executable, "-m", "tests.watch.hearing", str(self.file), how]
+        command = [sys.executable, "-m", "tests.hoststatus.hearing", str(self.file), how]
         program = Program(command, self.folder, name=f"ear-{how}-{uuid.uuid4().hex[:4]}")
         program.env["PYTHONPATH"] = str(ROOT)
         self._stack.enter_context(program)

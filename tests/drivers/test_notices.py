@@ -25,9 +25,9 @@ from tests.processes import Program, eventually, free_port, script
 from tests.servers.rabbitmq import RabbitMQ
 
 from holdfast import conf as configuration
-from holdfast.drivers.rabbit import nova_notifications as brokers
-from holdfast.drivers.rabbit import nova_notifications as nova_driver
-from holdfast.drivers.rabbit.nova_notifications import NovaNotices
+from holdfast.drivers import nova_notifications as brokers
+from holdfast.drivers import nova_notifications as nova_driver
+from holdfast.drivers.nova_notifications import NovaNotices
 from holdfast.model.errors import Conflict, DriverError, Unavailable
 from holdfast.model.nova_notification import Notice, ServiceNotice
 from holdfast.ports.reports import to_all
@@ -476,7 +476,7 @@ def test_a_cut_wire_under_load_loses_nothing(world: World) -> None:
 KILLED = """
 import sys, time
 from holdfast import conf as configuration
-from holdfast.drivers.rabbit.nova_notifications import NovaNotices
+from holdfast.drivers.nova_notifications import NovaNotices
 from holdfast.runtime.clock import SystemClock
 
 def hear(notice):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ears of a manager as a program of their own: `python -m tests.watch.hearing CONFIG [HOW]`.
+"""The ears of a manager as a program: `python -m tests.hoststatus.hearing CONFIG [HOW]`.
 
 HOW is `before` or `after`: it kills itself when it has something to write, or has just written it.
 """

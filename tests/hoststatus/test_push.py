@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from holdfast import conf as configuration
-from holdfast.drivers.rabbit import nova_notifications as brokers
-from holdfast.drivers.rabbit import nova_notifications as nova_driver
-from holdfast.drivers.rabbit.nova_notifications import NovaNotices
+from holdfast.drivers import nova_notifications as brokers
+from holdfast.drivers import nova_notifications as nova_driver
+from holdfast.drivers.nova_notifications import NovaNotices
 from holdfast.hoststatus import poll
 from holdfast.hoststatus.push import Hearer, Monitors
 from holdfast.hoststatus.status import DOWN, RETURNING, UP, StatusReport

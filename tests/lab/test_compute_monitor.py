@@ -21,7 +21,7 @@ import pytest
 from lab.place import ROOT
 
 from holdfast import conf as configuration
-from holdfast.drivers.rabbit.nova_notifications import NovaNotices
+from holdfast.drivers.nova_notifications import NovaNotices
 from holdfast.hoststatus.plugins.usage import METRICS, UsageMonitor
 from holdfast.hoststatus.poll import wants
 from holdfast.metrics import plugin_input

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.db import Store
-from holdfast.drivers.rabbit.nova_notifications import Broker, close
+from holdfast.drivers.nova_notifications import Broker, close
 from holdfast.hoststatus.poll import POLL
 from holdfast.hoststatus.status import DOWN, UP, HostStatus
 from holdfast.model.operation import OPEN

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from holdfast import conf as configuration
-from holdfast.drivers.rabbit import nova_notifications as brokers
-from holdfast.drivers.rabbit.nova_notifications import NovaNotices
+from holdfast.drivers import nova_notifications as brokers
+from holdfast.drivers.nova_notifications import NovaNotices
 from holdfast.model.nova_notification import AggregateNotice, Notice, ServerNotice, ServiceNotice
 from holdfast.runtime.clock import SystemClock
 from tests.e2e.deployment import write_config

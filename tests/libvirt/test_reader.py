@@ -16,6 +16,7 @@ import pytest
 from holdfast.drivers.libvirt import domain_xml
 from holdfast.drivers.libvirt import guests as driver
 from holdfast.drivers.libvirt import guests as libvirt_guests
+from holdfast.drivers.libvirt.domain_xml import GuestDisk, GuestFacts
 from holdfast.drivers.libvirt.guests import LibvirtGuests, Way
 from holdfast.ports.guests import Guest
 from holdfast.runtime.clock import SystemClock
@@ -113,9 +114,7 @@ def test_all_are_read_again_and_again_so_that_nobody_remembers_who_is_gone(
 
 
 def test_of_several_disks_that_fail_one_that_lacks_more_than_space_counts() -> None:
-    known = libvirt_guests.GuestFacts(
-        disks={"a": libvirt_guests.holdfast.drivers.libvirt.domain_xml.Disk("vdb", "pool/b")}
-    )
+    known = GuestFacts(disks={"a": GuestDisk("vdb", "pool/b")})
     assert libvirt_guests._worst({"vda": 2, "vdb": 1}, known) == ("", "vdb", "pool/b")
     assert libvirt_guests._worst({"vdb": 2, "vdc": 2}, known) == ("enospc", "vdb", "pool/b")
     assert libvirt_guests._worst({}, known) == ("", "", "")

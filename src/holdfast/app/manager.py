@@ -73,7 +73,7 @@ def _listener(core: "Core", topics: list[str]) -> Connect | None:
 
 def _connect(core: "Core", topics: list[str], tally: NoticeTally) -> Notices:
     try:
-        from holdfast.drivers.rabbit.nova_notifications import NovaNotices
+        from holdfast.drivers.nova_notifications import NovaNotices
     except ImportError as error:
         raise DriverError(
             "notices",

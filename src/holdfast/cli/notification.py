@@ -18,7 +18,7 @@ from holdfast.model.nova_notification import Notice
 from holdfast.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from holdfast.drivers.rabbit.nova_notifications import Broker
+    from holdfast.drivers.nova_notifications import Broker
 
 #: After this time without a notification the command prints HINT.
 HINT_AFTER_S = 5.0
@@ -62,7 +62,7 @@ class Listen(Base, Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         try:
-            from holdfast.drivers.rabbit import nova_notifications
+            from holdfast.drivers import nova_notifications
         except ImportError as error:
             raise RuntimeError(
                 f"{error.name} is not installed: pip install holdfast[rabbit]"
@@ -84,7 +84,7 @@ class Listen(Base, Command):
             notices.stop()
 
     def _describe(self, broker: "Broker") -> None:
-        from holdfast.drivers.rabbit.nova_notifications import close
+        from holdfast.drivers.nova_notifications import close
 
         connection = broker.connect_to_any()
         try:

@@ -86,7 +86,7 @@ class Answers(Protocol):
         ...
 
 
-# Nova notifications. The driver is `drivers/rabbit/nova_notifications.py`.
+# Nova notifications. The driver is `drivers/nova_notifications.py`.
 #
 # A hearer can rely on this, and must not rely on more:
 #

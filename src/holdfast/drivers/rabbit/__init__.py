@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RabbitMQ drivers: RPC between API and manager processes, and Nova's notifications.
+"""RPC between API and manager processes over RabbitMQ.
 
 RPC is not needed if API and manager share a process. Importing this package makes oslo.service use
 threads; this must happen before oslo.messaging is imported, which would choose eventlet.
