@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from lab.parts import environment
 from lab.servers import LabRabbitMQ
+from openstack.exceptions import ResourceFailure
 
 from tests.e2e.deployment import write_config
 from tests.lab.site import delete_server
@@ -57,17 +58,35 @@ class MortalHost:
         self.compute.wait_until(lambda: broker.consumers(f"compute.{self.name}") > 0, 180, 0.2)
 
     def boot(self, owner: Any, name: str) -> str:
-        """A running server of that connection's project; its id."""
-        made = owner.compute.create_server(
-            name=f"{PREFIX}{name}",
-            flavor_id=self.flavor,
-            image_id=self.lab.image,
-            networks="none",
-        )
-        self.servers.append(str(made.id))
-        found = owner.compute.wait_for_server(made, wait=180, interval=0.3)
-        assert self.shown(found.id).compute_host == self.name
-        return str(found.id)
+        """A running server of that connection's project; its id.
+
+        On a busy machine nova-compute reports late, and Nova's scheduler leaves its host out for
+        that moment: the server is asked for again once Nova hears of the host.
+        """
+
+        def booted() -> str:
+            eventually(self._is_up)
+            made = owner.compute.create_server(
+                name=f"{PREFIX}{name}",
+                flavor_id=self.flavor,
+                image_id=self.lab.image,
+                networks="none",
+            )
+            self.servers.append(str(made.id))
+            try:
+                found = owner.compute.wait_for_server(made, wait=180, interval=0.3)
+            except ResourceFailure:
+                fault = getattr(self.shown(made.id), "fault", None) or {}
+                assert "No valid host" in str(fault), fault
+                return ""
+            assert self.shown(found.id).compute_host == self.name
+            return str(found.id)
+
+        return eventually(booted, timeout=300)
+
+    def _is_up(self) -> bool:
+        services = self.admin.compute.services(host=self.name, binary="nova-compute")
+        return [service.state for service in services] == ["up"]
 
     def shown(self, server: str) -> Any:
         return self.admin.compute.get_server(server)
