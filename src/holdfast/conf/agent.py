@@ -7,107 +7,110 @@ GROUP = "agent"
 OPTS = [
     cfg.StrOpt(
         "host",
-        help="What the cloud calls this host. Default: the machine's name.",
+        help="Name of this host in Nova. Default: the machine's host name.",
     ),
     cfg.StrOpt(
         "guests",
         default="libvirt",
-        help="Entry point of the group holdfast.guests: libvirt, sim, …",
+        help="Guest driver: an entry point of the group holdfast.guests (libvirt, sim, …).",
     ),
     cfg.StrOpt(
         "guests_address",
         default="qemu:///system",
-        help="Where the hypervisor is asked: a URI of libvirt's; for sim, HOST@FILE of the cloud.",
+        help="Address of the hypervisor: a libvirt URI; for the driver sim HOST@FILE of the "
+        "simulated cloud.",
     ),
     cfg.StrOpt(
         "filters_file",
-        help="YAML file that says what counts as a failure of a guest (docs/guests.md). Read again "
-        "by itself when it changes. Without it: the default set, which `holdfast guests filters "
-        "check` shows.",
+        help="YAML file of guest event filters, which decide which events count as a failure "
+        "(docs/guests.md). The agent reloads the file when it changes. Default: built-in filters; "
+        "`holdfast guest filter check` shows them.",
     ),
     cfg.ListOpt(
         "services",
         default=[],
-        help="Services of the host that must run, as the names of their processes: libvirtd, "
-        "nova-compute, … Each is restarted by `systemctl restart NAME` a few times before it is "
-        "reported.",
+        help="Process names of host services that must run: libvirtd, nova-compute, … The agent "
+        "restarts a service by `systemctl restart NAME` a few times before it reports a failure.",
     ),
     cfg.StrOpt(
         "services_file",
-        help="YAML file that says more about services (docs/agent.md): how each is known, checked "
-        "and restarted; masakari-monitors' process_list.yaml is taken too. Read again by itself "
-        "when it changes. What it says about a service of the list above counts.",
+        help="YAML file that describes how to recognise, check and restart each service "
+        "(docs/agent.md). masakari-monitors' process_list.yaml is accepted. The agent reloads the "
+        "file when it changes. Its entries replace those of `services`.",
     ),
-    cfg.FloatOpt("services_every_s", default=5.0, min=0.5, help="So often they are looked at."),
+    cfg.FloatOpt(
+        "services_every_s", default=5.0, min=0.5, help="Seconds between two checks of the services."
+    ),
     cfg.FloatOpt(
         "heartbeats_every_s",
         default=10.0,
         min=0.0,
-        help="So often the agents of guests that want it are asked whether the guest hangs "
-        "(docs/guests.md). 0: never. Needs to write to libvirt once a guest wants it.",
+        help="Seconds between two QEMU guest agent pings of guests with hang detection "
+        "(docs/guests.md). 0: no pings. Needs a read-write libvirt connection.",
     ),
     cfg.IntOpt(
         "heartbeats_missed",
         default=3,
         min=1,
-        help="So many questions a guest may leave unanswered.",
+        help="Consecutive pings without an answer after which a guest may count as hung.",
     ),
     cfg.FloatOpt(
         "heartbeats_quiet_s",
         default=30.0,
         min=1.0,
-        help="And for so long it must have done nothing, before it hangs.",
+        help="Seconds without processor time, disk and network activity that a guest must show "
+        "beside missed pings before it counts as hung.",
     ),
     cfg.FloatOpt(
         "stalled_s",
         default=30.0,
         min=0.0,
-        help="A processor of a guest that wants to run and gets no time of the host's for so long "
-        "is stalled. Looked at three times in that while. 0: not looked at.",
+        help="Seconds that a runnable vCPU must get no processor time before its guest counts as "
+        "stalled. The agent reads it three times in this period. 0: no check.",
     ),
     cfg.FloatOpt(
         "expectation_every_s",
         default=60.0,
         min=0.0,
-        help="So often what should run on this host is asked of Holdfast and compared with what "
-        "does (docs/guests.md). 0: never.",
+        help="Seconds between two comparisons of the servers that Nova expects on this host with "
+        "the guests that libvirt runs (docs/guests.md). 0: no comparison.",
     ),
     cfg.IntOpt(
         "expectation_looks",
         default=2,
         min=1,
-        help="In so many looks, one after the other, a difference must be seen before it counts.",
+        help="Consecutive comparisons that must show a difference before the agent reports it.",
     ),
     cfg.FloatOpt(
         "expectation_grace_s",
         default=30.0,
         min=0.0,
-        help="And for so long.",
+        help="Seconds that a difference must last before the agent reports it.",
     ),
     cfg.StrOpt(
         "spool",
         default="/var/lib/holdfast/agent.spool",
-        help="File in which reports wait until they are delivered.",
+        help="File of the agent's outbox: reports that wait for delivery.",
     ),
     cfg.StrOpt(
         "socket",
         default="/run/holdfast/agent.sock",
-        help="Unix socket on which `holdfast guests list`, `watch`, `simulate` and `status` ask "
-        "the agent; for its own user and root alone. Its folder is made if it is missing. "
-        "Empty: none.",
+        help="Unix socket of the agent's admin interface, for `holdfast guest list`, `watch`, "
+        "`simulate` and `status`. Only the agent's user and root may connect. The agent creates "
+        "its directory. Empty: no socket.",
     ),
     cfg.StrOpt(
         "api_url",
-        help="Where Holdfast is: http://controller:8780. Default: HOLDFAST_URL.",
+        help="URL of Holdfast's API, for example http://controller:8780. Default: HOLDFAST_URL.",
     ),
     cfg.StrOpt(
         "token_file",
-        help="File whose first line is the token of this host, made on a controller by `holdfast "
-        "agent token HOST`. It is good for this host alone. Without it: HOLDFAST_USER and its "
-        "companions from the environment.",
+        help="File whose first line is the token of this host, from `holdfast agent token HOST` "
+        "on a controller. The token is valid for this host only. Default: HOLDFAST_USER and "
+        "HOLDFAST_PASSWORD of the environment.",
     ),
     cfg.FloatOpt(
-        "api_timeout_s", default=10.0, min=1.0, help="Longest that one call to the API takes."
+        "api_timeout_s", default=10.0, min=1.0, help="Seconds that one API call may take."
     ),
 ]
 
@@ -120,40 +123,41 @@ METRICS_OPTS = [
     cfg.BoolOpt(
         "enabled",
         default=True,
-        help="Whether the agent measures its host and guests (docs/metrics.md). Without rules, "
-        "plugins and sinks nothing of it leaves the host. Only guests of libvirt are measured.",
+        help="Collect metrics of the host and its libvirt guests (docs/metrics.md). Without "
+        "rules, plugins and sinks no metric leaves the host.",
     ),
     cfg.FloatOpt(
         "every_s",
         default=1.0,
         min=0.1,
         max=3600.0,
-        help="So often the kernel is asked: processors, network interfaces, the host itself.",
+        help="Seconds between two reads of the kernel's metrics: processors, memory, network "
+        "interfaces.",
     ),
     cfg.FloatOpt(
         "libvirt_every_s",
         default=30.0,
         min=1.0,
         max=3600.0,
-        help="So often libvirt is asked: disks, and what guests do with their memory.",
+        help="Seconds between two reads of libvirt's metrics: disks and balloon statistics.",
     ),
     cfg.StrOpt(
         "rules_file",
-        help="YAML file of alarm rules (docs/alarms.md). Read again by itself when it changes, and "
-        "at SIGHUP. Rules of the same id that are kept centrally, or set by the socket, count "
-        "before those of the file. A file that cannot be used leaves the one before it in force.",
+        help="YAML file of alarm rules (docs/alarms.md). The agent reloads the file when it "
+        "changes and at SIGHUP; an invalid file leaves the previous rules in force. Central rules "
+        "with the same id, and rules set through the socket, replace rules of the file.",
     ),
     cfg.ListOpt(
         "groups",
         default=[],
-        help="Groups that this host is in, for alarm rules whose `group` names some only. Which "
-        "central rules of scope `group:NAME` it gets is for [auth] agent_groups of the API to say.",
+        help="Groups of this host, for alarm rules of the file with `group`. [auth] agent_groups "
+        "of the API decides which central rules of scope `group:NAME` the host gets.",
     ),
     cfg.StrOpt(
         "plugins_file",
-        help="YAML file that names the metric plugins and their configuration "
-        "(docs/metric-plugins.md). Read again by itself when it changes. Without it there are "
-        "none but those that `holdfast metrics plugins add` adds.",
+        help="YAML file of metric plugins and their configuration (docs/metric-plugins.md). The "
+        "agent reloads the file when it changes. Without it `holdfast metric plugin add` adds "
+        "plugins.",
     ),
     cfg.IntOpt(
         "plugins_memory_mib",
@@ -176,71 +180,87 @@ FIELDS = [
     *("disk.fill_ratio", "nic.rx_bps", "nic.tx_bps", "nic.over_contract_ratio"),
 ]
 SINKS_OPTS = [
-    cfg.StrOpt("statsd", help="HOST:PORT of a statsd that gets numbers by UDP."),
-    cfg.StrOpt("graphite", help="HOST:PORT of a carbon that gets numbers by UDP, as plain text."),
+    cfg.StrOpt("statsd", help="HOST:PORT of a statsd server; the agent sends metrics by UDP."),
+    cfg.StrOpt(
+        "graphite",
+        help="HOST:PORT of a carbon server; the agent sends metrics by UDP in plaintext format.",
+    ),
     cfg.StrOpt(
         "ceilometer",
-        help="HOST or HOST:PORT (4952) of who takes the datagrams of Ceilometer's udp publisher.",
+        help="HOST or HOST:PORT (default 4952) of the receiver of Ceilometer's UDP publisher.",
     ),
     cfg.StrOpt(
         "prometheus",
-        help="Address to listen on for Prometheus, as 127.0.0.1:9177; the page is /metrics. It has "
-        "the names of guests and projects and asks nobody who he is: bind it to a network that "
-        "customers cannot reach.",
+        help="Address of the Prometheus exporter, for example 127.0.0.1:9177; the page is "
+        "/metrics. The page contains names of guests and projects and needs no authentication: "
+        "bind it to a network that customers cannot reach.",
     ),
-    cfg.BoolOpt("log", default=False, help="Write numbers to the agent's log."),
+    cfg.BoolOpt("log", default=False, help="Write metrics to the agent's log."),
     cfg.ListOpt(
         "fields",
         default=FIELDS,
-        help="Numbers for statsd, graphite and the log: KIND.NAME of docs/metrics.md, in which * "
-        "stands for anything.",
+        help="Metrics for statsd, graphite and the log: KIND.NAME of docs/metrics.md, with * as "
+        "wildcard.",
     ),
     cfg.ListOpt(
         "ceilometer_fields",
         default=[],
-        help="Numbers for Ceilometer. Empty: those that it has meters for.",
+        help="Metrics for Ceilometer. Empty: all metrics that Ceilometer has meters for.",
     ),
-    cfg.ListOpt("prometheus_fields", default=["*"], help="Numbers for Prometheus."),
+    cfg.ListOpt("prometheus_fields", default=["*"], help="Metrics for Prometheus."),
     cfg.FloatOpt(
         "every_s",
         default=10.0,
         min=0.1,
-        help="So often it is looked whether there is something to send.",
+        help="Seconds between two sends to a sink.",
     ),
-    cfg.FloatOpt("ceilometer_every_s", default=60.0, min=1.0, help="The same, for Ceilometer."),
+    cfg.FloatOpt(
+        "ceilometer_every_s", default=60.0, min=1.0, help="Seconds between two sends to Ceilometer."
+    ),
     cfg.FloatOpt(
         "dead_band",
         default=0.05,
         min=0.0,
         max=1.0,
-        help="A number is sent when it differs by more than this share from what was sent last. "
+        help="Relative change since the last sent value that makes the agent send a gauge again. "
         "Counters are sent when they grew.",
     ),
-    cfg.FloatOpt("refresh_s", default=300.0, min=1.0, help="And each of them so often anyway."),
+    cfg.FloatOpt(
+        "refresh_s",
+        default=300.0,
+        min=1.0,
+        help="Seconds after which a metric is sent again, changed or not.",
+    ),
     cfg.FloatOpt(
         "bytes_per_s",
         default=1000.0,
         min=100.0,
-        help="Each sink sends at most so much, and so much of alarms beside; the rest waits.",
+        help="Bytes per second that each sink may send for metrics, and as much again for alarms. "
+        "Further metrics wait.",
     ),
     cfg.FloatOpt(
-        "guest_bytes_per_s", default=200.0, min=0.0, help="And so much more for each guest."
+        "guest_bytes_per_s",
+        default=200.0,
+        min=0.0,
+        help="Bytes per second that are added to bytes_per_s for each guest.",
     ),
-    cfg.StrOpt("prefix", default="holdfast", help="How paths in statsd and graphite begin."),
+    cfg.StrOpt(
+        "prefix", default="holdfast", help="First part of metric paths in statsd and graphite."
+    ),
     cfg.StrOpt(
         "names",
         default="id",
         choices=[
-            ("id", "Guests are called by their uuid."),
-            ("name", "By their name, with a hash of the uuid behind."),
+            ("id", "The UUID of the guest."),
+            ("name", "The name of the guest, followed by a hash of its UUID."),
         ],
-        help="What guests are called in statsd and graphite.",
+        help="Name of a guest in statsd and graphite paths.",
     ),
     cfg.StrOpt(
         "telemetry_secret",
         default="",
         secret=True,
-        help="[publisher] telemetry_secret of ceilometer.conf, by which its samples are signed. "
-        "Empty: not at all.",
+        help="[publisher] telemetry_secret of ceilometer.conf, which signs samples. Empty: "
+        "samples are not signed.",
     ),
 ]

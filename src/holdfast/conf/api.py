@@ -13,12 +13,12 @@ OPTS = [
         default=114_688,
         min=1024,
         mutable=True,
-        help="Largest request body, in bytes; more is 413.",
+        help="Largest request body in bytes. The API answers 413 to a larger body.",
     ),
     cfg.StrOpt(
         "public_url",
         default="",
-        help="The address clients use, for links in version documents; default: as they asked.",
+        help="URL of the API in links of version documents. Default: the URL of the request.",
     ),
 ]
 
@@ -31,39 +31,43 @@ AUTH_OPTS = [
     cfg.StrOpt(
         "htpasswd_file",
         default="/etc/holdfast/htpasswd",
-        help="Users and bcrypt passwords, as `htpasswd -B` writes them. Read at every login.",
+        help="Users and bcrypt passwords, as `htpasswd -B` writes them. The API reads the file at "
+        "every login.",
     ),
     cfg.StrOpt(
         "users_file",
         default="/etc/holdfast/users.yaml",
-        help="What each of those users is: `alice: {project: blue, roles: [member]}`.",
+        help="YAML file with project and roles of each user: `alice: {project: blue, roles: "
+        "[member]}`.",
     ),
     cfg.IntOpt(
         "remember_s",
         default=60,
         min=0,
         mutable=True,
-        help="Seconds a verified password (bcrypt is slow on purpose) or Keystone token is "
-        "remembered. A revoked token is refused after these and [keystone_authtoken] "
-        "token_cache_time, whose default is 240 here.",
+        help="Seconds that the API caches a verified password (bcrypt is slow on purpose) or "
+        "Keystone token. The API refuses a revoked token after this time plus "
+        "[keystone_authtoken] token_cache_time, whose default is 240 here.",
     ),
     cfg.StrOpt(
         "agent_secret_file",
-        help="Secret by which agents on compute hosts and host monitors are known, of 32 "
-        "characters or more; their tokens are made of it by `holdfast agent token HOST` and "
-        "`holdfast monitor register NAME`. A second line is an older secret whose tokens still "
-        "count. Without it no agent is let in by a token, and no monitor can be registered.",
+        help="File with the secret, at least 32 characters, from which the tokens of agents and "
+        "host monitors are made (`holdfast agent token HOST`, `holdfast monitor register NAME`). "
+        "A second line is an older secret whose tokens stay valid. Without it the API accepts no "
+        "agent token and registers no monitor.",
     ),
     cfg.MultiOpt(
         "agent_groups",
         item_type=types.String(regex=r"^\s*[^:\s][^:]*:\s*\S.*$", quotes=True),
         mutable=True,
         sample_default="gpu: cmp-7, cmp-8, gpu-*",
-        help="`GROUP: HOST, HOST, ...`, once per group: the hosts whose agents get the central "
-        "alarm rules of scope `group:GROUP`. A name may have * and ?. An agent cannot put itself "
-        "into a group: its own [metrics] groups only chooses among rules that it has.",
+        help="`GROUP: HOST, HOST, ...`, once per group: hosts whose agents get the central alarm "
+        "rules of scope `group:GROUP`. Host names may contain * and ?. An agent cannot join a "
+        "group itself: its own [metrics] groups only selects among rules of its file.",
     ),
-    cfg.StrOpt("noauth_project", default="demo", help="The project of everybody under noauth."),
+    cfg.StrOpt(
+        "noauth_project", default="demo", help="Project of every caller with auth_strategy noauth."
+    ),
 ]
 
 
@@ -76,10 +80,10 @@ CONSOLE_OPTS = [
         "streams",
         default=16,
         min=0,
-        help="How many open pages are told of changes at once by a stream that stays open; each "
-        "takes a thread, which the embedded server has on top of [api] threads. Further pages "
-        "ask every few seconds. 0: all of them do, which is the default under another server "
-        "(holdfast.wsgi): there a stream takes one of its threads.",
+        help="Open pages that get changes by a permanent stream at the same time. Each stream "
+        "takes a thread; the embedded server adds these threads to [api] threads. Further pages "
+        "poll every few seconds. 0: all pages poll, the default under another server "
+        "(holdfast.wsgi), where a stream takes one of its threads.",
     ),
     cfg.IntOpt(
         "session_hours",
@@ -87,7 +91,7 @@ CONSOLE_OPTS = [
         min=1,
         max=24 * 30,
         mutable=True,
-        help="After that time people have to log in again (http_basic; with keystone a session "
+        help="Hours after which users must log in again (http_basic; with keystone a session "
         "lasts as long as its token).",
     ),
 ]

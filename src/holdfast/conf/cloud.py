@@ -10,16 +10,16 @@ OPTS = [
     cfg.StrOpt(
         "driver",
         default="sim",
-        help="Entry point of the group holdfast.cloud: sim, nova, libvirt, …",
+        help="Cloud driver: an entry point of the group holdfast.cloud (sim, nova, libvirt, …).",
     ),
     cfg.FloatOpt(
         "call_timeout_s",
         default=10.0,
         min=0.1,
-        help="Longest a single call may take; a claim always outlasts it.",
+        help="Seconds that one call to the cloud may take. A claim always lasts longer.",
     ),
-    cfg.IntOpt("parallel_calls", default=128, min=1, help="Calls under way at once."),
-    cfg.StrOpt("freepool", default="freepool", help="Name of the pool of unreserved hosts."),
+    cfg.IntOpt("parallel_calls", default=128, min=1, help="Calls to the cloud at the same time."),
+    cfg.StrOpt("freepool", default="freepool", help="Name of the aggregate of unreserved hosts."),
 ]
 
 
@@ -45,33 +45,33 @@ SHOWN = ("password", "v3applicationcredential")
 
 AUTH_TYPE = cfg.StrOpt(
     "auth_type",
-    help="Which plugin of keystoneauth logs us in: password, v3applicationcredential, … Its own"
-    " options stand in the same group. Not set: the nova driver does not start.",
+    help="keystoneauth plugin for the login: password, v3applicationcredential, … The "
+    "plugin's options are in the same group. The nova driver does not start without it.",
 )
 OPENSTACK_OPTS = [
     AUTH_TYPE,
     cfg.StrOpt(
         "auth_section",
-        help="The group that auth_type and its options are read from, if not this one:"
-        " keystone_authtoken, so that one set of credentials is enough.",
+        help="Group of auth_type and the plugin's options, if not this one. Set "
+        "keystone_authtoken to share its credentials.",
     ),
     cfg.StrOpt(
         "region_name",
-        help="Region whose endpoints are used; needed where the catalog has more than one.",
+        help="Region of the endpoints; needed where the catalog has more than one region.",
     ),
     cfg.ListOpt(
         "interface",
         default=["internal", "public"],
         item_type=types.String(choices=["internal", "public", "admin"]),
-        help="Kinds of endpoint, best first: the first that the catalog has is used. Internal"
-        " first: services talk to each other past the public proxies and their limits.",
+        help="Endpoint interfaces in order of preference. Holdfast uses the first that the "
+        "catalog has. Internal endpoints avoid the public proxies and their limits.",
     ),
-    cfg.StrOpt(
-        "cafile", help="Certificates (PEM) of the authorities that https answers must show."
+    cfg.StrOpt("cafile", help="CA certificates (PEM) for https endpoints."),
+    cfg.StrOpt("certfile", help="Client certificate (PEM), if the endpoints require one."),
+    cfg.StrOpt("keyfile", help="Key (PEM) of certfile."),
+    cfg.BoolOpt(
+        "insecure", default=False, help="Do not verify the certificates of https endpoints."
     ),
-    cfg.StrOpt("certfile", help="Our own client certificate (PEM), if the endpoints want one."),
-    cfg.StrOpt("keyfile", help="The key (PEM) of certfile."),
-    cfg.BoolOpt("insecure", default=False, help="Do not check the certificates of https answers."),
 ]
 
 
@@ -97,8 +97,8 @@ LIBVIRT_OPTS = [
     cfg.DictOpt(
         "hosts",
         default={},
-        help="Names of the hosts with the URIs of their libvirt: kvm-1:qemu+ssh://root@kvm-1/system"
-        ", … A host that needs more than that is in hosts_file.",
+        help="Hosts and their libvirt URIs: kvm-1:qemu+ssh://root@kvm-1/system, … Hosts with a "
+        "rack or zone are in hosts_file.",
     ),
     cfg.StrOpt(
         "hosts_file",
@@ -108,27 +108,27 @@ LIBVIRT_OPTS = [
     cfg.ListOpt(
         "shared",
         default=[],
-        help="Folders and device paths that all hosts share, and pool:NAME for storage pools. A "
-        "guest with a disk elsewhere is never started on another host.",
+        help="Directories and device paths that all hosts share, and pool:NAME for storage pools. "
+        "A guest with a disk elsewhere is never started on another host.",
     ),
     cfg.StrOpt(
         "state",
         default="libvirt.db",
-        help="File of what libvirt itself cannot remember: which hosts are closed, the guests as "
-        "last seen, moves. All managers of these hosts run on one machine and share it.",
+        help="File of state that libvirt does not keep: disabled hosts, last known guests, moves. "
+        "All managers of these hosts run on one machine and share the file.",
     ),
     cfg.FloatOpt(
         "ram_ratio",
         default=1.0,
         min=0.1,
-        help="How much memory guests of a host may have together, as a multiple of what it has.",
+        help="Memory of all guests of a host together, as a multiple of the host's memory.",
     ),
     cfg.FloatOpt(
         "action_timeout_s",
         default=120.0,
         min=5.0,
-        help="How long a host may take to start or stop a guest; then it is looked what became of "
-        "it.",
+        help="Seconds that a host may take to start or stop a guest. After that Holdfast reads "
+        "the guest's state.",
     ),
 ]
 
@@ -138,5 +138,5 @@ LIBVIRT_OPTS = [
 
 SIM_GROUP = "sim"
 SIM_OPTS = [
-    cfg.StrOpt("database", default="sim.db", help="File that holds the simulated world."),
+    cfg.StrOpt("database", default="sim.db", help="File of the simulated cloud's state."),
 ]

@@ -9,26 +9,26 @@ OPTS = [
         "auth_strategy",
         default="noauth",
         choices=[
-            ("noauth", "everybody is the admin of one project; loopback addresses only"),
-            ("http_basic", "users of an htpasswd file, projects and roles of a file beside it"),
+            ("noauth", "every caller is admin of one project; loopback addresses only"),
+            ("http_basic", "users of an htpasswd file; projects and roles of users_file"),
             ("keystone", "tokens, by keystonemiddleware"),
         ],
-        help="How callers prove who they are.",
+        help="Authentication of API callers.",
     ),
     cfg.StrOpt(
         "transport_url",
         secret=True,
-        help="Message broker between API and managers, e.g. rabbit://user:secret@host:5672//. "
-        "Without it API and manager are one process.",
+        help="Message broker between API and managers, for example "
+        "rabbit://user:secret@host:5672//. Without it API and manager run in one process.",
     ),
     cfg.IntOpt(
         "rpc_timeout",
         default=30,
         min=1,
         mutable=True,
-        help="Seconds a command waits for a manager before it answers 503.",
+        help="Seconds that the API waits for a manager before it answers 503.",
     ),
-    cfg.StrOpt("region", default="", help="The region this deployment is; a label of its hosts."),
+    cfg.StrOpt("region", default="", help="Region of this deployment, a label of its hosts."),
 ]
 
 
@@ -47,13 +47,14 @@ DATABASE_OPTS = [
         "timeout_s",
         default=30,
         min=0,
-        help="Seconds to wait for an answer before the database counts as away; 0: for ever.",
+        help="Seconds to wait for an answer before the database counts as unreachable. 0: no "
+        "limit.",
     ),
     cfg.IntOpt(
         "pool_size",
         default=8,
         min=1,
-        help="Connections kept open per process. Few are better: work queues for them, and many at"
-        " once slow each other down.",
+        help="Open database connections per process. Few connections are faster: requests queue "
+        "for them, and many at once slow each other down.",
     ),
 ]

@@ -40,34 +40,34 @@ OPTS = [
         "enabled_filters",
         default=[],
         mutable=True,
-        help="Filters every new or changed lease must pass, in this order: duration, external, "
-        "or one that somebody installed (entry points of holdfast.enforcement).",
+        help="Filters that every new or changed lease must pass, in this order: duration, "
+        "external, or other entry points of the group holdfast.enforcement.",
     ),
     cfg.IntOpt(
         "max_lease_duration",
         default=-1,
         min=-1,
         mutable=True,
-        help="duration: seconds a lease may last; -1: as long as it likes.",
+        help="Filter duration: seconds that a lease may last. -1: no limit.",
     ),
     cfg.ListOpt(
         "max_lease_duration_exempt_project_ids",
         default=[],
         mutable=True,
-        help="duration: projects whose leases may last as long as they like.",
+        help="Filter duration: projects without a limit.",
     ),
     cfg.URIOpt(
         "external_service_base_endpoint",
         schemes=["http", "https"],
         mutable=True,
-        help="external: the service that decides; POST to check-create, check-update and on-end "
-        "below this address.",
+        help="Filter external: URL of the deciding service. Holdfast sends POST to check-create, "
+        "check-update and on-end below this URL.",
     ),
     cfg.StrOpt(
         "external_service_token",
         secret=True,
         mutable=True,
-        help="external: sent as X-Auth-Token.",
+        help="Filter external: value of the header X-Auth-Token.",
     ),
     cfg.FloatOpt(
         "external_service_timeout_s",
@@ -75,47 +75,50 @@ OPTS = [
         min=0.1,
         max=30.0,
         mutable=True,
-        help="external: how long one question may take, whatever the service does. Together with "
-        "the rest of a request it must stay below rpc_timeout.",
+        help="Filter external: seconds that one request may take in total. Must be shorter than "
+        "rpc_timeout together with the rest of a request.",
     ),
     cfg.StrOpt(
         "external_service_cafile",
         mutable=True,
-        help="external: who signed the service's certificate; default: as this system trusts.",
+        help="Filter external: CA certificates of the service. Default: the CA certificates of "
+        "the system.",
     ),
     cfg.StrOpt(
         "external_service_auth_url",
         default="",
         mutable=True,
-        help="external: the Keystone that users and projects belong to, told in the context.",
+        help="Filter external: Keystone URL of users and projects, which the request's context "
+        "contains.",
     ),
     cfg.IntOpt(
         "max_leases",
         default=-1,
         min=-1,
         mutable=True,
-        help="Leases a project may have that are not over; -1: as many as it likes.",
+        help="Unfinished leases that a project may have. -1: no limit.",
     ),
     cfg.IntOpt(
         "max_hosts",
         default=-1,
         min=-1,
         mutable=True,
-        help="Whole hosts that a project's leases may hold, now and ahead together; -1: no limit.",
+        help="Whole hosts that the current and future leases of a project may hold together. -1: "
+        "no limit.",
     ),
     cfg.IntOpt(
         "max_host_hours",
         default=-1,
         min=-1,
         mutable=True,
-        help="Hours of whole hosts that a project's leases may have ahead; -1: no limit.",
+        help="Hours of whole hosts that the future of a project's leases may hold. -1: no limit.",
     ),
     cfg.Opt(
         "quota_overrides",
         type=types.List(item_type=Override()),
         default=[],
         mutable=True,
-        help="Projects with numbers of their own, -1 for no limit: "
-        "<project id>:leases=5:hosts=10:host_hours=1000,<another>:hosts=-1",
+        help="Limits of single projects, -1 for no limit: <project "
+        "id>:leases=5:hosts=10:host_hours=1000,<another>:hosts=-1",
     ),
 ]

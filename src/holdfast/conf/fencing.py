@@ -7,20 +7,20 @@ GROUP = "fencing"
 OPTS = [
     cfg.StrOpt(
         "devices_file",
-        help="YAML file that says how each host's power is cut (docs/fencing.md); read again by "
-        "itself when it changes. Without it no host can be fenced, but those of the simulated "
-        "cloud.",
+        help="YAML file of fence devices: how each host is powered off (docs/fencing.md). The "
+        "manager reloads the file when it changes. Without it only hosts of the simulated cloud "
+        "can be fenced.",
     ),
     cfg.FloatOpt(
         "call_timeout_s",
         default=10.0,
         min=3.0,
-        help="Longest that one call to a fence device takes, one way or the other. A device has 2 "
-        "seconds less, unless its timeout_s says less still.",
+        help="Seconds that one call to a fence device may take. The device driver gets 2 s less, "
+        "or its own timeout_s if that is shorter.",
     ),
     cfg.StrOpt(
         "agents_dir",
         default="/usr/sbin",
-        help="Folder with the fence agents of ClusterLabs: fence_ipmilan and so on.",
+        help="Directory of ClusterLabs' fence agents: fence_ipmilan and others.",
     ),
 ]

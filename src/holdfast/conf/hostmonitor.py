@@ -16,33 +16,34 @@ NETWORKS_OPTS = [
     cfg.StrOpt(
         "driver",
         default="consul",
-        help="Entry point of the group holdfast.membership: consul, sim, …",
+        help="Membership driver: an entry point of the group holdfast.membership (consul, sim, …).",
     ),
     cfg.StrOpt(
         "url",
         default="http://127.0.0.1:8500",
-        help="Where this host's own Consul agent of that network listens: http://…, https://…, or "
-        "unix:///path of a socket. Each network has an agent of its own (docs/consul.md).",
+        help="Address of this host's Consul agent of the network: http://…, https://…, or "
+        "unix:///path of a socket. Each network has its own Consul agent (docs/consul.md).",
     ),
     cfg.StrOpt(
         "token_file",
         default="",
-        help="File whose first line is an ACL token that may read nodes and agents; read anew for "
-        "every question.",
+        help="File whose first line is an ACL token with read access to nodes and agents. The "
+        "monitor reads the file before each request.",
     ),
     cfg.StrOpt(
         "ca_file",
         default="",
-        help="Whom to trust where the url is https: a file of certificates. Empty: whom the "
-        "system trusts.",
+        help="CA certificates for an https url. Empty: the CA certificates of the system.",
     ),
-    cfg.StrOpt("cert_file", default="", help="Our own certificate, where the agent wants one."),
-    cfg.StrOpt("key_file", default="", help="Its key; empty if it is in cert_file."),
+    cfg.StrOpt(
+        "cert_file", default="", help="Client certificate, if the Consul agent requires one."
+    ),
+    cfg.StrOpt("key_file", default="", help="Key of cert_file. Empty: the key is in cert_file."),
     cfg.BoolOpt(
         "watch_servers",
         default=False,
-        help="Whether the servers of the cluster, which run on controllers, are watched like any "
-        "other node.",
+        help="Watch the Consul servers of the cluster, which run on controllers, like any other "
+        "node.",
     ),
 ]
 
@@ -74,81 +75,80 @@ OPTS = [
     cfg.ListOpt(
         "networks",
         default=list(USUAL),
-        help="Names of the networks that are watched, in the order in which they are shown. Each "
-        "has a group [network_NAME] of its own.",
+        help="Names of the watched networks, in display order. Each has a group [network_NAME].",
     ),
     cfg.StrOpt(
         "strategy_file",
-        help="YAML file that says what is done about a host, by what is seen of it on each network "
-        "(docs/strategy.md). Read again by itself when it changes. Without it: recovery when the "
-        "storage network is down, or the only one.",
+        help="YAML file of the HA matrix: the action for each combination of network states "
+        "(docs/matrix.md). The monitor reloads the file when it changes. Default: recover when "
+        "the storage network is down, or the only network.",
     ),
     cfg.StrOpt(
         "name",
-        help="Under which this monitor is registered and votes; one name per monitor. Default: the "
-        "machine's.",
+        help="Name under which this monitor is registered and votes, unique among monitors. "
+        "Default: the machine's host name.",
     ),
     cfg.StrOpt(
         "spool",
         default="/var/lib/holdfast/hostmonitor.spool",
-        help="File in which reports wait until they are delivered.",
+        help="File of the monitor's outbox: reports that wait for delivery.",
     ),
     cfg.FloatOpt(
         "heartbeat_s",
         default=5.0,
         min=0.5,
         max=60.0,
-        help="So often at least the monitor says what it sees. One that is silent for three times "
-        "that long does not count when votes are counted.",
+        help="Seconds between two reports of the monitor, at most. The vote of a monitor that is "
+        "silent for three times as long does not count.",
     ),
     cfg.FloatOpt(
         "proof_every_s",
         default=1.0,
         min=0.1,
         max=30.0,
-        help="So often the monitor proves, on each network, that it sees at all.",
+        help="Seconds between two proofs, on each network, that the monitor sees the network.",
     ),
     cfg.FloatOpt(
         "proof_fresh_s",
         default=3.0,
         min=0.5,
         max=120.0,
-        help="Without a proof for that long nothing that a network shows is believed.",
+        help="Seconds without such a proof after which the monitor ignores what the network shows.",
     ),
     cfg.FloatOpt(
         "well_for_s",
         default=10.0,
         min=0.0,
-        help="A host that was reported counts as well again after that long without a fault.",
+        help="Seconds without a fault after which a reported host counts as healthy again.",
     ),
     cfg.StrOpt(
         "report_to",
         default=HOLDFAST,
         choices=[
-            (HOLDFAST, "its own API: with evidence, votes are counted"),
+            (HOLDFAST, "Holdfast's API: reports with evidence, which count as votes"),
             (INSTANCE_HA, "the instance HA API v1 of Holdfast or of Masakari: notifications only"),
         ],
-        help="Who is told.",
+        help="API that gets the reports.",
     ),
     cfg.StrOpt(
         "api_url",
-        help="Where that is: of Holdfast its address, http://controller:8780; of an instance HA "
-        "API its endpoint with the version. Default: HOLDFAST_URL, or what the catalog of Keystone "
-        "says.",
+        help="URL of that API: of Holdfast, for example http://controller:8780; of an instance HA "
+        "API, its endpoint with the version. Default: HOLDFAST_URL, or the endpoint of Keystone's "
+        "catalog.",
     ),
     cfg.StrOpt(
         "token_file",
-        help="File whose first line is the token of this monitor, which `holdfast monitor register "
-        "NAME` prints. It is good for this monitor's name alone. Without it the monitor is not "
-        "registered: what it sees is listed, and does not count as a vote.",
+        help="File whose first line is the token of this monitor, from `holdfast monitor register "
+        "NAME`. The token is valid for this name only. Without it the monitor is not registered: "
+        "Holdfast lists its reports and does not count its vote.",
     ),
     cfg.StrOpt(
         "api_user",
-        help="Where there is no token: user for http_basic. Without it: HOLDFAST_USER, or OS_CLOUD "
-        "or OS_AUTH_URL and companions for Keystone, from the environment.",
+        help="User of http_basic, if there is no token. Default: HOLDFAST_USER, or OS_CLOUD or "
+        "OS_AUTH_URL and related variables for Keystone, of the environment.",
     ),
-    cfg.StrOpt("api_password_file", help="File whose first line is that user's password."),
+    cfg.StrOpt("api_password_file", help="File whose first line is the password of api_user."),
     cfg.FloatOpt(
-        "api_timeout_s", default=10.0, min=1.0, help="Longest that one call to the API takes."
+        "api_timeout_s", default=10.0, min=1.0, help="Seconds that one API call may take."
     ),
 ]

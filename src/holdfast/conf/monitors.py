@@ -8,55 +8,54 @@ from oslo_config import cfg
 
 GROUP = "monitors"
 WISHES = [
-    ("recover", "It becomes an incident and is recovered."),
-    ("report", "It is kept as a report, for people; nothing is done."),
-    ("ignore", "Nothing is written."),
+    ("recover", "Open an incident and recover the server."),
+    ("report", "Store a report for operators; no recovery."),
+    ("ignore", "Store nothing."),
 ]
 OPTS = [
     cfg.ListOpt(
         "enabled",
         default=["compute"],
         mutable=True,
-        help="Monitors that are asked and told: names of the entry points holdfast.monitors. "
-        "`guests` hears from Nova of servers that failed, `usage` what metric plugins get; both "
+        help="Host status monitors in use: entry points of the group holdfast.monitors. `guests` "
+        "reports failed servers from Nova's notifications and `usage` feeds metric plugins; both "
         "need push.",
     ),
     cfg.StrOpt(
         "metric_plugins_file",
         default="",
-        help="The monitor `usage`: file that names the metric plugins which get what Nova says of "
-        "volumes, hosts and servers (docs/metric-plugins.md). It is read again when it changes; "
-        "another name counts after a restart.",
+        help="File of the metric plugins that the monitor `usage` feeds with Nova's notifications "
+        "about volumes, hosts and servers (docs/metric-plugins.md). The manager reloads the file "
+        "when it changes; another file name needs a restart.",
     ),
-    cfg.BoolOpt("poll", default=True, mutable=True, help="Look at the cloud now and then."),
+    cfg.BoolOpt("poll", default=True, mutable=True, help="Poll the compute services of the cloud."),
     cfg.FloatOpt(
         "poll_interval_s",
         default=30.0,
         min=1.0,
         mutable=True,
-        help="A host that the cloud shows as down is found within so many seconds; one of all "
-        "managers looks.",
+        help="Seconds between two polls. One of all managers polls.",
     ),
     cfg.FloatOpt(
         "confirm_s",
         default=2.0,
         min=0.1,
         mutable=True,
-        help="While a host is suspect the next look comes so soon.",
+        help="Seconds to the next poll while a host is suspect.",
     ),
     cfg.FloatOpt(
         "poll_timeout_s",
         default=60.0,
         min=0.1,
         mutable=True,
-        help="A monitor whose look takes longer is left behind and reported; it is not asked again "
-        "until it has returned.",
+        help="Seconds that the poll of one monitor may take. The manager logs a monitor that "
+        "takes longer, and does not call it again before it returned.",
     ),
     cfg.BoolOpt(
         "push",
         default=True,
         mutable=True,
-        help="Listen to what Nova says on its message broker: see [notifications]. Needs a "
+        help="Consume Nova's notifications from the message broker, see [notifications]. Needs a "
         "transport_url there or in [DEFAULT], and a cloud that is not simulated.",
     ),
     cfg.FloatOpt(
@@ -64,73 +63,76 @@ OPTS = [
         default=5.0,
         min=0.1,
         mutable=True,
-        help="A monitor that takes longer over a message is left behind and reported.",
+        help="Seconds that a monitor may take for one message. The manager logs a monitor that "
+        "takes longer and continues without it.",
     ),
     cfg.FloatOpt(
         "push_fresh_s",
         default=10.0,
         min=0.0,
         mutable=True,
-        help="A message that is older, or from a clock that differs by more, is not believed but "
-        "makes us look at once; where poll is off it is believed.",
+        help="Seconds. A message whose timestamp differs by more from the manager's clock changes "
+        "no status but starts a poll at once. Where poll is off the message counts.",
     ),
     cfg.IntOpt(
         "down_samples",
         default=2,
         min=1,
         mutable=True,
-        help="So many looks in a row must show a host as down before it counts as failed.",
+        help="Consecutive polls that must show a host as down before the host counts as failed.",
     ),
     cfg.FloatOpt(
         "down_for_s",
         default=0.0,
         min=0.0,
         mutable=True,
-        help="And for so long it must have been down, by what the source itself knows.",
+        help="Seconds that a host must have been down, by the source's own record, before the "
+        "host counts as failed.",
     ),
     cfg.FloatOpt(
         "healthy_for_s",
         default=300.0,
         min=0.0,
         mutable=True,
-        help="A failed host can be reserved again when it has been well for so long.",
+        help="Seconds that a failed host must be healthy before leases can reserve it again.",
     ),
     cfg.FloatOpt(
         "damping_s",
         default=600.0,
         min=0.0,
         mutable=True,
-        help="And not before so long after it was taken out of use: a host that flaps causes one "
-        "repair in that time.",
+        help="Seconds after a failure before which leases cannot reserve the host again, healthy "
+        "or not: a flapping host causes one repair in this time.",
     ),
     cfg.BoolOpt(
         "disabled_is_failure",
         default=False,
         mutable=True,
-        help="Whether a compute service that a person disabled counts as failed, at once.",
+        help="Count a compute service that an operator disabled as failed, at once.",
     ),
     cfg.BoolOpt(
         "auto_disabled_is_failure",
         default=False,
         mutable=True,
-        help="Whether one that Nova itself disabled (its reason begins with `AUTO:`, as when "
-        "libvirt is lost) counts as failed, after down_samples looks.",
+        help="Count a compute service that Nova disabled itself (the reason begins with `AUTO:`, "
+        "for example after a lost libvirt connection) as failed, after down_samples polls.",
     ),
     cfg.StrOpt(
         "guest_errors",
         default="recover",
         choices=WISHES,
         mutable=True,
-        help="The monitor `guests`: what to do when Nova shows a server in error, or as crashed, "
-        "that nobody asked anything of.",
+        help="Action of the monitor `guests` when Nova shows a server as ERROR or crashed without "
+        "an API request that explains it.",
     ),
     cfg.StrOpt(
         "guest_power_offs",
         default="report",
         choices=WISHES,
         mutable=True,
-        help="The same of a server that was switched off and not by Nova. Nova cannot tell a death "
-        "from a shutdown in the guest: `recover` starts both again.",
+        help="Action of the monitor `guests` when a server is powered off without an API request. "
+        "Nova cannot tell a death from a shutdown inside the guest: `recover` starts the server "
+        "in both cases.",
     ),
 ]
 
@@ -147,14 +149,15 @@ NOTIFICATIONS_OPTS = [
     cfg.StrOpt(
         "transport_url",
         secret=True,
-        help="The broker Nova sends notifications to, e.g. rabbit://user:secret@host:5672/nova. "
-        "Several hosts with commas; TLS by [oslo_messaging_rabbit] ssl, ssl_*_file, or ?ssl=true. "
-        "Default: transport_url of [DEFAULT].",
+        help="Message broker of Nova's notifications, for example "
+        "rabbit://user:secret@host:5672/nova. Separate several hosts by commas; for TLS use "
+        "[oslo_messaging_rabbit] ssl, ssl_*_file, or ?ssl=true. Default: transport_url of "
+        "[DEFAULT].",
     ),
     cfg.StrOpt(
         "exchange",
         default="nova",
-        help="Nova's exchange: control_exchange of nova.conf. It is never created here.",
+        help="Nova's exchange: control_exchange of nova.conf. Holdfast never creates it.",
     ),
     cfg.ListOpt(
         "topics",
@@ -164,24 +167,25 @@ NOTIFICATIONS_OPTS = [
     cfg.StrOpt(
         "pool",
         default="holdfast.notifications",
-        help="Name of our own queue. Managers with the same name share the messages, each goes to "
-        "one of them; every name gets a copy of all, other readers of Nova lose nothing.",
+        help="Name of Holdfast's queue. Managers with the same name share its messages. Other "
+        "consumers of Nova's notifications have their own queues and lose nothing.",
     ),
     cfg.IntOpt(
         "backlog",
         default=100000,
         min=1,
-        help="Most messages our queue keeps while no manager reads; the oldest go first.",
+        help="Messages that the queue keeps while no manager reads. The broker drops the oldest "
+        "first.",
     ),
     cfg.IntOpt(
         "keep_days",
         default=7,
         min=1,
-        help="The broker removes our queue when no manager has read it for so long.",
+        help="Days without a reader after which the broker deletes the queue.",
     ),
     cfg.BoolOpt(
         "quorum",
         default=False,
-        help="Make our queue a quorum queue: replicated, for a RabbitMQ cluster.",
+        help="Declare the queue as a quorum queue, which a RabbitMQ cluster replicates.",
     ),
 ]

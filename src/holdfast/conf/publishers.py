@@ -10,90 +10,91 @@ OPTS = [
         default=24.0,
         min=0.01,
         mutable=True,
-        help="Hours after which a notification that could not be delivered is let go.",
+        help="Hours after which an undeliverable event is dropped.",
     ),
     cfg.BoolOpt(
         "messaging",
         default=False,
-        help="Send notifications to a message broker, as other OpenStack services do.",
+        help="Publish events to a message broker in the format of OpenStack notifications.",
     ),
     cfg.StrOpt(
         "transport_url",
         secret=True,
-        help="The broker they go to, e.g. rabbit://user:secret@host:5672//. "
-        "Default: transport_url of [DEFAULT].",
+        help="The message broker, for example rabbit://user:secret@host:5672//. Default: "
+        "transport_url of [DEFAULT].",
     ),
-    cfg.ListOpt("topics", default=["notifications"], help="Topics they are sent to."),
+    cfg.ListOpt("topics", default=["notifications"], help="Topics of the published events."),
     cfg.StrOpt(
         "exchange",
         default="openstack",
-        help="The exchange they are sent to: control_exchange of whoever reads them.",
+        help="Exchange of the published events: control_exchange of the consumer.",
     ),
     cfg.ListOpt(
         "instance_ha_topics",
         default=["versioned_notifications"],
-        help="Topics that what happens to segments, their hosts and reports is sent to where "
-        "messaging is on, in Masakari's format; empty: none.",
+        help="Topics of events about segments, hosts and notifications in Masakari's format, if "
+        "messaging is on. Empty: Holdfast does not publish these events.",
     ),
     cfg.StrOpt(
         "instance_ha_exchange",
         default="masakari",
-        help="The exchange that those are sent to.",
+        help="Exchange of events in Masakari's format.",
     ),
     cfg.FloatOpt(
         "messaging_timeout_s",
         default=10.0,
         min=0.1,
-        help="Longest that handing one notification to the broker may take.",
+        help="Seconds that publishing one event to the broker may take.",
     ),
     cfg.ListOpt(
         "webhook_urls",
         default=[],
-        help="Addresses that every notification is sent to by POST, signed. https; http only with "
+        help="URLs that get every event as a signed POST. https; http only with "
         "webhook_allow_private.",
     ),
     cfg.StrOpt(
         "webhook_secret_file",
-        help="File with the secret that signs webhooks, at least 16 characters, read anew for "
-        "each; readable by nobody else.",
+        help="File with the secret that signs webhook requests, at least 16 characters, readable "
+        "by its owner only. Holdfast reads the file before each request.",
     ),
     cfg.FloatOpt(
         "webhook_timeout_s",
         default=5.0,
         min=0.1,
-        help="Longest that one POST may take, from the look-up of the name to the answer.",
+        help="Seconds that one POST may take, from name resolution to the end of the answer.",
     ),
     cfg.StrOpt(
         "webhook_cafile",
-        help="Certificates (PEM) of the authorities that webhook servers must show; default: those "
-        "of the system.",
+        help="CA certificates (PEM) for webhook servers. Default: the CA certificates of the "
+        "system.",
     ),
     cfg.BoolOpt(
         "webhook_allow_private",
         default=False,
-        help="Let webhooks go to private and loopback addresses, and by http. Link-local ones, "
-        "where clouds keep their metadata, stay closed.",
+        help="Allow webhooks to private and loopback addresses, and by http. Link-local "
+        "addresses, where clouds serve metadata, stay forbidden.",
     ),
     cfg.ListOpt(
         "alertmanager_urls",
         default=[],
-        help="Alertmanagers that alarms, and nothing else, are sent to, e.g. "
-        "http://controller:9093; all members of a cluster.",
+        help="Alertmanagers that get alarms, for example http://controller:9093. Name all members "
+        "of a cluster.",
     ),
     cfg.StrOpt(
         "alertmanager_authorization_file",
-        help="File with what the header Authorization says to them, such as Bearer or Basic and "
-        "the rest, read anew for each; readable by nobody else. Default: no such header.",
+        help="File with the value of the header Authorization for Alertmanager, for example "
+        "`Bearer TOKEN`, readable by its owner only. Holdfast reads the file before each request. "
+        "Default: no such header.",
     ),
     cfg.FloatOpt(
         "alertmanager_timeout_s",
         default=5.0,
         min=0.1,
-        help="Longest that one POST may take, from the look-up of the name to the answer.",
+        help="Seconds that one POST may take, from name resolution to the end of the answer.",
     ),
     cfg.StrOpt(
         "alertmanager_cafile",
-        help="Certificates (PEM) of the authorities that Alertmanagers must show; default: those "
-        "of the system.",
+        help="CA certificates (PEM) for Alertmanager servers. Default: the CA certificates of the "
+        "system.",
     ),
 ]

@@ -10,76 +10,80 @@ OPTS = [
         default=60,
         min=0,
         mutable=True,
-        help="When the before-end event happens unless the request says; 0: none.",
+        help="Minutes before the end of a lease at which its before-end event happens, unless the "
+        "request gives a date. 0: no event.",
     ),
     cfg.IntOpt(
         "cleaning_time",
         default=0,
         min=0,
         mutable=True,
-        help="Minutes a host stays free of leases after each lease.",
+        help="Minutes that a host stays unreserved after each lease.",
     ),
     cfg.FloatOpt(
         "prepare_s",
         default=60.0,
         min=0.0,
         mutable=True,
-        help="How long before its start a lease's objects are made in the cloud.",
+        help="Seconds before the start of a lease at which Holdfast creates the lease's pools and "
+        "flavors in the cloud.",
     ),
     cfg.FloatOpt(
         "host_refresh_s",
         default=300.0,
         min=0.0,
         mutable=True,
-        help="Seconds between two readings of the enrolled hosts' sizes, inventories and traits "
-        "from the cloud; 0: only when they are enrolled.",
+        help="Seconds between two reads of the sizes, inventories and traits of enrolled hosts "
+        "from the cloud. 0: Holdfast reads them only at enrolment.",
     ),
     cfg.BoolOpt(
         "preemptibles",
         default=False,
         mutable=True,
-        help="Free hosts carry servers of preemptible flavors (the scheduler filter lets them in "
-        "with allow_preemptibles): they are deleted when their host's lease starts.",
+        help="Allow servers of preemptible flavors on unreserved hosts (the scheduler filter "
+        "needs allow_preemptibles). Holdfast deletes these servers when a lease of their host "
+        "starts.",
     ),
     cfg.StrOpt(
         "before_end",
         default="",
         choices=["", "snapshot"],
         mutable=True,
-        help="What a reservation with before_end=default does before its end.",
+        help="Action at the before-end event of reservations with before_end=default.",
     ),
     cfg.ListOpt(
         "server_on_end",
         default=["stop"],
         item_type=types.String(choices=["snapshot", "stop", "suspend", "shelve", "delete"]),
         mutable=True,
-        help="What happens to a leased server at the end of its lease unless the lease says: one "
-        "or several of snapshot, stop, suspend, shelve, delete, in that order. On an enrolled host "
-        "no server stays: after a stop or a suspend it is shelved.",
+        help="Actions on a leased server at the end of its lease, unless the lease names its own: "
+        "one or more of snapshot, stop, suspend, shelve, delete, in that order. On an enrolled "
+        "host the server is shelved after stop or suspend, because no server may stay there.",
     ),
     cfg.FloatOpt(
         "server_start_patience_s",
         default=120.0,
         min=0.0,
         mutable=True,
-        help="How long after its start a lease tries to get its server running, or its floating "
-        "IPs, before it runs without: missing_resources says so.",
+        help="Seconds after the start of a lease during which Holdfast tries to start its server "
+        "or to create its floating IPs. After that the lease runs without them and has the flag "
+        "missing_resources.",
     ),
     cfg.FloatOpt(
         "server_sweep_s",
         default=60.0,
         min=0.0,
         mutable=True,
-        help="Seconds between two looks for servers that should have a lease and have none; 0: "
-        "nobody looks.",
+        help="Seconds between two searches for servers that need a lease and have none. 0: no "
+        "searches.",
     ),
     cfg.BoolOpt(
         "lease_every_server",
         default=False,
         mutable=True,
-        help="Every server on a host that cannot be reserved gets a lease, also one that was made "
-        "without nova-api's filter, or before: at its end it is stopped, or what server_on_end "
-        "says.",
+        help="Create a lease for every server on a host that is not enrolled, including servers "
+        "that nova-api created without Holdfast's filter. At the end of the lease server_on_end "
+        "applies.",
     ),
     cfg.IntOpt(
         "default_lease_days",
@@ -87,37 +91,37 @@ OPTS = [
         min=1,
         max=3650,
         mutable=True,
-        help="How long such a lease is. It starts when it is made.",
+        help="Days that such a lease lasts. The lease starts when it is created.",
     ),
     cfg.BoolOpt(
         "repair",
         default=True,
         mutable=True,
-        help="Reservations that a failed host hits get something else by themselves.",
+        help="Repair reservations on failed hosts automatically: assign other resources.",
     ),
     cfg.FloatOpt(
         "repair_look_s",
         default=10.0,
         min=0.5,
         mutable=True,
-        help="Seconds between two looks for what can be repaired: capacity may have appeared. A "
-        "host that fails or returns is looked at once in any case.",
+        help="Seconds between two periodic repairs, for capacity that has become free. The "
+        "failure or return of a host starts a repair at once in any case.",
     ),
     cfg.FloatOpt(
         "repair_horizon_s",
         default=86_400.0,
         min=0.0,
         mutable=True,
-        help="A lease that starts later than that waits for the failed host to return; 0: all "
-        "leases are repaired at once, however far ahead.",
+        help="Seconds. A lease that starts later than this keeps its failed host, which may "
+        "return in time. 0: repair all leases at once.",
     ),
     cfg.Opt(
         "repair_priorities",
         type=types.Dict(types.Integer(), bounds=False),
         default={},
         mutable=True,
-        help="Whose leases are repaired first where there is not enough for all: project ids with "
-        "a number each, the higher the sooner; others have 0.",
+        help="Projects whose leases are repaired first when capacity is short: project id and "
+        "priority. A higher number is repaired earlier; other projects have 0.",
         sample_default="6e0fb2c4d1f04f8a9c1e52c1f7b7d0a3:10",
     ),
     cfg.IntOpt(
@@ -125,8 +129,8 @@ OPTS = [
         default=2,
         min=0,
         mutable=True,
-        help="So many failed hosts of a rack (or of a zone, where racks are not known) never are "
-        "too many.",
+        help="Failed hosts of a rack that never count as a mass failure (of a zone, where racks "
+        "are unknown).",
     ),
     cfg.FloatOpt(
         "mass_failure_some",
@@ -134,7 +138,8 @@ OPTS = [
         min=0.0,
         max=1.0,
         mutable=True,
-        help="Below that share of a rack or zone failures are repaired as they come.",
+        help="Share of failed hosts of a rack or zone from which recovery is throttled to "
+        "[recovery] heavy_throttle_interval_s.",
     ),
     cfg.FloatOpt(
         "mass_failure_many",
@@ -142,15 +147,17 @@ OPTS = [
         min=0.0,
         max=1.0,
         mutable=True,
-        help="From that share on nothing of the rack or zone is repaired until an operator says "
-        "so: holdfast repair run --approve.",
+        help="Share of failed hosts of a rack or zone from which Holdfast holds repair and "
+        "recovery until an operator approves: `holdfast recovery approve`, `holdfast repair run "
+        "--approve`.",
     ),
     cfg.FloatOpt(
         "reconcile_s",
         default=60.0,
         min=0.0,
         mutable=True,
-        help="Seconds between two comparisons of the cloud's pools with the book; what differs is "
-        "put right, or told in the log and the audit. 0: nobody compares.",
+        help="Seconds between two comparisons of the cloud's aggregates with the database. The "
+        "manager corrects differences, or reports them in its log and the audit log. 0: no "
+        "comparison.",
     ),
 ]
