@@ -26,10 +26,10 @@ def _steps(name: str, when: str) -> cfg.Opt:
         name,
         default={},
         mutable=True,
-        help=f"Custom steps that run {when} a built-in step: `move:mail`, where mail is an entry point"
-        " of the group holdfast.recovery_steps. Built-in steps of a host: fence, tell, repair,"
-        " prepare, move, verify; of a guest: stop, start, confirm, elsewhere; of a process: disable,"
-        " confirm; of all incidents: guards, report.",
+        help=f"Custom steps that run {when} a built-in step: `move:mail`, where mail is an entry"
+        " point of the group holdfast.recovery_steps. Built-in steps of a host: fence, tell,"
+        " repair, prepare, move, verify; of a guest: stop, start, confirm, elsewhere; of a"
+        " process: disable, confirm; of all incidents: guards, report.",
     )
 
 
