@@ -70,7 +70,7 @@ check: lint ## for whoever writes code: lint, types, import rules, tests without
 test: install test-deps lint ## everything CI checks, in half an hour
 	@WORKERS=$(WORKERS) tools/test $(ARGS)
 
-lab: test-deps ## bring up a real OpenStack in .lab and leave it running (docs/lab.md)
+lab: test-deps ## bring up a real OpenStack in .lab and leave it running (docs/contribute/lab.md)
 	@$(BIN)/python -m lab up
 
 lab-down: | .venv/.installed-test ## stop the lab; what it made stays

@@ -3,9 +3,9 @@
 report?
 
 Three controllers, three computes, three networks: real Consul agents in network namespaces, tuned
-as docs/consul.md calls faster. `holdfast-hostmonitor` runs on k1, by a rule that waits for nothing;
-masakari-monitors' consul driver, by its defaults, in the same place on the same clusters. Both
-report to a real Holdfast API. Consul shows it when the agent on k1 does.
+as docs/install/consul.md calls faster. `holdfast-hostmonitor` runs on k1, by a rule that waits
+for nothing; masakari-monitors' consul driver, by its defaults, in the same place on the same
+clusters. Both report to a real Holdfast API. Consul shows it when the agent on k1 does.
 
     python bench/hostmonitor.py [CUTS [CUTS BESIDE MASAKARI]]     as root; 20 and 2
 """

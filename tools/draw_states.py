@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the state machines of model/state_machines.py into docs/states.md.
+"""Draws the state machines of model/state_machines.py into docs/reference/states.md.
 
 tools/draw_states.py          write the page
 tools/draw_states.py --check  fail if it is not what would be written
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holdfast.model import state_machines
 
-PAGE = Path(__file__).parent.parent / "docs" / "states.md"
+PAGE = Path(__file__).parent.parent / "docs/reference/states.md"
 _HEAD = """\
 # States
 
@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if PAGE.exists() and PAGE.read_text() == wanted:
         return 0
-    sys.stderr.write(f"docs/{PAGE.name} is stale: run tools/draw_states.py\n")
+    sys.stderr.write(f"docs/reference/{PAGE.name} is stale: run tools/draw_states.py\n")
     return 1
 
 

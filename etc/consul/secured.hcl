@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is added on every host, for every network, where tokens and certificates are wanted: copy it to
-# /etc/consul/secured.hcl and name it in a second -config-file. docs/consul.md says how the files are made.
+# /etc/consul/secured.hcl and name it in a second -config-file. docs/install/consul.md says how the files are made.
 
 # gossip: a key of `consul keygen`, one per network
 # encrypt = "…"

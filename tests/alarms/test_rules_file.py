@@ -170,7 +170,7 @@ def test_a_field_that_nobody_measures_is_said_with_what_may_be_meant() -> None:
     with pytest.raises(BadRules) as caught:
         rules_file.parse(UNKNOWN, "f", known_fields=True)
     assert sorted(str(one) for one in caught.value.problems) == [
-        "line 10: 'nosuchfield' is no number of a nic: docs/metrics.md has their names",
+        "line 10: 'nosuchfield' is no number of a nic: docs/concepts/metrics.md has their names",
         "line 2: 'util_ration' is no number of a guest: do you mean util_ratio?",
         "line 3: 'mean_latency' is no number of a disk: do you mean mean_latency_ns?",
         "line 7: 'util_ratio' is no number of a host: do you mean cpu_util_ratio?",
@@ -195,7 +195,7 @@ def test_all_that_is_measured_is_known() -> None:
 
 
 def test_the_example_in_the_docs_can_be_used() -> None:
-    text = (Path(__file__).parents[2] / "docs/alarms.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/concepts/alarms.md").read_text()
     found = rules_file.parse(text.split("```yaml\n")[1].split("```")[0], "docs", known_fields=True)
     assert len(found.rules) == 6
 

@@ -328,7 +328,7 @@ otherwise: none
 
 
 def test_the_documentation_shows_what_check_prints(check: Callable[..., Any]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "strategy.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/concepts/matrix.md").read_text()
     blocks = re.findall(r"(?:<!-- networks: (.*) -->\n)?```yaml\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 5
     for names, text in blocks:

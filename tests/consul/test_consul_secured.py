@@ -20,7 +20,7 @@ from tests.servers.base import which
 from tests.servers.consul import UNANSWERED, Agent
 
 MASTER = str(uuid.uuid4())
-#: What docs/consul.md tells operators to allow a monitor.
+#: What docs/install/consul.md tells operators to allow a monitor.
 RULES = 'node_prefix "" { policy = "read" } agent_prefix "" { policy = "read" }'
 
 

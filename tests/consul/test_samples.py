@@ -87,7 +87,7 @@ def test_the_agents_of_one_host_do_not_meet_each_other() -> None:
 
 
 def test_the_ports_of_the_samples_are_those_of_the_docs() -> None:
-    docs = (ROOT / "docs" / "consul.md").read_text()
+    docs = (ROOT / "docs/install/consul.md").read_text()
     for path in AGENTS:
         port = re.search(r"http +=\s*(\d+)", path.read_text())
         assert port is not None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real monitors on real Consul clusters: what they report, and what they do not.
 
-The clusters see a failure in two seconds here (docs/consul.md, faster), and three are what the
-rules want it to last. Several hosts fail at once, so that it does not take all day.
+The clusters see a failure in two seconds here (docs/install/consul.md, faster), and three are
+what the rules want it to last. Several hosts fail at once, so that it does not take all day.
 """
 
 from __future__ import annotations

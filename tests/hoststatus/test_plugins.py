@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Monitors of somebody else's, as docs/monitors.md says: its class, to the letter."""
+"""Monitors of somebody else's, as docs/concepts/monitors.md says: its class, to the letter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.hoststatus.push import report
 from holdfast.hoststatus.status import DOWN, UP
 from tests.hoststatus.site import Count, Site
 
-PAGE = Path(__file__).parents[2] / "docs" / "monitors.md"
+PAGE = Path(__file__).parents[2] / "docs/concepts/monitors.md"
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lab.cloud import Lab
 
 HOST = "cmp4"
-#: Nova's own time until a compute that says nothing is down: see docs/lab.md.
+#: Nova's own time until a compute that says nothing is down: see docs/contribute/lab.md.
 NOVA_S = 15
 INTERVAL_S = 4
 #: Heard at once, looked up never; a host that is well again is used again.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A resource type of somebody else's: one class and one entry point, as docs/reservations.md says.
+"""A third-party resource type: one class and one entry point, from docs/concepts/reservations.md.
 
 The class is the one of that page, to the letter.
 """
@@ -16,7 +16,7 @@ from holdfast.ports.manager import NewLease, NewReservation
 from tests.leases import house as houses
 from tests.leases.house import ANN, BOB, House
 
-PAGE = Path(__file__).parents[2] / "docs" / "reservations.md"
+PAGE = Path(__file__).parents[2] / "docs/concepts/reservations.md"
 TYPE = "acme:licence"
 
 

@@ -38,7 +38,7 @@ from tests.metrics.test_collect import World
 from tests.processes import eventually
 from tests.simclock import SimClock
 
-PAGE = Path(__file__).parents[2] / "docs" / "metric-plugins.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/metric-plugins.md"
 
 
 #: Nobody is blamed for a busy machine.

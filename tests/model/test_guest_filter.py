@@ -229,7 +229,7 @@ def test_a_file_is_either_refused_or_means_its_first_line_that_fits(
 
 
 def test_the_manual_names_what_lasts() -> None:
-    text = (Path(__file__).parents[2] / "docs/guests.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/concepts/guests.md").read_text()
     said = next(one for one in text.split("\n\n") if one.startswith("What goes on, and may"))
     for event, detail in LASTING:
         whole = all((event, one) in LASTING for one in EVENTS[event])

@@ -38,14 +38,16 @@ def test_the_page_is_what_the_code_says() -> None:
 
 
 def test_a_page_that_is_out_of_date_is_noticed(tmp_path: Path) -> None:
-    for name in ("tools", "docs"):
-        (tmp_path / name).mkdir()
+    for name in ("tools", "docs/reference"):
+        (tmp_path / name).mkdir(parents=True)
     shutil.copy(ROOT / "tools" / "draw_states.py", tmp_path / "tools")
     assert "is stale" in check(tmp_path).stderr
-    drawn = (ROOT / "docs" / "states.md").read_text()
-    (tmp_path / "docs" / "states.md").write_text(drawn)
+    drawn = (ROOT / "docs/reference/states.md").read_text()
+    (tmp_path / "docs/reference/states.md").write_text(drawn)
     assert check(tmp_path).returncode == 0
-    (tmp_path / "docs" / "states.md").write_text(drawn.replace("    ACTIVE --> UPDATING\n", ""))
+    (tmp_path / "docs/reference/states.md").write_text(
+        drawn.replace("    ACTIVE --> UPDATING\n", "")
+    )
     assert check(tmp_path).returncode == 1
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The storage network's agent of a compute. The same file on every compute.
-# Copy it to /etc/consul/storage.hcl and start holdfast-consul@storage. docs/consul.md explains each line.
+# Copy it to /etc/consul/storage.hcl and start holdfast-consul@storage. docs/install/consul.md explains each line.
 
 datacenter = "storage"
 data_dir   = "/var/lib/consul/storage"

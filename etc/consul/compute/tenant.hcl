@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tenant network's agent of a compute. The same file on every compute.
-# Copy it to /etc/consul/tenant.hcl and start holdfast-consul@tenant. docs/consul.md explains each line.
+# Copy it to /etc/consul/tenant.hcl and start holdfast-consul@tenant. docs/install/consul.md explains each line.
 
 datacenter = "tenant"
 data_dir   = "/var/lib/consul/tenant"

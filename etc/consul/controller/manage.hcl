@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The management network's agent of a controller: one of three servers. The same file on every controller.
-# Copy it to /etc/consul/manage.hcl and start holdfast-consul@manage. docs/consul.md explains each line.
+# Copy it to /etc/consul/manage.hcl and start holdfast-consul@manage. docs/install/consul.md explains each line.
 
 datacenter = "manage"
 data_dir   = "/var/lib/consul/manage"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alarms on the metrics of a host: rules, engine, notifications; see docs/alarms.md."""
+"""Alarms on the metrics of a host: rules, engine, notifications; see docs/concepts/alarms.md."""

@@ -100,7 +100,9 @@ def read(lines: Iterable[str], source: str) -> Iterator[Snapshot]:
             last = _snapshot(json.loads(text), last, known)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             why = f"this is no recorded pass: {type(error).__name__} {error}"
-            raise InvalidInput(f"{source}:{number}: {why}; docs/alarms.md shows one") from error
+            raise InvalidInput(
+                f"{source}:{number}: {why}; docs/concepts/alarms.md shows one"
+            ) from error
         yield last
 
 

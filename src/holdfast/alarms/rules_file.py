@@ -407,7 +407,7 @@ class _Reading(Reading):
                 continue
             self.unknown.add((line, kind, name))
             like = fields.like(kind, name)
-            advice = f"do you mean {like}?" if like else "docs/metrics.md has their names"
+            advice = f"do you mean {like}?" if like else "docs/concepts/metrics.md has their names"
             self.say(line, f"{quoted(name)} is no number of a {kind}: {advice}")
 
     def _hours(self, node: Node | None) -> tuple[Hours, ...]:

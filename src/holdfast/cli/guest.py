@@ -321,8 +321,8 @@ class Simulate(Asking, ListCommand):
         add(
             "record",
             nargs="?",
-            help="an event as JSON, or a file with one to a line (- is stdin), as docs/guests.md "
-            "says; time, uuid and name may be left out",
+            help="an event as JSON, or a file with one to a line (- is stdin), as "
+            "docs/concepts/guests.md says; time, uuid and name may be left out",
         )
         add("--guest", metavar="NAME|UUID", help="to whom it happens")
         add("--event", choices=KINDS, help="what kind of event")
@@ -565,7 +565,7 @@ class FiltersTest(ListCommand):
     """Replay recorded guest events through a filter file, and show the resulting reports.
 
     A recording has a JSON object per line, each an event or a reading of all guests; see
-    docs/guests.md. Holdfast would recover `failed` guests, and only record `noted` guests.
+    docs/concepts/guests.md. Holdfast would recover `failed` guests, and only record `noted` guests.
     Grace times follow the times in the recording.
     """
 

@@ -231,7 +231,7 @@ class Test(Asking, ListCommand):
     """Replay recorded samples through a file of alarm rules, and show how alarms would change.
 
     A recording has a JSON object per line, each a pass: `holdfast metrics record` writes it,
-    docs/alarms.md describes it. The command asks no server. With --told, it shows the
+    docs/concepts/alarms.md describes it. The command asks no server. With --told, it shows the
     notifications that would leave the host: grouped, damped, and capped in a storm.
 
     Without a recording the command asks the agent on this machine to evaluate the rules on its

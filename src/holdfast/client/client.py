@@ -223,7 +223,7 @@ def only(noun: str, ref: str, found: list[dict[str, Any]], missing: str) -> dict
 
 _FAILOVER_PATH = "/holdfast/v1/failover"
 
-#: segment, kept, members, enrolled, usable, free, least_free, short, why, as docs/api.md says.
+#: segment, kept, members, enrolled, usable, free, least_free, short, why (docs/reference/api.md).
 Capacity = dict[str, Any]
 
 
@@ -392,7 +392,7 @@ _INCIDENTS_PATH = "/holdfast/v1/incidents"
 _REPORTS = "/instance-ha/v1/notifications"
 _APPROVALS = "/holdfast/v1/approvals"
 
-#: id, kind, host, status, sentence, opened_at, closed_at, moves, …, as docs/api.md says.
+#: id, kind, host, status, sentence, opened_at, closed_at, moves, …, as docs/reference/api.md says.
 Incident = dict[str, Any]
 
 
@@ -754,7 +754,7 @@ class Silences:
 
 _repair_PATH = "/holdfast/v1/repair"
 
-#: failed, held, counts and moves, as docs/api.md says.
+#: failed, held, counts and moves, as docs/reference/api.md says.
 Report = dict[str, Any]
 
 

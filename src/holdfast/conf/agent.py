@@ -23,8 +23,8 @@ OPTS = [
     cfg.StrOpt(
         "filters_file",
         help="YAML file of guest event filters, which decide which events count as a failure "
-        "(docs/guests.md). The agent reloads the file when it changes. Default: built-in filters; "
-        "`holdfast guest filter check` shows them.",
+        "(docs/concepts/guests.md). The agent reloads the file when it changes. Default: built-in "
+        "filters; `holdfast guest filter check` shows them.",
     ),
     cfg.ListOpt(
         "services",
@@ -35,8 +35,8 @@ OPTS = [
     cfg.StrOpt(
         "services_file",
         help="YAML file that describes how to recognise, check and restart each service "
-        "(docs/agent.md). masakari-monitors' process_list.yaml is accepted. The agent reloads the "
-        "file when it changes. Its entries replace those of `services`.",
+        "(docs/install/agent.md). masakari-monitors' process_list.yaml is accepted. The agent "
+        "reloads the file when it changes. Its entries replace those of `services`.",
     ),
     cfg.FloatOpt(
         "services_every_s", default=5.0, min=0.5, help="Seconds between two checks of the services."
@@ -46,7 +46,7 @@ OPTS = [
         default=10.0,
         min=0.0,
         help="Seconds between two QEMU guest agent pings of guests with hang detection "
-        "(docs/guests.md). 0: no pings. Needs a read-write libvirt connection.",
+        "(docs/concepts/guests.md). 0: no pings. Needs a read-write libvirt connection.",
     ),
     cfg.IntOpt(
         "heartbeats_missed",
@@ -73,7 +73,7 @@ OPTS = [
         default=60.0,
         min=0.0,
         help="Seconds between two comparisons of the servers that Nova expects on this host with "
-        "the guests that libvirt runs (docs/guests.md). 0: no comparison.",
+        "the guests that libvirt runs (docs/concepts/guests.md). 0: no comparison.",
     ),
     cfg.IntOpt(
         "expectation_looks",
@@ -123,8 +123,8 @@ METRICS_OPTS = [
     cfg.BoolOpt(
         "enabled",
         default=True,
-        help="Collect metrics of the host and its libvirt guests (docs/metrics.md). Without "
-        "rules, plugins and sinks no metric leaves the host.",
+        help="Collect metrics of the host and its libvirt guests (docs/concepts/metrics.md). "
+        "Without rules, plugins and sinks no metric leaves the host.",
     ),
     cfg.FloatOpt(
         "every_s",
@@ -143,9 +143,9 @@ METRICS_OPTS = [
     ),
     cfg.StrOpt(
         "rules_file",
-        help="YAML file of alarm rules (docs/alarms.md). The agent reloads the file when it "
-        "changes and at SIGHUP; an invalid file leaves the previous rules in force. Central rules "
-        "with the same id, and rules set through the socket, replace rules of the file.",
+        help="YAML file of alarm rules (docs/concepts/alarms.md). The agent reloads the file when "
+        "it changes and at SIGHUP; an invalid file leaves the previous rules in force. Central "
+        "rules with the same id, and rules set through the socket, replace rules of the file.",
     ),
     cfg.ListOpt(
         "groups",
@@ -155,9 +155,9 @@ METRICS_OPTS = [
     ),
     cfg.StrOpt(
         "plugins_file",
-        help="YAML file of metric plugins and their configuration (docs/metric-plugins.md). The "
-        "agent reloads the file when it changes. Without it `holdfast metric plugin add` adds "
-        "plugins.",
+        help="YAML file of metric plugins and their configuration "
+        "(docs/reference/metric-plugins.md). The agent reloads the file when it changes. Without "
+        "it `holdfast metric plugin add` adds plugins.",
     ),
     cfg.IntOpt(
         "plugins_memory_mib",
@@ -169,7 +169,7 @@ METRICS_OPTS = [
 ]
 
 
-# [metric_sinks]: where the agent sends metrics (docs/metric-sinks.md). The default is nowhere.
+# [metric_sinks]: where the agent sends metrics (docs/operate/metric-sinks.md); nowhere by default.
 
 
 SINKS_GROUP = "metric_sinks"
@@ -199,8 +199,8 @@ SINKS_OPTS = [
     cfg.ListOpt(
         "fields",
         default=FIELDS,
-        help="Metrics for statsd, graphite and the log: KIND.NAME of docs/metrics.md, with * as "
-        "wildcard.",
+        help="Metrics for statsd, graphite and the log: KIND.NAME of docs/concepts/metrics.md, "
+        "with * as wildcard.",
     ),
     cfg.ListOpt(
         "ceilometer_fields",

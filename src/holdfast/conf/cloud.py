@@ -89,7 +89,7 @@ def plugin_opts(names: Iterable[str] = SHOWN) -> list[cfg.Opt]:
     return list(found.values())
 
 
-# [libvirt]: hosts without OpenStack, where [cloud] driver is libvirt (docs/libvirt.md).
+# [libvirt]: hosts without OpenStack, where [cloud] driver is libvirt (docs/install/libvirt.md).
 
 
 LIBVIRT_GROUP = "libvirt"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""[enforcement]: limits on leases besides capacity. See docs/enforcement.md."""
+"""[enforcement]: limits on leases besides capacity. See docs/operate/enforcement.md."""
 
 from oslo_config import cfg, types
 

@@ -7,9 +7,9 @@ GROUP = "fencing"
 OPTS = [
     cfg.StrOpt(
         "devices_file",
-        help="YAML file of fence devices: how each host is powered off (docs/fencing.md). The "
-        "manager reloads the file when it changes. Without it only hosts of the simulated cloud "
-        "can be fenced.",
+        help="YAML file of fence devices: how each host is powered off (docs/install/fencing.md). "
+        "The manager reloads the file when it changes. Without it only hosts of the simulated "
+        "cloud can be fenced.",
     ),
     cfg.FloatOpt(
         "call_timeout_s",

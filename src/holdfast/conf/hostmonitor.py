@@ -22,7 +22,8 @@ NETWORKS_OPTS = [
         "url",
         default="http://127.0.0.1:8500",
         help="Address of this host's Consul agent of the network: http://…, https://…, or "
-        "unix:///path of a socket. Each network has its own Consul agent (docs/consul.md).",
+        "unix:///path of a socket. Each network has its own Consul agent "
+        "(docs/install/consul.md).",
     ),
     cfg.StrOpt(
         "token_file",
@@ -80,8 +81,8 @@ OPTS = [
     cfg.StrOpt(
         "strategy_file",
         help="YAML file of the HA matrix: the action for each combination of network states "
-        "(docs/matrix.md). The monitor reloads the file when it changes. Default: recover when "
-        "the storage network is down, or the only network.",
+        "(docs/concepts/matrix.md). The monitor reloads the file when it changes. Default: "
+        "recover when the storage network is down, or the only network.",
     ),
     cfg.StrOpt(
         "name",

@@ -25,8 +25,8 @@ OPTS = [
         "metric_plugins_file",
         default="",
         help="File of the metric plugins that the monitor `usage` feeds with Nova's notifications "
-        "about volumes, hosts and servers (docs/metric-plugins.md). The manager reloads the file "
-        "when it changes; another file name needs a restart.",
+        "about volumes, hosts and servers (docs/reference/metric-plugins.md). The manager reloads "
+        "the file when it changes; another file name needs a restart.",
     ),
     cfg.BoolOpt("poll", default=True, mutable=True, help="Poll the compute services of the cloud."),
     cfg.FloatOpt(

@@ -288,5 +288,5 @@ def _stays(old: Incident) -> str:
     verb = "stays" if old.details.get("told_at") else "may be"
     return (
         f"; {old.host} {verb} forced down, disabled and on maintenance: holdfast incident retry"
-        f" {old.id}, or put it into use by hand (docs/recovery.md, Abort)"
+        f" {old.id}, or put it into use by hand (docs/concepts/recovery.md, Abort)"
     )

@@ -179,7 +179,7 @@ class NetworkWatch:
             warned = self._proof.warning if self._proof else ""
             self._proof, self._proven_at, self._error = proof, began, ""
         if proof.warning and proof.warning != warned:
-            LOG.warning("network %s: %s (docs/consul.md)", self.network, proof.warning)
+            LOG.warning("network %s: %s (docs/install/consul.md)", self.network, proof.warning)
         self._changed()
 
     def _saw(self, members: Members, nap: int) -> bool:

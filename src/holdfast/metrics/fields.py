@@ -19,7 +19,7 @@ _COUNTER: Final = re.compile(
     r"cpu_\w+_ns|haltpoll_(ok|fail)_ns|vcpu\d+_(time|delay)_ns|swap_(in|out)_kib|major_fault|errors"
     r"|(rd|wr|fl)_(reqs|bytes|times_ns)|(rx|tx)_(bytes|pkts|errs|drop)"
 )
-#: Field names per kind, whichever source measures them; docs/metrics.md explains each.
+#: Field names per kind, whichever source measures them; docs/concepts/metrics.md explains each.
 _NAMES: Final[Mapping[str, frozenset[str]]] = {
     kind: frozenset(names.split())
     for kind, names in {

@@ -23,7 +23,7 @@ from holdfast.ports.metrics import DISK, GUEST, HOST, NIC, Entity, Reading, Snap
 #
 # All dicts have `ctx` (the pass), `missing` (names of unknown fields, which are absent),
 # `stale` (why the values are not current, "" if they are) and `reset` (a counter was reset, so
-# its rates are None). docs/metrics.md lists the other fields.
+# its rates are None). docs/concepts/metrics.md lists the other fields.
 
 
 Dict = dict[str, Any]

@@ -119,8 +119,8 @@ METRIC_OPTS = [
     cfg.StrOpt(
         "metric_plugins_file",
         default="",
-        help="File that names the metric plugins which get what nova-compute measures "
-        "(docs/metric-plugins.md); it is read again when it changes. Empty: there are none.",
+        help="File of the metric plugins that get nova-compute's measurements "
+        "(docs/reference/metric-plugins.md). Reloaded when it changes. Empty: no plugins.",
     ),
     cfg.StrOpt(
         "metric_plugins_python",

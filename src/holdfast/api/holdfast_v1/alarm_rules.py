@@ -37,7 +37,7 @@ PUT: dict[str, Any] = {
         "text": {
             "type": "string",
             "maxLength": MAX_BYTES,
-            "description": "A file of alarm rules, YAML or JSON (docs/alarms.md).",
+            "description": "A file of alarm rules, YAML or JSON (docs/concepts/alarms.md).",
         },
         "scope": {**_SCOPE, "description": f"{_SCOPE['description']} Default: as it was, or all."},
         "replaces": {

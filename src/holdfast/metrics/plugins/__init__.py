@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric plugins shipped with Holdfast; docs/metric-plugins.md describes how to write others."""
+"""Metric plugins shipped with Holdfast; docs/reference/metric-plugins.md says how to write one."""

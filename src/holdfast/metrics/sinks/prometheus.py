@@ -75,7 +75,7 @@ def family(kind: str, field: str) -> tuple[Family, float, str]:
             break
     counts = is_counter(field)
     name = _NOT_IN_NAMES.sub("_", f"holdfast_{kind}_{bare}{'_total' if counts else ''}")
-    said = f"{_said(field, vcpu)} of the {kind}, as docs/metrics.md has it."
+    said = f"{_said(field, vcpu)} of the {kind}, as docs/concepts/metrics.md has it."
     return Family(name, "counter" if counts else "gauge", said), scale, vcpu
 
 
