@@ -30,7 +30,7 @@ class List(ListCommand):
     """List the agents of hosts: alive or not, alarm rules, guests and alarms.
 
     An agent that is alive sends a heartbeat every ten seconds. `rules` has a `!` if an agent
-    does not hold the wanted rules: `holdfast rules list --hosts` shows why. `deaf` is why an
+    does not hold the wanted rules: `holdfast rule list --hosts` shows why. `deaf` is why an
     agent gets no events from its hypervisor. `firing` counts the alarms on the host.
     """
 

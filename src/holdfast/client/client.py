@@ -118,13 +118,13 @@ class Alarms:
         found: Alarm = self._wire.call("POST", where, body={}, key="alarm")
         return found
 
-    def silence(self, alarm_id: str, lasts: timedelta) -> Alarm:
+    def mute(self, alarm_id: str, lasts: timedelta) -> Alarm:
         """Mute an alarm for a duration; zero ends the mute.
 
         Zero also sends the notifications that were withheld for an alarm that still stands.
         """
         where, body = (
-            _ALARMS + path(alarm_id, "silence"),
+            _ALARMS + path(alarm_id, "mute"),
             {"duration_s": int(lasts.total_seconds())},
         )
         found: Alarm = self._wire.call("POST", where, body=body, key="alarm")
@@ -364,7 +364,7 @@ class Hosts:
         changed: Property = self._wire.call("PATCH", where, body=body, key=key)
         return changed
 
-    def standings(self, state: str | None = None) -> builtins.list[HostStatus]:
+    def statuses(self, state: str | None = None) -> builtins.list[HostStatus]:
         """List the host status of every known host, enrolled or not: state, since, why."""
         query = {"state": state} if state else {}
         where = "/holdfast/v1/hosts"
@@ -693,11 +693,11 @@ class Operations:
 # Recovery switches for operators.
 
 
-_PAUSES, _SILENCES = "/holdfast/v1/pauses", "/holdfast/v1/silences"
+_PAUSES, _WINDOWS = "/holdfast/v1/pauses", "/holdfast/v1/maintenance-windows"
 HOUR = timedelta(hours=1)
 
 Pause = dict[str, Any]
-Silence = dict[str, Any]
+MaintenanceWindow = dict[str, Any]
 
 
 class Pauses:
@@ -728,28 +728,30 @@ class Pauses:
         self._wire.call("DELETE", _PAUSES, query={"segment": segment or None})
 
 
-class Silences:
-    """client.silences: maintenance windows, /holdfast/v1/silences; for administrators."""
+class MaintenanceWindows:
+    """client.maintenance: /holdfast/v1/maintenance-windows; for administrators."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def list(self) -> builtins.list[Silence]:
+    def list(self) -> builtins.list[MaintenanceWindow]:
         """List current and future maintenance windows."""
-        found: list[Silence] = self._wire.call("GET", _SILENCES, key="silences")
+        found: list[MaintenanceWindow] = self._wire.call("GET", _WINDOWS, key="maintenance_windows")
         return found
 
-    def add(self, matcher: dict[str, str], reason: str, **when: Any) -> Silence:
+    def add(self, matcher: dict[str, str], reason: str, **when: Any) -> MaintenanceWindow:
         """Add a maintenance window: recovery ignores matching failures.
 
         `matcher`: kind, host, segment, server. `when`: starts_at, and expires_at or duration_s.
         """
         body = {"matcher": matcher, "reason": reason, **when}
-        made: Silence = self._wire.call("POST", _SILENCES, body=body, key="silence")
+        made: MaintenanceWindow = self._wire.call(
+            "POST", _WINDOWS, body=body, key="maintenance_window"
+        )
         return made
 
-    def remove(self, silence_id: str) -> None:
-        self._wire.call("DELETE", _SILENCES + path(silence_id))
+    def remove(self, window_id: str) -> None:
+        self._wire.call("DELETE", _WINDOWS + path(window_id))
 
 
 _repair_PATH = "/holdfast/v1/repair"
@@ -816,8 +818,8 @@ class Sim:
         """Disconnect a host from a network, or from all networks; the servers keep running."""
         return self._do("hosts", name, "cut", body=_of(network))
 
-    def repair_host(self, name: str, network: str | None = None) -> str:
-        return self._do("hosts", name, "mend", body=_of(network))
+    def reconnect_host(self, name: str, network: str | None = None) -> str:
+        return self._do("hosts", name, "reconnect", body=_of(network))
 
     def crash_server(self, ref: str) -> str:
         """Crash a server, by name or id."""
@@ -876,7 +878,7 @@ class Client:
         self.failover = Failover(self._wire)
         self.incidents = Incidents(self._wire)
         self.pauses = Pauses(self._wire)
-        self.silences = Silences(self._wire)
+        self.maintenance = MaintenanceWindows(self._wire)
         self.monitors = Monitors(self._wire)
         self.alarms = Alarms(self._wire)
         self.alarm_rules = AlarmRules(self._wire)

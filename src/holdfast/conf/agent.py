@@ -22,7 +22,7 @@ OPTS = [
     cfg.StrOpt(
         "filters_file",
         help="YAML file that says what counts as a failure of a guest (docs/guests.md). Read again "
-        "by itself when it changes. Without it: the default set, which `holdfast guests filters "
+        "by itself when it changes. Without it: the default set, which `holdfast guest filter "
         "check` shows.",
     ),
     cfg.ListOpt(
@@ -92,7 +92,7 @@ OPTS = [
     cfg.StrOpt(
         "socket",
         default="/run/holdfast/agent.sock",
-        help="Unix socket on which `holdfast guests list`, `watch`, `simulate` and `status` ask "
+        help="Unix socket on which `holdfast guest list`, `watch`, `simulate` and `status` ask "
         "the agent; for its own user and root alone. Its folder is made if it is missing. "
         "Empty: none.",
     ),
@@ -153,7 +153,7 @@ METRICS_OPTS = [
         "plugins_file",
         help="YAML file that names the metric plugins and their configuration "
         "(docs/metric-plugins.md). Read again by itself when it changes. Without it there are "
-        "none but those that `holdfast metrics plugins add` adds.",
+        "none but those that `holdfast metric plugin add` adds.",
     ),
     cfg.IntOpt(
         "plugins_memory_mib",
