@@ -15,7 +15,6 @@ import pytest
 from holdfast.client import admin
 from holdfast.client.client import Client
 from holdfast.client.errors import BadRequest, Forbidden, NotReachable
-from holdfast.client.reports import Agents
 from tests.e2e.deployment import write_config
 from tests.e2e.town import HOST, Town, a_town
 from tests.processes import PATIENCE_S, Program, script
@@ -54,7 +53,7 @@ def here(town: Town) -> dict[str, tuple[float, str]]:
 
 
 def beaten(town: Town) -> dict[str, Any]:
-    (agent,) = [one for one in Agents(town.client.wire).list() if one["host"] == HOST]
+    (agent,) = [one for one in town.client.agents.list() if one["host"] == HOST]
     return agent
 
 
@@ -114,7 +113,7 @@ def test_the_centre_refuses_what_is_wrong_line_by_line(town: Town) -> None:
 
 def test_an_agents_token_reads_no_rules_but_its_own(town: Town) -> None:
     token = (town.folder / "token").read_text().strip()
-    mine = Agents(Client(town.client.url, agent=token).wire)
+    mine = Client(town.client.url, agent=token).agents
     assert mine.rules(HOST)["version"]
     with pytest.raises(Forbidden):
         mine.rules("cmp-14")
@@ -144,7 +143,7 @@ def test_the_numbers_of_a_host_leave_it_while_somebody_looks(town: Town) -> None
 
     with Program(command, town.folder, name="real") as agent:
         agent.wait_until((town.folder / "real.sock").exists)
-        agent.wait_until(lambda: host in {one["host"] for one in Agents(wire).list()})
+        agent.wait_until(lambda: host in {one["host"] for one in town.client.agents.list()})
         assert seen(agent)["points"] == 0
         wire.call("POST", where)
         agent.wait_until(lambda: seen(agent)["points"] > 0)

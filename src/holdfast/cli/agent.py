@@ -10,7 +10,6 @@ from cliff.command import Command
 from holdfast import conf as configuration
 from holdfast.cli import Base, ListCommand, Table, rows
 from holdfast.cli.config import config_option
-from holdfast.client.reports import Agents
 from holdfast.model.errors import InvalidInput
 
 COLUMNS = (
@@ -37,7 +36,7 @@ class List(ListCommand):
     example = "  holdfast agent list"
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = Agents(self.client.wire).list()
+        found = self.client.agents.list()
         silent = [each["host"] for each in found if not each["fresh"]]
         if silent:
             self.tell(parsed_args, f"not heard of lately: {', '.join(silent)}")

@@ -14,7 +14,6 @@ from holdfast.cli.guest import Asking
 from holdfast.cli.matrix import listed
 from holdfast.client import admin
 from holdfast.client.errors import BadRequest
-from holdfast.client.reports import Agents
 from holdfast.model.errors import InvalidInput
 from holdfast.model.host import normalise
 from holdfast.runtime.documents import MAX_BYTES
@@ -60,7 +59,7 @@ class List(_Here, ListCommand):
         if parsed_args.here:
             return self._here(parsed_args)
         if parsed_args.hosts:
-            found = Agents(self.client.wire).list()
+            found = self.client.agents.list()
             return rows(_HOST, [{**each, **_held(each["rules"])} for each in found])
         return rows(_DOCUMENT, self.client.alarm_rules.list())
 
@@ -98,7 +97,7 @@ class Show(ShowCommand):
         if bool(args.name) == bool(args.host):
             self.parser.error("name a document, or a host with --host")
         if args.host:
-            return one(Agents(client.wire).rules(args.host))
+            return one(client.agents.rules(args.host))
         if args.history:
             versions = client.alarm_rules.history(args.name)
             return one({f"version {each['version']}": _past(each) for each in versions})
@@ -275,7 +274,7 @@ class Test(Asking, ListCommand):
     def _looked_back(self, args: argparse.Namespace) -> Table:
         if args.recording is not None or args.told or args.group:
             raise InvalidInput("--host goes with neither a recording nor --told nor --group")
-        agents = Agents(self.client.wire)
+        agents = self.client.agents
         for host in args.host:
             agents.want_samples(host)
         seen = self.client.alarm_rules.preview(read_text(args.file), args.host)
