@@ -352,26 +352,26 @@ def health(action: str, **more: Any) -> dict[str, Any]:
         "for_s": 3.0,
         "sentence": "storage down -> recovery after 3 s",
         "votes": votes | more.pop("votes", {}),
-        "standing": None,
+        "status": None,
         "incident_id": None,
         **more,
     }
 
 
 def test_the_whole_explanation_of_a_host_that_failed() -> None:
-    standing = {
+    status = {
         "state": "down",
         "since": "2027-01-31T12:00:06+00:00",
         "why": "hostmonitor says down",
         "segment": "north",
     }
-    found = health("recovery", standing=standing, incident_id="4f2c")
+    found = health("recovery", status=status, incident_id="4f2c")
     assert list(explained(found)) == [
         "host cmp-7: ○ storage down",
         "  storage  ○ down since 2027-01-31 12:00:03 UTC, says ctl-1",
         "row: [down]: storage down -> recovery after 3 s",
         "votes: 1 that it failed (ctl-1); it takes 1, and more than are against",
-        "standing: down since 2027-01-31 12:00:06 UTC: hostmonitor says down",
+        "status: down since 2027-01-31 12:00:06 UTC: hostmonitor says down",
         "so: it is being recovered; `holdfast incident explain 4f2c` tells how",
     ]
 

@@ -133,7 +133,7 @@ def test_a_guest_that_runs_here_and_belongs_elsewhere_is_noted_and_left_alone(to
 
 
 def expect(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [script("holdfast"), "guests", "expect", "--config-file", config, *words]
+    command = [script("holdfast"), "guest", "expect", "--config-file", config, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 

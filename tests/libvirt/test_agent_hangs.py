@@ -207,7 +207,7 @@ def test_a_service_that_no_restart_brings_back_is_told_once_whatever_happens_to_
 
 
 def test_the_command_shows_what_the_file_would_have_watched(site: Site) -> None:
-    command = [script("holdfast"), "guests", "services", "check", site.folder / "services.yaml"]
+    command = [script("holdfast"), "guest", "service", "check", site.folder / "services.yaml"]
     ran = subprocess.run([*command, "-f", "value"], check=True, capture_output=True, text=True)
     first, second, _third = ran.stdout.splitlines()
     assert "libvirtd socket" in first

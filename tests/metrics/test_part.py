@@ -328,7 +328,7 @@ def agent(tmp_path: Path) -> Iterator[tuple[Measuring, str]]:
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    code = client.main(["metrics", "plugins", *args])
+    code = client.main(["metric", "plugin", *args])
     out, err = capsys.readouterr()
     return code, out, err
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real guest, measured as an agent does it: its numbers arrive at statsd and Prometheus, and are
-seen by `holdfast metrics top`."""
+seen by `holdfast metric top`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_real_guest_is_seen_by_whoever_looks(host: TapHost, uuid: str, tmp_pat
 
 
 def _top(folder: Path) -> Any:
-    command = [script("holdfast"), "metrics", "top", "-f", "json", "--socket"]
+    command = [script("holdfast"), "metric", "top", "-f", "json", "--socket"]
     ran = subprocess.run(
         [*command, str(folder / "agent.sock")],
         capture_output=True,

@@ -10,7 +10,6 @@ from cliff.command import Command
 from holdfast import conf as configuration
 from holdfast.cli import Base, ListCommand, Table, rows
 from holdfast.cli.config import config_option
-from holdfast.client.reports import Agents
 from holdfast.model.errors import InvalidInput
 
 COLUMNS = (
@@ -30,14 +29,14 @@ class List(ListCommand):
     """List the agents of hosts: alive or not, alarm rules, guests and alarms.
 
     An agent that is alive sends a heartbeat every ten seconds. `rules` has a `!` if an agent
-    does not hold the wanted rules: `holdfast rules list --hosts` shows why. `deaf` is why an
+    does not hold the wanted rules: `holdfast rule list --hosts` shows why. `deaf` is why an
     agent gets no events from its hypervisor. `firing` counts the alarms on the host.
     """
 
     example = "  holdfast agent list"
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = Agents(self.client.wire).list()
+        found = self.client.agents.list()
         silent = [each["host"] for each in found if not each["fresh"]]
         if silent:
             self.tell(parsed_args, f"not heard of lately: {', '.join(silent)}")

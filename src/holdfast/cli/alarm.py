@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast alarms list | show | ack | silence | end"""
+"""holdfast alarm list | show | ack | mute | end"""
 
 import argparse
 from datetime import timedelta
@@ -21,8 +21,8 @@ class List(ListCommand):
     servers.
     """
 
-    example = """  holdfast alarms list
-  holdfast alarms list --host cmp-07 --all"""
+    example = """  holdfast alarm list
+  holdfast alarm list --host cmp-07 --all"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -53,7 +53,7 @@ class _One(ShowCommand):
 class Show(_One):
     """Show an alarm, with all details from the agent."""
 
-    example = "  holdfast alarms show 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
+    example = "  holdfast alarm show 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         return one(self.client.alarms.show(parsed_args.alarm))
@@ -62,13 +62,13 @@ class Show(_One):
 class Ack(_One):
     """Acknowledge an alarm: Holdfast sends no more notifications until the alarm is over."""
 
-    example = "  holdfast alarms ack 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
+    example = "  holdfast alarm ack 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         return one(self.client.alarms.acknowledge(parsed_args.alarm))
 
 
-class Silence(_One):
+class Mute(_One):
     """Mute an alarm for a while.
 
     Holdfast sends no notifications and runs no actions for the alarm, nor for the next alarms
@@ -76,8 +76,8 @@ class Silence(_One):
     sends the notification and runs the actions.
     """
 
-    example = """  holdfast alarms silence 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b --for 4h
-  holdfast alarms silence 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b --end"""
+    example = """  holdfast alarm mute 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b --for 4h
+  holdfast alarm mute 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b --end"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -88,7 +88,7 @@ class Silence(_One):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         lasts = timedelta() if parsed_args.end else parsed_args.lasts
-        return one(self.client.alarms.silence(parsed_args.alarm, lasts))
+        return one(self.client.alarms.mute(parsed_args.alarm, lasts))
 
 
 class End(_One):
@@ -98,7 +98,7 @@ class End(_One):
     used again. An agent that still reports the alarm raises it again.
     """
 
-    example = "  holdfast alarms end 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
+    example = "  holdfast alarm end 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         return one(self.client.alarms.end(parsed_args.alarm))

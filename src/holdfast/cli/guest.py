@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast guests`: guests of this host as seen by the agent, and checks of the agent's files.
+"""`holdfast guest`: guests of this host as seen by the agent, and checks of the agent's files.
 
 `list`, `watch`, `simulate` and `status` ask the agent through its socket, and no server.
 `expect` compares the cloud with the hypervisor and needs only the agent's configuration.
@@ -121,7 +121,7 @@ def _verdict(said: Said) -> str:
 
 
 def event_lines(item: Said, now: datetime) -> str:
-    """Format an item of `guests watch`.
+    """Format an item of `guest watch`.
 
     12:00:00.123 told     web-1: failed: stopped failed, by defaults line 6: …
     """
@@ -236,8 +236,8 @@ class List(Asking, ListCommand):
     traces and the metadata.
     """
 
-    example = """  holdfast guests list
-  holdfast guests list -f json --socket /run/holdfast/agent.sock"""
+    example = """  holdfast guest list
+  holdfast guest list -f json --socket /run/holdfast/agent.sock"""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         said = admin.ask(self.place(parsed_args), "guests.list", timeout_s=10.0)
@@ -256,14 +256,14 @@ class Watch(Asking, Command):
 
     There is a line for each event, each reading of all guests, each verdict of the filters,
     each report and each delivery attempt. With --json the command prints only events and
-    readings, as lines for `holdfast guests filters test` to replay; the first line is the
+    readings, as lines for `holdfast guest filter test` to replay; the first line is the
     initial state. A reader that is too slow misses events and gets a warning. Ends with 1 if
     the agent ends.
     """
 
-    example = """  holdfast guests watch
-  holdfast guests watch --guest web-1 --for 60
-  holdfast guests watch --json > monday.jsonl"""
+    example = """  holdfast guest watch
+  holdfast guest watch --guest web-1 --for 60
+  holdfast guest watch --json > monday.jsonl"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -310,10 +310,10 @@ class Simulate(Asking, ListCommand):
     agent's memory stays as it is.
     """
 
-    example = """  holdfast guests simulate --guest web-1 --event lifecycle --detail crashed
-  holdfast guests simulate --guest web-1 '{"kind": "io_error", "detail": "pause", "disk": "vda"}'
-  holdfast guests simulate monday.jsonl
-  holdfast guests simulate --guest web-1 --event watchdog --detail poweroff --for-real"""
+    example = """  holdfast guest simulate --guest web-1 --event lifecycle --detail crashed
+  holdfast guest simulate --guest web-1 '{"kind": "io_error", "detail": "pause", "disk": "vda"}'
+  holdfast guest simulate monday.jsonl
+  holdfast guest simulate --guest web-1 --event watchdog --detail poweroff --for-real"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -370,8 +370,8 @@ class Status(Asking, Command):
     reached. With --quiet the command prints only errors.
     """
 
-    example = """  holdfast guests status
-  holdfast -q guests status --socket /run/holdfast/agent.sock"""
+    example = """  holdfast guest status
+  holdfast -q guest status --socket /run/holdfast/agent.sock"""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         try:
@@ -437,7 +437,7 @@ def _seconds(text: str) -> float:
     return found
 
 
-# holdfast guests expect: compares the cloud with the hypervisor of this host, on demand. The
+# holdfast guest expect: compares the cloud with the hypervisor of this host, on demand. The
 # command needs no agent, only the agent's configuration.
 
 
@@ -458,8 +458,8 @@ class Expect(ListCommand):
     Exit code: 0 nothing differs, 11 something does, 2 one side could not be asked.
     """
 
-    example = """  holdfast guests expect
-  holdfast guests expect --config-file /etc/holdfast/holdfast.conf --grace 0 -f json"""
+    example = """  holdfast guest expect
+  holdfast guest expect --config-file /etc/holdfast/holdfast.conf --grace 0 -f json"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -531,7 +531,7 @@ def _row(one: Difference, guests: Mapping[str, Guest]) -> dict[str, Any]:
     }
 
 
-# holdfast guests filters: check a filter file, and replay a recording through it
+# holdfast guest filter: check a filter file, and replay a recording through it
 
 
 _RULE = ("line", "event", "detail", "reason", "disk", "guest", "rate", "after_s", "do")
@@ -546,8 +546,8 @@ class FiltersCheck(ListCommand):
     lines and ends with 1.
     """
 
-    example = """  holdfast guests filters check
-  holdfast guests filters check /etc/holdfast/guest-filters.yaml"""
+    example = """  holdfast guest filter check
+  holdfast guest filter check /etc/holdfast/guest-filters.yaml"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -569,8 +569,8 @@ class FiltersTest(ListCommand):
     Grace times follow the times in the recording.
     """
 
-    example = """  holdfast guests filters test guest-filters.yaml monday.jsonl
-  holdfast guests filters test default monday.jsonl -f json"""
+    example = """  holdfast guest filter test guest-filters.yaml monday.jsonl
+  holdfast guest filter test default monday.jsonl -f json"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -630,7 +630,7 @@ def _reported(at: datetime, one: GuestEvent) -> dict[str, Any]:
     return {"told_at": at.isoformat(), "guest": one.name, "state": one.state, **said}
 
 
-# holdfast guests services check: list the services in a services file
+# holdfast guest service check: list the services in a services file
 
 
 _SERVICE = ("line", "name", "known_by", "restart", "tries", "patience_s", "stable_s", "missed")
@@ -644,8 +644,8 @@ class ServicesCheck(ListCommand):
     restarts nothing.
     """
 
-    example = """  holdfast guests services check /etc/holdfast/services.yaml
-  holdfast guests services check /etc/masakarimonitors/process_list.yaml"""
+    example = """  holdfast guest service check /etc/holdfast/services.yaml
+  holdfast guest service check /etc/masakarimonitors/process_list.yaml"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

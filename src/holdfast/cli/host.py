@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast host create | list | show | set | unset | delete | standing | health, host allocation
+"""holdfast host create | list | show | set | unset | delete | status | health, host allocation
 list, host property list | set"""
 
 import argparse
@@ -84,8 +84,8 @@ class Status(ListCommand):
     healthy and waits until it has been healthy for long enough.
     """
 
-    example = """  holdfast host standing
-  holdfast host standing --state down"""
+    example = """  holdfast host status
+  holdfast host status --state down"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -94,7 +94,7 @@ class Status(ListCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = self.client.hosts.standings(parsed_args.state)
+        found = self.client.hosts.statuses(parsed_args.state)
         return rows(STANDING, ({**each, "since": Moment(each["since"])} for each in found))
 
 
@@ -333,8 +333,8 @@ def explained(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name:<{width}}  {signs()[seen['state']]} {network_line(seen)}"
     yield f"row: [{', '.join(health.values())}]: {found['sentence']}"
     yield f"votes: {votes_line(found['votes'])}"
-    if found["standing"]:
-        yield f"standing: {status_line(found['standing'])}"
+    if found["status"]:
+        yield f"status: {status_line(found['status'])}"
     yield f"so: {consequence(found)}"
 
 
@@ -365,10 +365,10 @@ def votes_line(votes: Mapping[str, Any]) -> str:
     return f"{', '.join(said) or 'nobody'}; it takes {votes['needed']}, and more than are against"
 
 
-def status_line(standing: Mapping[str, Any]) -> str:
-    since = f" since {Moment(standing['since']).human_readable()} UTC" if standing["since"] else ""
-    why = f": {standing['why']}" if standing["why"] else ""
-    return f"{standing['state']}{since}{why}"
+def status_line(status: Mapping[str, Any]) -> str:
+    since = f" since {Moment(status['since']).human_readable()} UTC" if status["since"] else ""
+    why = f": {status['why']}" if status["why"] else ""
+    return f"{status['state']}{since}{why}"
 
 
 def consequence(found: Mapping[str, Any]) -> str:

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast incident list | show | watch | explain | pause | resume | retry | abort | approve |
-confirm-off | report"""
+"""holdfast incident list | show | watch | explain | retry | abort | confirm-off | report"""
 
 import argparse
 import shutil
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from typing import Any
 
 from holdfast import cli
-from holdfast.cli import Base, Lines, ListCommand, Moment, ShowCommand, Table, one, rows, typed
+from holdfast.cli import Base, Lines, ListCommand, Moment, ShowCommand, Table, one, rows
+from holdfast.cli.recovery import add_reason, paused_line
 from holdfast.cli.repair import Wrapped
 from holdfast.client import dates
 from holdfast.client.errors import NotReachable, Unavailable
@@ -110,19 +109,6 @@ def server_line(move: dict[str, Any]) -> str:
     return f"{move['name']} {way} {move['status']}{tries}{said}"
 
 
-def paused_line(pause: dict[str, Any]) -> str:
-    """Format the notice of a pause, which every list of incidents shows."""
-    name = pause["segment"] or pause["segment_id"]
-    where = f"in segment {name}" if name else "everywhere"
-    until = pause["expires_at"]
-    lasts = f"until {Moment(until).human_readable()} UTC" if until else "until it is resumed"
-    option = f" --segment {name}" if name else ""
-    return (
-        f"RECOVERY IS PAUSED {where}, by {pause['author']}, {lasts}: {pause['reason']}"
-        f" (end it: holdfast incident resume{option})"
-    )
-
-
 def screen(incident: dict[str, Any], width: int, height: int) -> Sequence[str]:
     """Return the progress of an incident, cut to the size of the terminal."""
     lines = list(_screen(incident))
@@ -165,27 +151,11 @@ def _clock(moment: str | None) -> str:
 COLUMNS = ("id", "kind", "host", "status", "opened_at", "closed_at", "servers", "sentence")
 POLL_S = 1.0
 PATIENCE = 30  # failed polls in a row before watching gives up
-FOREVER = "forever"
 _UP_AND_CLEAR = "\x1b[{}F\x1b[J"
-
-
-@typed
-def _lasts(text: str) -> timedelta | None:
-    return None if text == FOREVER else dates.span(text)
 
 
 def _add_incident(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("incident", help="its id, or the beginning of it")
-
-
-def _add_reason(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    parser.add_argument(
-        "--reason",
-        metavar="TEXT",
-        required=required,
-        default="",
-        help="why; it is kept, and shown to those who ask",
-    )
 
 
 class List(ListCommand):
@@ -354,57 +324,6 @@ class Explain(Base):
         self.app.stdout.write(self.client.incidents.explain(found["id"])["text"] + "\n")
 
 
-class Pause(Base):
-    """Pause recovery, everywhere or in a segment: Holdfast starts nothing new.
-
-    Holdfast still accepts and keeps reports, and finishes moves of servers already under way.
-    The pause takes effect at once, even while managers or the broker are down. A new pause of
-    the same place replaces the old one.
-    """
-
-    example = """  holdfast incident pause --reason 'core switch is being replaced'
-  holdfast incident pause --segment north --for 4h --reason 'power test in north'
-  holdfast incident pause --for forever --reason 'until the fences are trusted'"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--segment", metavar="NAME|ID", help="only there; default: everywhere")
-        parser.add_argument(
-            "--for",
-            dest="lasts",
-            type=_lasts,
-            default=timedelta(hours=1),
-            metavar="LENGTH",
-            help="45s, 30m, 2h, 1d, or forever: until it is resumed; default: 1h",
-        )
-        _add_reason(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        args = parsed_args
-        made = self.client.pauses.pause(args.reason, segment=args.segment or "", lasts=args.lasts)
-        self.say(paused_line(made))
-
-
-class Resume(Base):
-    """Resume recovery: Holdfast checks waiting incidents again at once."""
-
-    example = """  holdfast incident resume
-  holdfast incident resume --segment north"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--segment", metavar="NAME|ID", help="there; default: everywhere")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.client.pauses.resume(segment=parsed_args.segment or "")
-        where = f"in segment {parsed_args.segment}" if parsed_args.segment else "everywhere"
-        self.say(f"recovery is no longer paused {where}")
-        for pause in self.client.pauses.list():
-            self.say(paused_line(pause))
-
-
 class _Order(Base):
     """A command that acts on incidents and prints the status of each."""
 
@@ -438,7 +357,7 @@ class Retry(_Order):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        _add_reason(parser, required=False)
+        add_reason(parser, required=False)
         return parser
 
     def order(self, incident_id: str, reason: str) -> dict[str, Any]:
@@ -456,7 +375,7 @@ class Abort(_Order):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        _add_reason(parser)
+        add_reason(parser)
         return parser
 
     def order(self, incident_id: str, reason: str) -> dict[str, Any]:
@@ -475,7 +394,7 @@ class ConfirmOff(_Order):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        _add_reason(parser)
+        add_reason(parser)
         parser.add_argument(
             "--despite-power-on",
             action="store_true",
@@ -491,34 +410,6 @@ class ConfirmOff(_Order):
         return self.client.incidents.confirm_off(
             incident_id, reason, despite_power_on=self._despite
         )
-
-
-class Approve(Base):
-    """Confirm that a mass failure is real: recovery held by the mass-failure guard continues.
-
-    The approval lasts an hour, for the recovery of hosts and the repair of reservations alike.
-    """
-
-    example = (
-        """  holdfast incident approve --domain rack-b --reason 'rack-b has no power until noon'"""
-    )
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--domain", metavar="RACK|ZONE", help="only there; default: wherever something is held"
-        )
-        _add_reason(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        args = parsed_args
-        made = self.client.incidents.approve(args.reason, args.domain or "")
-        where = f"in {made['domain']}" if made["domain"] else "everywhere"
-        until = f"{made['expires_at'][:19].replace('T', ' ')} UTC"
-        held = made["held"]
-        incidents = "1 held incident is" if held == 1 else f"{held} held incidents are"
-        self.say(f"approved {where} until {until}; {incidents} asked again")
 
 
 # holdfast incident report: the report of a monitor, sent by an operator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast metrics plugins | record | top`: the metrics of this host and their plugins.
+"""`holdfast metric plugin | record | top`: the metrics of this host and their plugins.
 
 The commands ask the running agent through its socket, and no server.
 """
@@ -40,8 +40,8 @@ class List(Asking, ListCommand):
     minute; with five strikes the agent switches a plugin off. JSON and YAML have everything.
     """
 
-    example = """  holdfast metrics plugins list
-  holdfast metrics plugins list -f json --socket /run/holdfast/agent.sock"""
+    example = """  holdfast metric plugin list
+  holdfast metric plugin list -f json --socket /run/holdfast/agent.sock"""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         said = admin.ask(self.place(parsed_args), "metrics.plugins.list", timeout_s=10.0)
@@ -80,9 +80,9 @@ class Add(_Change):
     """
 
     command = "add"
-    example = """  holdfast metrics plugins add noisy noisy_neighbour --set steal_ratio=0.2
-  holdfast metrics plugins add mine /etc/holdfast/plugins/mine.py
-  holdfast metrics plugins add gpu acme_gpu:Temperature"""
+    example = """  holdfast metric plugin add noisy noisy_neighbour --set steal_ratio=0.2
+  holdfast metric plugin add mine /etc/holdfast/plugins/mine.py
+  holdfast metric plugin add gpu acme_gpu:Temperature"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -104,8 +104,8 @@ class Configure(_Change):
     """
 
     command = "configure"
-    example = """  holdfast metrics plugins configure noisy --set steal_ratio=0.2 --set for_s=30
-  holdfast metrics plugins configure noisy --replace"""
+    example = """  holdfast metric plugin configure noisy --set steal_ratio=0.2 --set for_s=30
+  holdfast metric plugin configure noisy --replace"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = _with_config(super().get_parser(prog_name))
@@ -126,7 +126,7 @@ class Remove(Asking):
     A plugin in the file of [metrics] plugins_file is back after a restart.
     """
 
-    example = "  holdfast metrics plugins remove noisy"
+    example = "  holdfast metric plugin remove noisy"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -147,7 +147,7 @@ class Enable(_Change):
     """
 
     command = "enable"
-    example = "  holdfast metrics plugins enable noisy"
+    example = "  holdfast metric plugin enable noisy"
 
 
 class Reload(_Change):
@@ -159,8 +159,8 @@ class Reload(_Change):
     """
 
     command = "reload"
-    example = """  holdfast metrics plugins reload mine
-  holdfast metrics plugins reload mine --roll-back"""
+    example = """  holdfast metric plugin reload mine
+  holdfast metric plugin reload mine --roll-back"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -189,20 +189,20 @@ def _config(said: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return {name: value(text) for name, text in said}
 
 
-# holdfast metrics record: writes the measurements of this host, pass by pass, to a file for
-# `holdfast rules test`
+# holdfast metric record: writes the measurements of this host, pass by pass, to a file for
+# `holdfast rule test`
 
 
 class Record(Asking):
     """Record all metrics of this host to a file, until Ctrl-C or for a given time.
 
     There is a JSON line for each pass, with every value of the host, its guests, their disks
-    and interfaces, as alarm rules see them: `holdfast rules test` replays the file through any
+    and interfaces, as alarm rules see them: `holdfast rule test` replays the file through any
     rules, here or elsewhere, as often as you like. A guest takes about 3 kB per second.
     """
 
-    example = """  holdfast metrics record monday.jsonl --for 10m
-  holdfast rules test alarms.yaml monday.jsonl"""
+    example = """  holdfast metric record monday.jsonl --for 10m
+  holdfast rule test alarms.yaml monday.jsonl"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -375,7 +375,7 @@ def _name(row: Said) -> str:
     return printable(row["name"]) or str(row["uuid"])
 
 
-# holdfast metrics top: the guests of this host and their resource use, live
+# holdfast metric top: the guests of this host and their resource use, live
 
 
 #: After this time without a pass the screen shows a notice.
@@ -398,10 +398,10 @@ class Top(Asking):
     them all.
     """
 
-    example = """  holdfast metrics top
-  holdfast metrics top --sort tx_bps --limit 10
-  holdfast metrics top --once
-  holdfast metrics top -f json"""
+    example = """  holdfast metric top
+  holdfast metric top --sort tx_bps --limit 10
+  holdfast metric top --once
+  holdfast metric top -f json"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

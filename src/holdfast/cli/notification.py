@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast notifications`: listen to Nova notifications, and list unprocessable messages."""
+"""`holdfast notification`: listen to Nova notifications, and list unprocessable messages."""
 
 import argparse
 import contextlib
@@ -46,8 +46,8 @@ class Listen(Base, Command):
     """
 
     example = """\
-  holdfast notifications listen --config /etc/holdfast/holdfast.conf
-  holdfast notifications listen --seconds 60 --json"""
+  holdfast notification listen --config /etc/holdfast/holdfast.conf
+  holdfast notification listen --seconds 60 --json"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -119,15 +119,15 @@ class Listen(Base, Command):
             self.app.LOG.error("nothing was heard")
 
 
-class ListSetAside(ListCommand):
+class Parked(ListCommand):
     """List messages that a monitor failed to process three times, newest first.
 
     The command reads the configured database, which keeps the newest thousand.
     """
 
     example = """\
-  holdfast notifications set-aside --config /etc/holdfast/holdfast.conf
-  holdfast notifications set-aside --long -f json"""
+  holdfast notification parked --config /etc/holdfast/holdfast.conf
+  holdfast notification parked --long -f json"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holdfast rules list | show | set | rollback | delete | test`: central alarm rules, or with
+"""`holdfast rule list | show | set | rollback | delete | test`: central alarm rules, or with
 --here the rules of the agent on this machine."""
 
 import argparse
@@ -14,7 +14,6 @@ from holdfast.cli.guest import Asking
 from holdfast.cli.matrix import listed
 from holdfast.client import admin
 from holdfast.client.errors import BadRequest
-from holdfast.client.reports import Agents
 from holdfast.model.errors import InvalidInput
 from holdfast.model.host import normalise
 from holdfast.runtime.documents import MAX_BYTES
@@ -47,9 +46,9 @@ class List(_Here, ListCommand):
     file, centre or socket.
     """
 
-    example = """  holdfast rules list
-  holdfast rules list --hosts
-  holdfast rules list --here"""
+    example = """  holdfast rule list
+  holdfast rule list --hosts
+  holdfast rule list --here"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -60,14 +59,14 @@ class List(_Here, ListCommand):
         if parsed_args.here:
             return self._here(parsed_args)
         if parsed_args.hosts:
-            found = Agents(self.client.wire).list()
+            found = self.client.agents.list()
             return rows(_HOST, [{**each, **_held(each["rules"])} for each in found])
         return rows(_DOCUMENT, self.client.alarm_rules.list())
 
     def _here(self, args: argparse.Namespace) -> Table:
         said = self.agent(args, "list")
         before = said["before"]
-        back = f"; `holdfast rules rollback --here` goes back to {before[0]}" if before else ""
+        back = f"; `holdfast rule rollback --here` goes back to {before[0]}" if before else ""
         self.tell(args, f"rules {said['version']} are in force{back}")
         for source in said["sources"]:
             if source["error"]:
@@ -81,9 +80,9 @@ class Show(ShowCommand):
     With --history, the command shows its versions; with --host, the merged rules for this host.
     """
 
-    example = """  holdfast rules show base
-  holdfast rules show base --at 3 -f value -c text
-  holdfast rules show --host cmp-07"""
+    example = """  holdfast rule show base
+  holdfast rule show base --at 3 -f value -c text
+  holdfast rule show --host cmp-07"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -98,7 +97,7 @@ class Show(ShowCommand):
         if bool(args.name) == bool(args.host):
             self.parser.error("name a document, or a host with --host")
         if args.host:
-            return one(Agents(client.wire).rules(args.host))
+            return one(client.agents.rules(args.host))
         if args.history:
             versions = client.alarm_rules.history(args.name)
             return one({f"version {each['version']}": _past(each) for each in versions})
@@ -115,9 +114,9 @@ class Set(_Here, ShowCommand):
     removes it).
     """
 
-    example = """  holdfast rules set base alarms.yaml
-  holdfast rules set gpus gpu.yaml --scope group:gpu
-  holdfast rules set --here test.yaml"""
+    example = """  holdfast rule set base alarms.yaml
+  holdfast rule set gpus gpu.yaml --scope group:gpu
+  holdfast rule set --here test.yaml"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -153,9 +152,9 @@ class Rollback(_Here, ShowCommand):
     until its file or the central rules change.
     """
 
-    example = """  holdfast rules rollback base
-  holdfast rules rollback base --to 3
-  holdfast rules rollback --here"""
+    example = """  holdfast rule rollback base
+  holdfast rule rollback base --to 3
+  holdfast rule rollback --here"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -173,9 +172,9 @@ class Rollback(_Here, ShowCommand):
 
 
 class Delete(Base):
-    """Delete documents of alarm rules. `holdfast rules rollback` restores a document."""
+    """Delete documents of alarm rules. `holdfast rule rollback` restores a document."""
 
-    example = "  holdfast rules delete gpus"
+    example = "  holdfast rule delete gpus"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -217,7 +216,7 @@ def _problems(file: str, error: BadRequest) -> str:
     return "\n".join(f"{file}:{one['line']}: {one['text']}" for one in found)
 
 
-# holdfast rules test: evaluates alarm rules on recorded samples, on the last hour of hosts, or
+# holdfast rule test: evaluates alarm rules on recorded samples, on the last hour of hosts, or
 # on the current values
 
 
@@ -230,7 +229,7 @@ _TRIAL = ("rule", "selected", "holds", "unknown")
 class Test(Asking, ListCommand):
     """Replay recorded samples through a file of alarm rules, and show how alarms would change.
 
-    A recording has a JSON object per line, each a pass: `holdfast metrics record` writes it,
+    A recording has a JSON object per line, each a pass: `holdfast metric record` writes it,
     docs/concepts/alarms.md describes it. The command asks no server. With --told, it shows the
     notifications that would leave the host: grouped, damped, and capped in a storm.
 
@@ -243,15 +242,15 @@ class Test(Asking, ListCommand):
     ten seconds later.
     """
 
-    example = """  holdfast rules test alarms.yaml monday.jsonl
-  holdfast rules test alarms.yaml monday.jsonl --told -f json
-  holdfast rules test alarms.yaml
-  holdfast rules test alarms.yaml --host cmp-07"""
+    example = """  holdfast rule test alarms.yaml monday.jsonl
+  holdfast rule test alarms.yaml monday.jsonl --told -f json
+  holdfast rule test alarms.yaml
+  holdfast rule test alarms.yaml --host cmp-07"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("file", help="alarm rules in YAML or JSON")
-        parser.add_argument("recording", nargs="?", help="of `holdfast metrics record`")
+        parser.add_argument("recording", nargs="?", help="of `holdfast metric record`")
         parser.add_argument(
             "--host", action="append", default=[], metavar="NAME", help="on its last hour"
         )
@@ -275,7 +274,7 @@ class Test(Asking, ListCommand):
     def _looked_back(self, args: argparse.Namespace) -> Table:
         if args.recording is not None or args.told or args.group:
             raise InvalidInput("--host goes with neither a recording nor --told nor --group")
-        agents = Agents(self.client.wire)
+        agents = self.client.agents
         for host in args.host:
             agents.want_samples(host)
         seen = self.client.alarm_rules.preview(read_text(args.file), args.host)

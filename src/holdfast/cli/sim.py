@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast sim show | set | fail-host | recover-host | cut | mend | crash-server"""
+"""holdfast sim show | set | fail-host | recover-host | cut | reconnect | crash-server"""
 
 import argparse
 import json
@@ -104,16 +104,16 @@ class Cut(Base):
         self.app.stdout.write(said + "\n")
 
 
-class RepairHost(Base):
+class Reconnect(Base):
     """Reconnect a simulated host after `holdfast sim cut`."""
 
-    example = "  holdfast sim mend cmp-05 --network storage"
+    example = "  holdfast sim reconnect cmp-05 --network storage"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         return _with_network(super().get_parser(prog_name))
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        said = self.client.sim.repair_host(parsed_args.name, parsed_args.network)
+        said = self.client.sim.reconnect_host(parsed_args.name, parsed_args.network)
         self.app.stdout.write(said + "\n")
 
 

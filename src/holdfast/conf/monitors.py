@@ -140,7 +140,7 @@ OPTS = [
 # [notifications]: Nova's notifications on the message broker.
 #
 # nova.conf needs [notifications] notification_format = versioned (or both) and
-# [oslo_messaging_notifications] driver = messagingv2; `holdfast notifications listen` shows
+# [oslo_messaging_notifications] driver = messagingv2; `holdfast notification listen` shows
 # whether notifications arrive.
 
 

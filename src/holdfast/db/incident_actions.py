@@ -269,7 +269,7 @@ def _check_recovers(old: Incident) -> None:
     if old.kind not in model.WORK:
         raise Conflict(
             f"incident {old.id} is of an {old.kind}: nothing is recovered for it, so nothing can be"
-            f" tried again; holdfast alarms show {old.id} tells how it stands"
+            f" tried again; holdfast alarm show {old.id} tells how it stands"
         )
 
 

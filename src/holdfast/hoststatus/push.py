@@ -141,7 +141,7 @@ class Hearer:
         self._watch.tally.message("set aside")
         LOG.error(
             "%s %s: monitor %s failed (tries: %d), the message is set aside"
-            " (holdfast notifications set-aside): %r",
+            " (holdfast notification parked): %r",
             *(notice.event_type, notice.message_id, lane.monitor.name, tries, error),
         )
         self._standings.set_aside(

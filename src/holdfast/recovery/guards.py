@@ -80,7 +80,7 @@ def mass_failure_verdict(
         return Verdict("mass_failure", True, f"{found.sentence}; approved by an operator")
     if found.what in (mass_failure.HOLD, mass_failure.STOP):
         where = f" --domain {shlex.quote(domain)}" if domain else ""
-        said = f"{found.sentence}; if it is so: holdfast incident approve{where} --reason …"
+        said = f"{found.sentence}; if it is so: holdfast recovery approve{where} --reason …"
         return Verdict("mass_failure", False, said, again_s=10.0)
     return Verdict("mass_failure", True, f"{found.sentence}: one host after the other")
 

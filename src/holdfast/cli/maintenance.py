@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holdfast silence add | list | remove"""
+"""holdfast maintenance add | list | remove"""
 
 import argparse
 from typing import Any
@@ -14,15 +14,15 @@ COLUMNS = ("id", "what", "starts_at", "expires_at", "author", "reason")
 
 
 class Add(ShowCommand):
-    """Add a maintenance window (silence): Holdfast notes failures in it and does not recover them.
+    """Add a maintenance window: Holdfast notes failures in the window and does not recover them.
 
-    All given options must match. A silence ends by itself, after 30 days at most. Without
-    --host, --segment, --server and --kind it would cover everything: use `holdfast incident
-    pause` instead.
+    All given options must match. A maintenance window ends by itself, after 30 days at most.
+    Without --host, --segment, --server and --kind it would cover everything: use `holdfast
+    recovery pause` instead.
     """
 
-    example = """  holdfast silence add --host cmp-07 --for 2h --reason 'new memory'
-  holdfast silence add --segment north --kind guest --from '2027-01-31 18:00' --for 4h \\
+    example = """  holdfast maintenance add --host cmp-07 --for 2h --reason 'new memory'
+  holdfast maintenance add --segment north --kind guest --from '2027-01-31 18:00' --for 4h \\
       --reason 'guests are being patched'"""
 
     def get_epilog(self) -> str:
@@ -47,7 +47,9 @@ class Add(ShowCommand):
         names = ("kind", "host", "segment", "server")
         matcher = {name: getattr(args, name) for name in names if getattr(args, name)}
         if not matcher:
-            self.parser.error("say what is silenced: --host, --segment, --server or --kind")
+            self.parser.error(
+                "say what is under maintenance: --host, --segment, --server or --kind"
+            )
         when: dict[str, Any] = {}
         try:
             if args.starts is not None:
@@ -58,42 +60,42 @@ class Add(ShowCommand):
                 when["duration_s"] = int(args.lasts.total_seconds())
         except ValueError as error:
             self.parser.error(str(error))
-        return one(_row(self.client.silences.add(matcher, args.reason, **when)))
+        return one(_row(self.client.maintenance.add(matcher, args.reason, **when)))
 
 
 class List(ListCommand):
-    """List silences (maintenance windows), current and future."""
+    """List maintenance windows, current and future."""
 
-    example = "  holdfast silence list"
+    example = "  holdfast maintenance list"
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = [_row(each) for each in self.client.silences.list()]
+        found = [_row(each) for each in self.client.maintenance.list()]
         return rows(COLUMNS, ({**each, "reason": Wrapped(each["reason"])} for each in found))
 
 
 class Remove(Base):
-    """End silences (maintenance windows) early."""
+    """End maintenance windows early."""
 
-    example = "  holdfast silence remove 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
+    example = "  holdfast maintenance remove 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("silences", nargs="+", metavar="silence", help="its id")
+        parser.add_argument("windows", nargs="+", metavar="window", help="its id")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         def do(ref: str) -> None:
-            self.client.silences.remove(ref)
-            self.say(f"silence {ref} removed")
+            self.client.maintenance.remove(ref)
+            self.say(f"maintenance window {ref} removed")
 
-        self.each(parsed_args.silences, do)
+        self.each(parsed_args.windows, do)
 
 
-def _row(silence: dict[str, Any]) -> dict[str, Any]:
+def _row(window: dict[str, Any]) -> dict[str, Any]:
     """Replace the matcher by text: host=cmp-07, segment=north"""
-    matcher = dict(silence["matcher"])
-    if "segment" in matcher and silence["segment"]:
-        matcher["segment"] = silence["segment"]
+    matcher = dict(window["matcher"])
+    if "segment" in matcher and window["segment"]:
+        matcher["segment"] = window["segment"]
     what = ", ".join(f"{name}={value}" for name, value in sorted(matcher.items()))
-    kept = {name: silence[name] for name in silence if name not in ("matcher", "segment")}
+    kept = {name: window[name] for name in window if name not in ("matcher", "segment")}
     return {"id": kept.pop("id"), "what": what, **kept}
