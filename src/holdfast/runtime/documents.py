@@ -349,7 +349,7 @@ class Reading:
 
     def word(self, node: Node | None, what: str) -> str:
         """Return a word; "" if the node is absent or no word."""
-        return self.value(node, _word, "", f"`{what}` is {{}}: write a word, or leave it out")
+        return self.value(node, _word, "", f"`{what}` is {{}}: write a word")
 
     def whole_number(
         self, node: Node | None, what: str, least: int, most: int, otherwise: int
