@@ -269,6 +269,17 @@ def test_a_broken_file_is_a_503_that_names_it_and_mending_it_is_enough(
     assert house.call("GET", LEASES, "member").status_code == 200
 
 
+def test_a_broken_entry_of_the_users_file_locks_out_its_user_only(
+    guarded: House, tmp_path: Path
+) -> None:
+    text = "reader: {project: blue}\nmember:\n  project: blue\n  role: [member]\n"
+    (tmp_path / "users.yaml").write_text(text)
+    assert guarded.call("GET", LEASES, "reader").status_code == 200
+    answer = guarded.call("GET", LEASES, "member")
+    assert answer.status_code == 503
+    assert "line 2: user member: key 'role' is unknown" in answer.json["error_message"]
+
+
 # keystone
 
 TOKEN: dict[str, Any] = {
