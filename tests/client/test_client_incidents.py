@@ -107,7 +107,15 @@ def case(**more: Any) -> dict[str, Any]:
                 "received_at": "2027-01-31T12:00:01+00:00",
             }
         ],
-        "timeline": [{"at": NOON, "actor": "holdfast", "sentence": "opened: cmp-7 died"}],
+        "timeline": [
+            {
+                "at": NOON,
+                "actor": "holdfast",
+                "kind": "opened",
+                "data": {"cause": "cmp-7 died"},
+                "sentence": "opened: cmp-7 died",
+            }
+        ],
         "details": {"host": "cmp-7"},
         **more,
     }

@@ -21,7 +21,7 @@ from holdfast.model.state_machines import INCIDENT
 OPEN = ("open", "held", "running")
 #: End states that need an operator.
 BAD = ("failed", "aborted")
-_MARKS = {"done": "+", "under way": ">", "to come": " "}
+_MARKS = {"done": "+", "skipped": "-", "under way": ">", "to come": " "}
 #: The order of servers: failed and ongoing moves first.
 _ORDER = ("failed", "ongoing", "pending", "ignored", "succeeded")
 
@@ -136,7 +136,7 @@ def _screen(incident: dict[str, Any]) -> Iterator[str]:
 def progress_lines(incident: dict[str, Any]) -> Iterator[str]:
     """Yield the progress of an incident, line by line; the caller omits lines already printed."""
     for step in incident["steps"]:
-        if step["status"] == "done":
+        if step["finished_at"]:
             yield f"{_clock(step['finished_at'])} {step['name']}: {step['sentence']}"
     for move in incident["servers"]:
         if move["status"] in ("succeeded", "failed", "ignored"):

@@ -12,7 +12,7 @@ from holdfast.hoststatus.status import StatusReport
 from holdfast.jobs.job import Run, Step, guarded
 from holdfast.model.host import same
 from holdfast.model.incident import Incident
-from holdfast.model.operation import Operation
+from holdfast.model.operation import Operation, Skipped
 from holdfast.nova.names import FREEPOOL
 from holdfast.ports.cloud import Cloud, Migration
 from holdfast.ports.fence import Fence
@@ -34,6 +34,8 @@ INTAKE, RECOVER_HOST, RECOVER_GUEST, RECOVER_PROCESS, MOVE, BACK = (
 LOCK = "Holdfast moves it: incident"
 #: Source name of status reports in which recovery declares a host dead or back.
 SOURCE = "recovery"
+#: Result of a step whose incident is closed.
+OVER = Skipped("over")
 
 
 class Settings(Protocol):
