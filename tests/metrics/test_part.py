@@ -456,7 +456,7 @@ def test_shipped_plugins_say_what_is_wrong_with_their_configuration(kind: Any) -
 def test_the_plugin_of_the_documentation_works_as_it_is_written(
     build: Callable[..., Site], tmp_path: Path
 ) -> None:
-    section = PAGE.read_text().partition("## The whole of one")[2]
+    section = PAGE.read_text().partition("## A complete plugin")[2]
     code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
     file = tmp_path / "crowded.py"
     file.write_text(code)
