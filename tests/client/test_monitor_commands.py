@@ -329,7 +329,9 @@ otherwise: none
 
 def test_the_documentation_shows_what_check_prints(check: Callable[..., Any]) -> None:
     page = (Path(__file__).parents[2] / "docs/concepts/matrix.md").read_text()
-    blocks = re.findall(r"(?:<!-- networks: (.*) -->\n)?```yaml\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(
+        r"(?:<!-- networks: (.*) -->\n)?```yaml matrix.yaml\n(.*?)```", page, re.DOTALL
+    )
     assert len(blocks) == 5
     for names, text in blocks:
         more = ("--networks", names) if names else ()

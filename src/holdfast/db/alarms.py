@@ -252,7 +252,7 @@ def _heed(
         row = remember(conn, row, new, now)
     # a muted alarm's end is sent too: some sink may display the alarm since before the mute
     if tell and not _is_taken_care_of(row, said, known):
-        told = {**_told(row), "silent": silent}
+        told = {**payload(row), "silent": silent}
         put(conn, herald.alarm(f"alarm.{said.event}", told, now), now)
     for action in memory.actions_of(said, known):
         _have_done(conn, model.action_of(row["id"], said.host, action, now), now)
@@ -339,7 +339,7 @@ def _forget(conn: Connection, now: datetime) -> None:
         conn.execute(sa.delete(alarms).where(a.id.in_(ids)))
 
 
-def _told(row: Row) -> dict[str, Any]:
+def payload(row: Row) -> dict[str, Any]:
     """Return the fields of an alarm that sinks receive."""
     names = ("id", "host", "subject", "project_id", "rule", "rules_version", "severity", "state")
     dates = ("fired_at", "told_at", "resolved_at")
