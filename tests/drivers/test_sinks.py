@@ -54,7 +54,7 @@ def settings(**options: Any) -> cfg.ConfigOpts:
     conf = configuration.load([], [])
     # what works is waited for, however busy the machine
     for name, value in {"messaging_timeout_s": 60.0, **options}.items():
-        conf.set_override(name, value, group="lease_notifications")
+        conf.set_override(name, value, group="publishers")
     return conf
 
 
@@ -143,7 +143,7 @@ def test_the_instance_ha_contract_has_a_sink_of_its_own_unless_it_has_no_topic(
         ("messaging",),
         ("instance-ha",),
     )
-    conf.set_override("instance_ha_topics", [], group="lease_notifications")
+    conf.set_override("instance_ha_topics", [], group="publishers")
     silent = publishers.connect(conf, SystemClock())
     assert heard_by(silent, INSTANCE_HA) == ()
     for sink in (*found, *silent):
@@ -250,7 +250,7 @@ def test_the_programs_stay_free_of_eventlet_with_a_broker_as_sink() -> None:
         "from holdfast.drivers.publishers.messaging import connect\n"
         "conf = configuration.load([], [])\n"
         "for name, value in {'messaging': True, 'transport_url': 'rabbit://127.0.0.1:1//'}.items():\n"
-        "    conf.set_override(name, value, group='lease_notifications')\n"
+        "    conf.set_override(name, value, group='publishers')\n"
         "assert len(connect(conf, None)) == 2\n"
         "assert 'oslo_messaging' in sys.modules\n"
         "assert sys.modules.get('eventlet') is None\n"

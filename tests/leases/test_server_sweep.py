@@ -55,7 +55,7 @@ class Site:
             before_end="",
             preemptibles=False,
             server_on_end=["stop"],
-            server_start_patience_s=120.0,
+            server_start_timeout_s=120.0,
             retry_first_s=0.5,
             retry_most_s=15.0,
             claim_ahead=0,

@@ -30,11 +30,11 @@ otherwise: defaults
 """
 #: One that is well and gets no processor for a while misses a few heartbeats, too.
 AGENT = {
-    "heartbeats_every_s": 1,
-    "heartbeats_missed": 3,
-    "heartbeats_quiet_s": 5,
+    "heartbeat_interval_s": 1,
+    "heartbeat_max_missed": 3,
+    "heartbeat_idle_s": 5,
     "stalled_s": 6,
-    "services_every_s": 0.5,
+    "services_interval_s": 0.5,
 }
 HOGS = 3
 HUNG = "failed hang hung"

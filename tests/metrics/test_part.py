@@ -314,7 +314,7 @@ def test_the_file_is_followed_and_only_what_changed_in_it_is_done(
 def agent(tmp_path: Path) -> Iterator[tuple[Measuring, str]]:
     SEEN.clear()
     conf = configuration.load([], [])
-    conf.set_override("every_s", 0.1, "metrics")
+    conf.set_override("interval_s", 0.1, "metrics")
     admin, clock = Admin(), SystemClock()
     made = Measuring("cmp-7", World(), conf.metrics, admin, clock)
     made.runner._limits = PATIENT

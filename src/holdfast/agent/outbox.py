@@ -312,21 +312,21 @@ class Sender(Worker):
 
 
 class Heartbeat(Worker):
-    """A thread that sends the monitor's view every `every_s` seconds, and at once after a wake."""
+    """A thread that sends the monitor's view every `interval_s` seconds and after a wake."""
 
     def __init__(
         self,
         reports: Reports,
         observer: str,
         view: Callable[[], Mapping[str, Any]],
-        every_s: float,
+        interval_s: float,
         clock: Clock,
     ) -> None:
         super().__init__("heartbeat", clock)
         self._reports = reports
         self._observer = observer
         self._view = view
-        self._every_s = every_s
+        self._every_s = interval_s
         self._complained = False
 
     def _forever(self) -> None:

@@ -439,7 +439,7 @@ class Basic:
                 self._verify(user, password)
             return True
 
-        self._verified.once(secret, self._conf.auth.remember_s, check)
+        self._verified.once(secret, self._conf.auth.auth_cache_s, check)
         return self.known(user)
 
     def known(self, user: str) -> Identity:
@@ -632,7 +632,7 @@ class Keystone:
         rules = (token.get("application_credential") or {}).get("access_rules")
         if rules is not None or token.get("bind"):
             return 0.0
-        lasts = float(self._conf.auth.remember_s)
+        lasts = float(self._conf.auth.auth_cache_s)
         cached = self._conf.keystone_authtoken.token_cache_time
         if cached:  # 0: no limit; negative: the operator wants Keystone asked every time
             lasts = min(lasts, max(0.0, cached))

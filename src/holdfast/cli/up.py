@@ -82,10 +82,10 @@ def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
             conf.set_default("driver", "sim", group=hostmonitor.group(network))
         # Short times: a demo user wants to see a host come back without waiting ten minutes.
         conf.set_default("poll_interval_s", 5.0, group="monitors")
-        conf.set_default("healthy_for_s", 5.0, group="monitors")
-        conf.set_default("damping_s", 15.0, group="monitors")
+        conf.set_default("healthy_after_s", 5.0, group="monitors")
+        conf.set_default("flap_holdoff_s", 15.0, group="monitors")
         conf.set_default("bring_back_after_s", 5.0, group="recovery")
-        conf.set_default("well_for_s", 3.0, group="hostmonitor")
+        conf.set_default("healthy_after_s", 3.0, group="hostmonitor")
 
 
 def _conf(args: argparse.Namespace, state: Path) -> cfg.ConfigOpts:

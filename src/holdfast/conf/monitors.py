@@ -90,14 +90,14 @@ OPTS = [
         "host counts as failed.",
     ),
     cfg.FloatOpt(
-        "healthy_for_s",
+        "healthy_after_s",
         default=300.0,
         min=0.0,
         mutable=True,
         help="Seconds that a failed host must be healthy before leases can reserve it again.",
     ),
     cfg.FloatOpt(
-        "damping_s",
+        "flap_holdoff_s",
         default=600.0,
         min=0.0,
         mutable=True,

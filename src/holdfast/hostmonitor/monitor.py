@@ -62,7 +62,7 @@ class Settings(Protocol):
     """The options of [hostmonitor]."""
 
     heartbeat_s: float
-    well_for_s: float
+    healthy_after_s: float
 
 
 class HostMonitor:
@@ -182,7 +182,7 @@ class HostMonitor:
                 self._judged_at = moment.now  # nothing has changed
             return
         book, reports = health.judge(
-            self._book, sights, strategy, moment, self._settings.well_for_s
+            self._book, sights, strategy, moment, self._settings.healthy_after_s
         )
         if reports:
             self._spool.put([self._item(report) for report in reports])

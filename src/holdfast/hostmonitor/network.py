@@ -28,7 +28,7 @@ DOUBT_S = 0.05
 class Settings(Protocol):
     """The options of [hostmonitor]."""
 
-    proof_every_s: float
+    proof_interval_s: float
     proof_fresh_s: float
 
 
@@ -165,7 +165,7 @@ class NetworkWatch:
             if not sight.why and sight.doubts():
                 self._clock.wait(self._stop, DOUBT_S)
             else:
-                self._clock.wait(self._hurry, self._settings.proof_every_s)
+                self._clock.wait(self._hurry, self._settings.proof_interval_s)
 
     def _prove(self) -> None:
         nap = self._nap

@@ -70,7 +70,7 @@ class GuestRecovery(Recovery):
         settings = self.context.settings
         since = view.now - timedelta(seconds=settings.guest_window_s)
         times = sum(when > since for when in view.situation.before)
-        if not settings.guest_restarts_here or times < settings.guest_restarts_here:
+        if not settings.guest_restarts_in_place or times < settings.guest_restarts_in_place:
             return said
         return self._gave_up(run, f"it died {times + 1} times within {settings.guest_window_s:g} s")
 

@@ -190,7 +190,7 @@ class HostRecovery(Recovery):
 
     def view(self, run: Run, incident: Incident) -> View:
         context, settings = self.context, self.context.settings
-        self.look_back_s = max(settings.host_window_s, settings.slower_start_s * 2)
+        self.look_back_s = max(settings.host_window_s, settings.heavy_throttle_interval_s * 2)
         self._note_what_ran(run, incident)
         seen = super().view(run, incident)
         services = context.guarded_cloud(run).services.list()

@@ -47,28 +47,28 @@ class Worker:
 
 
 class PeriodicTask(Worker):
-    """Calls `look` every `every_s` seconds and at each wake; the first call is after `every_s`.
+    """Calls `look` every `interval_s` seconds and at each wake, the first time after a wait.
 
-    If `every_s` is a function, the task calls it before each wait, so that the interval can change.
+    `interval_s` may be a function: the task calls it before each wait, so the interval can change.
     """
 
     def __init__(
         self,
         name: str,
-        every_s: float | Callable[[], float],
+        interval_s: float | Callable[[], float],
         look: Callable[[], None],
         clock: Clock,
     ) -> None:
         super().__init__(name, clock)
         self._name = name
-        self._every_s = every_s
+        self._every_s = interval_s
         self._look = look
         self._complained = False
 
     def _forever(self) -> None:
         while not self._stop.is_set():
-            every_s = self._every_s() if callable(self._every_s) else self._every_s
-            self._clock.wait(self._bell, every_s)
+            interval_s = self._every_s() if callable(self._every_s) else self._every_s
+            self._clock.wait(self._bell, interval_s)
             self._bell.clear()
             if not self._stop.is_set():
                 self._round()

@@ -186,7 +186,7 @@ def _judged(status: int) -> tuple[str, bool]:
 
 def _parts(url: str, ways: Ways) -> SplitResult:
     """Parse the URL; DriverError names the correct form."""
-    where = f"[lease_notifications] {ways.port}_urls: {_shown(url)}"
+    where = f"[publishers] {ways.port}_urls: {_shown(url)}"
     try:
         parts = urlsplit(url)
         host, _port = parts.hostname, parts.port
@@ -219,6 +219,6 @@ def _check_files(tls: Tls, ways: Ways) -> None:
     except OSError as error:
         raise DriverError(
             ways.port,
-            f"[lease_notifications] {ways.port}_cafile {ways.cafile}: {error}",
+            f"[publishers] {ways.port}_cafile {ways.cafile}: {error}",
             retryable=False,
         ) from error

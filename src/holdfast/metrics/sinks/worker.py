@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sink worker: sends changed samples and alarms to a metric sink within a byte budget.
 
-    worker = SinkWorker(Statsd(host, port, names), Export(fields, band), Pace(every_s=10.0), clock)
+    worker = SinkWorker(Statsd(host, port, names), Export(fields, band), Pace(10.0), clock)
     worker.start()
     worker.offer(snapshot, changes)    # in every pass; never waits
 
@@ -144,7 +144,7 @@ _Key = tuple[str, str]
 class Pace:
     """Interval and byte budget of a sink."""
 
-    every_s: float = 10.0
+    interval_s: float = 10.0
     refresh_s: float = 300.0  # of standing alarms; `Band` has the refresh of values
     alarm_bytes_per_s: float = 1_000.0
     bytes_per_s: float = 1_000.0
@@ -220,7 +220,7 @@ class SinkWorker(Worker):
             for change in changes:
                 self._note(change, snapshot)
             if self._due is None or now >= self._due - 1e-6:
-                self._due = now + self._pace.every_s
+                self._due = now + self._pace.interval_s
                 self._say_again(now)
                 self._waiting.append(snapshot)
                 if len(self._waiting) > MOST_WAITING:
