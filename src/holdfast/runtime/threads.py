@@ -27,7 +27,7 @@ class Worker:
     raised, the next one comes after `retry_s`; this pause doubles up to `longest_retry_s` while
     turns fail. The worker logs an expected error once until a turn succeeds, and any other error
     with its traceback. With `failed` the worker calls `failed` for every error, which then logs the
-    expected ones.
+    expected ones. Whoever has `bell` can wake the worker too.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Worker:
         expected: tuple[type[Exception], ...] = (HoldfastError,),
         failed: Callable[[Exception], None] | None = None,
         stop_s: float | None = 15.0,
+        bell: threading.Event | None = None,
     ) -> None:
         self._name = name
         self._clock = clock
@@ -51,7 +52,7 @@ class Worker:
         self._failed = failed
         self._stop_s = stop_s
         self._failures = 0
-        self._bell = threading.Event()
+        self._bell = bell or threading.Event()
         self._stop = threading.Event()
         self._turned = clock.monotonic()
         self._thread = threading.Thread(target=self._forever, name=name, daemon=True)
