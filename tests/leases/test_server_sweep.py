@@ -133,7 +133,7 @@ class Site:
 
 def turn(loop: Loop) -> float:
     """Come round as long as the bell rings; the seconds until something else is due."""
-    bell: Any = loop._bell
+    bell: Any = loop._runner.freed
     while True:
         bell.clear()
         pause = loop.cycle()

@@ -20,7 +20,6 @@ import logging
 import os.path
 import re
 import shlex
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from typing import Any, Final, Protocol
 
 from holdfast.model.errors import HoldfastError, InvalidDocument
 from holdfast.runtime.documents import Followed, List, Node, Reading, Scalar, quoted, shown
+from holdfast.runtime.threads import start_call
 
 #: Restarts of a service before it is reported as failed.
 TRIES: Final = 3
@@ -389,7 +389,9 @@ class ProcessWatch:
         if due and self.remembered() != before:
             self._write()
         for service in due:
-            self._under_way[service.name] = _begun(self._processes.restart, service)
+            self._under_way[service.name] = start_call(
+                f"restart-{service.name}", functools.partial(self._processes.restart, service)
+            )
         wait(self._under_way.values(), QUICK_S if due else 0)
         self._end(now)
         return told
@@ -439,20 +441,6 @@ class ProcessWatch:
             self._keep(self.remembered())
         except HoldfastError as error:  # restart the service even if the disk is full
             LOG.error("that a restart is tried cannot be written down: %s", error.message)
-
-
-def _begun(do: Callable[[Service], str], service: Service) -> Future[str]:
-    """Run `do` on a daemon thread and return its future."""
-    made: Future[str] = Future()
-
-    def run() -> None:
-        try:
-            made.set_result(do(service))
-        except BaseException as error:  # the top of the thread: the future carries the error
-            made.set_exception(error)
-
-    threading.Thread(target=run, name=f"restart-{service.name}", daemon=True).start()
-    return made
 
 
 def _each(do: Callable[[Service], str], services: Sequence[Service]) -> list[str]:
