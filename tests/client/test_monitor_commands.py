@@ -187,16 +187,17 @@ def test_monitor_list_says_who_was_heard_of_and_who_is_blind(real: Run) -> None:
 
 
 def test_monitor_list_names_what_somebody_has_to_look_after() -> None:
-    said = {"networks": {}, "strategy_source": "default", "problem": "strategy.yaml has a problem"}
-    row = monitor._row({**said, "waiting": 2, "parked": 0})
-    assert row["trouble"] == "strategy.yaml has a problem; 2 reports wait to be delivered"
+    said = {"networks": {}, "problem": "strategy.yaml has a problem", "waiting": 2, "parked": 0}
+    assert [*monitor.troubles(said)] == [
+        "strategy.yaml has a problem",
+        "2 reports wait to be delivered",
+    ]
 
 
 def test_monitor_list_names_a_cluster_with_too_few_servers() -> None:
     sight = {"sighted": True, "leader": "", "since": stamp(), "why": ""}
     networks = {"manage": sight, "storage": {**sight, "warning": "the cluster has 1 server"}}
-    row = monitor._row({"networks": networks, "strategy_source": "default"})
-    assert row["trouble"] == "storage: the cluster has 1 server"
+    assert [*monitor.troubles({"networks": networks})] == ["storage: the cluster has 1 server"]
 
 
 # what a scripted one says
@@ -217,8 +218,10 @@ def test_monitors_are_unregistered_by_name(fake: Fake, holdfast: Run) -> None:
     assert (ran.code, "monitor ctl-1 unregistered" in ran.err) == (1, True)
 
 
-def test_monitor_list_says_what_makes_a_monitor_vote() -> None:
-    row = monitor._row({"networks": {}, "strategy_source": "", "hint": "not registered"})
+def test_monitor_list_says_what_makes_a_monitor_vote(fake: Fake, holdfast: Run) -> None:
+    said = {"observer": "ctl-1", "networks": {}, "strategy_source": "", "hint": "not registered"}
+    fake.says("GET /holdfast/v1/monitors", (200, {"monitors": [said]}))
+    (row,) = json.loads(holdfast("monitor", "list", "-f", "json").out)
     assert (row["networks"], row["trouble"]) == ("", "not registered")
 
 

@@ -3,7 +3,7 @@
 
 `list`, `watch`, `simulate` and `status` ask the agent through its socket, and no server.
 `expect` compares the cloud with the hypervisor and needs only the agent's configuration.
-`filters check`, `filters test` and `services check` read files.
+`filter check`, `filter test` and `service check` read files.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from cliff.command import Command
 from oslo_config import cfg
@@ -22,12 +22,23 @@ from oslo_config import cfg
 from holdfast import conf as configuration
 from holdfast.agent import guest_filters, guest_store, processes
 from holdfast.agent.expected import Difference, HostComparison, compare, differences
-from holdfast.agent.guest_filters import BadFilter, Filter, Rule
+from holdfast.agent.guest_filters import Filter, Rule
 from holdfast.agent.guest_state import GuestEvent
-from holdfast.agent.processes import BadServices, Service
+from holdfast.agent.processes import Service
 from holdfast.app import agent
-from holdfast.cli import Base, Lines, ListCommand, Table, rows, typed
-from holdfast.cli.matrix import listed
+from holdfast.cli import (
+    Arguments,
+    Base,
+    Lines,
+    ListCommand,
+    Table,
+    arg,
+    either,
+    reading,
+    rows,
+    typed,
+    values,
+)
 from holdfast.client import admin, dates
 from holdfast.client.errors import ClientError, NotReachable
 from holdfast.drivers import connect_guests
@@ -189,28 +200,25 @@ _GUEST = (
 _TOLD = ("after_s", "guest", "state", "event", "detail", "reason", "disk", "rule")
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config-file",
-        "--config",
-        dest="config",
-        metavar="FILE",
-        action="append",
-        help="the agent's configuration file (default: holdfast.conf in /etc/holdfast or "
-        "~/.holdfast)",
-    )
+#: The advice for a recording in a wrong encoding.
+RECORDING = "record it as lines of JSON"
+CONFIG = arg(
+    "--config-file",
+    "--config",
+    dest="config",
+    metavar="FILE",
+    action="append",
+    help="the agent's configuration file (default: holdfast.conf in /etc/holdfast or ~/.holdfast)",
+)
 
 
 class Asking(Base):
     """A command that asks the agent of this host through its socket."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--socket", metavar="PATH", help="the agent's socket; default: [agent] socket"
-        )
-        add_config(parser)
-        return parser
+    arguments: ClassVar[Arguments] = (
+        arg("--socket", metavar="PATH", help="the agent's socket; default: [agent] socket"),
+        CONFIG,
+    )
 
     def place(self, args: argparse.Namespace) -> str:
         if args.socket:
@@ -251,6 +259,17 @@ class List(Asking, ListCommand):
         return columns, [(*row[:-1], Faults(row[-1].machine_readable())) for row in values]
 
 
+@typed
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise ValueError(f"{text!r} is no time: write seconds, more than 0")
+    return found
+
+
 class Watch(Asking, Command):
     """Show events of the guests of this host as they happen, until Ctrl-C.
 
@@ -264,15 +283,12 @@ class Watch(Asking, Command):
     example = """  holdfast guest watch
   holdfast guest watch --guest web-1 --for 60
   holdfast guest watch --json > monday.jsonl"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--for", dest="seconds", type=_seconds, metavar="SECONDS", help="end after so long"
-        )
-        parser.add_argument("--guest", metavar="NAME|UUID", help="of this guest alone")
-        parser.add_argument("--json", action="store_true", help="a recording, as lines of JSON")
-        return parser
+    arguments = (
+        *Asking.arguments,
+        arg("--for", dest="seconds", type=_seconds, metavar="SECONDS", help="end after so long"),
+        arg("--guest", metavar="NAME|UUID", help="of this guest alone"),
+        arg("--json", action="store_true", help="a recording, as lines of JSON"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         until = None
@@ -301,6 +317,11 @@ class Watch(Asking, Command):
         print(line, file=self.app.stdout, flush=True)
 
 
+DETAILS = tuple(
+    arg(f"--{name}", help=f"its {name}") for name in ("detail", "reason", "disk", "path")
+)
+
+
 class Simulate(Asking, ListCommand):
     """Show the reports that an event of a guest would cause now, and the rule behind each.
 
@@ -314,25 +335,23 @@ class Simulate(Asking, ListCommand):
   holdfast guest simulate --guest web-1 '{"kind": "io_error", "detail": "pause", "disk": "vda"}'
   holdfast guest simulate monday.jsonl
   holdfast guest simulate --guest web-1 --event watchdog --detail poweroff --for-real"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add(
+    arguments = (
+        *Asking.arguments,
+        arg(
             "record",
             nargs="?",
             help="an event as JSON, or a file with one to a line (- is stdin), as "
             "docs/concepts/guests.md says; time, uuid and name may be left out",
-        )
-        add("--guest", metavar="NAME|UUID", help="to whom it happens")
-        add("--event", choices=KINDS, help="what kind of event")
-        for name in ("detail", "reason", "disk", "path"):
-            add(f"--{name}", help=f"its {name}")
-        how = parser.add_mutually_exclusive_group()
-        how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")
-        how.add_argument("--for-real", action="store_true", help="tell Holdfast")
-        add("--yes", action="store_true", help="do not ask before Holdfast is told")
-        return parser
+        ),
+        arg("--guest", metavar="NAME|UUID", help="to whom it happens"),
+        arg("--event", choices=KINDS, help="what kind of event"),
+        *DETAILS,
+        either(
+            arg("--dry-run", action="store_true", help="change nothing (the default)"),
+            arg("--for-real", action="store_true", help="tell Holdfast"),
+        ),
+        arg("--yes", action="store_true", help="do not ask before Holdfast is told"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         place = self.place(parsed_args)
@@ -394,8 +413,7 @@ class Status(Asking, Command):
 
 
 def _records(asked: argparse.Namespace) -> list[Any]:
-    fields = {name: getattr(asked, name) for name in ("detail", "reason", "disk", "path")}
-    given = {name: value for name, value in fields.items() if value}
+    given = {name: value for name, value in values(DETAILS, asked).items() if value}
     if asked.event:
         if asked.record:
             raise InvalidInput("an event is described by options or by JSON, not by both")
@@ -415,26 +433,11 @@ def _records(asked: argparse.Namespace) -> list[Any]:
 def _lines(said: str) -> Sequence[str]:
     if said.lstrip().startswith("{"):
         return [said]
-    try:
+    with reading(said, RECORDING):
         if said == "-":
             return sys.stdin.read().splitlines()
         with open(said, encoding="utf-8") as file:
             return file.read().splitlines()
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{said} is not UTF-8: record it as lines of JSON") from error
-    except OSError as error:
-        raise InvalidInput(f"cannot read {said}: {error.strerror}") from error
-
-
-@typed
-def _seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 < found < float("inf"):
-        raise ValueError(f"{text!r} is no time: write seconds, more than 0")
-    return found
 
 
 # holdfast guest expect: compares the cloud with the hypervisor of this host, on demand. The
@@ -460,19 +463,17 @@ class Expect(ListCommand):
 
     example = """  holdfast guest expect
   holdfast guest expect --config-file /etc/holdfast/holdfast.conf --grace 0 -f json"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add_config(parser)
-        parser.add_argument("--host", help="what the cloud calls this host; default: [agent] host")
-        parser.add_argument(
+    arguments = (
+        CONFIG,
+        arg("--host", help="what the cloud calls this host; default: [agent] host"),
+        arg(
             "--grace",
             metavar="SECONDS",
             type=float,
             default=GRACE_S,
             help="what differs is looked at again so much later; 0: it is not (default: 5)",
-        )
-        return parser
+        ),
+    )
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         try:
@@ -548,11 +549,7 @@ class FiltersCheck(ListCommand):
 
     example = """  holdfast guest filter check
   holdfast guest filter check /etc/holdfast/guest-filters.yaml"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("file", nargs="?", help="a filter file in YAML")
-        return parser
+    arguments = (arg("file", nargs="?", help="a filter file in YAML"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         filters = filters_of(parsed_args.file)
@@ -571,23 +568,16 @@ class FiltersTest(ListCommand):
 
     example = """  holdfast guest filter test guest-filters.yaml monday.jsonl
   holdfast guest filter test default monday.jsonl -f json"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("file", help="a filter file in YAML, or the word default")
-        parser.add_argument("events", help="a recording, as lines of JSON")
-        return parser
+    arguments = (
+        arg("file", help="a filter file in YAML, or the word default"),
+        arg("events", help="a recording, as lines of JSON"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         name = parsed_args.events
         filters = filters_of(None if parsed_args.file == "default" else parsed_args.file)
-        try:
-            with open(name, encoding="utf-8") as file:
-                told = list(guest_store.replay(guest_store.read(file, name), filters))
-        except UnicodeDecodeError as error:
-            raise InvalidInput(f"{name} is not UTF-8: record it as lines of JSON") from error
-        except OSError as error:
-            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+        with reading(name, RECORDING), open(name, encoding="utf-8") as file:
+            told = list(guest_store.replay(guest_store.read(file, name), filters))
         if not told:
             self.say("nothing would be told: all of it is ordinary, or ignored by a rule")
         return rows(_REPORTED, [_reported(at, one) for at, one in told])
@@ -597,13 +587,8 @@ def filters_of(name: str | None) -> Filter:
     """Return the filters of a file, or the default filters."""
     if name is None:
         return guest_filters.default()
-    try:
-        with open(name, "rb") as file:
-            return guest_filters.parse(file.read(MAX_BYTES + 1), name)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
-    except BadFilter as error:
-        raise InvalidInput("\n".join(listed(name, error))) from error
+    with reading(name), open(name, "rb") as file:
+        return guest_filters.parse(file.read(MAX_BYTES + 1), name)
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
@@ -646,21 +631,12 @@ class ServicesCheck(ListCommand):
 
     example = """  holdfast guest service check /etc/holdfast/services.yaml
   holdfast guest service check /etc/masakarimonitors/process_list.yaml"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("file", help="a file of services in YAML")
-        return parser
+    arguments = (arg("file", help="a file of services in YAML"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         name = parsed_args.file
-        try:
-            with open(name, "rb") as file:
-                found = processes.parse(file.read(MAX_BYTES + 1), name)
-        except OSError as error:
-            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
-        except BadServices as error:
-            raise InvalidInput("\n".join(listed(name, error))) from error
+        with reading(name), open(name, "rb") as file:
+            found = processes.parse(file.read(MAX_BYTES + 1), name)
         self.tell(parsed_args, f"{name} can be used")
         return rows(_SERVICE, [_service_row(one) for one in found])
 

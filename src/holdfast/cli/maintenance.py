@@ -5,12 +5,18 @@ import argparse
 from typing import Any
 
 from holdfast import cli
-from holdfast.cli import Base, ListCommand, ShowCommand, Table, one, rows
+from holdfast.cli import ActOnEach, ListObjects, ShowCommand, Table, arg, either, one, values
 from holdfast.cli.repair import Wrapped
 from holdfast.client import dates
+from holdfast.client.client import Object, Objects, given
 from holdfast.model.incident import WORK
 
-COLUMNS = ("id", "what", "starts_at", "expires_at", "author", "reason")
+MATCHER = (
+    arg("--host", help="a host, and guests on it; by name, short or full"),
+    arg("--segment", metavar="NAME|ID", help="everything in this segment"),
+    arg("--server", metavar="ID", help="a guest"),
+    arg("--kind", choices=sorted(WORK), help="only hosts, guests or processes"),
+)
 
 
 class Add(ShowCommand):
@@ -24,74 +30,66 @@ class Add(ShowCommand):
     example = """  holdfast maintenance add --host cmp-07 --for 2h --reason 'new memory'
   holdfast maintenance add --segment north --kind guest --from '2027-01-31 18:00' --for 4h \\
       --reason 'guests are being patched'"""
-
-    def get_epilog(self) -> str:
-        return super().get_epilog() + "\n" + cli.DATES
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("--host", help="a host, and guests on it; by name, short or full")
-        add("--segment", metavar="NAME|ID", help="everything in this segment")
-        add("--server", metavar="ID", help="a guest")
-        add("--kind", choices=sorted(WORK), help="only hosts, guests or processes")
-        add("--from", dest="starts", type=cli.date, metavar="DATE", help="default: now")
-        end = parser.add_mutually_exclusive_group(required=True)
-        end.add_argument("--for", dest="lasts", type=cli.span, metavar="LENGTH", help="2h, 1d")
-        end.add_argument("--until", type=cli.date, metavar="DATE", help="when it ends")
-        add("--reason", required=True, metavar="TEXT", help="why; shown to those who ask")
-        return parser
+    notes = (cli.DATES,)
+    arguments = (
+        *MATCHER,
+        arg("--from", dest="starts", type=cli.date, metavar="DATE", help="default: now"),
+        either(
+            arg("--for", dest="lasts", type=cli.span, metavar="LENGTH", help="2h, 1d"),
+            arg("--until", type=cli.date, metavar="DATE", help="when it ends"),
+            required=True,
+        ),
+        arg("--reason", required=True, metavar="TEXT", help="why; shown to those who ask"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        args, now = parsed_args, dates.now()
-        names = ("kind", "host", "segment", "server")
-        matcher = {name: getattr(args, name) for name in names if getattr(args, name)}
+        matcher = {name: value for name, value in values(MATCHER, parsed_args).items() if value}
         if not matcher:
             self.parser.error(
                 "say what is under maintenance: --host, --segment, --server or --kind"
             )
-        when: dict[str, Any] = {}
         try:
-            if args.starts is not None:
-                when["starts_at"] = args.starts.at(now).isoformat()
-            if args.until is not None:
-                when["expires_at"] = args.until.at(now).isoformat()
-            else:
-                when["duration_s"] = int(args.lasts.total_seconds())
+            when = _when(parsed_args)
         except ValueError as error:
             self.parser.error(str(error))
-        return one(_row(self.client.maintenance.add(matcher, args.reason, **when)))
+        return one(_row(self.client.maintenance.add(matcher, parsed_args.reason, **when)))
 
 
-class List(ListCommand):
+def _when(args: argparse.Namespace) -> dict[str, Any]:
+    now, lasts = dates.now(), args.lasts
+    when = {
+        "starts_at": args.starts and args.starts.at(now).isoformat(),
+        "expires_at": args.until and args.until.at(now).isoformat(),
+        "duration_s": None if lasts is None else int(lasts.total_seconds()),
+    }
+    return given(when)
+
+
+class List(ListObjects):
     """List maintenance windows, current and future."""
 
     example = "  holdfast maintenance list"
+    columns = ("id", "what", "starts_at", "expires_at", "author", "reason")
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        found = [_row(each) for each in self.client.maintenance.list()]
-        return rows(COLUMNS, ({**each, "reason": Wrapped(each["reason"])} for each in found))
+    def fetch(self, args: argparse.Namespace, wanted: Object) -> Objects:
+        return self.client.maintenance.list()
+
+    def row(self, found: Object) -> Object:
+        return {**_row(found), "reason": Wrapped(found["reason"])}
 
 
-class Remove(Base):
+class Remove(ActOnEach):
     """End maintenance windows early."""
 
     example = "  holdfast maintenance remove 9b1e54b0-5c1a-4b9e-9a6f-1d2c3e4f5a6b"
+    arguments = (arg("refs", nargs="+", metavar="window", help="its id"),)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("windows", nargs="+", metavar="window", help="its id")
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        def do(ref: str) -> None:
-            self.client.maintenance.remove(ref)
-            self.say(f"maintenance window {ref} removed")
-
-        self.each(parsed_args.windows, do)
+    def act(self, ref: str, args: argparse.Namespace) -> str:
+        self.client.maintenance.remove(ref)
+        return f"maintenance window {ref} removed"
 
 
-def _row(window: dict[str, Any]) -> dict[str, Any]:
+def _row(window: Object) -> Object:
     """Replace the matcher by text: host=cmp-07, segment=north"""
     matcher = dict(window["matcher"])
     if "segment" in matcher and window["segment"]:

@@ -5,7 +5,7 @@ import argparse
 from datetime import timedelta
 from typing import Any
 
-from holdfast.cli import Base, Moment, typed
+from holdfast.cli import Argument, Base, Moment, arg, typed
 from holdfast.client import dates
 
 FOREVER = "forever"
@@ -29,8 +29,8 @@ def _lasts(text: str) -> timedelta | None:
     return None if text == FOREVER else dates.span(text)
 
 
-def add_reason(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    parser.add_argument(
+def reason(*, required: bool = True) -> Argument:
+    return arg(
         "--reason",
         metavar="TEXT",
         required=required,
@@ -50,20 +50,18 @@ class Pause(Base):
     example = """  holdfast recovery pause --reason 'core switch is being replaced'
   holdfast recovery pause --segment north --for 4h --reason 'power test in north'
   holdfast recovery pause --for forever --reason 'until the fences are trusted'"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--segment", metavar="NAME|ID", help="only there; default: everywhere")
-        parser.add_argument(
+    arguments = (
+        arg("--segment", metavar="NAME|ID", help="only there; default: everywhere"),
+        arg(
             "--for",
             dest="lasts",
             type=_lasts,
             default=timedelta(hours=1),
             metavar="LENGTH",
             help="45s, 30m, 2h, 1d, or forever: until it is resumed; default: 1h",
-        )
-        add_reason(parser)
-        return parser
+        ),
+        reason(),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         args = parsed_args
@@ -76,11 +74,7 @@ class Resume(Base):
 
     example = """  holdfast recovery resume
   holdfast recovery resume --segment north"""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--segment", metavar="NAME|ID", help="there; default: everywhere")
-        return parser
+    arguments = (arg("--segment", metavar="NAME|ID", help="there; default: everywhere"),)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.client.pauses.resume(segment=parsed_args.segment or "")
@@ -99,14 +93,12 @@ class Approve(Base):
     example = (
         """  holdfast recovery approve --domain rack-b --reason 'rack-b has no power until noon'"""
     )
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
+    arguments = (
+        arg(
             "--domain", metavar="RACK|ZONE", help="only there; default: wherever something is held"
-        )
-        add_reason(parser)
-        return parser
+        ),
+        reason(),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         args = parsed_args

@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from holdfast import conf as configuration
 from holdfast.app.daemon import BadSetup
-from holdfast.cli import Base
+from holdfast.cli import Base, arg
 from holdfast.conf import hostmonitor
 from holdfast.model.errors import HoldfastError
 
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65_536:
+        return int(text)
+    raise argparse.ArgumentTypeError("a number from 1 to 65535 is wanted")
+
+
 class Up(Base, Command):
     """Run everything in a single process: API, manager, SQLite, a simulated cloud.
 
@@ -33,19 +39,17 @@ class Up(Base, Command):
     """
 
     example = "  holdfast up --state ~/holdfast --port 8780"
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-        parser.add_argument("--port", type=_port, help="port to listen on (default 8780)")
-        parser.add_argument(
+    arguments = (
+        arg("--host", help="address to listen on (default 127.0.0.1)"),
+        arg("--port", type=_port, help="port to listen on (default 8780)"),
+        arg(
             "--state",
             default="state",
             metavar="DIR",
             help="folder for databases and log (default ./state)",
-        )
-        parser.add_argument("--config", metavar="FILE", help="configuration file")
-        return parser
+        ),
+        arg("--config", metavar="FILE", help="configuration file"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         state = Path(parsed_args.state).expanduser().resolve()
@@ -62,12 +66,6 @@ class Up(Base, Command):
             where = f"the whole story is in {state / 'holdfast.log'}"
             sys.stderr.write(f"holdfast up: cannot start: {str(error).splitlines()[0]}; {where}\n")
         return 1
-
-
-def _port(text: str) -> int:
-    if text.isascii() and text.isdigit() and 0 < int(text) < 65_536:
-        return int(text)
-    raise argparse.ArgumentTypeError("a number from 1 to 65535 is wanted")
 
 
 def use_state(conf: cfg.ConfigOpts, state: Path) -> None:
