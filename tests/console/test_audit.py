@@ -191,7 +191,7 @@ def test_what_strangers_wrote_is_text(site: Site) -> None:
         ("host:../../evil", "", "/console/hosts/..%2F..%2Fevil"),
         ("alarm:beef", "", "/console/alarms/beef"),
         ("recovery:x", "", "/console/switches"),
-        ("silences", "", "/console/switches"),
+        ("maintenance", "", "/console/switches"),
         ("hosts", "", ""),
     ],
 )

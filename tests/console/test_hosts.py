@@ -50,8 +50,8 @@ def test_a_host_is_broken_and_mended_on_its_page(browser: Browser, build: Build)
         page.get_by_role("button", name="take its power").click()
         expect(page.locator("#break-it")).to_contain_text("it has no power; cut off on tenant")
         stand(site, "cmp-2", "down", "so it is")
-        expect(page.locator("#standing")).to_contain_text("so it is")
-        page.get_by_role("button", name="power on and mend").press("Enter")
+        expect(page.locator("#status")).to_contain_text("so it is")
+        page.get_by_role("button", name="power on and reconnect").press("Enter")
         expect(page.locator("#break-it")).to_contain_text("power is on")
         (host,) = [one for one in site.services.sim().world()["hosts"] if one["name"] == "cmp-2"]
         assert host["powered"] and not host["cut"]

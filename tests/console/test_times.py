@@ -16,7 +16,7 @@ from tests.api.ha import add_host, make_segment
 from tests.api.house import copy
 from tests.console.browser import opened
 from tests.console.site import Site
-from tests.console.test_wall import QUIET, silence
+from tests.console.test_wall import QUIET, add_window
 from tests.console.tour import furnish, walked
 from tests.processes import eventually
 
@@ -101,7 +101,7 @@ def test_a_badge_of_the_wall_shows_the_local_time_below_the_other(
     browser: Browser, site: Site
 ) -> None:
     add_host(site, make_segment(site, name="resting")["uuid"], "cmp-4")
-    silence(site, {"host": "cmp-4"})
+    add_window(site, {"host": "cmp-4"})
     with opened(browser, site.url, **THERE) as page:
         page.goto("/")
         badge = page.locator(".badge.warn[title]", has_text="maintenance").first

@@ -23,6 +23,7 @@ import yaml
 from holdfast import conf as configuration
 from holdfast.agent import guest_filters, processes
 from holdfast.alarms import rules_file
+from holdfast.api import auth
 from holdfast.conf import hostmonitor
 from holdfast.drivers.fence import devices_file
 from holdfast.hostmonitor import matrix_file
@@ -93,7 +94,7 @@ def _fences(text: str, folder: Path) -> None:
     """Parse where the fence agents of the example are installed."""
     for agent in re.findall(r"\bfence_\w+", text):
         (folder / agent).touch(0o755)
-    devices_file.read("the example", text, devices_file.Settings(8.0, str(folder)))
+    devices_file.parse(text, "the example", devices_file.Settings(8.0, str(folder)))
 
 
 def _matrix(text: str, _folder: Path) -> None:
@@ -102,8 +103,7 @@ def _matrix(text: str, _folder: Path) -> None:
 
 
 def _users(text: str, _folder: Path) -> None:
-    for user in yaml.safe_load(text).values():
-        assert user["project"] and isinstance(user["roles"], list)
+    auth.parse_users(text.encode(), "the example")
 
 
 YAML: Mapping[str, Callable[[str, Path], object]] = {
@@ -184,19 +184,7 @@ def test_an_example_is_accepted(block: Block, tmp_path: Path) -> None:
 # Prose
 
 
-#: Their help texts name commands that are being renamed: to be removed with the renames.
-_RENAMED = pytest.mark.xfail(strict=True, reason="option help names the new commands")
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=str(page.relative_to(ROOT)), marks=_RENAMED)
-        if page.name == "options.md"
-        else pytest.param(page, id=str(page.relative_to(ROOT)))
-        for page in PAGES
-    ],
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_in_prose_exist(page: Path) -> None:
     wrong = []
     for piece in pieces(page, r"`holdfast ((?:[a-z-]|\n)[^`]*)`"):

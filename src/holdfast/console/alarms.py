@@ -50,13 +50,13 @@ def acknowledge(request: Request) -> Response:
     return away(_place(request), said=f"{found['acked_by']} takes care of it: it is not told again")
 
 
-def silence(request: Request) -> Response:
+def mute(request: Request) -> Response:
     """Mute an alarm. The form field `for` is a key of SECONDS, or 0 to end the mute."""
     asked = request.body.get("for", "")
     if asked != "0" and asked not in SECONDS:
-        raise InvalidInput(f"silence: for one of {', '.join(SECONDS)}, or 0 to end it")
+        raise InvalidInput(f"mute: for one of {', '.join(SECONDS)}, or 0 to end it")
     body = {"duration_s": SECONDS.get(asked, 0)}
-    api_calls.call(request, alarms.silence, path=request.path, body=body)
+    api_calls.call(request, alarms.mute, path=request.path, body=body)
     said = f"nothing is told of it for {asked}" if body["duration_s"] else "it is told of again"
     return away(_place(request), said=said)
 
@@ -76,7 +76,7 @@ def _listed(request: Request) -> dict[str, Any]:
     wanted = {**asked, **({"all": "true"} if every else {}), "limit": MOST + 1}
     found = api_calls.call(request, alarms.index, query=wanted)["alarms"]
     shown = [{**one, "silent": _is_silent(request, one)} for one in found[:MOST]]
-    command = ["holdfast", "alarms", "list", "--limit", str(MOST)]
+    command = ["holdfast", "alarm", "list", "--limit", str(MOST)]
     command += [part for name, value in asked.items() for part in (f"--{name}", value)]
     command += ["--all"] if every else []
     more = len(found) > MOST
