@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from holdfast.db import audit, booking
 from holdfast.db.audit import whose
 from holdfast.db.booking import Step, hold, lock_hosts, portions
-from holdfast.db.engine import Database
+from holdfast.db.engine import Database, continued
 from holdfast.db.operations import apply_work, update_claimed
 from holdfast.db.rows import Mapper
 from holdfast.db.tables import allocations, hosts, leases, operations, reservations
@@ -74,16 +74,12 @@ def narrowed(
     conn: Connection, query: sa.Select[Any], listing: Listing, project_id: str | None = None
 ) -> sa.Select[Any]:
     """Add the conditions, the order and the page of the listing to a query of leases."""
-    key, id_ = leases.c[listing.sort], leases.c.id
     query = query.where(*(_CONDITIONS[name](value) for name, value in listing.where.items()))
-    order = (key.desc(), id_.desc()) if listing.descending else (key, id_)
-    query = query.order_by(None).order_by(*order)
+    keys = [(leases.c[name], listing.descending) for name in (listing.sort, "id")]
+    seen = None
     if listing.marker is not None:
-        last = _value(conn, listing, project_id)
-        beyond = key < last if listing.descending else key > last
-        next_id = id_ < listing.marker if listing.descending else id_ > listing.marker
-        query = query.where(sa.or_(beyond, sa.and_(key == last, next_id)))
-    return query if listing.limit is None else query.limit(listing.limit)
+        seen = _value(conn, listing, project_id), listing.marker
+    return continued(query, keys, seen, listing.limit)
 
 
 def _value(conn: Connection, listing: Listing, project_id: str | None) -> Any:
