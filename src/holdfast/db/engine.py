@@ -317,7 +317,7 @@ MOST = 1000
 Columns = Mapping[str, sa.ColumnElement[Any] | None]
 _NEWEST_FIRST = (("created_at", True), ("id", True))
 #: A sort expression, and whether its order is descending.
-_Key = tuple[sa.ColumnElement[Any], bool]
+Key = tuple[sa.ColumnElement[Any], bool]
 
 
 @dataclass(frozen=True)
@@ -336,16 +336,24 @@ def fetch(
     conn: Connection, query: sa.Select[Any], page: Page, columns: Columns
 ) -> Sequence[RowMapping]:
     """Return the rows of a page; InvalidInput names an unknown key or marker."""
-    keys = _keys(page, columns)
+    keys, seen = _keys(page, columns), None
     if page.marker is not None:
         seen = _marker(conn, query, page.marker, keys, columns)
+    return conn.execute(continued(query, keys, seen, page.limit)).mappings().all()
+
+
+def continued(
+    query: sa.Select[Any], keys: Sequence[Key], seen: Sequence[Any] | None, limit: int | None
+) -> sa.Select[Any]:
+    """Sort a query by unique keys, and select at most `limit` rows after the values `seen`."""
+    if seen is not None:
         query = query.where(_after(keys, seen))
     order = [key.desc() if descending else key.asc() for key, descending in keys]
-    return conn.execute(query.order_by(*order).limit(page.limit)).mappings().all()
+    return query.order_by(None).order_by(*order).limit(limit)
 
 
-def _keys(page: Page, columns: Columns) -> list[_Key]:
-    keys: list[_Key] = []
+def _keys(page: Page, columns: Columns) -> list[Key]:
+    keys: list[Key] = []
     for name, descending in page.sort:
         if name not in columns:
             known = ", ".join(sorted(columns))
@@ -362,7 +370,7 @@ def _keys(page: Page, columns: Columns) -> list[_Key]:
 
 
 def _marker(
-    conn: Connection, query: sa.Select[Any], marker: str, keys: Sequence[_Key], columns: Columns
+    conn: Connection, query: sa.Select[Any], marker: str, keys: Sequence[Key], columns: Columns
 ) -> Sequence[Any]:
     """Return the sort values of the last row seen, even if the query no longer returns the row."""
     id_ = columns["id"]
@@ -379,7 +387,7 @@ def _marker(
     return tuple(row)
 
 
-def _after(keys: Sequence[_Key], seen: Sequence[Any]) -> sa.ColumnElement[bool]:
+def _after(keys: Sequence[Key], seen: Sequence[Any]) -> sa.ColumnElement[bool]:
     """Select later rows: equal in the first keys, and beyond the seen row in the next key."""
     beyond: list[sa.ColumnElement[bool]] = []
     alike: list[sa.ColumnElement[bool]] = []

@@ -10,12 +10,14 @@ from sqlalchemy.engine import Connection
 
 from holdfast.db.booking import lock_resource, portions
 from holdfast.db.engine import Database
+from holdfast.db.rows import Mapper
 from holdfast.db.tables import allocations, floatingips, leases, reservations
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.floatingip import FloatingIp
 from holdfast.model.lease import Window
 
 f, a = floatingips.c, allocations.c
+_IP = Mapper(FloatingIp, floatingips)
 
 
 class FloatingIpStore:
@@ -61,16 +63,8 @@ class FloatingIpStore:
                     f"floating IP {wanted.address} of network {wanted.network_id} is enrolled"
                     " already"
                 )
-            conn.execute(
-                sa.insert(floatingips).values(
-                    id=wanted.id,
-                    network_id=wanted.network_id,
-                    subnet_id=wanted.subnet_id,
-                    address=wanted.address,
-                    reservable=True,
-                    created_at=self._db.now(conn),
-                )
-            )
+            row = {**_IP.row(wanted), "reservable": True, "created_at": self._db.now(conn)}
+            conn.execute(sa.insert(floatingips).values(**row))
 
         self._db.retry(action)
 
@@ -117,9 +111,8 @@ def _one(conn: Connection, floatingip_id: str) -> FloatingIp:
 
 
 def _load(conn: Connection, *where: Any) -> list[FloatingIp]:
-    query = sa.select(floatingips).where(*where)
-    found = [FloatingIp(**row) for row in conn.execute(query).mappings()]
-    return sorted(found, key=_in_order)
+    query = sa.select(*_IP.columns).where(*where)
+    return sorted((_IP.value(row) for row in conn.execute(query)), key=_in_order)
 
 
 def _in_order(one: FloatingIp) -> tuple[str, int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from holdfast.db.rows import Mapper
 from holdfast.db.tables import (
     allocations,
     host_capabilities,
@@ -132,54 +133,34 @@ def capacity(
 
 h = hosts.c
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_FIELDS = [
-    "id",
-    "uuid",
-    "name",
-    "hypervisor_hostname",
-    "service_host",
-    "hypervisor_type",
-    "hypervisor_version",
-    "cpu_info",
-    "region",
-    "zone",
-    "rack",
-    "vcpus",
-    "memory_mb",
-    "local_gb",
-    "enrolled",
-    "reservable",
-    "state",
-    "generation",
-    "created_at",
-    "updated_at",
-]
-
-
+#: Inventories need the host's sizes, so `load` adds them.
+_HOST = Mapper(Host, hosts, without=["inventories"])
+_CLOUD_HOST = Mapper(CloudHost, hosts, without=["uuid", "state", "inventories"])
 #: Not known to have failed; a booking needs this, `enrolled` and `reservable`.
 USABLE = h.state.in_(status.USABLE)
 #: Texts that many hosts share.
 _OFTEN = ("hypervisor_type", "cpu_info", "region", "zone", "rack")
+_PLACES = [_HOST.names.index(name) for name in _OFTEN]
 
 
 def load(conn: Connection, *where: Any, most: int | None = None) -> list[Host]:
-    columns = [h[name] for name in _FIELDS]
-    query = sa.select(*columns, h.inventories).where(*where).order_by(h.id).limit(most)
-    rows = conn.execute(query).mappings().all()
-    ids = [row["id"] for row in rows]
+    query = sa.select(*_HOST.columns, h.inventories).where(*where).order_by(h.id).limit(most)
+    rows = conn.execute(query).all()
+    ids = [row.id for row in rows]
     extras, traits = read(conn, ids), _traits(conn, ids)
 
-    def host(row: Mapping[str, Any]) -> Host:
-        sizes = row["vcpus"], row["memory_mb"], row["local_gb"]
-        row = {**row, **{name: sys.intern(row[name]) for name in _OFTEN}}
-        return Host(
-            **{name: row[name] for name in _FIELDS},
-            capabilities=extras.get(row["id"], {}),
-            inventories=unpack(row["inventories"], *sizes),
-            traits=frozenset(traits.get(row["id"], ())),
+    def host(row: Any) -> Host:
+        *values, inventories = row
+        for place in _PLACES:
+            values[place] = sys.intern(values[place])
+        return _HOST.value(
+            values,
+            capabilities=extras.get(row.id, {}),
+            inventories=unpack(inventories, row.vcpus, row.memory_mb, row.local_gb),
+            traits=frozenset(traits.get(row.id, ())),
         )
 
-    return [host(dict(row)) for row in rows]
+    return [host(row) for row in rows]
 
 
 def _traits(conn: Connection, ids: Sequence[int]) -> dict[int, list[str]]:
@@ -201,20 +182,8 @@ def write_traits(conn: Connection, host_id: int, traits: frozenset[str]) -> None
 
 def columns(host: CloudHost) -> dict[str, Any]:
     """Return the cloud's data of a host as columns."""
-    return {
-        "name": normalise(host.service_host),
-        "hypervisor_hostname": host.hypervisor_hostname,
-        "service_host": host.service_host,
-        "hypervisor_type": host.hypervisor_type,
-        "hypervisor_version": host.hypervisor_version,
-        "cpu_info": host.cpu_info,
-        "zone": host.zone,
-        "rack": host.rack,
-        "vcpus": host.vcpus,
-        "memory_mb": host.memory_mb,
-        "local_gb": host.local_gb,
-        "inventories": pack(host.inventories),
-    }
+    own = {"name": normalise(host.service_host), "inventories": pack(host.inventories)}
+    return {**_CLOUD_HOST.row(host), **own}
 
 
 def named(ref: str) -> sa.ColumnElement[bool]:

@@ -15,6 +15,7 @@ from holdfast.db.booking import portions
 from holdfast.db.engine import Database
 from holdfast.db.host_rows import by_name
 from holdfast.db.operations import reschedule_now
+from holdfast.db.rows import Mapper
 from holdfast.db.tables import hosts, operations, parked_messages, segment_hosts, segments
 from holdfast.hoststatus.status import HostStatus, from_plain, to_plain
 from holdfast.model.host import normalise
@@ -22,6 +23,7 @@ from holdfast.model.operation import RUNNING
 from holdfast.ports.recovery import Repair, SetAside, StatusChange, Watched
 
 h, o = hosts.c, operations.c
+_PARKED = Mapper(SetAside, parked_messages)
 _STANDING = (h.id, h.uuid, h.state, h.state_since, h.standing)
 _SHOWN = (
     sa.select(*_STANDING, h.service_host, h.zone, h.rack, h.enrolled, h.reservable)
@@ -130,10 +132,9 @@ class HostStatusStore:
         self._db.retry(action)
 
     def all_set_aside(self, most: int) -> Sequence[SetAside]:
-        query = sa.select(parked_messages).order_by(parked_messages.c.id.desc()).limit(most)
+        query = sa.select(*_PARKED.columns).order_by(parked_messages.c.id.desc()).limit(most)
         with self._db.read() as conn:
-            rows = conn.execute(query).mappings().all()
-        return [SetAside(**{k: v for k, v in row.items() if k != "id"}) for row in rows]
+            return [_PARKED.value(row) for row in conn.execute(query)]
 
 
 def _taken(conn: Connection, ids: Sequence[int]) -> dict[int, Any]:

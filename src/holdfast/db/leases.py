@@ -17,8 +17,9 @@ from sqlalchemy.engine import Connection
 from holdfast.db import audit, booking
 from holdfast.db.audit import whose
 from holdfast.db.booking import Step, hold, lock_hosts, portions
-from holdfast.db.engine import Database
+from holdfast.db.engine import Database, continued
 from holdfast.db.operations import apply_work, update_claimed
+from holdfast.db.rows import Mapper
 from holdfast.db.tables import allocations, hosts, leases, operations, reservations
 from holdfast.db.tables import audit as audit_rows
 from holdfast.db.tables import audit as audit_table
@@ -73,16 +74,12 @@ def narrowed(
     conn: Connection, query: sa.Select[Any], listing: Listing, project_id: str | None = None
 ) -> sa.Select[Any]:
     """Add the conditions, the order and the page of the listing to a query of leases."""
-    key, id_ = leases.c[listing.sort], leases.c.id
     query = query.where(*(_CONDITIONS[name](value) for name, value in listing.where.items()))
-    order = (key.desc(), id_.desc()) if listing.descending else (key, id_)
-    query = query.order_by(None).order_by(*order)
+    keys = [(leases.c[name], listing.descending) for name in (listing.sort, "id")]
+    seen = None
     if listing.marker is not None:
-        last = _value(conn, listing, project_id)
-        beyond = key < last if listing.descending else key > last
-        next_id = id_ < listing.marker if listing.descending else id_ > listing.marker
-        query = query.where(sa.or_(beyond, sa.and_(key == last, next_id)))
-    return query if listing.limit is None else query.limit(listing.limit)
+        seen = _value(conn, listing, project_id), listing.marker
+    return continued(query, keys, seen, listing.limit)
 
 
 def _value(conn: Connection, listing: Listing, project_id: str | None) -> Any:
@@ -102,25 +99,18 @@ def _value(conn: Connection, listing: Listing, project_id: str | None) -> Any:
 # transaction.
 
 
+_DATES = {"start": "start_date", "end": "end_date", "before_end": "before_end_date"}
+_FIXED = ("id", "version", "created_at", "updated_at")
+LEASE = Mapper(Lease, leases, renamed=_DATES)
+RESERVATION = Mapper(Reservation, reservations)
+EVENT = Mapper(Event, operations)
+#: Columns that every save writes.
+LEASE_WRITTEN = Mapper(Lease, leases, renamed=_DATES, without=_FIXED)
+RESERVATION_WRITTEN = Mapper(Reservation, reservations, without=_FIXED)
+
 #: Statements that every lease uses are built once, because building costs more than running.
 _RESERVATIONS = (
-    sa.select(
-        *(
-            reservations.c[name]
-            for name in [
-                "lease_id",
-                "id",
-                "resource_type",
-                "status",
-                "missing_resources",
-                "resources_changed",
-                "spec",
-                "made",
-                "created_at",
-                "updated_at",
-            ]
-        )
-    )
+    sa.select(reservations.c.lease_id, *RESERVATION.columns)
     .where(reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(reservations.c.lease_id, reservations.c.position)
 )
@@ -138,35 +128,14 @@ _HELD_OF = (
     .where(reservations.c.lease_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(reservations.c.lease_id, reservations.c.position, allocations.c.id)
 )
-#: In the field order of the dataclass.
-LEASE = (
-    leases.c.id,
-    leases.c.name,
-    leases.c.user_id,
-    leases.c.project_id,
-    leases.c.start_date,
-    leases.c.end_date,
-    leases.c.before_end_date,
-    leases.c.status,
-    leases.c.degraded,
-    leases.c.version,
-    leases.c.created_at,
-    leases.c.updated_at,
-)
 _WHOLE = (
-    sa.select(*LEASE, *(column.label(f"its_{column.name}") for column in _HELD))
+    sa.select(*LEASE.columns, *(column.label(f"its_{column.name}") for column in _HELD))
     .select_from(leases.outerjoin(reservations).outerjoin(allocations).outerjoin(hosts))
     .where(leases.c.id == sa.bindparam("lease"))
     .order_by(reservations.c.position, allocations.c.id)
 )
 _EVENTS = (
-    sa.select(
-        operations.c.subject,
-        *(
-            operations.c[name]
-            for name in ["id", "kind", "due_at", "status", "created_at", "updated_at"]
-        ),
-    )
+    sa.select(operations.c.subject, *EVENT.columns)
     .where(
         operations.c.subject.in_(sa.bindparam("ids", expanding=True)),
         operations.c.kind.in_(list(EVENT_TYPES)),
@@ -176,55 +145,8 @@ _EVENTS = (
 )
 
 
-LEASE_COLUMNS = (
-    "name",
-    "user_id",
-    "project_id",
-    "start_date",
-    "end_date",
-    "before_end_date",
-    "status",
-    "degraded",
-)
-
-
-def columns(lease: Lease) -> dict[str, Any]:
-    return {
-        "name": lease.name,
-        "user_id": lease.user_id,
-        "project_id": lease.project_id,
-        "start_date": lease.start,
-        "end_date": lease.end,
-        "before_end_date": lease.before_end,
-        "status": lease.status,
-        "degraded": lease.degraded,
-    }
-
-
-RESERVATION_COLUMNS = (
-    "resource_type",
-    "status",
-    "missing_resources",
-    "resources_changed",
-    "spec",
-    "made",
-)
-
-
-def reservation_columns(reservation: Reservation) -> dict[str, Any]:
-    return {
-        "resource_type": reservation.resource_type,
-        "status": reservation.status,
-        "missing_resources": reservation.missing_resources,
-        "resources_changed": reservation.resources_changed,
-        "spec": dict(reservation.spec),
-        "made": dict(reservation.made),
-    }
-
-
 def lease(row: sa.Row[Any], parts: Mapping[str, Sequence[Reservation]]) -> Lease:
-    values: tuple[Any, ...] = (*row, tuple(parts.get(row.id, ())))
-    return Lease(*values)
+    return LEASE.value(row, reservations=tuple(parts.get(row.id, ())))
 
 
 def whole(conn: Connection, lease_id: str) -> Lease | None:
@@ -232,16 +154,16 @@ def whole(conn: Connection, lease_id: str) -> Lease | None:
     rows = conn.execute(_WHOLE, {"lease": lease_id}).all()
     if not rows:
         return None
-    parts = _parts(row[len(LEASE) :] for row in rows)
-    values: tuple[Any, ...] = (*rows[0][: len(LEASE)], tuple(parts.get(lease_id, ())))
-    return Lease(*values)
+    width = len(LEASE.columns)
+    parts = _parts(row[width:] for row in rows)
+    return LEASE.value(rows[0][:width], reservations=tuple(parts.get(lease_id, ())))
 
 
 def without_holds(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Reservation]]:
     """Return reservations by lease id, without their holds."""
     found: dict[str, list[Reservation]] = {}
     for lease_id, *values in conn.execute(_RESERVATIONS, {"ids": lease_ids}):
-        found.setdefault(lease_id, []).append(_reservation(values))
+        found.setdefault(lease_id, []).append(RESERVATION.value(values))
     return found
 
 
@@ -264,21 +186,15 @@ def _parts(found_rows: Iterable[Sequence[Any]]) -> dict[str, list[Reservation]]:
             mine.append(Allocation(host_id, window, slots, takes or {}, thing, host or ""))
     found: dict[str, list[Reservation]] = {}
     for (lease_id, id_), values in rows.items():
-        found.setdefault(lease_id, []).append(_reservation(values, held.get(id_, ())))
+        holds = tuple(held.get(id_, ()))
+        found.setdefault(lease_id, []).append(RESERVATION.value(values, allocations=holds))
     return found
-
-
-def _reservation(values: Sequence[Any], held: Sequence[Allocation] = ()) -> Reservation:
-    id_, type_, status, missing, changed, spec, made, created, updated = values
-    return Reservation(
-        id_, type_, status, missing, changed, spec, made, tuple(held), created, updated
-    )
 
 
 def lease_events(conn: Connection, lease_ids: Sequence[str]) -> dict[str, list[Event]]:
     found: dict[str, list[Event]] = {}
     for subject, *values in conn.execute(_EVENTS, {"ids": lease_ids}):
-        found.setdefault(subject, []).append(Event(*values))
+        found.setdefault(subject, []).append(EVENT.value(values))
     return found
 
 
@@ -309,7 +225,7 @@ def write(
 ) -> bool:
     """Write the step; False, without writing, if the lease or the claim has changed."""
     parts = _changed(old, new)
-    row = {**columns(new), "updated_at": now, "version": old.version + 1}
+    row = {**LEASE_WRITTEN.row(new), "updated_at": now, "version": old.version + 1}
     bound: dict[str, Any] = {f"new_{name}": value for name, value in row.items()}
     bound |= {"its_id": old.id, "its_version": old.version, "now": now}
     bound |= {
@@ -318,7 +234,7 @@ def write(
         "claim_owner": claim.owner,
     }
     for number, part in enumerate(parts):
-        values = {**reservation_columns(part), "id": part.id}
+        values = {**RESERVATION_WRITTEN.row(part), "id": part.id}
         bound |= {f"part{number}_{name}": value for name, value in values.items()}
     if say:
         said = {"at": now, "subject": new.id, "project_id": new.project_id, "sentence": say}
@@ -349,7 +265,7 @@ def _statement(parts: int, say: bool) -> sa.Select[Any]:
         .cte("claim")
     )
     ours = sa.exists(sa.select(claim.c.id))
-    names = (*LEASE_COLUMNS, "updated_at", "version")
+    names = (*LEASE_WRITTEN.names, "updated_at", "version")
     step = (
         sa.update(leases)
         .where(leases.c.id == _bind("its_id"), ours)
@@ -359,7 +275,7 @@ def _statement(parts: int, say: bool) -> sa.Select[Any]:
     )
     query = sa.select(step.c.id)
     for number in range(parts):
-        columns = RESERVATION_COLUMNS
+        columns = RESERVATION_WRITTEN.names
         values: dict[str, Any] = {name: _bind(f"part{number}_{name}") for name in columns}
         part = (
             sa.update(reservations)
@@ -450,7 +366,9 @@ class LeaseStore:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
             hold(conn, [(None, lease)], now, patient=patient)
-            conn.execute(sa.insert(leases).values(id=lease.id, created_at=now, **columns(lease)))
+            conn.execute(
+                sa.insert(leases).values(id=lease.id, created_at=now, **LEASE_WRITTEN.row(lease))
+            )
             for position, reservation in enumerate(lease.reservations):
                 conn.execute(
                     sa.insert(reservations).values(
@@ -458,7 +376,7 @@ class LeaseStore:
                         lease_id=lease.id,
                         position=position,
                         created_at=now,
-                        **reservation_columns(reservation),
+                        **RESERVATION_WRITTEN.row(reservation),
                     )
                 )
             _rewrite_allocations(conn, [(None, lease)])
@@ -553,7 +471,7 @@ class LeaseStore:
             audit.write(conn, now, lease.id, lease.project_id, say)
 
 
-_WRITTEN = (*LEASE_COLUMNS, "updated_at", "version")
+_WRITTEN = (*LEASE_WRITTEN.names, "updated_at", "version")
 #: Statements that every lease uses are built once, because building costs more than running.
 _UPDATE = (
     sa.update(leases)
@@ -564,7 +482,9 @@ _UPDATE = (
 _UPDATE_RESERVATION = (
     sa.update(reservations)
     .where(reservations.c.id == sa.bindparam("its_id"))
-    .values({name: sa.bindparam(f"new_{name}") for name in ("updated_at", *RESERVATION_COLUMNS)})
+    .values(
+        {name: sa.bindparam(f"new_{name}") for name in ("updated_at", *RESERVATION_WRITTEN.names)}
+    )
 )
 _NEWS = (
     sa.select(reservations.c.id, sa.func.max(audit_rows.c.at))
@@ -586,8 +506,8 @@ _leases_CONDITIONS: Mapping[str, sa.ColumnElement[bool]] = {
 
 @functools.cache
 def lease_query(asked: tuple[str, ...]) -> sa.Select[Any]:
-    """Build the query of lease rows, with columns in the field order of the dataclass."""
-    return _ordered(sa.select(*LEASE), asked)
+    """Build the query of lease rows, for `lease`."""
+    return _ordered(sa.select(*LEASE.columns), asked)
 
 
 @functools.cache
@@ -635,7 +555,7 @@ def _update_lease(conn: Connection, old: Lease, new: Lease, now: datetime) -> No
 
 
 def _bound(old: Lease, new: Lease, now: datetime) -> dict[str, Any]:
-    values = {**columns(new), "updated_at": now, "version": old.version + 1}
+    values = {**LEASE_WRITTEN.row(new), "updated_at": now, "version": old.version + 1}
     bound = {f"new_{name}": value for name, value in values.items()}
     return {**bound, "its_id": old.id, "its_version": old.version}
 
@@ -665,7 +585,7 @@ def _rewrite_reservations(conn: Connection, steps: Sequence[Step], now: datetime
         before = {r.id: r for r in old.reservations} if old else {}
         for reservation in new.reservations:
             if reservation != before[reservation.id]:
-                values = {"updated_at": now, **reservation_columns(reservation)}
+                values = {"updated_at": now, **RESERVATION_WRITTEN.row(reservation)}
                 bound = {f"new_{name}": value for name, value in values.items()}
                 rows.append({**bound, "its_id": reservation.id})
     if rows:

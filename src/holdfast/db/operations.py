@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from holdfast.db.booking import portions
 from holdfast.db.engine import Database
+from holdfast.db.rows import Mapper
 from holdfast.db.tables import operations, steps
 from holdfast.model.errors import ClaimLost, NotFound
 from holdfast.model.operation import (
@@ -31,7 +32,7 @@ from holdfast.ports.publishers import ANNOUNCE
 
 
 o = operations.c
-
+_OPERATION = Mapper(Operation, operations)
 #: Columns that re-armed work keeps; `claim_until` too, because a call may still be under way.
 _FIXED = {"id", "key", "epoch", "created_at", "claim_until"}
 # Built once, because building costs more than running.
@@ -140,25 +141,9 @@ def busy_until(conn: Connection, subject: str, now: datetime) -> datetime | None
 
 
 def _values(operation: Operation, now: datetime) -> dict[str, Any]:
-    return {
-        "id": operation.id,
-        "kind": operation.kind,
-        "subject": operation.subject,
-        "key": operation.key,
-        "sequence": operation.sequence,
-        "due_at": operation.due_at,
-        "status": operation.status,
-        "is_open": operation.status in OPEN,
-        "owner": operation.owner,
-        "epoch": operation.epoch,
-        "claim_until": operation.claim_until,
-        "attempts": operation.attempts,
-        "next_try_at": operation.next_try_at,
-        "sentence": operation.sentence,
-        "payload": dict(operation.payload),
-        "created_at": now,
-        "updated_at": now,
-    }
+    row = _OPERATION.row(operation)
+    row |= {"is_open": operation.status in OPEN, "created_at": now, "updated_at": now}
+    return row
 
 
 class OperationStore:
@@ -487,7 +472,8 @@ def _with_steps(
     conn: Connection, rows: Sequence[RowMapping], begun: Collection[str]
 ) -> list[Operation]:
     done = _done_steps(conn, begun) if begun else {}
-    return [_operation(row, done.get(row["id"], frozenset())) for row in rows]
+    none: frozenset[str] = frozenset()
+    return [_OPERATION.named(row, done_steps=done.get(row["id"], none)) for row in rows]
 
 
 def _done_steps(conn: Connection, ids: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -495,8 +481,3 @@ def _done_steps(conn: Connection, ids: Iterable[str]) -> dict[str, frozenset[str
     for operation_id, name in conn.execute(_STEPS, {"its_ids": list(ids)}):
         found.setdefault(operation_id, set()).add(name)
     return {key: frozenset(names) for key, names in found.items()}
-
-
-def _operation(row: RowMapping, done: frozenset[str]) -> Operation:
-    values = {k: v for k, v in row.items() if k != "is_open"}
-    return Operation(**values, done_steps=done)

@@ -17,6 +17,7 @@ from holdfast.db import audit
 from holdfast.db.engine import Columns, Database, Page, fetch
 from holdfast.db.host_rows import by_name, columns, write_traits
 from holdfast.db.operations import put
+from holdfast.db.rows import Mapper
 from holdfast.db.tables import hosts, incidents, notifications, segment_hosts, segments
 from holdfast.model.errors import Conflict, HoldfastError, InvalidInput, NotFound
 from holdfast.model.host import normalise
@@ -146,21 +147,10 @@ _FREE = ("description", "control_attributes")
 #: Defaults of a segment and of a segment host.
 _AS_NEW = {"description": None, "enabled": True}
 _AS_JOINED = {"reserved": False, "on_maintenance": False}
+_MEMBER = Mapper(SegmentHost, segment_hosts)
 _OF_SEGMENT = tuple(column.label(f"segment_{column.name}") for column in segments.columns)
 _MEMBERS = (
-    sa.select(
-        m.id,
-        m.uuid,
-        m.host_id,
-        m.type,
-        m.control_attributes,
-        m.reserved,
-        m.on_maintenance,
-        m.created_at,
-        m.updated_at,
-        h.service_host.label("name"),
-        *_OF_SEGMENT,
-    )
+    sa.select(*_MEMBER.columns, h.service_host.label("name"), *_OF_SEGMENT)
     .select_from(segment_hosts)
     .join(hosts, h.id == m.host_id)
     .join(segments, s.id == m.segment_id)
@@ -427,9 +417,8 @@ def _named(ref: str, table: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def _member(row: RowMapping) -> SegmentHost:
-    own = {name: value for name, value in row.items() if not name.startswith("segment_")}
     its = {column.name: row[f"segment_{column.name}"] for column in segments.columns}
-    return SegmentHost(**own, segment=Segment(**its))
+    return _MEMBER.named(row, name=row["name"], segment=Segment(**its))
 
 
 def _check_name(conn: Connection, name: str, *, besides: int) -> None:

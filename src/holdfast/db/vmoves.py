@@ -18,6 +18,7 @@ from holdfast.db import switches, timeline
 from holdfast.db.booking import portions
 from holdfast.db.engine import Database
 from holdfast.db.operations import apply_work, update_claimed
+from holdfast.db.rows import Mapper
 from holdfast.db.tables import incidents, operations, resource_locks, vmoves
 from holdfast.model import incident as model
 from holdfast.model.errors import NotFound
@@ -39,24 +40,7 @@ from holdfast.ports.recovery import (
 from holdfast.recovery.timeline import MoveEnded, MovePostponed
 
 v, i, o = vmoves.c, incidents.c, operations.c
-_FIELDS = (
-    "uuid",
-    "incident_id",
-    "server_id",
-    "server_name",
-    "source_host",
-    "status",
-    "dest_host",
-    "attempts",
-    "was",
-    "locked_before",
-    "reservation",
-    "position",
-    "started_at",
-    "ended_at",
-    "not_before",
-    "after_migration",
-)
+_MOVE = Mapper(ServerMove, vmoves, without=["message"])  # NULL in the table means no message
 #: Lock key of transactions that start moves or revert that; see `claim_move`.
 LOCK = "moves"
 
@@ -341,9 +325,8 @@ def _next(conn: Connection, now: datetime) -> list[ServerMove]:
 
 
 def _row(one: ServerMove, incident_id: str, report: str, now: datetime) -> dict[str, Any]:
-    values = {name: getattr(one, name) for name in _FIELDS}
     return {
-        **values,
+        **_MOVE.row(one),
         "uuid": one.uuid or str(uuid.uuid4()),
         "incident_id": incident_id,
         "notification_uuid": report,
@@ -355,4 +338,4 @@ def _row(one: ServerMove, incident_id: str, report: str, now: datetime) -> dict[
 
 
 def _move(row: RowMapping) -> ServerMove:
-    return ServerMove(**{name: row[name] for name in _FIELDS}, message=row["message"] or "")
+    return _MOVE.named(row, message=row["message"] or "")

@@ -51,9 +51,9 @@ class Reservation:
     resources_changed: bool = False
     spec: Mapping[str, Any] = field(default_factory=dict)  # the request
     made: Mapping[str, Any] = field(default_factory=dict)  # ids of its cloud objects
-    allocations: tuple[Allocation, ...] = ()
     created_at: datetime | None = None
     updated_at: datetime | None = None
+    allocations: tuple[Allocation, ...] = ()
 
     def move(self, status: str) -> "Reservation":
         state_machines.check(
