@@ -191,8 +191,9 @@ def test_a_step_that_begins_does_not_say_why_the_one_before_it_waited(build: Bui
     claim, store = under_way(house, own), house.core.store
     store.incidents.change(own, Change(HELD, "recovery is paused by ann"), claim)
     yes = "all guards say yes"
-    details = {"started_at": store.database.now().isoformat(), "domain": "rack-a"}
-    begun = store.incidents.start(own, Change(RUNNING, yes, details, []), [], claim)
+    now = store.database.now()
+    change = Change(RUNNING, yes, lambda one: replace(one, started_at=now, domain="rack-a"), [])
+    begun = store.incidents.start(own, change, [], claim)
     assert begun is not None
     assert show(house, own)["steps"][0]["sentence"] == yes
     store.operations.step_done(claim, 0, "guards", yes, timedelta(hours=1))

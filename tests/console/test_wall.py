@@ -84,7 +84,8 @@ def version_of(text: str) -> str:
 def test_a_host_that_read_off_already_is_not_called_fenced(build: Build) -> None:
     site = build(QUIET)
     stand(site, "cmp-4", "down", "it died")
-    evidence = {"kind": "power_off", "sentence": "it was not cut: its power reads off already"}
+    said = "it was not cut: its power reads off already"
+    evidence = {"kind": "power_off", "sentence": said, "at": "2027-01-31T12:00:00+00:00"}
     write_incident(site, host="cmp-4", details={"evidence": evidence})
     text = site.call("GET", "/").text
     tiles = dict(re.findall(r'<li id="t-[^"]*-(\d+)" class="tile(.*?)</li>', text, re.DOTALL))
@@ -98,7 +99,11 @@ def test_a_tile_says_all_that_is_known_of_a_host(build: Build) -> None:
     segment = make_segment(site, name="<b>north</b>")
     add_host(site, segment["uuid"], "cmp-3", on_maintenance=True)
     stand(site, "cmp-4", "down", "somebody <i>says</i> so")
-    evidence = {"kind": "fenced", "sentence": "its power reads off"}
+    evidence = {
+        "kind": "fenced",
+        "sentence": "its power reads off",
+        "at": "2027-01-31T12:00:00+00:00",
+    }
     incident = write_incident(site, host="cmp-4", details={"evidence": evidence})
     see(site, (UP, "none", ["cmp-1", "cmp-2"]), (NO_STORAGE, "recovery", ["cmp-3"]))
     text = site.call("GET", "/").text

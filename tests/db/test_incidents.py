@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLate
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from sqlalchemy import event
 from holdfast.db import Store
 from holdfast.db.tables import notifications
 from holdfast.model.incident import Incident, classify, recovery_of
+from holdfast.model.incident_progress import HostProgress
 from holdfast.model.operation import Claim
 from holdfast.ports.recovery import Account, Change
 from tests.db.test_floatingips import at_once
@@ -33,7 +35,8 @@ def taken_in(store: Store, uuid: str) -> str:
     found = store.incidents.report(uuid)
     assert found.member is not None
     told = classify(found.type, found.member.key, found.payload)
-    account = Account(told, found.member, found.generated_at, {"payload": DOWN}, notification=uuid)
+    about = HostProgress(payload=DOWN)
+    account = Account(told, found.member, found.generated_at, about, notification=uuid)
     work = recovery_of(new_id(), told.kind, told.subject, now(store))
     (mine,) = store.operations.claim_due("m2", 10, TTL, ["notification"])
     claim = Claim(mine.id, "m2", mine.epoch)
@@ -121,7 +124,8 @@ def test_of_many_reports_of_one_host_one_opens_the_incident(store: Store) -> Non
         found = store.incidents.report(uuid)
         assert found.member is not None
         told = classify(found.type, found.member.key, found.payload)
-        account = Account(told, found.member, found.generated_at, {}, notification=uuid)
+        about = HostProgress()
+        account = Account(told, found.member, found.generated_at, about, notification=uuid)
         work = recovery_of(new_id(), told.kind, told.subject, now(store))
         return store.incidents.ingest(account, work, claims[uuid]).incident_id
 
@@ -141,8 +145,8 @@ def begins(
     domain: str = "rack-a",
     looked_at: datetime | None = None,
 ) -> Incident | None:
-    at = (looked_at or now(store)).isoformat()
-    change = Change("running", "yes", {"started_at": at, "domain": domain})
+    at = looked_at or now(store)
+    change = Change("running", "yes", lambda one: replace(one, started_at=at, domain=domain))
     return store.incidents.start(incident.id, change, seen, claim)
 
 
@@ -179,7 +183,9 @@ def test_who_has_counted_all_that_began_begins_too(store: Store) -> None:
     assert first is not None
     assert begins(store, two, others, []) is None
     assert store.incidents.incident(two.id).status == "open"
-    seen = [datetime.fromisoformat(first.details["started_at"])]
+    started = first.progress.started_at
+    assert started is not None
+    seen = [started]
     second = begins(store, two, others, seen)
     assert second is not None and second.status == "running"
 

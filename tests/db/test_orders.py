@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import functools
 import uuid
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,12 +18,15 @@ from holdfast.db.operations import apply_work
 from holdfast.db.tables import incidents, operations, steps, verdicts, vmoves
 from holdfast.model.errors import ClaimLost, Conflict, NotFound
 from holdfast.model.incident import Incident, recovery_of
+from holdfast.model.incident_progress import OffEvidence, PowerReturned, plain
 from holdfast.model.operation import Claim
 from holdfast.ports.ledger import Work
 from holdfast.ports.recovery import ANSWERED, STARTED, Change, Limits, ServerMove
 from tests.db.test_floatingips import at_once
 
 TTL = timedelta(minutes=10)  # longer than any test takes
+NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
+OFF = OffEvidence("fenced", "its power reads off", NOON)
 KINDS = ["recovery_host", "recovery_guest", "recovery_process"]
 
 
@@ -105,15 +109,16 @@ def test_a_word_that_comes_while_somebody_looks_makes_him_look_again(store: Stor
     store.operations.put_off(claim, "retrying", later, "no proof", due_at=due)
     work = store.operations.by_key(f"recovery/{incident.id}")
     assert work.next_try_at < later
-    details = store.incidents.change(incident.id, Change(), claimed(store, incident)).details
-    assert details["confirmed_off"]["reason"] == "plug pulled"
+    known = store.incidents.change(incident.id, Change(), claimed(store, incident)).host_progress
+    assert known.confirmed_off is not None
+    assert known.confirmed_off.reason == "plug pulled"
 
 
 @pytest.mark.parametrize(
     ("details", "said"),
     [
         ({}, ""),
-        ({"evidence": {"kind": "fenced"}}, "cmp-1 may be forced down"),
+        ({"evidence": plain(OFF)}, "cmp-1 may be forced down"),
         ({"told_at": "2027-01-31T12:00:00+00:00"}, "cmp-1 stays forced down"),
     ],
 )
@@ -124,9 +129,9 @@ def test_who_aborts_hears_what_is_left_of_the_host(
     sentence = store.orders.abort(incident.id, "ann", "a drill").sentence
     assert said in sentence
     assert bool(said) == (f"holdfast incident retry {incident.id}" in sentence)
-    again = store.orders.retry(incident.id, "ann").details
-    assert bool(again.get("told_at")) == bool(said)
-    assert again["evidence"] is None
+    again = store.orders.retry(incident.id, "ann").host_progress
+    assert bool(again.told_at) == bool(said)
+    assert again.evidence is None
 
 
 @pytest.mark.parametrize("order", ["abort", "retry"])
@@ -213,8 +218,7 @@ def test_a_case_has_all_that_was_written_down(store: Store) -> None:
 def leaving(store: Store, incident: Incident, count: int = 1) -> tuple[Claim, list[ServerMove]]:
     """Servers of the incident that are under way and were not asked to leave yet."""
     claim = claimed(store, incident)
-    proof = {"evidence": {"kind": "fenced", "sentence": "its power reads off"}}
-    store.incidents.change(incident.id, Change(details=proof), claim)
+    store.incidents.change(incident.id, Change(edit=lambda one: replace(one, evidence=OFF)), claim)
     planned = [
         ServerMove("", incident.id, f"server-{n}", f"web-{n}", incident.host, was="ACTIVE")
         for n in range(count)
@@ -223,7 +227,9 @@ def leaving(store: Store, incident: Incident, count: int = 1) -> tuple[Claim, li
     return claim, list(store.vmoves.leaving(incident.host))
 
 
-KEEP = Change(None, "its power returned", {"power_returned": {"at": "2027-01-31T12:00:00+00:00"}})
+KEEP = Change(
+    None, "its power returned", lambda one: replace(one, power_returned=PowerReturned(NOON))
+)
 
 
 def test_no_server_is_evacuated_from_a_host_that_keeps_its_servers(store: Store) -> None:
@@ -234,15 +240,15 @@ def test_no_server_is_evacuated_from_a_host_that_keeps_its_servers(store: Store)
     assert not store.vmoves.aim(moves[0].uuid, "cmp-2", 0, Limits(9, 9), claim)
     (kept,) = store.vmoves.leaving("cmp-1.example.org")
     assert (kept.attempts, kept.after_migration) == (0, ANSWERED)
-    again = store.incidents.leave_again(incident.id, "off again", {}, claim)
-    assert not again.details["power_returned"]
+    again = store.incidents.leave_again(incident.id, "off again", claim, silent=False)
+    assert not again.host_progress.power_returned
     assert store.vmoves.aim(moves[0].uuid, None, 0, Limits(9, 9), claim)
 
 
 def test_no_server_is_evacuated_before_its_host_is_proven_to_be_off(store: Store) -> None:
     incident = opened(store)
     claim, moves = leaving(store, incident)
-    store.incidents.change(incident.id, Change(details={"evidence": None}), claim)
+    store.incidents.change(incident.id, Change(edit=lambda one: replace(one, evidence=None)), claim)
     assert not store.vmoves.aim(moves[0].uuid, None, 0, Limits(9, 9), claim)
 
 
@@ -253,7 +259,7 @@ def test_a_recovery_that_starts_over_asks_its_guards_again(store: Store) -> None
     store.operations.step_done(claim, 0, "guards", "yes", TTL)
     assert store.incidents.keep_in_place(incident.id, KEEP, moves, claim)
     again = store.incidents.start_over(incident.id, "silent again", claim)
-    assert (again.status, again.details["power_returned"]) == ("open", None)
+    assert (again.status, again.host_progress.power_returned) == ("open", None)
     with store.database.read() as conn:
         assert not conn.execute(sa.select(steps)).all()
 
@@ -263,7 +269,7 @@ def test_a_host_does_not_keep_its_servers_once_one_was_asked_to_leave(store: Sto
     claim, moves = leaving(store, incident)
     assert store.vmoves.aim(moves[0].uuid, None, 0, Limits(9, 9), claim)
     assert store.incidents.keep_in_place(incident.id, KEEP, moves, claim) is None
-    assert not store.incidents.incident(incident.id).details.get("power_returned")
+    assert not plain(store.incidents.incident(incident.id).details).get("power_returned")
 
 
 def test_of_an_evacuation_and_the_decision_against_it_one_happens(store: Store) -> None:
@@ -285,7 +291,7 @@ def test_a_server_that_was_started_in_place_leaves_with_the_others(store: Store)
         started = {"status": "ignored", "after_migration": STARTED}
         mine = vmoves.c.uuid == moves[0].uuid
         conn.execute(sa.update(vmoves).where(mine).values(**started))
-    store.incidents.leave_again(incident.id, "off again", {}, claim)
+    store.incidents.leave_again(incident.id, "off again", claim, silent=False)
     found = store.vmoves.of(incident.id)
     assert [(one.status, one.after_migration) for one in found] == [("pending", ANSWERED)] * 2
 
@@ -300,7 +306,7 @@ def test_only_a_failed_recovery_with_servers_left_is_opened_again(store: Store) 
     store.incidents.close(incident.id, Change("failed", "no room"), claim)
     again = store.incidents.reopen_in_place(incident.id, "it is back", claim)
     assert again is not None
-    assert (again.status, again.details["power_returned"]["in_use"]) == ("open", True)
+    assert (again.status, plain(again.details)["power_returned"]["in_use"]) == ("open", True)
     found = {one.uuid: one.status for one in store.vmoves.of(incident.id)}
     assert found == {moves[0].uuid: "pending", moves[1].uuid: "ignored"}
     assert store.incidents.open_about(incident.subject) == again

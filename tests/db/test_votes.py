@@ -17,6 +17,7 @@ from holdfast.db.tables import incidents, monitors, observations, operations, re
 from holdfast.hostmonitor import matrix
 from holdfast.model.errors import ClaimLost, NotFound, StaleWrite
 from holdfast.model.incident import HOST, RECOVER, Classification, recovery_of
+from holdfast.model.incident_progress import HostProgress
 from holdfast.model.operation import DONE, Claim, Operation
 from holdfast.model.segment import SegmentHost
 from holdfast.model.votes import HOST_VOTES
@@ -73,7 +74,7 @@ def claimed(store: Store, kind: str = HOST_VOTES, owner: str = "m") -> tuple[Ope
 
 def account(member: SegmentHost, at: datetime, **more: Any) -> Account:
     meaning = Classification(HOST, f"host:{member.key}", RECOVER, "it failed")
-    return Account(meaning, member, at, **{"details": {"seen": []}, **more})
+    return Account(meaning, member, at, **{"details": HostProgress(), **more})
 
 
 def count(store: Store, table: sa.Table) -> int:
@@ -210,7 +211,7 @@ def test_votes_and_a_notification_at_once_open_one_incident(store: Store) -> Non
     at = now(store)
     payload = {"host": CMP, "down_at": at.isoformat()}
     voted = account(member, at, observations=mine, payload=payload)
-    reported = account(member, at, details={"report": made.uuid}, notification=made.uuid)
+    reported = account(member, at, details=HostProgress(report=made.uuid), notification=made.uuid)
 
     def take(one: Account, claim: Claim) -> Callable[[], object]:
         def action() -> object:
@@ -229,7 +230,7 @@ def test_votes_and_a_notification_at_once_open_one_incident(store: Store) -> Non
     incident = store.incidents.open_about(f"host:{CMP}")
     assert incident is not None
     assert incident.id == first
-    assert incident.details["seen"] == []
+    assert incident.host_progress.seen == ()
     assert store.notifications.notification(made.uuid).incident_id == first
     kept = {row["id"]: row["incident_id"] for row in store.observations.list_all()}
     assert {kept[own] for own in mine} == {first}

@@ -50,7 +50,7 @@ def _lease(conn: Any, name: str, project: str, hold: tuple[int, datetime, dateti
 
 
 def _incident(key: str, status: str, number: int, now: datetime) -> dict[str, Any]:
-    evidence = {"kind": "fenced", "sentence": key}
+    evidence = {"kind": "fenced", "sentence": key, "at": "2027-01-31T12:00:00+00:00"}
     return {
         "id": f"{key}-incident",
         "key": key,

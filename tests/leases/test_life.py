@@ -429,6 +429,30 @@ def test_tellings_that_are_late_keep_their_distance(
     assert reservation.id not in house.all_pools()
 
 
+def test_the_scheduler_is_told_without_an_audit_log(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit log is for people: no job reads it."""
+    with house.m.store.database.write() as conn:
+        forget = "CREATE TRIGGER forget AFTER INSERT ON audit BEGIN DELETE FROM audit; END"
+        conn.exec_driver_sql(forget)
+    pools, told = house.m.cloud.pools, list[str]()
+    whole = pools.resync
+
+    def tell(pool_id: str) -> None:
+        told.extend(pool.name for pool in pools.list() if pool.id == pool_id)
+        whole(pool_id)
+
+    monkeypatch.setattr(pools, "resync", tell)
+    house.tell()
+    house.enrol("cmp-1")
+    house.run(minutes=2)
+    assert sorted(told) == ["freepool"] * 3 + ["holdfast"] * 3
+    (reservation,) = house.lease(house.create(minutes=(2, 10))).reservations
+    house.run(minutes=5)
+    assert told.count(reservation.id) == 3
+
+
 def test_pools_that_always_fail_keep_nobody_else_waiting(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

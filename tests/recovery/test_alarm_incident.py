@@ -15,6 +15,7 @@ from holdfast.db.incident_queries import Case, Wanted
 from holdfast.db.tables import observations, operations
 from holdfast.model.errors import Conflict
 from holdfast.model.incident import KINDS, WORK, Incident
+from holdfast.model.incident_progress import plain
 from holdfast.recovery.events import IncidentPublisher
 from tests.recovery.house import HealHouse
 
@@ -209,7 +210,7 @@ def test_it_is_kept_while_it_is_open_and_leaves_with_what_was_seen_of_it(house: 
 def test_a_threshold_that_is_no_number_is_shown_as_unknown(house: HealHouse, odd: Any) -> None:
     say(house, "raised", threshold=odd, value=None)
     assert "value unknown, threshold unknown" in timeline(house)[1]
-    assert only(house).incident.details["threshold"] is None
+    assert plain(only(house).incident.details)["threshold"] is None
 
 
 def test_each_kind_but_that_of_alarms_has_work() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.conf import recovery as options
 from holdfast.model.incident import Incident
+from holdfast.model.incident_progress import GuestProgress, plain
 from holdfast.ports.cloud import Server
 from holdfast.ports.recovery import Situation
 from holdfast.recovery import mass_failure
@@ -130,11 +131,11 @@ def test_some_of_a_rack_go_on_slowly(house: HealHouse) -> None:
     house.segment(*names, "far")
     reports = dead(house, *names[:5])
     house.run(seconds=4)
-    begun = [one for one in reports if house.incident(one).details.get("started_at")]
+    begun = [one for one in reports if plain(house.incident(one).details).get("started_at")]
     assert len(begun) == 3
     house.run(seconds=40)
     assert {house.incident(one).status for one in reports} == {"recovered"}
-    starts = sorted(house.incident(one).details["started_at"] for one in reports)
+    starts = sorted(plain(house.incident(one).details)["started_at"] for one in reports)
     gaps = [
         (datetime.fromisoformat(b) - datetime.fromisoformat(a)).total_seconds()
         for a, b in pairwise(starts[2:])
@@ -242,7 +243,7 @@ def test_a_guest_that_its_user_has_stopped_on_purpose_is_not_restarted(
     house: HealHouse, status: str, *, to_be_restarted: bool
 ) -> None:
     server = Server("s1", "web", "alpha", "cmp-1", status, metadata={"HA_Enabled": "true"})
-    where = {"host": "cmp-1"}
+    where = GuestProgress(host="cmp-1")
     incident = Incident("i1", "server:s1", "guest", "died", "open", NOW, details=where)
     view = View(
         situation=Situation(NOW, None),

@@ -4,6 +4,7 @@
 import pytest
 
 from holdfast.model.errors import Conflict
+from holdfast.model.incident_progress import plain
 from holdfast.ports.cloud import Server
 from holdfast.recovery import evacuation_plan
 from holdfast.recovery.timeline import MovePostponed
@@ -70,7 +71,7 @@ def test_a_fence_that_fails_is_tried_again_with_pauses(house: HealHouse) -> None
     report = house.report("cmp-1")
     house.run(minutes=2)
     assert not house.effects("moves.evacuate")
-    assert house.incident(report).details["fence_failures"] >= 3
+    assert plain(house.incident(report).details)["fence_failures"] >= 3
     assert house.sim.calls()["fence.off"] < 60  # with pauses
     house.sim.change(failure_rate=0.0)
     house.run(minutes=1)
@@ -101,7 +102,7 @@ def test_a_watchdogs_time_is_evidence(house: HealHouse) -> None:
     assert not house.effects("moves.evacuate")
     house.run(seconds=40)
     assert house.incident(report).status == "recovered"
-    assert house.incident(report).details["evidence"]["kind"] == "watchdog"
+    assert plain(house.incident(report).details)["evidence"]["kind"] == "watchdog"
 
 
 def test_a_monitors_word_counts_only_where_the_segment_trusts_it(house: HealHouse) -> None:
@@ -111,7 +112,7 @@ def test_a_monitors_word_counts_only_where_the_segment_trusts_it(house: HealHous
     house.sim.fail_host("cmp-1")
     report = house.report("cmp-1")
     house.run(seconds=30)
-    assert house.incident(report).details["evidence"]["kind"] == "trusted"
+    assert plain(house.incident(report).details)["evidence"]["kind"] == "trusted"
     assert house.incident(report).status == "recovered"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.model.errors import DriverError
 from holdfast.model.incident import Incident
+from holdfast.model.incident_progress import plain
 from tests.recovery.house import HealHouse
 from tests.recovery.test_guest import ha
 
@@ -69,7 +70,7 @@ def test_a_guest_that_the_agent_saw_die_is_started_again(house: HealHouse) -> No
     (incident,) = incidents(house)
     assert incident.status == "recovered"
     assert incident.cause == f"server {server}: stopped failed, says agent@cmp-1"
-    assert incident.details["observed"]["detail"] == "failed"
+    assert plain(incident.details)["observed"]["detail"] == "failed"
     assert house.sim.running(server) == ["cmp-1"]
     rows = house.m.store.observations.list_all(subject=f"server:{server}")
     assert [(row["id"], row["incident_id"]) for row in rows] == [(report, incident.id)]

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from holdfast.db.tables import hosts
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.incident import STEPS
+from holdfast.model.incident_progress import plain
 from holdfast.recovery.guest import GuestRecovery
 from holdfast.recovery.host import HostRecovery, ProcessRecovery
 from tests.recovery.house import HealHouse
@@ -123,7 +124,7 @@ def test_trying_again_needs_new_proof_that_the_host_is_off(house: HealHouse) -> 
     assert incident.status == "held"
     orders.confirm_off(incident.id, "ann", "plug pulled")
     house.run(seconds=1)  # at once: by themselves the guards look every 5 s
-    assert house.incident(report).details["evidence"]["kind"] == "said"
+    assert plain(house.incident(report).details)["evidence"]["kind"] == "said"
     orders.abort(incident.id, "ann", "a drill")
     house.run(seconds=20)
     orders.retry(incident.id, "ann")
@@ -198,7 +199,7 @@ def test_a_host_that_is_in_use_again_is_not_taken_down_by_a_retry(house: HealHou
     house.sim.recover_host("cmp-1")
     house.run(minutes=3)
     incident = house.incident(report)
-    assert incident.details.get("back_at"), incident.details
+    assert plain(incident.details).get("back_at"), incident.details
     assert incident.sentence.startswith("recovered in place"), incident
     with pytest.raises(Conflict, match="only what failed or was aborted"):
         house.m.store.orders.retry(incident.id, "ann")

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import conf
 from holdfast.model.errors import Conflict
+from holdfast.model.incident_progress import plain
 from holdfast.ports.cloud import Migration, Server
 from holdfast.ports.fence import UNKNOWN
 from holdfast.ports.recovery import ANSWERED, ONGOING, PENDING, STARTED, ServerMove
@@ -91,7 +92,7 @@ def test_a_host_whose_power_returns_is_cut_while_an_evacuation_is_under_way(
     house.sim.recover_host(DEAD)
     house.run(seconds=60)
     assert cuts(house) == 1
-    assert not house.incident(report).details.get("power_returned")
+    assert not plain(house.incident(report).details).get("power_returned")
     house.m.cloud.servers.delete(named(house, "in the way"))
     house.run(minutes=5)
     incident = house.incident(report)
@@ -108,7 +109,7 @@ def test_a_host_that_loses_its_power_again_is_evacuated_after_all(house: HealHou
     house.sim.recover_host(DEAD)
     house.sim.cut_host(DEAD)  # it boots: nothing is heard of it yet
     house.run(minutes=1)
-    assert house.incident(report).details["power_returned"]
+    assert plain(house.incident(report).details)["power_returned"]
     assert cuts(house) == 0
     house.sim.repair_host(DEAD)
     house.sim.fail_host(DEAD)
@@ -177,7 +178,7 @@ def test_a_retry_on_a_host_that_is_in_use_again_starts_what_is_left_in_place(
     house.run(minutes=30)
     incident = house.incident(report)
     assert incident.status == "failed", incident
-    assert incident.details["back_at"]
+    assert plain(incident.details)["back_at"]
     house.sim.change(only_calls=[], failure_rate=0.0)
     well = house.boot("came later", DEAD)
     house.m.store.orders.retry(incident.id, "ann")
@@ -348,7 +349,7 @@ def test_a_fenced_host_whose_power_cannot_be_read_is_not_cut_again(house: HealHo
     house.context.fence.power = lambda _host: UNKNOWN  # type: ignore[method-assign]
     house.run(minutes=5)
     assert cuts(house) == 0
-    assert not house.incident(report).details.get("power_returned")
+    assert not plain(house.incident(report).details).get("power_returned")
     house.m.cloud.servers.delete(named(house, "in the way"))
     house.run(minutes=5)
     assert house.incident(report).status == "recovered"
@@ -368,7 +369,7 @@ def test_an_operators_word_against_a_fence_that_reads_on_does_not_count(house: H
     house.run(minutes=2)
     incident = house.incident(report)
     assert incident.status == "recovered", incident
-    assert (incident.details["evidence"]["kind"], cuts(house)) == ("fenced", 1)
+    assert (plain(incident.details)["evidence"]["kind"], cuts(house)) == ("fenced", 1)
     said = [one.sentence for one in house.m.store.cases.case(incident.id).timeline]
     assert any("ann says that cmp-1 is off, and its fence reads on" in one for one in said)
     house.check_never_twice()
@@ -391,7 +392,7 @@ def test_an_operators_word_counts_despite_a_fence_that_reads_on_if_it_says_so(
     incident = house.incident(report)
     assert (incident.status, cuts(house)) == ("recovered", 0), incident
     said = "ann says that cmp-1 is off although its fence reads on: plug pulled"
-    assert incident.details["evidence"]["sentence"] == said
+    assert plain(incident.details)["evidence"]["sentence"] == said
 
 
 # decisions

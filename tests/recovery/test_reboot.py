@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from holdfast.model.incident_progress import plain
 from tests.recovery.house import HealHouse
 from tests.recovery.test_liveness import HOST, HOSTS, beat, cut, incidents, started
 from tests.recovery.voters import voters
@@ -147,7 +148,7 @@ def test_a_host_that_falls_silent_after_its_reboot_is_cut(site: HealHouse) -> No
     site.run(seconds=2)
     beat(site, HOST, boot_id="second", running=())
     site.run(seconds=10)
-    assert site.incident(report).details["power_returned"]["rebooted"]
+    assert plain(site.incident(report).details)["power_returned"]["rebooted"]
     assert not cut(site)
     site.run(minutes=2)
     assert cut(site) == {HOST}

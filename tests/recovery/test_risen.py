@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import DriverError
+from holdfast.model.incident_progress import plain
 from tests.recovery.house import HealHouse
 from tests.recovery.test_guest import ha
 from tests.recovery.test_observed import MOMENTS, Agent, dies_again, incidents
@@ -116,7 +117,7 @@ def test_a_guest_that_runs_again_while_the_cloud_cannot_be_asked_is_not_stopped(
     away.clear()
     house.run(minutes=5)
     (incident,) = incidents(house)
-    assert (incident.status, incident.details.get("stop_by")) == ("ignored", None)
+    assert (incident.status, plain(incident.details).get("stop_by")) == ("ignored", None)
     assert not house.effects("servers.stop")
 
 

@@ -12,6 +12,7 @@ from holdfast.api.holdfast_v1.incidents import view
 from holdfast.console.incidents import events
 from holdfast.model import incident as history
 from holdfast.model.incident import Incident
+from holdfast.model.incident_progress import plain
 from tests.recovery.house import HealHouse
 from tests.recovery.test_guest import ha
 from tests.recovery.test_observed import Agent
@@ -53,12 +54,12 @@ def test_a_restarted_monitor_does_not_rewrite_when_it_saw_what(house: HealHouse)
     one.fails(DEAD)
     two.fails(DEAD)
     house.run(seconds=5)
-    before = only(house).details["seen"]
+    before = plain(only(house).details)["seen"]
     first = {vote["observer"]: vote["since"] for vote in before if vote["vote"] == "for"}
     house.run(minutes=2)
     one.restarts(DEAD)
     house.run(minutes=1)
-    after = only(house).details["seen"]
+    after = plain(only(house).details)["seen"]
     assert after[: len(before)] == before
     (added,) = after[len(before) :]
     assert (added["observer"], added["vote"]) == ("ctl-1", "for")
@@ -89,7 +90,7 @@ def test_the_same_vote_is_kept_once_and_one_vote_of_each_monitor_counts() -> Non
 
 
 def test_of_too_many_votes_the_middle_is_dropped_and_counted() -> None:
-    kept: list[history.Entry] = []
+    kept: tuple[history.Entry, ...] = ()
     for second in range(60):
         kept = history.append_votes(kept, [vote("a", second)], NOW)
     assert history.left_out(kept) == 10
@@ -102,18 +103,18 @@ def test_failed_fences_and_who_aborted_stay_after_a_retry(house: HealHouse) -> N
     house.sim.change(only_calls=["fence.off"], failure_rate=1.0)
     house.run(minutes=1)
     orders, own = house.m.store.orders, house.incident(report).id
-    asked = house.incident(report).details["fence_requests"]
+    asked = plain(house.incident(report).details)["fence_requests"]
     assert asked[0]["asked"]
     assert asked[0]["refused"]
     orders.abort(own, "ann", "a drill")
-    aborted_at = house.incident(report).details["aborted"]["at"]
+    aborted_at = plain(house.incident(report).details)["aborted"]["at"]
     house.run(seconds=30)
     house.sim.change(failure_rate=0.0)
     orders.retry(own, "bob", "no drill")
     house.run(minutes=3)
     incident = house.incident(report)
     assert incident.status == "recovered", incident
-    (attempt,) = incident.details["attempts"]
+    (attempt,) = plain(incident.details)["attempts"]
     assert attempt["fence_requests"] == asked
     assert attempt["status"] == "aborted"
     told = story(house, own)
@@ -137,7 +138,7 @@ def test_each_retry_adds_an_attempt_and_changes_none(house: HealHouse) -> None:
         house.run(seconds=5)
         orders.retry(own, "bob")
         house.run(seconds=5)
-        found = house.incident(report).details["attempts"]
+        found = plain(house.incident(report).details)["attempts"]
         assert found[:-1] == known
         assert found[-1]["aborted"]["author"] == f"person-{number}"
         known = found
@@ -149,7 +150,7 @@ def test_each_retry_adds_an_attempt_and_changes_none(house: HealHouse) -> None:
 def test_a_host_that_holdfast_switched_off_was_fenced(house: HealHouse) -> None:
     report = dead(house)
     house.run(minutes=1)
-    evidence = house.incident(report).details["evidence"]
+    evidence = plain(house.incident(report).details)["evidence"]
     assert evidence["kind"] == "fenced"
     assert evidence["sentence"] == f"{DEAD} was fenced: its power reads off"
     assert house.effects("fence.off")
@@ -164,7 +165,7 @@ def test_a_host_that_reads_off_already_was_not_fenced(house: HealHouse) -> None:
     incident = house.incident(report)
     assert incident.status == "recovered", incident
     assert not house.effects("fence.off")
-    assert incident.details["evidence"]["kind"] == "power_off"
+    assert plain(incident.details)["evidence"]["kind"] == "power_off"
     told = story(house, incident.id)
     assert f"{DEAD} was not fenced: its power reads off already" in told
     assert "was fenced" not in told
@@ -181,7 +182,7 @@ def test_a_host_that_somebody_switched_off_after_its_fence_failed_was_not_fenced
     house.run(minutes=2)
     incident = house.incident(report)
     assert incident.status == "recovered", incident
-    assert incident.details["evidence"]["kind"] == "power_off"
+    assert plain(incident.details)["evidence"]["kind"] == "power_off"
     assert "was fenced" not in story(house, incident.id)
 
 
@@ -191,12 +192,12 @@ def test_a_host_fenced_in_an_earlier_attempt_says_when(house: HealHouse) -> None
     house.sim.change(action_s=5.0)
     house.run(seconds=4)
     own = house.incident(report).id
-    at = house.incident(report).details["fence_requests"][0]["at"]
+    at = plain(house.incident(report).details)["fence_requests"][0]["at"]
     house.m.store.orders.abort(own, "ann", "not now")
     house.run(seconds=30)
     house.m.store.orders.retry(own, "ann")
     house.run(minutes=2)
-    evidence = house.incident(report).details["evidence"]
+    evidence = plain(house.incident(report).details)["evidence"]
     assert evidence["kind"] == "fenced"
     assert f"was fenced at {at[:10]} {at[11:19]} UTC, in an earlier attempt" in evidence["sentence"]
     assert len(house.effects("fence.off")) == 1
@@ -218,7 +219,7 @@ def test_a_guests_story_has_its_name_the_evidence_when_it_died_and_when_it_ran_a
     house.run(seconds=20)
     incident = only(house)
     assert incident.status == "recovered"
-    ran = datetime.fromisoformat(incident.details["ran_again_at"])
+    ran = datetime.fromisoformat(plain(incident.details)["ran_again_at"])
     assert died < ran <= house.clock.now()
     agent.runs(server)
     told = story(house, incident.id)

@@ -14,6 +14,7 @@ import pytest
 from holdfast.db.incident_queries import Wanted
 from holdfast.model.errors import Conflict, Unavailable
 from holdfast.model.incident import Incident
+from holdfast.model.incident_progress import plain
 from tests.leases.house import CLAIM_S, Killed, Points, copy
 from tests.recovery.house import HealHouse
 from tests.recovery.voters import DOWN, GONE, Voter, voters
@@ -72,7 +73,7 @@ def test_a_host_that_most_see_fail_is_recovered_with_their_evidence(
     (one,) = incidents(house)
     assert (one.status, one.subject) == ("recovered", f"host:{DEAD}")
     assert one.cause.startswith(f"ctl-1 and ctl-2 saw {DEAD} down on storage since ")
-    votes = {vote["observer"]: vote for vote in one.details["seen"]}
+    votes = {vote["observer"]: vote for vote in plain(one.details)["seen"]}
     assert [votes[name]["vote"] for name in sorted(votes)] == ["for", "for", "abstain"]
     assert "own gossip" in votes["ctl-1"]["evidence"]["networks"]["storage"]["confirmed_by"]
     kept = {row["id"]: row for row in house.m.store.observations.list_all()}
@@ -160,7 +161,7 @@ def test_observers_that_nobody_registered_cannot_outvote_the_one_that_is(
     house.run(minutes=1)
     (found,) = incidents(house)
     assert found.status == "recovered"
-    assert [vote["observer"] for vote in found.details["seen"]] == ["ctl-1"]
+    assert [vote["observer"] for vote in plain(found.details)["seen"]] == ["ctl-1"]
 
 
 def test_what_was_said_under_a_name_before_it_was_registered_does_not_count(
@@ -195,7 +196,7 @@ def test_monitors_that_were_not_heard_of_lately_do_not_count(house: HealHouse) -
     new.fails(DEAD)
     house.run(seconds=5)
     (one,) = incidents(house)
-    assert [vote["vote"] for vote in one.details["seen"]] == ["for", "abstain"]
+    assert [vote["vote"] for vote in plain(one.details)["seen"]] == ["for", "abstain"]
 
 
 def test_silence_of_those_who_would_object_is_no_objection(
@@ -313,7 +314,10 @@ def _opened(path: Path, points: Points) -> object:
         points.armed = False
         kept = house.m.store.observations.list_all()
         return (
-            [(one.subject, one.status, len(one.details["seen"])) for one in incidents(house)],
+            [
+                (one.subject, one.status, len(plain(one.details)["seen"]))
+                for one in incidents(house)
+            ],
             sorted((row["observer"], row["incident_id"] is not None) for row in kept),
             standing(house),
             {(told.event_type, told.payload["host"]) for told in house.ear.heard},
@@ -395,7 +399,7 @@ def test_a_host_that_came_back_and_failed_again_is_another_incident(
     dies(house, *ctls)
     house.run(minutes=1)
     first, second = incidents(house)
-    assert first.details["back_at"]
+    assert plain(first.details)["back_at"]
     assert (first.status, second.status) == ("recovered", "recovered")
     assert evacuations(house) == 2
 
@@ -435,7 +439,7 @@ def test_a_report_of_masakari_monitors_joins_and_is_joined(
     house.run(seconds=2)
     (only,) = incidents(house)
     assert house.incident(reported).id == house.incident(again).id == only.id
-    assert [vote["vote"] for vote in only.details["seen"]] == ["for", "for", "for"]
+    assert [vote["vote"] for vote in plain(only.details)["seen"]] == ["for", "for", "for"]
     house.m.store.switches.resume("", "ann")
     house.run(minutes=1)
     assert {house.reported(one) for one in (reported, again)} == {"finished"}

@@ -18,6 +18,7 @@ from typing import Any, Final
 from holdfast.alarms.rules import ACTIONS, SEVERITIES
 from holdfast.model.errors import InvalidInput
 from holdfast.model.incident import ALARM, OPEN, Incident
+from holdfast.model.incident_progress import AlarmFacts
 from holdfast.model.operation import Operation
 
 #: Events of an alarm, and the alarm state after each.
@@ -112,23 +113,24 @@ def incident_of(alarm_id: str, said: Said, now: datetime) -> Incident:
         status=OPEN,
         opened_at=now,
         sentence=sentence(said),
-        details={"alarm": alarm_id, **details(said)},
+        details=facts(alarm_id, said),
     )
 
 
-def details(said: Said) -> dict[str, Any]:
+def facts(alarm_id: str, said: Said) -> AlarmFacts:
     """Return the details of an alarm's incident, from the last report."""
-    return {
-        "host": said.host,
-        "about": said.subject,
-        "entity": str(said.details["entity"]),
-        "rule": said.rule,
-        "rules_version": said.version,
-        "severity": said.severity,
-        "state": said.state,
-        "value": said.value,
-        "threshold": _threshold(said),
-    }
+    return AlarmFacts(
+        host=said.host,
+        alarm=alarm_id,
+        about=said.subject,
+        entity=str(said.details["entity"]),
+        rule=said.rule,
+        rules_version=said.version,
+        severity=said.severity,
+        state=said.state,
+        value=said.value,
+        threshold=_threshold(said),
+    )
 
 
 def sentence(said: Said) -> str:

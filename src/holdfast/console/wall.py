@@ -185,9 +185,9 @@ def _of(known: Mapping[str, Any], name: str) -> Any:
 
 def _proof(last: Incident, kind: str) -> str:
     """Return the evidence sentence of this kind for a host that is off; empty after its return."""
-    evidence = last.details.get("evidence") or {}
-    is_so = evidence.get("kind") == kind and not last.details.get("back_at")
-    return str(evidence.get("sentence", "")) if is_so else ""
+    known = last.host_progress
+    is_so = known.evidence is not None and known.evidence.kind == kind and not known.back_at
+    return known.evidence.sentence if known.evidence and is_so else ""
 
 
 # The filter

@@ -23,6 +23,7 @@ from holdfast.hoststatus.status import USABLE
 from holdfast.model.errors import HoldfastError
 from holdfast.model.host import Size, normalise
 from holdfast.model.incident import HOST, OPEN, Incident, Verdict, matches
+from holdfast.model.incident_progress import HostProgress
 from holdfast.model.segment import RESERVED_HOST, SegmentHost
 from holdfast.ports.recovery import Switch
 from holdfast.recovery import guards, mass_failure
@@ -120,7 +121,7 @@ class _Case:
 
     def _switches(self, tile: Tile, member: SegmentHost) -> Sequence[Verdict]:
         known, segment = self.known, member.segment.uuid
-        about = {"host": tile.name, "segment": segment}
+        about = HostProgress(host=tile.name, segment=segment)
         subject = f"host:{normalise(tile.name)}"
         draft = Incident("", subject, HOST, "it is thought dead", OPEN, known.now, details=about)
         pauses = [known.pauses[one] for one in ("", segment) if one in known.pauses]

@@ -25,6 +25,7 @@ from holdfast.model import state_machines
 from holdfast.model.errors import NotFound
 from holdfast.model.host import same, short
 from holdfast.model.incident import OPEN, RECOVERED, Incident
+from holdfast.model.incident_progress import plain
 from holdfast.model.observation import ALARM
 from holdfast.model.operation import ERROR, Operation
 from holdfast.ports.ledger import Work
@@ -105,7 +106,7 @@ def _update(
     new = {
         "status": status,
         "sentence": sentence,
-        "details": {**old.details, **model.details(said)},
+        "details": plain(model.facts(old.id, said)),
         **({"key": f"{old.subject}#{old.id}", "closed_at": now} if is_over else {}),
     }
     mine = sa.update(incidents).where(i.id == old.id)

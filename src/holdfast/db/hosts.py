@@ -283,7 +283,8 @@ class HostStore:
     def set_reservable(self, host_id: int, reservable: bool, *, claim: Claim) -> None:
         def action(conn: Connection) -> None:
             now = self._db.now(conn)
-            _change(conn, host_id, now, reservable=reservable)  # lock order: hosts before work
+            # lock order: hosts before work
+            _change(conn, host_id, now, reservable=reservable, pools_changed_at=now)
             update_claimed(conn, claim, updated_at=now)
             can = "can" if reservable else "cannot"
             audit.write(conn, now, audit.HOSTS, None, f"host {host_id} {can} be reserved")
@@ -307,7 +308,8 @@ class HostStore:
                     f"host {host.hypervisor_hostname} is reserved (first lease ends"
                     f" {until:%Y-%m-%d %H:%M} UTC); delete its leases or wait"
                 )
-            _change(conn, host_id, now, enrolled=False, reservable=False)
+            gone = {"enrolled": False, "reservable": False, "pools_changed_at": now}
+            _change(conn, host_id, now, **gone)
             apply_work(conn, f"host:{host.uuid}", work, now)
             said = f"host {host.hypervisor_hostname} withdrawn"
             audit.write(conn, now, audit.HOSTS, None, said)

@@ -8,10 +8,9 @@ Each action is one transaction and needs no manager, so that it works during a m
 Rows are locked in the order in which recovery locks them: the moves' lock, work, incident.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -27,43 +26,25 @@ from holdfast.db.vmoves import LOCK, claim_move, give_up, try_again
 from holdfast.model import incident as model
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.incident import Incident, append_attempt, recovery_of
+from holdfast.model.incident_progress import (
+    ConfirmedOff,
+    Details,
+    Entry,
+    HostProgress,
+    OperatorWord,
+    Progress,
+    of_attempt,
+    reset,
+)
 from holdfast.model.operation import RUNNING
 from holdfast.ports.ledger import Work
 from holdfast.ports.recovery import ONGOING, Change
-from holdfast.recovery.timeline import ConfirmedOff
+from holdfast.recovery import timeline as events
 
 i, o, h, v = incidents.c, operations.c, hosts.c, vmoves.c
 #: The approval that repair and recovery of a failure domain wait for, and how long it is valid.
 REPAIR = "repair"
 APPROVED = timedelta(hours=1)
-#: Findings of an earlier attempt do not count in a retry: the host may have come back since.
-#: They are kept in `attempts`, for people. Servers that our migrations moved off the host
-#: (last_migration) stay recorded.
-_FORGOTTEN: Mapping[str, Any] = {
-    "evidence": None,
-    "confirmed_off": None,
-    "fence_asked": 0,
-    "fence_asked_at": None,
-    "fence_failures": 0,
-    "fence_requests": [],
-    "escalated_at": None,
-    "started_at": None,
-    "verified_at": None,
-    "ran_again_at": None,
-    "in_place": None,
-    "power_returned": None,
-    "silent_after_return": None,
-    "reopened_at": None,
-    "report_at_retry": None,
-    "elsewhere": None,
-    "tried_hosts": [],
-    "stop_by": None,
-    "start_by": None,
-    "elsewhere_by": None,
-    "sources": [],
-    "no_room": None,
-    "aborted": None,
-}
 
 
 @dataclass(frozen=True)
@@ -100,19 +81,13 @@ class OrderStore(IncidentStore):
             old = self._one(conn, incident_id, lock=True)
             self._check_retry(conn, old)
             said = f"tried again by {author}" + (f": {reason}" if reason else "")
-            if back := old.details.get("back_at"):
+            if back := old.host_progress.back_at:
                 attempts = append_attempt(old, done, ENDS_IN_PLACE, author)
                 return self._retry_in_place(conn, old, back, said, attempts, now)
             try_again(conn, old.id, now)
             again(conn, self._db.herald, old.id, said, now)
-            at = now.isoformat()
-            details = {**_FORGOTTEN, "retried_at": at, "moving_at": at}
-            details["attempts"] = append_attempt(old, done, tuple(_FORGOTTEN), author)
-            if (old.details.get("evidence") or {}).get("kind") in ("fenced", "power_off"):
-                details["was_off"] = True
-            if _may_be_told(old):
-                details["told_at"] = old.details.get("told_at") or at
-            change = Change(model.OPEN, said, details)
+            attempts = append_attempt(old, done, of_attempt(old.details), author)
+            change = Change(model.OPEN, said, lambda one: _retried(one, attempts, now))
             new = self._write(conn, old, change, now, key=old.subject, closed_at=None)
             put(conn, self._db.herald.incident("incident.retried", new, now), now)
             return new
@@ -140,17 +115,17 @@ class OrderStore(IncidentStore):
         self,
         conn: Connection,
         old: Incident,
-        back: str,
+        back: datetime,
         said: str,
-        attempts: Sequence[Any],
+        attempts: tuple[Entry, ...],
         now: datetime,
     ) -> Incident:
         """Start the remaining servers on the returned host, without fencing the host."""
         new = self._reopen_in_place(conn, old, said, attempts, now)
         if new is None:
             raise Conflict(
-                f"{old.host} came back and is in use again since {back[:19]} UTC: nothing is left"
-                " to try; if it died again, report it again"
+                f"{old.host} came back and is in use again since {back:%Y-%m-%d %H:%M:%S} UTC:"
+                " nothing is left to try; if it died again, report it again"
             )
         return new
 
@@ -172,8 +147,7 @@ class OrderStore(IncidentStore):
                 raise Conflict(f"incident {old.id} is {old.status} already: nothing is left of it")
             said = f"aborted by {author}: {reason}"
             give_up(conn, old.id, said, now)
-            aborted = {"author": author, "reason": reason, "at": now.isoformat()}
-            change = Change(model.ABORTED, said + _stays(old), {"aborted": aborted})
+            change = Change(model.ABORTED, said + _stays(old), _aborted(author, reason, now))
             closed = self._close(conn, old, change, now)
             put(conn, self._db.herald.incident("incident.aborted", closed, now), now)
             return closed
@@ -203,10 +177,14 @@ class OrderStore(IncidentStore):
                 raise Conflict(f"incident {old.id} is of kind {old.kind}, not about a host")
             if not old.is_open:
                 raise Conflict(f"incident {old.id} is {old.status}: nothing waits for that word")
-            word: dict[str, Any] = {"author": author, "reason": reason, "at": now.isoformat()}
-            word |= {"reads_on": reads_on, "despite_power_on": despite_power_on}
-            new = self._write(conn, old, Change(details={"confirmed_off": word}), now)
-            timeline.write(conn, now, old.id, ConfirmedOff(author, old.host, reason, reads_on))
+            word = ConfirmedOff(author, reason, now, reads_on, despite_power_on)
+
+            def confirmed(one: HostProgress) -> HostProgress:
+                return replace(one, confirmed_off=word)
+
+            new = self._write(conn, old, Change(edit=confirmed), now)
+            event = events.ConfirmedOff(author, old.host, reason, reads_on)
+            timeline.write(conn, now, old.id, event)
             return new
 
         return self._db.retry(action)
@@ -264,6 +242,28 @@ def _expedite(conn: Connection, ids: Sequence[str], now: datetime) -> int:
     )
 
 
+def _retried(old: Progress, attempts: tuple[Entry, ...], now: datetime) -> Progress:
+    """Return the progress of a new attempt; the findings of the last attempt are in `attempts`.
+
+    They do not count any more: the host may have come back since. Servers that our migrations
+    moved off the host (`last_migration`) stay recorded.
+    """
+    new = replace(reset(old, of_attempt(old)), attempts=attempts, retried_at=now, moving_at=now)
+    if not isinstance(old, HostProgress) or not isinstance(new, HostProgress):
+        return new
+    read_off = old.evidence is not None and old.evidence.kind in ("fenced", "power_off")
+    told_at = old.told_at or (now if old.evidence else None)
+    return replace(new, was_off=read_off or old.was_off, told_at=told_at)
+
+
+def _aborted(author: str, reason: str, now: datetime) -> Callable[[Details], Details]:
+    def abort(one: Details) -> Details:
+        word = OperatorWord(author, reason, now)
+        return replace(one, aborted=word) if isinstance(one, Progress) else one
+
+    return abort
+
+
 def _check_recovers(old: Incident) -> None:
     if old.kind not in model.WORK:
         raise Conflict(
@@ -277,14 +277,14 @@ def _may_be_told(old: Incident) -> bool:
 
     The force-down follows the proof at once, and may have been under way at the abort.
     """
-    return bool(old.details.get("told_at") or old.details.get("evidence"))
+    return bool(old.host_progress.told_at or old.host_progress.evidence)
 
 
 def _stays(old: Incident) -> str:
     """Describe the state in which recovery left the host, and the command to change that."""
     if not _may_be_told(old):
         return ""
-    verb = "stays" if old.details.get("told_at") else "may be"
+    verb = "stays" if old.host_progress.told_at else "may be"
     return (
         f"; {old.host} {verb} forced down, disabled and on maintenance: holdfast incident retry"
         f" {old.id}, or put it into use by hand (docs/concepts/recovery.md, Abort)"

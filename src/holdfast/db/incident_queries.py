@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import Connection
 
 from holdfast.db.engine import Database
-from holdfast.db.incident_rows import domain_of
+from holdfast.db.incident_rows import domain_of, incident_of
 from holdfast.db.tables import (
     hosts,
     incidents,
@@ -114,7 +114,7 @@ class CaseStore:
             if wanted.host is None:
                 query = query.limit(wanted.limit)
             rows = conn.execute(query).mappings()
-            found = [one for one in map(_incident, rows) if _is_on(one, wanted.host)]
+            found = [one for one in map(incident_of, rows) if _is_on(one, wanted.host)]
             found = found[: wanted.limit]
             counts = _counts(conn, [one.id for one in found])
             names = _segment_names(conn)
@@ -133,7 +133,7 @@ class CaseStore:
             row = conn.execute(sa.select(incidents).where(i.id == incident_id)).mappings().first()
             if row is None:
                 raise NotFound(f"no incident {incident_id[:80]}: holdfast incident list")
-            incident = _incident(row)
+            incident = incident_of(row)
             work = _work(conn, incident_id)
             return Case(
                 incident,
@@ -206,11 +206,6 @@ def _after(conn: Connection, marker: str) -> sa.ColumnElement[bool]:
 
 def _is_on(incident: Incident, host: str | None) -> bool:
     return host is None or same(incident.host, host)
-
-
-def _incident(row: RowMapping) -> Incident:
-    names = ("id", "subject", "kind", "cause", "status", "opened_at", "closed_at", "sentence")
-    return Incident(**{name: row[name] for name in names}, details=row["details"] or {})
 
 
 def _segment_names(conn: Connection) -> dict[str, str]:

@@ -2,6 +2,7 @@
 """Conversion of incident rows to the model, and the facts that guards count from incidents."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +13,8 @@ from holdfast.db.tables import incidents, operations, steps, verdicts
 from holdfast.hoststatus.status import USABLE
 from holdfast.model import incident as model
 from holdfast.model.host import same, short
-from holdfast.model.incident import Incident, Verdict, append_votes
+from holdfast.model.incident import Incident, Verdict, append_votes, details_of
+from holdfast.model.incident_progress import HostProgress, plain
 from holdfast.ports.recovery import Account
 from holdfast.recovery.mass_failure import Seen
 
@@ -42,10 +44,15 @@ def judged(conn: Connection, incident_id: str, said: Sequence[Verdict], now: dat
 def first(account: Account, incident_id: str, now: datetime) -> Incident:
     """Return the incident that the account opens."""
     member, meaning = account.member, account.meaning
-    about = {"host": member.name, "member": member.uuid, "segment": member.segment.uuid}
-    details = dict(account.details)
-    if "seen" in details:
-        details["seen"] = append_votes((), details["seen"], now)
+    details = replace(
+        account.details,
+        host=member.name,
+        member=member.uuid,
+        segment=member.segment.uuid,
+        reported_at=account.at,
+    )
+    if isinstance(details, HostProgress):
+        details = replace(details, seen=append_votes((), details.seen, now))
     return Incident(
         id=incident_id,
         subject=meaning.subject,
@@ -54,7 +61,7 @@ def first(account: Account, incident_id: str, now: datetime) -> Incident:
         status=model.OPEN,
         opened_at=now,
         sentence=meaning.cause,
-        details={**about, "reported_at": account.at.isoformat(), **details},
+        details=details,
     )
 
 
@@ -73,7 +80,7 @@ def still_out(conn: Connection, account: Account) -> tuple[str, str] | None:
         incidents.c.subject == account.meaning.subject,
     )
     row = conn.execute(its).mappings().first()
-    if row is None or incident_of(row).details.get("back_at"):
+    if row is None or incident_of(row).host_progress.back_at:
         return None
     return row["id"], f"incident {row['id']} took it out of use, and it has not come back since"
 
@@ -115,13 +122,14 @@ def row_of(one: Incident) -> dict[str, Any]:
         "status": one.status,
         "opened_at": one.opened_at,
         "sentence": one.sentence,
-        "details": dict(one.details),
+        "details": plain(one.details),
     }
 
 
 def incident_of(row: RowMapping) -> Incident:
     names = ("id", "subject", "kind", "cause", "status", "opened_at", "closed_at", "sentence")
-    return Incident(**{name: row[name] for name in names}, details=row["details"] or {})
+    values = {name: row[name] for name in names}
+    return Incident(**values, details=details_of(row["kind"], row["details"]))
 
 
 def domain_of(host: str, fleet: Sequence[Any]) -> str:
@@ -165,11 +173,11 @@ def larger(incident: Incident, others: Sequence[Incident]) -> Incident | None:
 
 def starts_of(others: Sequence[Incident], domain: str, mine: Incident) -> list[datetime]:
     found = (
-        one.details.get("started_at")
+        one.progress.started_at
         for one in others
-        if one.kind == model.HOST and one.id != mine.id and one.details.get("domain") == domain
+        if one.kind == model.HOST and one.id != mine.id and one.host_progress.domain == domain
     )
-    return sorted(datetime.fromisoformat(text) for text in found if text)
+    return sorted(at for at in found if at)
 
 
 def before(others: Sequence[Incident], mine: Incident) -> list[datetime]:
@@ -183,5 +191,5 @@ def before(others: Sequence[Incident], mine: Incident) -> list[datetime]:
         if one.subject == mine.subject
         and one.closed_at is not None
         and one.status in (model.RECOVERED, model.FAILED)
-        and one.details.get("started_at")
+        and one.progress.started_at
     )

@@ -7,6 +7,7 @@ Closing adds the incident's id to the key.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -66,6 +67,14 @@ from holdfast.model import state_machines
 from holdfast.model.errors import NotFound
 from holdfast.model.host import same
 from holdfast.model.incident import Incident, append_attempt, append_votes
+from holdfast.model.incident_progress import (
+    Entry,
+    HostProgress,
+    PowerReturned,
+    Progress,
+    plain,
+    reset,
+)
 from holdfast.model.observation import Observed
 from holdfast.model.operation import Claim, Operation
 from holdfast.model.segment import SegmentHost
@@ -181,12 +190,10 @@ class IncidentStore:
         if meaning.kind == model.GUEST and known is None:
             known = self._open(conn, f"{model.HOST}:{account.member.key}", lock=True)
         if known is not None:
-            mine = ("seen", "monitors", *(["nova"] if _reads_longer(account, known) else []))
-            added = {name: account.details[name] for name in mine if name in account.details}
-            if "seen" in added:
-                added["seen"] = append_votes(known.details.get("seen"), added["seen"], now)
-            if added:
-                self._write(conn, known, Change(details=added), now)
+            if isinstance(account.details, HostProgress):
+                joined = _joined(account.details, now)
+                if joined(known.progress) != known.progress:
+                    self._write(conn, known, Change(edit=joined), now)
             return IntakeResult(known.id, f"joined incident {known.id}: {known.cause}"), "running"
         since = recovered_since(conn, meaning.subject, account.at)
         if since is None and not account.notification:
@@ -233,8 +240,8 @@ class IncidentStore:
             now = self._ours(conn, claim)
             old = self._one(conn, incident_id, lock=True)
             if old.is_open:
-                kept = append_votes(old.details.get("seen"), seen, now)
-                self._write(conn, old, Change(details={"seen": kept}), now)
+                voted = _joined(HostProgress(seen=tuple(seen)), now)
+                self._write(conn, old, Change(edit=voted), now)
             belong(conn, ids, incident_id, now)
 
         self._db.retry(action)
@@ -396,8 +403,11 @@ class IncidentStore:
                 return
             set_member(conn, uuid, self._db.herald, reserved=False, on_maintenance=None, now=now)
             old = self._one(conn, incident_id, lock=True)
-            used = sorted({*old.details.get("spares", ()), uuid})
-            self._write(conn, old, Change(details={"spares": used}), now)
+
+            def used(one: HostProgress) -> HostProgress:
+                return replace(one, spares=tuple(sorted({*one.spares, uuid})))
+
+            self._write(conn, old, Change(edit=used), now)
 
         self._db.retry(action)
 
@@ -408,23 +418,24 @@ class IncidentStore:
         """
         if conn.execute(sa.select(m.reserved).where(m.uuid == uuid)).scalar():
             return True
-        open_ = sa.select(i.details).where(i.kind == model.HOST, _LIVING)
-        used = (details or {} for details in conn.execute(open_).scalars())
-        return any(uuid in one.get("spares", ()) for one in used)
+        open_ = sa.select(incidents).where(i.kind == model.HOST, _LIVING)
+        found = map(incident_of, conn.execute(open_).mappings())
+        return any(uuid in one.host_progress.spares for one in found)
 
     def start(
         self, incident_id: str, change: Change, seen: Sequence[datetime], claim: Claim
     ) -> Incident | None:
-        domain = change.details["domain"]
-        looked_at = datetime.fromisoformat(change.details["started_at"])
+        begun = change.edit(HostProgress())
+        assert isinstance(begun, HostProgress)
+        domain, looked_at = begun.domain, begun.started_at
 
         def action(conn: Connection) -> Incident | None:
             claim_move(conn, "recoveries")
             now = self._ours(conn, claim)
             old = self._one(conn, incident_id, lock=True)
             lately = sa.or_(i.status == model.RUNNING, i.closed_at >= looked_at)
-            begun = sa.select(incidents).where(i.kind == model.HOST, lately)
-            others = [incident_of(row) for row in conn.execute(begun).mappings()]
+            started = sa.select(incidents).where(i.kind == model.HOST, lately)
+            others = [incident_of(row) for row in conn.execute(started).mappings()]
             if Counter(starts_of(others, domain, old)) - Counter(seen):
                 return None
             self._ours(conn, claim, change.sentence)
@@ -449,14 +460,19 @@ class IncidentStore:
         return self._db.retry(action)
 
     def leave_again(
-        self, incident_id: str, sentence: str, details: Mapping[str, Any], claim: Claim
+        self, incident_id: str, sentence: str, claim: Claim, *, silent: bool
     ) -> Incident:
         def action(conn: Connection) -> Incident:
             now = self._ours(conn, claim)
             old = self._one(conn, incident_id, lock=True)
             unkeep(conn, old.id, now)
-            new = {**details, "power_returned": None, "moving_at": now.isoformat()}
-            return self._write(conn, old, Change(None, sentence, new), now)
+
+            def leaves(one: HostProgress) -> HostProgress:
+                quiet = silent or one.silent_after_return
+                left = replace(one, power_returned=None, moving_at=now)
+                return replace(left, silent_after_return=quiet)
+
+            return self._write(conn, old, Change(None, sentence, leaves), now)
 
         return self._db.retry(action)
 
@@ -467,8 +483,11 @@ class IncidentStore:
             attempts = append_attempt(old, steps_of(conn, old.id), START_OVER, "Holdfast")
             unkeep(conn, old.id, now)
             conn.execute(sa.delete(steps).where(steps.c.operation_id == claim.operation_id))
-            details = {**dict.fromkeys(START_OVER), "sources": [], "attempts": attempts}
-            return self._write(conn, old, Change(model.OPEN, sentence, details), now)
+
+            def afresh(one: HostProgress) -> HostProgress:
+                return replace(reset(one, START_OVER), attempts=attempts)
+
+            return self._write(conn, old, Change(model.OPEN, sentence, afresh), now)
 
         return self._db.retry(action)
 
@@ -485,7 +504,7 @@ class IncidentStore:
         return self._db.retry(action)
 
     def _reopen_in_place(
-        self, conn: Connection, old: Incident, said: str, attempts: Sequence[Any], now: datetime
+        self, conn: Connection, old: Incident, said: str, attempts: tuple[Entry, ...], now: datetime
     ) -> Incident | None:
         """Start servers that failed to leave a host in use again on this host.
 
@@ -498,11 +517,13 @@ class IncidentStore:
         apply_work(conn, work.subject, Work(put=(work,)), now)
         old = self._one(conn, old.id, lock=True)
         again(conn, self._db.herald, old.id, said, now)
-        at = now.isoformat()
-        details: dict[str, Any] = {"power_returned": {"at": at, "in_use": True}}
-        details |= {"moving_at": at, "reopened_at": at}
-        details |= {**dict.fromkeys(ENDS_IN_PLACE), "attempts": attempts}
-        change = Change(model.OPEN, said, details)
+
+        def reopened(one: HostProgress) -> HostProgress:
+            power = PowerReturned(now, in_use=True)
+            kept = replace(reset(one, ENDS_IN_PLACE), attempts=attempts, power_returned=power)
+            return replace(kept, moving_at=now, reopened_at=now)
+
+        change = Change(model.OPEN, said, reopened)
         new = self._write(conn, old, change, now, key=old.subject, closed_at=None)
         put(conn, self._db.herald.incident("incident.retried", new, now), now)
         return new
@@ -552,7 +573,7 @@ class IncidentStore:
         status = change.status or old.status
         state_machines.check(f"incident {old.id}", state_machines.INCIDENT, old.status, status)
         sentence = old.sentence if change.sentence is None else change.sentence
-        details = {**old.details, **change.details}
+        details = plain(change.edit(old.details))
         if change.verdicts is not None:
             judged(conn, old.id, change.verdicts, now)
         if (status, sentence) != (old.status, old.sentence):
@@ -571,10 +592,22 @@ class IncidentStore:
         return new
 
 
-def _reads_longer(account: Account, known: Incident) -> bool:
-    """Tell whether the reporter has read Nova's service row for longer than the incident.
+def _joined(new: HostProgress, now: datetime) -> Callable[[Progress], Progress]:
+    """Return the change of an incident that a report about its host joins.
 
-    Both must have read the same row (same `updated_at`), unless the incident has none.
+    Votes are added. The reporter has read Nova's service row for longer than the incident. Its
+    reads count if both read the same row (same `updated_at`), or if the incident has none.
     """
-    reads, own = account.details.get("nova"), known.details.get("nova")
-    return reads is not None and (not own or own["updated_at"] == reads["updated_at"])
+
+    def join(old: Progress) -> Progress:
+        if not isinstance(old, HostProgress):
+            return old
+        is_same = old.nova is None or (new.nova and old.nova.updated_at == new.nova.updated_at)
+        return replace(
+            old,
+            seen=append_votes(old.seen, new.seen, now),
+            monitors=new.monitors or old.monitors,
+            nova=(new.nova if is_same else None) or old.nova,
+        )
+
+    return join

@@ -21,7 +21,6 @@ from holdfast.db.engine import Database, continued
 from holdfast.db.operations import apply_work, update_claimed
 from holdfast.db.rows import Mapper
 from holdfast.db.tables import allocations, hosts, leases, operations, reservations
-from holdfast.db.tables import audit as audit_rows
 from holdfast.db.tables import audit as audit_table
 from holdfast.model.errors import InvalidInput, NotFound, StaleWrite
 from holdfast.model.lease import EVENT_TYPES, Allocation, Event, Lease, Reservation, Window
@@ -487,14 +486,12 @@ _UPDATE_RESERVATION = (
     )
 )
 _NEWS = (
-    sa.select(reservations.c.id, sa.func.max(audit_rows.c.at))
+    sa.select(reservations.c.id, leases.c.updated_at)
     .join(leases, leases.c.id == reservations.c.lease_id)
-    .join(audit_rows, audit_rows.c.subject == leases.c.id)
-    .where(audit_rows.c.at > sa.bindparam("since"), leases.c.status != "PENDING")
-    .group_by(reservations.c.id)
+    .where(leases.c.updated_at > sa.bindparam("since"), leases.c.status != "PENDING")
 )
-_NEWS_OF_HOSTS = sa.select(sa.func.max(audit_rows.c.at)).where(
-    audit_rows.c.at > sa.bindparam("since"), audit_rows.c.subject == audit.HOSTS
+_NEWS_OF_HOSTS = sa.select(sa.func.max(hosts.c.pools_changed_at)).where(
+    hosts.c.pools_changed_at > sa.bindparam("since")
 )
 _LOCK_LEASE = sa.select(leases.c.id).where(leases.c.id == sa.bindparam("lease")).with_for_update()
 _leases_CONDITIONS: Mapping[str, sa.ColumnElement[bool]] = {

@@ -8,7 +8,7 @@ handles the report, and any manager can claim that operation.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from holdfast.db import segments
 from holdfast.db.engine import Columns, Database, Page, fetch
+from holdfast.db.incident_rows import incident_of
 from holdfast.db.operations import apply_work, put
 from holdfast.db.segments import find
 from holdfast.db.tables import (
@@ -319,11 +320,11 @@ def lost_compute(conn: Connection, member: SegmentHost) -> bool:
     have left the host alone.
     """
     subject = f"{PROCESS}:{member.key}:{NOVA_COMPUTE}"
-    query = sa.select(i.status, i.details).where(i.subject == subject)
-    row = conn.execute(query.order_by(i.opened_at.desc()).limit(1)).first()
-    if row is None or row.status not in (RUNNING, RECOVERED):
+    query = sa.select(incidents).where(i.subject == subject)
+    row = conn.execute(query.order_by(i.opened_at.desc()).limit(1)).mappings().first()
+    if row is None or row["status"] not in (RUNNING, RECOVERED):
         return False
-    return not (row.details or {}).get("back_at")
+    return not incident_of(row).host_progress.back_at
 
 
 def _taken(conn: Connection, new: NewNotification) -> SegmentHost:
@@ -393,25 +394,23 @@ def _ended_before(conn: Connection, row: RowMapping, at: datetime) -> bool:
 
 def _ordered_again(conn: Connection, incident_id: str | None, at: datetime) -> bool:
     """Tell whether the incident had the subject running before `at`: then it died again."""
-    details = conn.execute(sa.select(i.details).where(i.id == incident_id)).scalar() or {}
-    when = details.get("verified_at") or details.get("down_at")
-    return when is not None and _moment(when) < at
+    row = conn.execute(sa.select(incidents).where(i.id == incident_id)).mappings().first()
+    if row is None:
+        return False
+    incident = incident_of(row)
+    when = incident.verified_at or incident.guest_progress.down_at
+    return when is not None and when < at
 
 
 def recovered_since(conn: Connection, subject: str, at: datetime) -> tuple[str, str] | None:
     """Return the incident that recovered the subject after `at`, and a sentence."""
     # An incident is verified before it is closed.
-    later = sa.select(i.id, i.details).where(i.subject == subject, i.closed_at >= at)
-    for row in conn.execute(later):
-        verified = (row.details or {}).get("verified_at")
-        if verified and _moment(verified) >= at:
-            return row.id, f"incident {row.id} has recovered it since, {verified}"
+    later = sa.select(incidents).where(i.subject == subject, i.closed_at >= at)
+    for one in map(incident_of, conn.execute(later).mappings()):
+        if one.verified_at and one.verified_at >= at:
+            when = one.verified_at.isoformat()
+            return one.id, f"incident {one.id} has recovered it since, {when}"
     return None
-
-
-def _moment(text: str) -> datetime:
-    when = datetime.fromisoformat(text)
-    return when.replace(tzinfo=UTC) if when.tzinfo is None else when
 
 
 def _duplicate(member: SegmentHost, new: NewNotification, why: str) -> Conflict:

@@ -143,7 +143,11 @@ class RepairStore:
                 sa.update(hosts)
                 .where(h.id == host_id, h.enrolled.is_(True), h.reservable.is_(True), ~USABLE)
                 .values(
-                    reservable=False, generation=h.generation + 1, touched_at=now, updated_at=now
+                    reservable=False,
+                    generation=h.generation + 1,
+                    touched_at=now,
+                    pools_changed_at=now,
+                    updated_at=now,
                 )
             )
             if kept.rowcount:

@@ -96,6 +96,7 @@ hosts = Table(
     # Grows with every change of the row or of the host's holds; `touched_at` is the time.
     Column("generation", BigInteger, nullable=False, default=0),
     Column("touched_at", UtcDateTime, nullable=False),
+    Column("pools_changed_at", UtcDateTime),  # when it last entered or left the common pools
     *times(),
     Index("ix_hosts_enrolled", "enrolled", "reservable"),
     Index("ix_hosts_touched", "touched_at"),
@@ -150,6 +151,7 @@ leases = Table(
     Index("ix_leases_project", "project_id", "created_at"),
     Index("ix_leases_window", "start_date", "end_date"),
     Index("ix_leases_version", "version"),
+    Index("ix_leases_updated_at", "updated_at"),
     Index("ix_leases_created_at", "created_at"),
 )
 

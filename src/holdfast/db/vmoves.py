@@ -23,6 +23,7 @@ from holdfast.db.tables import incidents, operations, resource_locks, vmoves
 from holdfast.model import incident as model
 from holdfast.model.errors import NotFound
 from holdfast.model.host import same
+from holdfast.model.incident_progress import HostProgress, read
 from holdfast.model.operation import Claim
 from holdfast.ports.ledger import Work
 from holdfast.ports.recovery import (
@@ -71,8 +72,8 @@ class VMoveStore:
             now = self._ours(conn, claim)
             mine = sa.select(v.server_id).where(v.incident_id == incident_id)
             known = set(conn.execute(mine).scalars())
-            details = sa.select(i.details).where(i.id == incident_id)
-            report = (conn.execute(details).scalar_one() or {}).get("report", "")
+            query = sa.select(i.details).where(i.id == incident_id)
+            report = _progress(conn.execute(query).scalar_one()).report
             fresh = _carried_on(conn, [one for one in moves if one.server_id not in known])
             rows = [_row(one, incident_id, report, now) for one in fresh]
             if rows:
@@ -243,7 +244,8 @@ def _evacuates(conn: Connection, uuid: str) -> bool:
     row = conn.execute(sa.select(i.status, i.details).where(i.id == own).with_for_update()).first()
     if row is None or row.status not in model.LIVING:
         return False
-    return bool(row.details.get("evidence")) and not row.details.get("power_returned")
+    known = _progress(row.details)
+    return bool(known.evidence) and not known.power_returned
 
 
 def give_up(conn: Connection, incident_id: str, message: str, now: datetime) -> None:
@@ -306,15 +308,15 @@ def _next(conn: Connection, now: datetime) -> list[ServerMove]:
     """
     ready = sa.or_(v.not_before.is_(None), v.not_before <= now)
     query = (
-        sa.select(vmoves, i.details)
+        sa.select(vmoves, i.details["segment"].as_string().label("segment"))
         .join(incidents, i.id == v.incident_id)
         .where(v.status == PENDING, ready, i.status == model.RUNNING, ~_restarted)
         .order_by(i.opened_at, i.id, v.position, v.id)
     )
     rows = conn.execute(query).mappings().all()
-    segments = {(row["details"] or {}).get("segment", "") for row in rows}
+    segments = {row["segment"] or "" for row in rows}
     paused = {one for one in segments if switches.pauses_for(conn, one, now)}
-    free = [row for row in rows if (row["details"] or {}).get("segment", "") not in paused]
+    free = [row for row in rows if (row["segment"] or "") not in paused]
     under_way = set(conn.execute(sa.select(v.server_id).where(v.status == ONGOING)).scalars())
     first = {row["server_id"]: _move(row) for row in reversed(free)}
     return [
@@ -322,6 +324,10 @@ def _next(conn: Connection, now: datetime) -> list[ServerMove]:
         for one in map(_move, free)
         if one.server_id not in under_way and first[one.server_id].uuid == one.uuid
     ]
+
+
+def _progress(details: Mapping[str, Any] | None) -> HostProgress:
+    return read(HostProgress, details or {})
 
 
 def _row(one: ServerMove, incident_id: str, report: str, now: datetime) -> dict[str, Any]:

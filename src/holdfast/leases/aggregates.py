@@ -36,9 +36,9 @@ from holdfast.ports.ledger import Rightful, Work
 # change three times. The pool of an ended lease stays, closed and empty, until its last resync:
 # a deleted pool could not be announced any more.
 #
-# One periodic job serves all pools. It reads the changes from the audit table and the pools
-# from the cloud, and keeps only state that it can lose. A burst of changes makes the job slow,
-# nothing else.
+# One periodic job serves all pools. It reads the changes of leases and hosts from the database and
+# the pools from the cloud, and keeps only state that it can lose. A burst of changes makes the job
+# slow, nothing else.
 
 
 LOG = logging.getLogger(__name__)
@@ -47,12 +47,12 @@ TELL = "pools_tell"
 #: Seconds after a change; the last is beyond the half minute that a service may need to
 #: reconnect.
 TELL_AFTER_S = (5.0, 20.0, 50.0)
-#: How often the job reads the audit; and how often it lists the pools without any change, to
+#: How often the job reads the changes; and how often it lists the pools without any change, to
 #: find pools that were never deleted.
 LOOK_S, LOOK_AT_ALL = 5.0, timedelta(minutes=1)
-#: An audit row becomes visible when its transaction ends: up to this much late.
+#: A change becomes visible when its transaction ends: up to this much late.
 LATE = timedelta(seconds=15)
-#: How far back the job reads the audit; further after a start, because no manager may have run
+#: How far back the job reads the changes; further after a start, because no manager may have run
 #: it.
 BACK, FAR_BACK = timedelta(minutes=2), timedelta(hours=1)
 #: Cloud calls in a run, and how many at once: starting leases have priority.
@@ -203,7 +203,7 @@ class AggregateResync:
         return failures
 
     def _pause(self, now: datetime) -> float:
-        """Return the seconds until the next resync or the next read of the audit."""
+        """Return the seconds until the next resync or the next read of the changes."""
         waits = [when for one in self._tellings.values() if (when := one.next())]
         left = (min(waits) - now).total_seconds() if waits else LOOK_S
         return min(max(left, 0.1), LOOK_S)

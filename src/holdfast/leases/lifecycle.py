@@ -273,7 +273,7 @@ class LeaseApply(_Aside):
         return (*super().steps(), Step("say", self.say, recorded=False))
 
     def say(self, run: Run) -> str:
-        """Record the applied change; the resync job reads this audit row."""
+        """Record the applied change; the resync job finds the lease by its time of change."""
         lease = self.lease(run)
         said = f"lease {lease.name} has what it was changed to"
         self.save(run, lease, said)

@@ -17,6 +17,16 @@ from itertools import groupby
 from typing import Any
 
 from holdfast.model.host import same
+from holdfast.model.incident_progress import (
+    AlarmFacts,
+    Details,
+    Entry,
+    GuestProgress,
+    HostProgress,
+    Progress,
+    plain,
+    read,
+)
 from holdfast.model.operation import Operation
 from holdfast.model.votes import FOR
 
@@ -81,16 +91,31 @@ class Incident:
     opened_at: datetime
     closed_at: datetime | None = None
     sentence: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Details = field(default_factory=Details)
 
     @property
     def host(self) -> str:
         """The failed service host, or the host of the guest."""
-        return str(self.details.get("host", ""))
+        return self.details.host
 
     @property
     def segment(self) -> str:
-        return str(self.details.get("segment", ""))
+        return self.details.segment
+
+    @property
+    def progress(self) -> Progress:
+        """The progress of the recovery; empty for an alarm."""
+        return self.details if isinstance(self.details, Progress) else _NONE
+
+    @property
+    def host_progress(self) -> HostProgress:
+        """The progress of a host or process; empty for other kinds."""
+        return self.details if isinstance(self.details, HostProgress) else _NO_HOST
+
+    @property
+    def guest_progress(self) -> GuestProgress:
+        """The progress of a guest; empty for other kinds."""
+        return self.details if isinstance(self.details, GuestProgress) else _NO_GUEST
 
     @property
     def server_id(self) -> str:
@@ -103,8 +128,21 @@ class Incident:
     @property
     def verified_at(self) -> datetime | None:
         """The time at which the subject was seen running again."""
-        said = self.details.get("verified_at")
-        return datetime.fromisoformat(said) if said else None
+        return self.progress.verified_at
+
+
+_NONE, _NO_HOST, _NO_GUEST = Progress(), HostProgress(), GuestProgress()
+_DETAILS: Mapping[str, type[Details]] = {
+    HOST: HostProgress,
+    PROCESS: HostProgress,
+    GUEST: GuestProgress,
+    ALARM: AlarmFacts,
+}
+
+
+def details_of(kind: str, stored: Mapping[str, Any] | None) -> Details:
+    """Make the details of an incident of this kind from JSON."""
+    return read(_DETAILS[kind], stored or {})
 
 
 @dataclass(frozen=True)
@@ -221,20 +259,19 @@ def recovery_of(incident_id: str, kind: str, subject: str, now: datetime) -> Ope
 # one entry, {"left_out": 7}: the beginning says what happened, the end says the current state.
 
 
-Entry = Mapping[str, Any]
 #: The longest lists, in entries. One attempt may make MOST_FENCE_REQUESTS requests.
 MOST_VOTES, MOST_FENCE_REQUESTS, MOST_ATTEMPTS = 50, 20, 10
 LEFT_OUT = "left_out"
 
 
-def append(kept: Sequence[Entry] | None, new: Sequence[Entry], most: int) -> list[Entry]:
+def append(kept: Sequence[Entry] | None, new: Sequence[Entry], most: int) -> tuple[Entry, ...]:
     """Add entries at the end; beyond `most`, drop and count entries in the middle."""
     found, dropped = [*entries(kept), *new], left_out(kept)
     half = most // 2
     over = max(0, len(found) - most)
     if not over and not dropped:
-        return found
-    return [*found[:half], {LEFT_OUT: dropped + over}, *found[half + over :]]
+        return tuple(found)
+    return (*found[:half], {LEFT_OUT: dropped + over}, *found[half + over :])
 
 
 def entries(kept: Sequence[Entry] | None) -> list[Entry]:
@@ -252,7 +289,7 @@ def left_out(kept: Sequence[Entry] | None) -> int:
 
 def append_votes(
     kept: Sequence[Entry] | None, votes: Sequence[Entry], now: datetime
-) -> list[Entry]:
+) -> tuple[Entry, ...]:
     """Add each vote that differs from the last vote of the same monitor.
 
     `said_at` is the time at which Holdfast first counted the vote. A monitor that was restarted
@@ -294,44 +331,42 @@ def votes_of(kept: Sequence[Entry] | None) -> list[Entry]:
 # Requests to the fence device.
 
 
-def fence_asked(requests: Sequence[Entry] | None, at: datetime) -> list[Entry]:
+def fence_asked(requests: Sequence[Entry], at: datetime) -> tuple[Entry, ...]:
     """Add a request to power the host off."""
     return append(requests, [{"at": at.isoformat(), "asked": True}], MOST_FENCE_REQUESTS)
 
 
-def fence_refused(requests: Sequence[Entry] | None, why: str) -> list[Entry]:
+def fence_refused(requests: Sequence[Entry], why: str) -> tuple[Entry, ...]:
     """Complete the last request: the device refused it."""
     *before, last = requests or ({},)
-    return [*before, {**last, "refused": why}]
+    return (*before, {**last, "refused": why})
 
 
-def fence_failed(requests: Sequence[Entry] | None, at: datetime, why: str) -> list[Entry]:
+def fence_failed(requests: Sequence[Entry], at: datetime, why: str) -> tuple[Entry, ...]:
     """Add a failure, unless the last request records it already."""
     known = entries(requests)
     if known and known[-1].get("refused") == why:
-        return list(requests or ())
+        return tuple(requests)
     return append(requests, [{"at": at.isoformat(), "failed": why}], MOST_FENCE_REQUESTS)
 
 
-def fenced_at(details: Mapping[str, Any]) -> tuple[str, bool] | None:
+def fenced_at(progress: HostProgress) -> tuple[str, bool] | None:
     """Return when a fence device last accepted a power-off request in this incident.
 
     The second value says whether that was in the current attempt. None: no device accepted a
     request.
     """
-    earlier = [one.get("fence_requests") for one in reversed(entries(details.get("attempts")))]
-    for place, requests in enumerate((details.get("fence_requests"), *earlier)):
+    earlier = [one.get("fence_requests") for one in reversed(entries(progress.attempts))]
+    for place, requests in enumerate((progress.fence_requests, *earlier)):
         for one in reversed(entries(requests)):
             if one.get("asked") and not one.get("refused"):
                 return str(one["at"]), place == 0
     return None
 
 
-def last_refusal(details: Mapping[str, Any]) -> str:
+def last_refusal(progress: HostProgress) -> str:
     """Return the last refusal of the fence device in the current attempt."""
-    refusals = [
-        one["refused"] for one in entries(details.get("fence_requests")) if "refused" in one
-    ]
+    refusals = [one["refused"] for one in entries(progress.fence_requests) if "refused" in one]
     return str(refusals[-1]) if refusals else ""
 
 
@@ -340,15 +375,14 @@ def last_refusal(details: Mapping[str, Any]) -> str:
 
 def append_attempt(
     old: Incident, steps: Sequence[Entry], forgotten: Sequence[str], author: str
-) -> list[Entry]:
+) -> tuple[Entry, ...]:
     """Add the attempt that ended: status, sentence, steps, and who retried it.
 
     `forgotten` names the details that the attempt keeps and the next attempt clears.
     """
-    details = old.details
-    again = (details.get("retried_at") or "", details.get("reopened_at") or "")
+    again = (old.progress.retried_at, old.host_progress.reopened_at)
     attempt: dict[str, Any] = {
-        "began_at": max(old.opened_at.isoformat(), *again),
+        "began_at": max([old.opened_at, *(one for one in again if one)]).isoformat(),
         "ended_at": old.closed_at.isoformat() if old.closed_at else None,
         "status": old.status,
         "sentence": old.sentence,
@@ -363,5 +397,6 @@ def append_attempt(
             for one in steps
         ],
     }
-    attempt |= {name: details[name] for name in forgotten if details.get(name)}
-    return append(details.get("attempts"), [attempt], MOST_ATTEMPTS)
+    kept = plain(old.details)
+    attempt |= {name: kept[name] for name in forgotten if name in kept}
+    return append(old.progress.attempts, [attempt], MOST_ATTEMPTS)

@@ -6,12 +6,13 @@ The database makes sure that only one of several managers acts. A write under a 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from holdfast.hoststatus.status import HostStatus
 from holdfast.model.incident import Classification, Incident, Verdict
+from holdfast.model.incident_progress import Details, Progress
 from holdfast.model.observation import Observed
 from holdfast.model.operation import Claim, Operation
 from holdfast.model.segment import SegmentHost
@@ -58,7 +59,7 @@ class Account:
     meaning: Classification
     member: SegmentHost
     at: datetime  # a recovery verified later than this explains the failure
-    details: Mapping[str, Any]  # for the incident that is opened or joined
+    details: Progress  # for the incident that is opened or joined
     notification: str = ""  # uuid of the notification
     observations: Sequence[str] = ()  # ids of the votes
     payload: Mapping[str, Any] | None = None  # of the operation that counted the votes
@@ -146,13 +147,21 @@ class Limits:
     per_target: int
 
 
+def unchanged(details: Details) -> Details:
+    return details
+
+
 @dataclass(frozen=True)
 class Change:
-    """An update of an incident; None leaves a field unchanged."""
+    """An update of an incident; None leaves a field unchanged.
+
+    `edit` gets the present details, of the incident's kind, in the transaction of the change,
+    so that changes of others stay.
+    """
 
     status: str | None = None
     sentence: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)  # merged into the present details
+    edit: Callable[[Any], Details] = unchanged
     verdicts: Sequence[Verdict] | None = None
 
 
@@ -295,9 +304,12 @@ class Incidents(Protocol):
         ...
 
     def leave_again(
-        self, incident_id: str, sentence: str, details: Mapping[str, Any], claim: Claim
+        self, incident_id: str, sentence: str, claim: Claim, *, silent: bool
     ) -> Incident:
-        """Undo `keep_in_place`: servers that were started in place are evacuated too."""
+        """Undo `keep_in_place`: servers that were started in place are evacuated too.
+
+        `silent`: nova-compute did not report after the return.
+        """
         ...
 
     def start_over(self, incident_id: str, sentence: str, claim: Claim) -> Incident:

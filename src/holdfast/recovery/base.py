@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of host, guest and process recovery: guards first, then hold, start or close."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from holdfast.jobs.job import NotYet, Run
 from holdfast.model.incident import FAILED, HELD, IGNORED, RUNNING, Incident, Verdict
+from holdfast.model.incident_progress import P, Progress
 from holdfast.model.operation import Operation
 from holdfast.ports.recovery import Change
 from holdfast.recovery.context import IncidentWork
@@ -18,7 +19,7 @@ TOLD_AFTER_S = 60.0
 CROWD_S = 0.05
 
 
-class Recovery(IncidentWork):
+class Recovery(IncidentWork[P]):
     """Base class of the recoveries, with the guards as their first step."""
 
     #: How many seconds back earlier recoveries count.
@@ -47,7 +48,7 @@ class Recovery(IncidentWork):
             return self.close(run, Change(status, no.sentence, verdicts=verdicts))
         if self.context.settings.dry_run:
             said = f"dry run: {self.would(run)}"
-            return self.close(run, Change(IGNORED, said, {"dry_run": True}, verdicts))
+            return self.close(run, Change(IGNORED, said, _dry_run, verdicts))
         return self.begin(run, incident, view, verdicts)
 
     def _hold(self, run: Run, incident: Incident, change: Change, no: Verdict) -> None:
@@ -58,15 +59,18 @@ class Recovery(IncidentWork):
         """
         context, now, told = self.context, self.context.incidents.now(), tuple[Operation, ...]()
         held = replace(incident, status=HELD, sentence=change.sentence or "")
-        since = incident.details.get("held_since") if incident.status == HELD else None
-        held_since = datetime.fromisoformat(since) if since else now
-        details: dict[str, object] = {"held_since": held_since.isoformat()}
+        since = incident.progress.held_since if incident.status == HELD else None
+        held_since = since or now
         waits = no.guard == STILL_DOWN and now < held_since + timedelta(seconds=TOLD_AFTER_S)
-        was_told = incident.status == HELD and incident.details.get("held_told", True)
+        was_told = incident.status == HELD and incident.progress.held_told
         if not waits and not was_told:
             told = tuple(context.announce("incident.held", held, now))
-        details["held_told"] = bool(was_told or told or not waits)
-        changed = replace(change, details={**change.details, **details})
+        is_told = bool(was_told or told or not waits)
+
+        def edit(one: Progress) -> Progress:
+            return replace(one, held_since=held_since, held_told=is_told)
+
+        changed = replace(change, edit=edit)
         run.memo["incident"] = context.incidents.change(incident.id, changed, run.claim, told)
 
     def view(self, run: Run, incident: Incident) -> View:
@@ -84,7 +88,7 @@ class Recovery(IncidentWork):
 
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
         said = "all guards say yes"
-        change = Change(RUNNING, said, {"started_at": view.now.isoformat()}, verdicts)
+        change = Change(RUNNING, said, started(view.now), verdicts)
         run.memo["incident"] = self.context.incidents.change(incident.id, change, run.claim)
         return said
 
@@ -106,3 +110,12 @@ class Recovery(IncidentWork):
     def failed(self, run: Run, why: str) -> None:
         if not self.is_over(run):
             self.close(run, Change(FAILED, f"it could not be ended: {why}"))
+
+
+def started(at: datetime) -> Callable[[Progress], Progress]:
+    """Return the change of progress when the guards let the recovery start."""
+    return lambda one: replace(one, started_at=at)
+
+
+def _dry_run(one: Progress) -> Progress:
+    return replace(one, dry_run=True)

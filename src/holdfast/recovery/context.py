@@ -6,17 +6,18 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 from holdfast.hoststatus.status import StatusReport
 from holdfast.jobs.job import Run, Step, guarded
 from holdfast.model.host import same
 from holdfast.model.incident import Incident
+from holdfast.model.incident_progress import P
 from holdfast.model.operation import Operation, Skipped
 from holdfast.nova.names import FREEPOOL
 from holdfast.ports.cloud import Cloud, Migration
 from holdfast.ports.fence import Fence
-from holdfast.ports.recovery import Change, Incidents, Limits, ServerMoves, Votes
+from holdfast.ports.recovery import Change, Incidents, Limits, ServerMoves, Votes, unchanged
 from holdfast.recovery.mass_failure import DefaultLimits, MassFailureLimits
 from holdfast.runtime.clock import Clock, SystemClock
 
@@ -126,7 +127,7 @@ class RecoveryContext:
         return Limits(self.settings.parallel_moves, self.settings.parallel_per_target)
 
 
-class IncidentWork:
+class IncidentWork(Generic[P]):
     """Base class of work about an incident: read it, record changes, insert site steps."""
 
     name = ""
@@ -147,20 +148,19 @@ class IncidentWork:
         self,
         run: Run,
         sentence: str | None = None,
+        edit: Callable[[P], P] | None = None,
         told: Sequence[Operation] = (),
-        **details: object,
     ) -> Incident:
-        """Write a changed sentence or changed details to the incident.
+        """Write a changed sentence or changed progress to the incident.
 
         `told` holds the notifications to write in the same transaction.
 
         Without a change nothing is written.
         """
         old = self.incident(run)
-        same = sentence in (None, old.sentence)
-        if same and all(old.details.get(name) == value for name, value in details.items()):
+        change = Change(sentence=sentence, edit=edit or unchanged)
+        if sentence in (None, old.sentence) and change.edit(old.details) == old.details:
             return old
-        change = Change(sentence=sentence, details=details)
         run.memo["incident"] = self.context.incidents.change(old.id, change, run.claim, told)
         found: Incident = run.memo["incident"]
         return found

@@ -93,7 +93,7 @@ class Move:
 
     def _go_on(self, run: Run, move: ServerMove) -> str:
         cloud = self._context.guarded_cloud(run)
-        known = self._incident(run).details.get("last_migration", 0)
+        known = self._incident(run).host_progress.last_migration or 0
         last = self._looks.last(cloud, move.source_host, move.server_id, known)
         if last is not None and last.status in UNDER_WAY:
             self._under_way(run, cloud, move, last)
@@ -240,7 +240,7 @@ class Move:
             up = {one.host for one in cloud.services.list() if one.state == "up"}
         load = {host: len(self._context.moves.to(host)) for host in reserved}
         members = incidents.members(incident.segment) if member else ()
-        used = incident.details.get("spares", ())
+        used = incident.host_progress.spares
         found = evacuation_plan.aim(move, method, members, reserved, up, load, used)
         if found.wait:
             raise Conflict(found.wait)
@@ -289,7 +289,7 @@ class Move:
         incident, one = self._incident(run), self._context.incidents.member(host)
         if one is None or one.segment.uuid != incident.segment:
             return
-        if one.uuid in incident.details.get("spares", ()):
+        if one.uuid in incident.host_progress.spares:
             return
         if one.reserved or one.segment.recovery_method != AUTO:
             self._context.incidents.use_spare(incident.id, one.uuid, run.claim)
@@ -304,8 +304,8 @@ class Move:
         if move.status != ONGOING:
             return False
         incident = self._incident(run)
-        began = incident.details.get("moving_at") or incident.opened_at.isoformat()
-        until = datetime.fromisoformat(began) + timedelta(seconds=settings.move_give_up_s)
+        began = incident.progress.moving_at or incident.opened_at
+        until = began + timedelta(seconds=settings.move_give_up_s)
         late = context.incidents.now() >= until or not incident.is_open
         if late:
             self._restore(run, move)

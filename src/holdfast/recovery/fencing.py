@@ -8,10 +8,9 @@ pauses and calls people.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from holdfast.jobs.job import MARGIN_S, NotYet, Run
 from holdfast.model.errors import DriverError, NotFound
@@ -24,6 +23,7 @@ from holdfast.model.incident import (
     fenced_at,
     last_refusal,
 )
+from holdfast.model.incident_progress import HostProgress, OffEvidence
 from holdfast.model.segment import SegmentHost
 from holdfast.ports.fence import OFF, ON, UNKNOWN
 from holdfast.recovery import in_place
@@ -48,25 +48,25 @@ def given(
     now: datetime,
     *,
     can_fence: bool,
-) -> Mapping[str, str] | None:
+) -> OffEvidence | None:
     """Evidence that exists without an action of Holdfast, or None.
 
     The word of a monitor does not count if a fence could give better evidence.
     """
-    details = incident.details
-    if said := details.get("confirmed_off"):
-        though = DESPITE_POWER_ON if said.get("reads_on") else ""
-        sentence = f"{said['author']} says that {incident.host} is off{though}: {said['reason']}"
-        return {"kind": SAID, "sentence": sentence}
-    if details.get("retried_at"):  # earlier reports are old: the host may have come back since
+    known = incident.host_progress
+    if said := known.confirmed_off:
+        though = DESPITE_POWER_ON if said.reads_on else ""
+        sentence = f"{said.author} says that {incident.host} is off{though}: {said.reason}"
+        return OffEvidence(SAID, sentence, now)
+    if known.retried_at:  # earlier reports are old: the host may have come back since
         return None
     trusts = member is not None and member.segment.trust_host_status
-    if trusts and not can_fence and details.get("payload", {}).get("host_status") == "NORMAL":
+    if trusts and not can_fence and known.payload.get("host_status") == "NORMAL":
         sentence = f"a monitor says that {incident.host} is off, and its segment trusts monitors"
-        return {"kind": TRUSTED, "sentence": sentence}
+        return OffEvidence(TRUSTED, sentence, now)
     if watchdog_s and now >= safe_at(incident, watchdog_s):
         sentence = f"the watchdog of {incident.host} has reset it: {watchdog_s:g} s have passed"
-        return {"kind": WATCHDOG, "sentence": sentence}
+        return OffEvidence(WATCHDOG, sentence, now)
     return None
 
 
@@ -87,10 +87,10 @@ def foreseen(
     how = context.fence.how(incident.host)
     known = given(incident, member, settings.watchdog_s, now, can_fence=how is not None)
     if known is not None:
-        return known["sentence"]
+        return known.sentence
     if how is not None:
         return f"{incident.host} can be fenced by {how}"
-    if settings.watchdog_s and not incident.details.get("retried_at"):
+    if settings.watchdog_s and not incident.progress.retried_at:
         return f"the watchdog of {incident.host} resets it within {settings.watchdog_s:g} s"
     return ""
 
@@ -105,7 +105,7 @@ class Fencing:
     def __init__(
         self,
         context: RecoveryContext,
-        work: IncidentWork,
+        work: IncidentWork[HostProgress],
         before_cut: Callable[[Run], None] = lambda _run: None,
     ) -> None:
         self._context = context
@@ -116,20 +116,19 @@ class Fencing:
         incident = self._work.incident(run)
         if not incident.is_open:
             return OVER
-        if told := incident.details.get("evidence"):
-            return str(told["sentence"])
+        if told := incident.host_progress.evidence:
+            return told.sentence
         if in_place.resume(self._work, run):
             return f"{incident.host} is back: it is not fenced"
         context, now = self._context, self._context.incidents.now()
         member = context.incidents.member(incident.host)
         can_fence = context.fence.how(incident.host) is not None
         known = given(incident, member, context.settings.watchdog_s, now, can_fence=can_fence)
-        if known is not None and known["kind"] == SAID and self._is_contradicted(run, incident):
+        if known is not None and known.kind == SAID and self._is_contradicted(run, incident):
             known = None
-        evidence = known or self._fenced(run)
-        stamped: dict[str, Any] = {**evidence, "at": now.isoformat()}
-        self._work.note(run, evidence["sentence"], evidence=stamped)
-        return evidence["sentence"]
+        evidence = known or self._fenced(run, now)
+        self._work.note(run, evidence.sentence, lambda one: replace(one, evidence=evidence))
+        return evidence.sentence
 
     def _is_contradicted(self, run: Run, incident: Incident) -> bool:
         """Whether the power reads on although an operator confirmed the host as off.
@@ -137,18 +136,18 @@ class Fencing:
         The API may have been unable to read the power at the confirmation. A confirmation with
         `despite_power_on` is deliberate and stands.
         """
-        host, word = incident.host, incident.details["confirmed_off"]
-        if word.get("despite_power_on") or self._context.fence.how(host) is None:
+        host, word = incident.host, incident.host_progress.confirmed_off
+        if word is None or word.despite_power_on or self._context.fence.how(host) is None:
             return False
         try:
             if self._power(run, host) != ON:
                 return False
         except (DriverError, NotFound):
             return False
-        self._work.note(run, f"{word['author']} says that {host} is off, and its fence reads on")
+        self._work.note(run, f"{word.author} says that {host} is off, and its fence reads on")
         return True
 
-    def _fenced(self, run: Run) -> Mapping[str, str]:
+    def _fenced(self, run: Run, now: datetime) -> OffEvidence:
         """Fence the host and return the evidence; NotYet until the device reads off."""
         incident, context = self._work.incident(run), self._context
         host = incident.host
@@ -156,7 +155,7 @@ class Fencing:
             if context.fence.accepts_risk(host):
                 said = f"nobody fences {host}, and that was accepted: it may run twice"
                 LOG.warning("incident %s: %s", incident.id, said)
-                return {"kind": ACCEPTED, "sentence": said}
+                return OffEvidence(ACCEPTED, said, now)
             if (power := self._power(run, host)) != OFF:
                 self._ask(run, incident, host, power)
                 if self._power(run, host) != OFF:
@@ -164,34 +163,37 @@ class Fencing:
                         f"{host} was asked to switch off and is not off yet", self._pause(run)
                     )
         except NotFound as none:
-            if context.settings.watchdog_s and not incident.details.get("retried_at"):
+            if context.settings.watchdog_s and not incident.progress.retried_at:
                 raise NotYet(f"waiting for the watchdog of {host}", 1.0) from none
             raise NotYet(f"nothing can fence {host}: {none.message}", 5.0) from none
         except DriverError as error:
             self._failed(run, incident, error.message)
             raise
-        return _read_off(self._work.incident(run))
+        return _read_off(self._work.incident(run), now)
 
     def _ask(self, run: Run, incident: Incident, host: str, power: str) -> None:
         """Request power off; repeat the request only after ASK_AGAIN_S seconds without effect."""
         now = self._context.incidents.now()
-        last = incident.details.get("fence_asked_at")
-        asked = int(incident.details.get("fence_asked", 0))
-        if last and now < datetime.fromisoformat(last) + timedelta(seconds=ASK_AGAIN_S):
+        last, asked = incident.host_progress.fence_asked_at, incident.host_progress.fence_asked
+        if last and now < last + timedelta(seconds=ASK_AGAIN_S):
             return
         self._before_cut(run)
         if asked:
             self._failed(run, incident, f"{host} was asked {asked} times and reads {power}")
-        requests = fence_asked(self._work.incident(run).details.get("fence_requests"), now)
-        at = now.isoformat()
+        requests = fence_asked(self._work.incident(run).host_progress.fence_requests, now)
         self._work.note(
-            run, None, fence_asked_at=at, fence_asked=asked + 1, fence_requests=requests
+            run,
+            None,
+            lambda one: replace(
+                one, fence_asked_at=now, fence_asked=asked + 1, fence_requests=requests
+            ),
         )
         run.hold(self._context.fence.call_timeout_s + MARGIN_S)
         try:
             self._context.fence.off(host)
         except DriverError as error:
-            self._work.note(run, None, fence_requests=fence_refused(requests, error.message))
+            refused = fence_refused(requests, error.message)
+            self._work.note(run, None, lambda one: replace(one, fence_requests=refused))
             raise
 
     def _pause(self, run: Run) -> float:
@@ -200,7 +202,7 @@ class Fencing:
         A device that works switches off within seconds; after a second request it is read
         rarely.
         """
-        asked = self._work.incident(run).details.get("fence_asked", 0)
+        asked = self._work.incident(run).host_progress.fence_asked
         return LOOK_S if asked <= 1 else RARELY_S
 
     def _power(self, run: Run, host: str) -> str:
@@ -208,41 +210,44 @@ class Fencing:
         return self._context.fence.power(host)
 
     def _failed(self, run: Run, incident: Incident, why: str) -> None:
-        now, known = self._context.incidents.now(), self._work.incident(run).details
-        requests = fence_failed(known.get("fence_requests"), now, why)
-        failures = int(incident.details.get("fence_failures", 0)) + 1
+        now, known = self._context.incidents.now(), self._work.incident(run).host_progress
+        requests = fence_failed(known.fence_requests, now, why)
+        failures = incident.host_progress.fence_failures + 1
         most = self._context.settings.fence_escalate_after
         said = f"fencing {incident.host} failed {failures} times: {why}"
         if failures >= most:
             said += "; people are needed: switch it off by hand, then"
             said += f" holdfast incident confirm-off {incident.id} --reason …"
             LOG.error("incident %s: %s", incident.id, said)
+
+        def failed(one: HostProgress) -> HostProgress:
+            return replace(one, fence_failures=failures, fence_requests=requests)
+
         if failures != most:
-            self._work.note(run, said, fence_failures=failures, fence_requests=requests)
+            self._work.note(run, said, failed)
             return
         told = self._context.announce("incident.escalated", replace(incident, sentence=said), now)
-        known_now = {"fence_failures": failures, "fence_requests": requests}
-        self._work.note(run, said, told, **known_now, escalated_at=now.isoformat())
+        self._work.note(run, said, lambda one: replace(failed(one), escalated_at=now), told)
 
 
-def _read_off(incident: Incident) -> Mapping[str, str]:
+def _read_off(incident: Incident, now: datetime) -> OffEvidence:
     """Evidence for a host whose power reads off.
 
     The host counts as fenced only if its device accepted a power-off request of Holdfast. After
     an error the cause of the power-off is unknown.
     """
-    host, fenced = incident.host, fenced_at(incident.details)
-    if fenced is None and (answer := last_refusal(incident.details)):
+    host, fenced = incident.host, fenced_at(incident.host_progress)
+    if fenced is None and (answer := last_refusal(incident.host_progress)):
         said = (
             f"the power of {host} reads off; asked to switch it off, its fence answered: {answer}"
         )
-        return {"kind": POWER_OFF, "sentence": said}
+        return OffEvidence(POWER_OFF, said, now)
     if fenced is None:
         said = f"{host} was not fenced: its power reads off already"
-        return {"kind": POWER_OFF, "sentence": said}
+        return OffEvidence(POWER_OFF, said, now)
     at, is_now = fenced
     when = "" if is_now else f" at {at[:19].replace('T', ' ')} UTC, in an earlier attempt"
-    return {"kind": FENCED, "sentence": f"{host} was fenced{when}: its power reads off"}
+    return OffEvidence(FENCED, f"{host} was fenced{when}: its power reads off", now)
 
 
 class StillOff:
@@ -258,7 +263,8 @@ class StillOff:
 
     def check(self, run: Run, incident: Incident) -> None:
         """Raise NotYet if the power reads on: fence the host again, or start servers in place."""
-        if (incident.details.get("evidence") or {}).get("kind") not in READ_OFF:
+        evidence = incident.host_progress.evidence
+        if evidence is None or evidence.kind not in READ_OFF:
             return
         host, now = incident.host, self._context.incidents.now()
         read = self._read.get(host)

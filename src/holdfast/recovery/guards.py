@@ -265,8 +265,8 @@ def segment(incident: Incident, view: View) -> Verdict:
 def maintenance(incident: Incident, view: View) -> Verdict:
     member = view.situation.member
     if member is not None and member.on_maintenance:
-        ours = bool(incident.details.get("told_at")) or incident.kind == PROCESS
-        if ours and incident.details.get("retried_at"):
+        ours = bool(incident.host_progress.told_at) or incident.kind == PROCESS
+        if ours and incident.progress.retried_at:
             said = f"{incident.host} is on maintenance since it failed, and it is tried again"
             return Verdict("maintenance", True, said)
         if incident.kind == HOST and view.situation.lost_compute:

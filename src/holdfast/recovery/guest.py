@@ -8,15 +8,16 @@ the call that starts it.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import NamedTuple
 
 from holdfast.jobs.job import Kind, NotYet, Run, Step
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.host import same
 from holdfast.model.incident import FAILED, IGNORED, RECOVERED, Incident, Verdict
+from holdfast.model.incident_progress import GuestProgress
 from holdfast.model.operation import Skipped
 from holdfast.ports.cloud import Cloud, Server
 from holdfast.ports.recovery import Change
@@ -29,7 +30,19 @@ LOOK_S = 0.4
 SHELVED = ("SHELVED", "SHELVED_OFFLOADED")
 
 
-class GuestRecovery(Recovery):
+class _Phase(NamedTuple):
+    """A phase with a time limit: how to read and to write the limit."""
+
+    get: Callable[[GuestProgress], datetime | None]
+    set: Callable[[GuestProgress, datetime], GuestProgress]
+
+
+_STOP = _Phase(lambda one: one.stop_by, lambda one, at: replace(one, stop_by=at))
+_START = _Phase(lambda one: one.start_by, lambda one, at: replace(one, start_by=at))
+_MOVE = _Phase(lambda one: one.elsewhere_by, lambda one, at: replace(one, elsewhere_by=at))
+
+
+class GuestRecovery(Recovery[GuestProgress]):
     """Recovery of a guest."""
 
     name = RECOVER_GUEST
@@ -50,7 +63,8 @@ class GuestRecovery(Recovery):
         )  # the budget refills within this time
         server = self._server(run)
         if server is not None:
-            incident = self.note(run, None, server_name=server.name)
+            name = server.name
+            incident = self.note(run, None, lambda one: replace(one, server_name=name))
         cloud, key = self.context.guarded_cloud(run), self.context.settings.ha_key
         return replace(
             super().view(run, incident),
@@ -66,7 +80,9 @@ class GuestRecovery(Recovery):
     def begin(self, run: Run, incident: Incident, view: View, verdicts: Sequence[Verdict]) -> str:
         """Start the recovery; a guest with too many crashes on its host moves elsewhere."""
         said = super().begin(run, incident, view, verdicts)
-        self.note(run, None, down_at=None)  # left over from an earlier try
+        self.note(
+            run, None, lambda one: replace(one, down_at=None)
+        )  # left over from an earlier try
         settings = self.context.settings
         since = view.now - timedelta(seconds=settings.guest_window_s)
         times = sum(when > since for when in view.situation.before)
@@ -82,7 +98,7 @@ class GuestRecovery(Recovery):
         server, incident = self._server(run), self.incident(run)
         if server is None:
             return "it was deleted meanwhile"
-        if not incident.details.get("stop_by") and (well := self._well(incident, server)):
+        if not incident.guest_progress.stop_by and (well := self._well(incident, server)):
             # Nova may have been unavailable since the guards ran
             return self.close(run, Change(IGNORED, f"{well}: {LEAVE_IT}"))
         if server.status == "ACTIVE" and not same(server.host or incident.host, incident.host):
@@ -90,7 +106,7 @@ class GuestRecovery(Recovery):
             return self.close(run, Change(IGNORED, f"{moved}: {LEAVE_IT}"))
         if server.status == "SHUTOFF" and not server.task_state:
             return "it is stopped"
-        if self._late(run, "stop_by", self.context.settings.stop_timeout_s):
+        if self._late(run, _STOP, self.context.settings.stop_timeout_s):
             return self._gave_up(run, f"it could not be stopped: {_state(server)}")
         if server.status == evacuation_plan.RESIZED and not server.task_state:
             # Nova stops only servers that count as running; the user's choice of flavor stays.
@@ -108,12 +124,13 @@ class GuestRecovery(Recovery):
         if server is None:
             return "it was deleted meanwhile"
         if server.status == "ACTIVE":
-            self.note(run, None, verified_at=self._runs_since(run), ran_again_at=self._ran(run))
+            self._note_running(run)
             return "it was started"
-        if self._late(run, "start_by", self.context.settings.start_timeout_s):
+        if self._late(run, _START, self.context.settings.start_timeout_s):
             return self._gave_up(run, f"it could not be started: {_state(server)}")
         if not server.task_state:
-            self.note(run, None, down_at=self.context.incidents.now().isoformat())
+            now = self.context.incidents.now()
+            self.note(run, None, lambda one: replace(one, down_at=now))
             self._try(lambda: self.context.guarded_cloud(run).servers.start(server.id))
         raise NotYet(f"{server.name} is being started: {_state(server)}", LOOK_S)
 
@@ -124,10 +141,11 @@ class GuestRecovery(Recovery):
         if server is None:
             return "it was deleted meanwhile"
         if server.status == "ACTIVE":
-            self.note(run, None, verified_at=self._runs_since(run), ran_again_at=self._ran(run))
-            self.note(run, None, ended_again=None)
+            self._note_running(run)
+            self.note(run, None, lambda one: replace(one, ended_again=""))
             return f"it runs on {server.host}"
-        self.note(run, None, ended_again=_state(server))
+        state = _state(server)
+        self.note(run, None, lambda one: replace(one, ended_again=state))
         return f"it ran again, and is {_state(server)} since"
 
     # elsewhere
@@ -138,22 +156,21 @@ class GuestRecovery(Recovery):
         A server of a reservation stays on the hosts of its reservation.
         """
         incident = self.incident(run)
-        why = incident.details.get("in_place")
+        why = incident.guest_progress.in_place
         if not incident.is_open or not why:
             return Skipped("not needed")
         server = self._server(run)
         if server is None:
             return "it was deleted meanwhile"
         cloud = self.context.guarded_cloud(run)
-        if self._late(run, "elsewhere_by", self.context.settings.move_timeout_s):
+        if self._late(run, _MOVE, self.context.settings.move_timeout_s):
             said = f"{why}; elsewhere neither: {_state(server)}"
-            self.note(run, said, elsewhere="failed")
+            self.note(run, said, lambda one: replace(one, elsewhere="failed"))
             return said
         if server.task_state:
             raise NotYet(f"{server.name} is {server.task_state}", LOOK_S)
-        if server.status == "ACTIVE" and incident.details.get("tried_hosts"):
-            since, ran = self._runs_since(run), self._ran(run)
-            self.note(run, None, elsewhere=server.host, verified_at=since, ran_again_at=ran)
+        if server.status == "ACTIVE" and incident.guest_progress.tried_hosts:
+            self._note_running(run, elsewhere=server.host or "")
             return f"it runs on {server.host}"
         if server.status not in SHELVED:
             self._try(lambda: cloud.servers.shelve(server.id))
@@ -163,15 +180,15 @@ class GuestRecovery(Recovery):
 
     def _unshelve(self, run: Run, cloud: Cloud, server: Server) -> None:
         incident = self.incident(run)
-        tried = list(incident.details.get("tried_hosts", ()))
+        tried = incident.guest_progress.tried_hosts
         for host in (*self._others(cloud, incident, server), None):
             if host in tried:
                 continue
-            down_at = self.context.incidents.now().isoformat()
-            self.note(run, None, tried_hosts=[*tried, host], down_at=down_at)
+            self.note(run, None, _tried((*tried, host), self.context.incidents.now()))
             self._try(functools.partial(cloud.servers.unshelve, server.id, host))
             return
-        self.note(run, None, tried_hosts=[None])  # start over: a host may have room now
+        # start over: a host may have room now
+        self.note(run, None, lambda one: replace(one, tried_hosts=(None,)))
 
     def _others(self, cloud: Cloud, incident: Incident, server: Server) -> list[str]:
         owners = evacuation_plan.owning(cloud.pools.list(), incident.host)
@@ -192,15 +209,15 @@ class GuestRecovery(Recovery):
         incident = self.incident(run)
         if self.is_over(run):
             return incident.sentence
-        details = incident.details
-        ok = bool(incident.verified_at) and details.get("elsewhere") != "failed"
+        known = incident.guest_progress
+        ok = bool(incident.verified_at) and known.elsewhere != "failed"
         gone = self._server(run) is None
         if gone:
             change = Change(IGNORED, "the server was deleted meanwhile")
         elif ok:
-            change = Change(RECOVERED, _recovered(details))
+            change = Change(RECOVERED, _recovered(known))
         else:
-            said = f"{details.get('in_place') or 'it does not run'}: somebody has to look"
+            said = f"{known.in_place or 'it does not run'}: somebody has to look"
             change = Change(FAILED, said)
         return self.close(run, change)
 
@@ -210,7 +227,7 @@ class GuestRecovery(Recovery):
         incident = self.incident(run)
         if not incident.is_open:
             return OVER
-        return "in place it failed" if incident.details.get("in_place") else None
+        return "in place it failed" if incident.guest_progress.in_place else None
 
     def _well(self, incident: Incident, server: Server | None) -> str:
         """Name the source which sees the guest run before Holdfast acted; empty if none."""
@@ -221,26 +238,28 @@ class GuestRecovery(Recovery):
             incident.subject, where, incident_id=incident.id
         )
 
-    def _runs_since(self, run: Run) -> str:
-        """The last moment at which the guest is known not to have run.
+    def _note_running(self, run: Run, elsewhere: str = "") -> None:
+        """Record that the guest runs, on another host if `elsewhere` names one.
 
-        The guest started at some time after it.
+        `verified_at` is the last moment at which the guest is known not to have run: the guest
+        started at some time after it. `ran_again_at` is when the guest was first seen running
+        again, for people; decisions use `verified_at`.
         """
-        details = self.incident(run).details
-        known = [details[name] for name in ("started_at", "down_at") if details.get(name)]
-        before = max(map(datetime.fromisoformat, known), default=self.context.incidents.now())
-        return str(details.get("verified_at") or before.isoformat())
+        now = self.context.incidents.now()
 
-    def _ran(self, run: Run) -> str:
-        """When the guest was first seen running again, for people.
+        def runs(one: GuestProgress) -> GuestProgress:
+            before = max((at for at in (one.started_at, one.down_at) if at), default=now)
+            return replace(
+                one,
+                verified_at=one.verified_at or before,
+                ran_again_at=one.ran_again_at or now,
+                elsewhere=elsewhere or one.elsewhere,
+            )
 
-        Decisions use `verified_at`.
-        """
-        known = self.incident(run).details.get("ran_again_at")
-        return str(known or self.context.incidents.now().isoformat())
+        self.note(run, None, runs)
 
     def _gave_up(self, run: Run, why: str) -> str:
-        self.note(run, why, in_place=why)
+        self.note(run, why, lambda one: replace(one, in_place=why))
         return why
 
     def _server(self, run: Run) -> Server | None:
@@ -249,15 +268,14 @@ class GuestRecovery(Recovery):
         except NotFound:
             return None
 
-    def _late(self, run: Run, name: str, seconds: float) -> bool:
+    def _late(self, run: Run, phase: "_Phase", seconds: float) -> bool:
         """Whether the time limit of this phase is over; the limit starts with the first call."""
-        now, by = self.context.incidents.now(), self.incident(run).details.get(name)
+        now, by = self.context.incidents.now(), phase.get(self.incident(run).guest_progress)
         if by is None:
-            begun = Change(details={name: (now + timedelta(seconds=seconds)).isoformat()})
-            incident = self.incident(run)
-            run.memo["incident"] = self.context.incidents.change(incident.id, begun, run.claim)
+            ends = now + timedelta(seconds=seconds)
+            self.note(run, None, lambda one: phase.set(one, ends))
             return False
-        return now >= datetime.fromisoformat(by)
+        return now >= by
 
     def _try(self, act: Callable[[], None]) -> None:
         """Call Nova and ignore Conflict: Nova refuses an unfit state, and the next poll decides."""
@@ -277,16 +295,22 @@ def _died(incident: Incident) -> bool:
 
     A guest that hangs appears as running all the time.
     """
-    seen = incident.details.get("observed") or {}
+    seen = incident.progress.observed
     return seen.get("event") == "stopped" and not seen.get("simulated")
 
 
-def _recovered(details: Mapping[str, Any]) -> str:
-    if where := details.get("elsewhere"):
-        return f"it runs on {where}, after {details['in_place']}"
-    if state := details.get("ended_again"):
-        return f"it ran again, and is {state} since: whoever saw it die says so anew"
+def _recovered(known: GuestProgress) -> str:
+    if known.elsewhere:
+        return f"it runs on {known.elsewhere}, after {known.in_place}"
+    if known.ended_again:
+        return f"it ran again, and is {known.ended_again} since: whoever saw it die says so anew"
     return "it runs again"
+
+
+def _tried(
+    hosts: tuple[str | None, ...], now: datetime
+) -> Callable[[GuestProgress], GuestProgress]:
+    return lambda one: replace(one, tried_hosts=hosts, down_at=now)
 
 
 def _state(server: Server) -> str:

@@ -10,7 +10,7 @@ free capacity, and the time of the next try:
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -19,6 +19,7 @@ from holdfast.jobs.job import Kind, NotYet, Run, Step
 from holdfast.model.errors import DriverError, NotFound
 from holdfast.model.host import same
 from holdfast.model.incident import FAILED, IGNORED, RECOVERED, RUNNING, Incident, Verdict
+from holdfast.model.incident_progress import Counted, HostProgress, NoRoom
 from holdfast.model.segment import AUTO, RESERVED_HOST
 from holdfast.ports.cloud import Cloud, Server, Service
 from holdfast.ports.recovery import FAILED as MOVE_FAILED
@@ -32,7 +33,7 @@ from holdfast.recovery import (
     in_place,
     liveness,
 )
-from holdfast.recovery.base import Recovery
+from holdfast.recovery.base import Recovery, started
 from holdfast.recovery.context import (
     OVER,
     RECOVER_HOST,
@@ -164,7 +165,7 @@ LOOK_S, IDLE_S, REPAIR_LOOK_S = 0.5, 2.0, 0.1
 POWER_S = 5.0
 
 
-class HostRecovery(Recovery):
+class HostRecovery(Recovery[HostProgress]):
     """Recovery of one host."""
 
     name = RECOVER_HOST
@@ -213,17 +214,16 @@ class HostRecovery(Recovery):
         context, incident = self.context, self.incident(run)
         service = host_liveness.service_of(services, incident.host)
         now = context.incidents.now()
-        known = host_liveness.NovaReads.of(incident.details.get("nova"))
-        retried = incident.details.get("retried_at")
-        if known is not None and retried and known.first_at < datetime.fromisoformat(retried):
+        known, retried = incident.host_progress.nova, incident.progress.retried_at
+        if known is not None and retried and known.first_at < retried:
             known = None  # forcing the host down has changed Nova's row too
         reads = host_liveness.read_nova(known, service, now)
         if reads is not None and reads != known:
-            incident = self.note(run, None, nova=reads.plain())
+            incident = self.note(run, None, lambda one: replace(one, nova=reads))
         found = host_liveness.judge(run, context, incident, service)
-        sources = [one.plain() for one in found.counted]
-        if _ways(sources) != _ways(incident.details.get("sources", ())):
-            self.note(run, None, sources=sources)
+        sources = tuple(found.counted)
+        if _ways(sources) != _ways(incident.host_progress.sources):
+            self.note(run, None, lambda one: replace(one, sources=sources))
         return found
 
     def _before_cut(self, run: Run) -> None:
@@ -252,8 +252,7 @@ class HostRecovery(Recovery):
             return super().guards(run)
         incident = self.incident(run)
         if incident.status != RUNNING:
-            at = self.context.incidents.now().isoformat()
-            change = Change(RUNNING, None, {"started_at": at})
+            change = Change(RUNNING, None, started(self.context.incidents.now()))
             run.memo["incident"] = self.context.incidents.change(incident.id, change, run.claim)
         return f"{incident.host} is back: its servers start in place"
 
@@ -262,8 +261,11 @@ class HostRecovery(Recovery):
         if view.liveness is not None and view.liveness.state == liveness.REBOOTED:
             return in_place.begin_after_reboot(self, run, view.liveness.sentence, verdicts)
         said = f"all guards say yes: {view.evidence}"
-        details = {"started_at": view.now.isoformat(), "domain": view.situation.domain}
-        change = Change(RUNNING, said, details, verdicts)
+
+        def begin(one: HostProgress) -> HostProgress:
+            return replace(one, started_at=view.now, domain=view.situation.domain)
+
+        change = Change(RUNNING, said, begin, verdicts)
         starts = view.situation.starts
         begun = self.context.incidents.start(incident.id, change, starts, run.claim)
         if begun is None:
@@ -277,7 +279,7 @@ class HostRecovery(Recovery):
         Nova's first answer counts, because a host that is switched on again finds its servers
         stopped. Crashed guests that were to be restarted are recorded too.
         """
-        if incident.details.get("ran") is not None:
+        if incident.host_progress.ran is not None:
             return
         try:
             servers = self.context.guarded_cloud(run).servers.list(host=incident.host)
@@ -286,7 +288,8 @@ class HostRecovery(Recovery):
         died, settings = self.context.incidents.dead_guests(incident.id), self.context.settings
         reported = [one for one in servers if one.id in died]
         said = guards.read(self.context.guarded_cloud(run), reported, settings.ha_key)
-        self.note(run, None, ran=evacuation_plan.ran(servers, died, settings, said))
+        ran = tuple(evacuation_plan.ran(servers, died, settings, said))
+        self.note(run, None, lambda one: replace(one, ran=ran))
 
     def would(self, run: Run) -> str:
         incident = self.incident(run)
@@ -331,7 +334,8 @@ class HostRecovery(Recovery):
                 )
             ]
         )
-        self.note(run, f"{host} is forced down and takes no servers", told_at=now.isoformat())
+        done = f"{host} is forced down and takes no servers"
+        self.note(run, done, lambda one: replace(one, told_at=now))
         context.wake()
         return f"{host} is forced down and disabled"
 
@@ -347,9 +351,7 @@ class HostRecovery(Recovery):
             return "reservations are not repaired here"
         if not context.incidents.still_hurt(incident.host):
             return "no reservation waits for another host"
-        told = datetime.fromisoformat(
-            incident.details.get("told_at") or incident.opened_at.isoformat()
-        )
+        told = incident.host_progress.told_at or incident.opened_at
         if context.incidents.now() < told + timedelta(seconds=context.settings.repair_wait_s):
             raise NotYet("its reservations are being given other hosts", REPAIR_LOOK_S)
         return "reservations wait for another host still; their servers wait with them"
@@ -363,13 +365,16 @@ class HostRecovery(Recovery):
         if self.is_over(run):
             return OVER
         incident, context = self.incident(run), self.context
-        if (incident.details.get("power_returned") or {}).get("in_use"):
+        power = incident.host_progress.power_returned
+        if power is not None and power.in_use:
             return "only the servers that are left are started; others on the host are well"
-        if "last_migration" not in incident.details:
+        if incident.host_progress.last_migration is None:
             made = context.guarded_cloud(run).moves.migrations(source_host=incident.host)
             latest = max((int(one.id) for one in made if one.id.isdigit()), default=0)
-            now = context.incidents.now().isoformat()
-            incident = self.note(run, None, last_migration=latest, moving_at=now)
+            now = context.incidents.now()
+            incident = self.note(
+                run, None, lambda one: replace(one, last_migration=latest, moving_at=now)
+            )
         planned = self._planned(run, incident)
         context.moves.plan(incident.id, planned, run.claim)
         stay = sum(one.status != PENDING for one in planned)
@@ -381,7 +386,7 @@ class HostRecovery(Recovery):
             servers = cloud.servers.list(host=incident.host)
         except NotFound:
             return []
-        known = evacuation_plan.Known(incident.host, frozenset(incident.details.get("ran", ())))
+        known = evacuation_plan.Known(incident.host, frozenset(incident.host_progress.ran or ()))
         settings, pools = self.context.settings, cloud.pools.list()
         said = guards.read(cloud, servers, settings.ha_key, pools)
         return evacuation_plan.moves(servers, pools, known, settings, said)
@@ -422,22 +427,23 @@ class HostRecovery(Recovery):
         """
         incident, context = self.incident(run), self.context
         waiting = [one for one in all_ if one.status == PENDING]
-        known = incident.details.get("no_room") or {}
+        known = incident.host_progress.no_room
         if any(one.status == ONGOING for one in all_):
-            return str(known["sentence"]) if known.get("counted") == counted else counted
+            return known.sentence if known and known.counted == counted else counted
         if not waiting or any(one.not_before is None for one in waiting):
             return counted
         tried = tries_of(waiting)
-        if known.get("tried") != tried:
+        if known is None or known.tried != tried:
             member = context.incidents.member(incident.host)
             any_host = member is None or member.segment.recovery_method != RESERVED_HOST
             cloud = context.guarded_cloud(run)
             why = why_waiting(cloud, waiting, context.freepool, any_host=any_host)
             ended = "" if len(waiting) == len(all_) else f"{counted}; "
             said = f"{ended}{why}; {next_try(waiting)}"
-            known = {"tried": tried, "counted": counted, "sentence": said}
-            self.note(run, said, no_room=known)
-        return str(known["sentence"])
+            found = NoRoom(tried, counted, said)
+            self.note(run, said, lambda one: replace(one, no_room=found))
+            return said
+        return known.sentence
 
     def verify(self, run: Run) -> str:
         """Check in Nova that no server is left behind and that a migration proves each arrival."""
@@ -459,7 +465,7 @@ class HostRecovery(Recovery):
         moved = [one for one in known.values() if one.status == SUCCEEDED]
         if unproven := [one.server_name for one in moved if one.server_id not in done]:
             raise NotYet(f"no migration proves that these moved: {', '.join(unproven[:10])}", 2.0)
-        self.note(run, None, verified_at=at.isoformat())
+        self.note(run, None, lambda one: replace(one, verified_at=at))
         return f"{len(moved)} moves are proven by their migrations"
 
     def report(self, run: Run) -> str:
@@ -480,9 +486,9 @@ class HostRecovery(Recovery):
         return self.close(run, Change(status, said), then)
 
 
-def _ways(sources: Sequence[Mapping[str, str]]) -> list[tuple[str, str, str]]:
+def _ways(sources: Sequence[Counted]) -> list[tuple[str, str, str]]:
     """How each source counts, without its last report time, which changes with every heartbeat."""
-    return [(one["source"], one["says"], one["counted"]) for one in sources]
+    return [(one.source, one.says, one.counted) for one in sources]
 
 
 def _targets(services: Sequence[Service], host: str, spares: Sequence[str]) -> int:
@@ -508,7 +514,7 @@ def _counted(all_: Sequence[ServerMove]) -> str:
     return said
 
 
-class ProcessRecovery(Recovery):
+class ProcessRecovery(Recovery[HostProgress]):
     """Recovery of a host whose nova-compute died: disable the host until nova-compute is back."""
 
     name = RECOVER_PROCESS
@@ -553,7 +559,8 @@ class ProcessRecovery(Recovery):
         for one in self.context.guarded_cloud(run).services.list():
             if same(one.host, incident.host) and one.enabled:
                 raise NotYet(f"{incident.host} is not disabled yet", 1.0)
-        self.note(run, None, verified_at=self.context.incidents.now().isoformat())
+        now = self.context.incidents.now()
+        self.note(run, None, lambda one: replace(one, verified_at=now))
         return f"{incident.host} takes no new servers"
 
     def report(self, run: Run) -> str:

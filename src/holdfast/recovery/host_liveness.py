@@ -7,16 +7,16 @@ so does the intake of old reports, and the fencing step once more before it cuts
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from holdfast.hostmonitor.matrix import DOWN
 from holdfast.jobs.job import MARGIN_S, Run
 from holdfast.model.errors import DriverError, NotFound
 from holdfast.model.host import same
 from holdfast.model.incident import Incident
+from holdfast.model.incident_progress import MonitorsReport, NovaReads
 from holdfast.model.votes import Ballot, Count, combined, count, in_force
 from holdfast.ports.cloud import Service
 from holdfast.ports.fence import OFF
@@ -29,35 +29,6 @@ LOG = logging.getLogger(__name__)
 OPERATOR, MONITORS = "an operator", "the host monitors"
 #: Seconds that Nova's report may come later than its interval.
 NOVA_MARGIN_S = 2.0
-
-
-@dataclass(frozen=True)
-class NovaReads:
-    """Result of repeated reads of a host's compute service in Nova.
-
-    Only a change of `updated_at` between two reads counts, because the timestamp comes from
-    another machine's clock.
-    """
-
-    updated_at: str
-    first_at: datetime
-    advanced_at: datetime | None = None
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any] | None) -> "NovaReads | None":
-        if not plain:
-            return None
-        advanced = plain.get("advanced_at")
-        return cls(
-            plain["updated_at"],
-            datetime.fromisoformat(plain["first_at"]),
-            datetime.fromisoformat(advanced) if advanced else None,
-        )
-
-    def plain(self) -> dict[str, Any]:
-        advanced = self.advanced_at.isoformat() if self.advanced_at else None
-        first = self.first_at.isoformat()
-        return {"updated_at": self.updated_at, "first_at": first, "advanced_at": advanced}
 
 
 def read_nova(known: NovaReads | None, service: Service | None, now: datetime) -> NovaReads | None:
@@ -127,20 +98,19 @@ def reports(
         replace(one, waits=not trusts, trusted=trusted)
         for one in context.incidents.failure_reports(incident)
     ]
-    opened = {"received_at": incident.opened_at.isoformat()}
-    if seen := incident.details.get("monitors") or (incident.details.get("seen") and opened):
+    known = incident.host_progress
+    if seen := known.monitors or (MonitorsReport(incident.opened_at) if known.seen else None):
         found.append(
             FailureReport(
                 source=MONITORS,
-                received_at=datetime.fromisoformat(seen["received_at"]),
-                networks=_scope(seen.get("networks"), ballot, votes),
+                received_at=seen.received_at,
+                networks=_scope(seen.networks, ballot, votes),
                 waits=False,
                 withdrawn_at=ballot.now if votes.is_over else None,
             )
         )
-    if said := incident.details.get("confirmed_off"):
-        at = datetime.fromisoformat(said["at"])
-        found.append(FailureReport(OPERATOR, at, waits=False))
+    if said := known.confirmed_off:
+        found.append(FailureReport(OPERATOR, said.at, waits=False))
     return found or [FailureReport("whoever opened the incident", incident.opened_at)]
 
 
@@ -152,8 +122,7 @@ def judge(
     ballot = context.votes.ballot(incident.host)
     votes = count(ballot, context.settings.host_votes)
     told = reports(context, incident, ballot, votes)
-    reads = NovaReads.of(incident.details.get("nova"))
-    seen = signs(context, incident.host, service, reads)
+    seen = signs(context, incident.host, service, incident.host_progress.nova)
     well = votes.sentence() if votes.is_over else ""
     found = liveness.judge(told, seen, now, seen_well=well)
     doubted = found.state in (liveness.WAITS, liveness.CONTRADICTED)

@@ -9,6 +9,7 @@ moved away, so Holdfast fences it first.
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from holdfast.hoststatus.status import UP, StatusReport
@@ -16,6 +17,7 @@ from holdfast.jobs.job import MARGIN_S, Kind, NotYet, Run, Step
 from holdfast.model.errors import Conflict, DriverError, NotFound
 from holdfast.model.host import normalise, same
 from holdfast.model.incident import FAILED, HOST, Incident
+from holdfast.model.incident_progress import HostProgress
 from holdfast.model.operation import Operation
 from holdfast.model.votes import count
 from holdfast.ports.cloud import Cloud, Service
@@ -48,7 +50,7 @@ def work_of(incident: Incident, now: datetime) -> Operation:
     )
 
 
-class HostBack(IncidentWork):
+class HostBack(IncidentWork[HostProgress]):
     """Work to put a returned host back into use."""
 
     name = BACK
@@ -71,7 +73,7 @@ class HostBack(IncidentWork):
         in_place.power_on(self, run)
         if not self.context.settings.bring_back:
             raise NotYet(f"{service.host}: somebody enables it when it is well", RARELY_S)
-        if incident.details.get("cut_off") and not incident.details.get("fenced_back"):
+        if incident.host_progress.cut_off and not incident.host_progress.fenced_back:
             self._switch_off_and_on(run, incident)
         now = self.context.incidents.now()
         if not self._has_spoken(run, incident, service, now):
@@ -87,10 +89,11 @@ class HostBack(IncidentWork):
 
     def _cut_off(self, run: Run, incident: Incident, refused: Conflict) -> None:
         """Fence a host that reports but has not restarted: its old guests may still run."""
-        evidence = (incident.details.get("evidence") or {}).get("kind")
-        if evidence in READ_OFF or incident.details.get("fenced_back"):
+        known = incident.host_progress
+        if (known.evidence and known.evidence.kind in READ_OFF) or known.fenced_back:
             raise NotYet(f"{incident.host}: {refused.message}", 5.0)
-        self._switch_off_and_on(run, self.note(run, None, cut_off=True))
+        cut = self.note(run, None, lambda one: replace(one, cut_off=True))
+        self._switch_off_and_on(run, cut)
 
     def _switch_off_and_on(self, run: Run, incident: Incident) -> None:
         """Power-cycle the host completely, whoever began: a host left off never reports."""
@@ -103,7 +106,7 @@ class HostBack(IncidentWork):
                 raise NotYet(f"{host} was only cut off: it is being fenced", 1.0)
             run.hold(fence.call_timeout_s + MARGIN_S)
             fence.on(host)
-            self.note(run, None, fenced_back=True)
+            self.note(run, None, lambda one: replace(one, fenced_back=True))
         except (NotFound, DriverError) as cannot:
             said = f"{host} was only cut off and cannot be fenced ({cannot.message})"
             raise NotYet(f"{said}: restart its nova-compute", RARELY_S) from cannot
@@ -111,24 +114,22 @@ class HostBack(IncidentWork):
 
     def well(self, run: Run) -> str:
         incident, cloud = self.incident(run), self.context.guarded_cloud(run)
-        if incident.details.get("well_since") and self._seen_down(incident):
-            self.note(run, None, well_since=None)
+        if incident.host_progress.well_since and self._seen_down(incident):
+            self.note(run, None, _well(None))
         self._nothing_new(incident)
         service, now = self._service(cloud, incident), self.context.incidents.now()
         if service.state != "up":
-            self.note(run, None, well_since=None)
+            self.note(run, None, _well(None))
             raise NotYet(f"{service.host} looks down again", LOOK_S)
-        since = incident.details.get("well_since")
+        since = incident.host_progress.well_since
         if since is None:
-            self.note(run, None, well_since=now.isoformat())
-            since = now.isoformat()
-        ready = datetime.fromisoformat(since) + timedelta(
-            seconds=self.context.settings.bring_back_after_s
-        )
+            self.note(run, None, _well(now))
+            since = now
+        ready = since + timedelta(seconds=self.context.settings.bring_back_after_s)
         if now < ready and not service.enabled:
             left = (ready - now).total_seconds()
-            raise NotYet(f"{service.host} is well since {since[11:19]} UTC", min(left, LOOK_S))
-        return f"{service.host} has been well since {since[11:19]} UTC"
+            raise NotYet(f"{service.host} is well since {since:%H:%M:%S} UTC", min(left, LOOK_S))
+        return f"{service.host} has been well since {since:%H:%M:%S} UTC"
 
     def in_place(self, run: Run) -> str:
         """Start servers on the returned host for which recovery found no room elsewhere.
@@ -136,7 +137,7 @@ class HostBack(IncidentWork):
         This happens once: a server that does not start waits for `incident retry`.
         """
         incident = self.incident(run)
-        before = incident.details.get("reopened_at")
+        before = incident.host_progress.reopened_at
         if incident.kind != HOST or incident.status != FAILED or before:
             return "no server waits here"
         said = f"{incident.host} is back: the servers that found no room elsewhere start in place"
@@ -160,7 +161,7 @@ class HostBack(IncidentWork):
         context.see(
             [StatusReport(host=incident.host, source=SOURCE, verdict=UP, at=at, reason=said)]
         )
-        self.note(run, None, back_at=at.isoformat())
+        self.note(run, None, lambda one: replace(one, back_at=at))
         return f"{incident.host} is enabled again"
 
     def servers(self, run: Run) -> str:
@@ -168,8 +169,8 @@ class HostBack(IncidentWork):
         if not self.context.settings.move_back:
             return "its servers stay where they are"
         incident, cloud = self.incident(run), self.context.guarded_cloud(run)
-        since = datetime.fromisoformat(incident.details["back_at"])
-        late = self.context.incidents.now() > since + timedelta(
+        since = incident.host_progress.back_at
+        late = since is not None and self.context.incidents.now() > since + timedelta(
             seconds=self.context.settings.move_give_up_s
         )
         back = under_way = 0
@@ -231,9 +232,9 @@ class HostBack(IncidentWork):
         if service.updated_at is None:
             return service.state == "up"
         word = service.updated_at.isoformat()
-        first = incident.details.get("last_word")
+        first = incident.host_progress.last_word
         if first is None:
-            self.note(run, None, last_word=word)
+            self.note(run, None, lambda one: replace(one, last_word=word))
         return first not in (None, word) and abs(now - service.updated_at) < FRESH
 
     def _pause(self, run: Run, now: datetime) -> float:
@@ -245,6 +246,10 @@ class HostBack(IncidentWork):
 
     def failed(self, run: Run, why: str) -> None:
         LOG.error("%s: %s", run.operation.key, why)
+
+
+def _well(since: datetime | None) -> Callable[[HostProgress], HostProgress]:
+    return lambda one: replace(one, well_since=since)
 
 
 def kinds(context: RecoveryContext) -> dict[str, Kind]:

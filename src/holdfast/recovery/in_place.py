@@ -13,14 +13,15 @@ recovery starts over.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from holdfast.jobs.job import MARGIN_S, NotYet, Run
 from holdfast.model.errors import Conflict, DriverError, NotFound
 from holdfast.model.host import same
 from holdfast.model.incident import RUNNING, Incident, Verdict
+from holdfast.model.incident_progress import HostProgress, PowerReturned, RetryReport
 from holdfast.ports.cloud import Cloud, Migration, Server, Service
 from holdfast.ports.fence import OFF, ON, UNKNOWN
 from holdfast.ports.recovery import ANSWERED, IGNORED, STARTED, Change, ServerMove
@@ -40,7 +41,7 @@ MIGRATING = ("rebuilding", "migrating", "resize_prep", "resize_migrating", "resi
 
 
 def is_in_place(incident: Incident) -> bool:
-    return bool(incident.details.get("power_returned"))
+    return incident.host_progress.power_returned is not None
 
 
 def is_started(move: ServerMove) -> bool:
@@ -108,7 +109,7 @@ def decide(context: RecoveryContext, run: Run, incident: Incident) -> None:
     moves = context.moves.leaving(host)
     migrations = cloud.moves.migrations(source_host=host)
     why = why_cut(moves, migrations)
-    if incident.details.get("silent_after_return"):
+    if incident.host_progress.silent_after_return:
         why = why or "its nova-compute did not report after its power returned"
     if why:
         run.hold(fence.call_timeout_s + MARGIN_S)
@@ -116,23 +117,29 @@ def decide(context: RecoveryContext, run: Run, incident: Incident) -> None:
         said = f"{host} was switched on again before its servers had left ({why}): fenced anew"
         raise NotYet(said, 1.0)
     said = f"{host} has power again and its servers found no room elsewhere: they start in place"
-    details = {"power_returned": returned(context, cloud, host)}
-    if context.incidents.keep_in_place(incident.id, Change(None, said, details), moves, run.claim):
+    change = Change(None, said, _kept(returned(context, cloud, host)))
+    if context.incidents.keep_in_place(incident.id, change, moves, run.claim):
         LOG.warning("incident %s: %s", incident.id, said)
     raise NotYet(said, POLL_S)
 
 
 def begin_after_reboot(
-    work: IncidentWork, run: Run, why: str, verdicts: Sequence[Verdict] = ()
+    work: IncidentWork[HostProgress], run: Run, why: str, verdicts: Sequence[Verdict] = ()
 ) -> str:
     """Keep the servers of a rebooted host in place; NotYet if an evacuation may be under way."""
     context, incident = work.context, work.incident(run)
     said = f"{why}: its servers start in place"
-    at = context.incidents.now().isoformat()
-    power = {**returned(context, context.guarded_cloud(run), incident.host), "rebooted": True}
-    details = {"started_at": incident.details.get("started_at") or at, "power_returned": power}
+    at, power = (
+        context.incidents.now(),
+        returned(context, context.guarded_cloud(run), incident.host),
+    )
+
+    def begin(one: HostProgress) -> HostProgress:
+        rebooted = replace(power, rebooted=True)
+        return replace(one, started_at=one.started_at or at, power_returned=rebooted)
+
     moves = context.moves.leaving(incident.host)
-    change = Change(RUNNING, said, details, verdicts)
+    change = Change(RUNNING, said, begin, verdicts)
     begun = context.incidents.keep_in_place(incident.id, change, moves, run.claim)
     if begun is None:
         raise NotYet(f"{why}, but an evacuation from {incident.host} may be under way", POLL_S)
@@ -140,7 +147,7 @@ def begin_after_reboot(
     return said
 
 
-def resume(work: IncidentWork, run: Run) -> bool:
+def resume(work: IncidentWork[HostProgress], run: Run) -> bool:
     """Whether the servers start in place, decided earlier or now.
 
     After a retry the decision is made now: the incident knew the host to be off, the power
@@ -149,18 +156,18 @@ def resume(work: IncidentWork, run: Run) -> bool:
     context, incident = work.context, work.incident(run)
     if is_in_place(incident):
         return True
-    if not incident.is_open or not incident.details.get("was_off"):
+    if not incident.is_open or not incident.host_progress.was_off:
         return False
     cloud, host = context.guarded_cloud(run), incident.host
     service, now = _service(cloud, host), context.incidents.now()
     if service is None or service.updated_at is None or _power(context, run, host) != ON:
         return False
     word = service.updated_at.isoformat()
-    first = incident.details.get("report_at_retry") or {"report": word, "at": now.isoformat()}
-    if first["report"] == word:
-        work.note(run, None, report_at_retry=first)
+    first = incident.host_progress.report_at_retry or RetryReport(word, now)
+    if first.report == word:
+        work.note(run, None, lambda one: replace(one, report_at_retry=first))
         wait = timedelta(seconds=context.settings.nova_report_interval_s + REPORT_S)
-        if now < datetime.fromisoformat(first["at"]) + wait:
+        if now < first.at + wait:
             raise NotYet(f"{host} has power: waiting for a report of its nova-compute", POLL_S)
         return False
     moves = context.moves.leaving(host)
@@ -170,38 +177,43 @@ def resume(work: IncidentWork, run: Run) -> bool:
     if any(one.started_at is not None and one.after_migration >= 0 for one in moves):
         return False  # Nova did not answer the last evacuation
     said = f"{host} has power and reports to Nova again: its servers start in place"
-    change = Change(None, said, {"power_returned": returned(context, cloud, host)})
+    change = Change(None, said, _kept(returned(context, cloud, host)))
     if context.incidents.keep_in_place(incident.id, change, moves, run.claim) is None:
         return False
     run.memo.pop("incident", None)
     return True
 
 
-def returned(context: RecoveryContext, cloud: Cloud, host: str) -> dict[str, Any]:
+def _kept(power: PowerReturned | None) -> Callable[[HostProgress], HostProgress]:
+    """Return the change of progress that keeps servers in place; None ends that."""
+    return lambda one: replace(one, power_returned=power)
+
+
+def returned(context: RecoveryContext, cloud: Cloud, host: str) -> PowerReturned:
     """The incident's `power_returned`: the time, and the last report of nova-compute."""
     service = _service(cloud, host)
     word = service.updated_at if service is not None else None
-    at = context.incidents.now().isoformat()
-    return {"at": at, "last_report": word.isoformat() if word else None}
+    return PowerReturned(context.incidents.now(), word.isoformat() if word else None)
 
 
-def bring_up(work: IncidentWork, run: Run) -> str:
+def bring_up(work: IncidentWork[HostProgress], run: Run) -> str:
     """Let Nova use the host and start servers there as soon as its nova-compute reports.
 
     Evacuation continues if the power is off again, or nova-compute stays silent for BOOT_S.
     Returns why the servers cannot start there at all; empty: they can start, or must wait.
     """
     context, incident = work.context, work.incident(run)
-    cloud, power = context.guarded_cloud(run), incident.details["power_returned"]
+    cloud, power = context.guarded_cloud(run), incident.host_progress.power_returned
     service, now = _service(cloud, incident.host), context.incidents.now()
+    assert power is not None
     if service is None:
         return f"Nova knows no {incident.host} any more"
-    if power.get("rebooted"):
+    if power.rebooted:
         return _after_reboot(work, run, service, power)
-    since = power.get("silent_since")
+    since = power.silent_since
     if service.state == "up" and not service.forced_down:
         if since:
-            work.note(run, None, power_returned={**power, "silent_since": None})
+            work.note(run, None, _kept(replace(power, silent_since=None)))
         return ""
     if service.forced_down and _reports(service, power):
         try:
@@ -209,26 +221,30 @@ def bring_up(work: IncidentWork, run: Run) -> str:
         except Conflict as refused:  # until nova-compute has removed the evacuated guests
             LOG.info("incident %s: %s", incident.id, refused.message)
         return ""
-    if power.get("in_use") or not incident.details.get("evidence"):  # nothing proves it off
+    if power.in_use or not incident.host_progress.evidence:  # nothing proves it off
         if since is None:
-            work.note(run, None, power_returned={**power, "silent_since": now.isoformat()})
-        elif now > datetime.fromisoformat(since) + timedelta(seconds=SILENT_S):
+            work.note(run, None, _kept(replace(power, silent_since=now)))
+        elif now > since + timedelta(seconds=SILENT_S):
             return f"nova-compute of {service.host} stopped reporting"
         return ""
-    why, details = "", dict[str, Any]()
+    why, silent = "", False
     if _power(context, run, incident.host) == OFF:
         why = f"{incident.host} lost its power again: its servers are evacuated"
-    elif now > datetime.fromisoformat(power["at"]) + timedelta(seconds=BOOT_S):
+    elif now > power.at + timedelta(seconds=BOOT_S):
         why = f"nova-compute of {incident.host} did not report within {BOOT_S:g} s after its power"
         why += " returned: the host is cut again and its servers are evacuated"
-        details = {"silent_after_return": True}
+        silent = True
     if why:
         cloud.services.force_down(incident.host)
-        run.memo["incident"] = context.incidents.leave_again(incident.id, why, details, run.claim)
+        run.memo["incident"] = context.incidents.leave_again(
+            incident.id, why, run.claim, silent=silent
+        )
     return ""
 
 
-def _after_reboot(work: IncidentWork, run: Run, service: Service, power: Mapping[str, Any]) -> str:
+def _after_reboot(
+    work: IncidentWork[HostProgress], run: Run, service: Service, power: PowerReturned
+) -> str:
     """`bring_up` for a rebooted host; NotYet and new guards if the host fell silent."""
     context, incident, host = work.context, work.incident(run), service.host
     now, beat = context.incidents.now(), context.incidents.agent(incident.host)
@@ -238,38 +254,34 @@ def _after_reboot(work: IncidentWork, run: Run, service: Service, power: Mapping
         run.memo["incident"] = context.incidents.start_over(incident.id, said, run.claim)
         raise NotYet(said, 0.0)
     if service.state == "up" and not service.forced_down and _reports(service, power):
-        if not power.get("reported_at"):
-            work.note(run, None, power_returned={**power, "reported_at": now.isoformat()})
+        if not power.reported_at:
+            work.note(run, None, _kept(replace(power, reported_at=now)))
         return ""
-    if now > datetime.fromisoformat(power["at"]) + timedelta(seconds=BOOT_S):
+    if now > power.at + timedelta(seconds=BOOT_S):
         return f"nova-compute of {host} did not report within {BOOT_S:g} s after its reboot"
     return ""
 
 
-def guest_runs(
-    context: RecoveryContext, host: str, server_id: str, power: Mapping[str, Any]
-) -> bool:
+def guest_runs(context: RecoveryContext, host: str, server_id: str, power: PowerReturned) -> bool:
     """Whether a guest of a rebooted host already runs: Nova may have restarted the guest.
 
     The agent's report counts if it is newer than the start of nova-compute; NotYet until then.
     After BOOT_S Nova's state counts.
     """
-    beat, reported = context.incidents.agent(host), power.get("reported_at")
+    beat, reported = context.incidents.agent(host), power.reported_at
     running = beat.running if beat is not None else None
-    if beat is not None and running is not None and reported:
-        since = datetime.fromisoformat(reported)
-        if beat.seen_at > since:
-            return server_id in running
-    if context.incidents.now() > datetime.fromisoformat(power["at"]) + timedelta(seconds=BOOT_S):
+    if beat is not None and running is not None and reported and beat.seen_at > reported:
+        return server_id in running
+    if context.incidents.now() > power.at + timedelta(seconds=BOOT_S):
         return True
     raise NotYet(f"the agent of {host} has not said yet which guests run there", POLL_S)
 
 
-def _reports(service: Service, power: Mapping[str, Any]) -> bool:
+def _reports(service: Service, power: PowerReturned) -> bool:
     """Whether nova-compute has reported since the power returned."""
     if service.updated_at is None:
         return service.state == "up"
-    return service.updated_at.isoformat() != power.get("last_report")
+    return service.updated_at.isoformat() != power.last_report
 
 
 def _power(context: RecoveryContext, run: Run, host: str) -> str:
@@ -297,18 +309,18 @@ def power_on_at(rule: str, off_since: datetime) -> datetime | None:
     return off_since if rule == "empty" else None
 
 
-def power_on(work: IncidentWork, run: Run) -> None:
+def power_on(work: IncidentWork[HostProgress], run: Run) -> None:
     """Switch on a host fenced by Holdfast, once, if its segment requests it.
 
     No evacuation from the host may be able to take effect. If the device fails, the next poll
     retries.
     """
     context, incident = work.context, work.incident(run)
-    proof, rule = incident.details.get("evidence") or {}, _rule(context, incident)
-    if proof.get("kind") != "fenced" or incident.details.get("powered_on_at"):
+    proof, rule = incident.host_progress.evidence, _rule(context, incident)
+    if proof is None or proof.kind != "fenced" or incident.host_progress.powered_on_at:
         return
     cloud, now, host = context.guarded_cloud(run), context.incidents.now(), incident.host
-    due = power_on_at(rule, datetime.fromisoformat(proof["at"]))
+    due = power_on_at(rule, proof.at)
     if due is None or now < due:
         return
     if rule == "empty" and cloud.servers.list(host=host):
@@ -327,7 +339,8 @@ def power_on(work: IncidentWork, run: Run) -> None:
         return
     said = f"{host} is switched on again: [recovery] power_on_after is {rule} in its segment"
     LOG.info("incident %s: %s", incident.id, said)
-    work.note(run, said if incident.is_open else None, powered_on_at=now.isoformat())
+    shown = said if incident.is_open else None
+    work.note(run, shown, lambda one: replace(one, powered_on_at=now))
 
 
 def _rule(context: RecoveryContext, incident: Incident) -> str:
@@ -353,14 +366,14 @@ def start(
     cloud, host, power = (
         context.guarded_cloud(run),
         move.source_host,
-        incident.details["power_returned"],
+        incident.host_progress.power_returned,
     )
     if server.task_state in MIGRATING:
         raise NotYet(f"a migration of {move.server_name} may still take effect", POLL_S)
     service = _service(cloud, host)
     if service is None or service.state != "up" or service.forced_down:
         raise NotYet(f"{move.server_name} waits for nova-compute of {host}", POLL_S)
-    runs = bool(power.get("rebooted")) and guest_runs(context, host, server.id, power)
+    runs = power is not None and power.rebooted and guest_runs(context, host, server.id, power)
     if not server.locked:
         run.memo.pop("server", None)
         cloud.servers.lock(server.id, f"{LOCK} {incident.id}")

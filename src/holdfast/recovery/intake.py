@@ -27,6 +27,14 @@ from holdfast.model.incident import (
     classify,
     recovery_of,
 )
+from holdfast.model.incident_progress import (
+    GuestProgress,
+    HostProgress,
+    NovaReads,
+    Progress,
+    plain,
+    read,
+)
 from holdfast.model.observation import ALARM, FAILED, OBSERVATION, Observed
 from holdfast.model.operation import Claim, Operation
 from holdfast.model.votes import count
@@ -35,7 +43,6 @@ from holdfast.ports.recovery import Account, IntakeResult, Report
 from holdfast.recovery import host_liveness, liveness
 from holdfast.recovery.context import INTAKE, RecoveryContext
 from holdfast.recovery.guards import ASK_AGAIN_S, LEAVE_IT
-from holdfast.recovery.host_liveness import NovaReads
 from holdfast.recovery.liveness import FailureReport
 
 #: During one of these tasks the guest may be on either host.
@@ -117,8 +124,8 @@ def wait_for_the_last(context: RecoveryContext, account: Account) -> None:
     covers the new crash too.
     """
     known = context.incidents.open_about(account.meaning.subject)
-    ordered = known and (known.details.get("verified_at") or known.details.get("down_at"))
-    if known is not None and ordered and datetime.fromisoformat(ordered) < account.at:
+    ordered = known and (known.verified_at or known.guest_progress.down_at)
+    if known is not None and ordered and ordered < account.at:
         raise NotYet(f"incident {known.id} is about to end", SOON_S)
 
 
@@ -167,9 +174,10 @@ class Intake:
             LOG.warning("report %s: ignored: %s", report.uuid, why)
             return why
         now = incidents.now()
-        details = {"report": report.uuid, "payload": dict(report.payload)}
-        if reads := run.memo.get("nova"):
-            details["nova"] = reads  # saves the incident a second wait for Nova
+        details: Progress = GuestProgress()
+        if told.kind != GUEST:  # Nova's answers save the incident a second wait for Nova
+            details = HostProgress(nova=run.memo.get("nova"))
+        details = replace(details, report=report.uuid, payload=dict(report.payload))
         at = min(report.generated_at, report.received_at)
         account = Account(told, report.member, at, details, notification=report.uuid)
         wait_for_the_last(self._context, account)
@@ -239,11 +247,12 @@ class Intake:
 
         Any manager may do the next read.
         """
-        known = NovaReads.of(run.operation.payload.get("nova"))
+        before = run.operation.payload.get("nova")
+        known = read(NovaReads, before) if before else None
         reads = host_liveness.read_nova(known, service, now)
         if reads is not None and reads != known:
-            self._context.incidents.remember({"nova": reads.plain()}, run.claim)
-        run.memo["nova"] = reads and reads.plain()
+            self._context.incidents.remember({"nova": plain(reads)}, run.claim)
+        run.memo["nova"] = reads
         return reads
 
     def give_up_at(self, operation: Operation) -> datetime | None:
@@ -294,7 +303,8 @@ class Sort:
             return f"{seen.host} is in no segment"
         if meaning.kind == GUEST and (why := self._over(seen) or self._not_there(run, seen)):
             return why
-        details = {"observed": dict(seen.evidence), "payload": seen.payload()}
+        kind = GuestProgress if meaning.kind == GUEST else HostProgress
+        details = kind(observed=dict(seen.evidence), payload=seen.payload())
         # a sender's clock that is ahead would date the crash after its recovery
         received_at = run.operation.due_at
         at = min(seen.since, received_at)

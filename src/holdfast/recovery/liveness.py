@@ -12,7 +12,8 @@ with its own.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+
+from holdfast.model.incident_progress import Counted
 
 #: Combined result of all reports.
 STANDS, WAITS, CONTRADICTED, WITHDRAWN = "stands", "waits", "contradicted", "withdrawn"
@@ -90,19 +91,6 @@ class LifeSign:
     def overdue_at(self) -> datetime:
         counts_from = max(one for one in (self.at, self.since) if one is not None)
         return counts_from + timedelta(seconds=self.interval_s + self.margin_s)
-
-
-@dataclass(frozen=True)
-class Counted:
-    """How the judgement counted a source."""
-
-    source: str
-    says: str
-    at: datetime
-    counted: str
-
-    def plain(self) -> dict[str, Any]:
-        return {**vars(self), "at": self.at.isoformat()}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from holdfast.hoststatus.status import StatusReport
 from holdfast.jobs.job import Kind, NotYet, Run, Step
 from holdfast.model.errors import Conflict, NotFound
 from holdfast.model.incident import HOST, IGNORED, OPEN, RECOVER, Classification, Incident
+from holdfast.model.incident_progress import HostProgress, MonitorsReport
 from holdfast.model.operation import Operation
 from holdfast.model.segment import SegmentHost
 from holdfast.model.votes import (
@@ -144,7 +145,7 @@ class HostVotes:
         if before is not None and before.is_open:
             self._witness(run, votes, before)
             return NotYet(f"{host}: incident {before.id} is {before.status}", RARELY_S)
-        if before is not None and (before.status != IGNORED or before.details.get("dry_run")):
+        if before is not None and (before.status != IGNORED or before.progress.dry_run):
             said = f"{host} is still down; incident {before.id} is {before.status}"
             return NotYet(said, RARELY_S)
         try:
@@ -176,9 +177,10 @@ class HostVotes:
         mine = [one.word for one in votes.votes if one.vote == FOR and one.word is not None]
         said = votes.sentence()
         meaning = Classification(HOST, f"{HOST}:{member.key}", RECOVER, said)
-        monitors = {"received_at": ballot.now.isoformat(), "networks": lost_networks(ballot)}
+        networks = lost_networks(ballot)
+        monitors = MonitorsReport(ballot.now, None if networks is None else tuple(networks))
         payload = {"event": "STOPPED", **_status(ballot)}
-        details = {"seen": votes.plain(), "monitors": monitors, "payload": payload}
+        details = HostProgress(seen=tuple(votes.plain()), monitors=monitors, payload=payload)
         return Account(
             meaning,
             member,
@@ -196,7 +198,7 @@ class HostVotes:
         if before is None and not account.member.on_maintenance:
             return None
         context, member = self._context, account.member
-        about = {"host": member.name, "segment": member.segment.uuid}
+        about = HostProgress(host=member.name, segment=member.segment.uuid)
         meaning = account.meaning
         draft = Incident("", meaning.subject, HOST, meaning.cause, OPEN, account.at, details=about)
         situation = context.incidents.situation(draft, context.incidents.now())
@@ -218,7 +220,7 @@ class HostVotes:
         """Notify people once and change nothing."""
         context, host = self._context, episode.host
         said = f"{host}: {_concern(votes)}"
-        subject, about = f"{HOST}:{host}", {"host": host}
+        subject, about = f"{HOST}:{host}", HostProgress(host=host)
         alert = Incident(
             context.new_id(), subject, HOST, said, "alert", now, sentence=said, details=about
         )

@@ -14,6 +14,7 @@ from holdfast.db.incident_queries import Case
 from holdfast.model import incident as history
 from holdfast.model import incident as model
 from holdfast.model import votes
+from holdfast.model.incident_progress import AlarmFacts, HostProgress, read
 from holdfast.model.observation import Observed
 from holdfast.model.operation import SKIPPED
 from holdfast.ports.recovery import FAILED, IGNORED, ONGOING, PENDING, SUCCEEDED, ServerMove
@@ -100,28 +101,29 @@ def _seen(case: Case) -> Iterator[str]:
     yield from _monitors(incident)
     yield from (_observation(row, incident) for row in case.observations)
     if died := _died(incident):
-        event = str(incident.details.get("payload", {}).get("event", ""))
+        event = str(incident.progress.payload.get("event", ""))
         verb = "died" if event.upper() in _DEATHS else "failed"
         yield f"{_time(died, incident)}: {_server(incident)} {verb} on {incident.host}."
     yield f"{opened}: the incident was opened, about {_what(case)}{where}."
     if incident.kind == model.ALARM:
         told = [one for one in case.timeline if isinstance(one.data, AlarmEvidence)]
         yield from (f"{_time(one.at, incident)}: {_end(one.sentence)}" for one in told)
-    yield from fence_lines(incident.details, incident)
-    yield from _proof(incident.details, incident)
-    if (on := _moment(incident.details, "powered_on_at")) is not None:
+    known = incident.host_progress
+    yield from fence_lines(known, incident)
+    yield from _proof(known, incident)
+    if known.powered_on_at is not None:
         said = f"Holdfast switched {incident.host} on, by [recovery] power_on_after"
-        yield f"{_time(on, incident)}: {said}."
-    if returned := incident.details.get("power_returned"):
-        at = _time(datetime.fromisoformat(returned["at"]), incident)
-        how = "is in use again" if returned.get("in_use") else "has power again"
-        how = "rebooted" if returned.get("rebooted") else how
+        yield f"{_time(known.powered_on_at, incident)}: {said}."
+    if returned := known.power_returned:
+        how = "is in use again" if returned.in_use else "has power again"
+        how = "rebooted" if returned.rebooted else how
+        at = _time(returned.at, incident)
         yield f"{at}: {incident.host} {how}: its servers start in place."
 
 
 def _monitors(incident: model.Incident) -> Iterator[str]:
     """Yield sentences about host monitor votes; each sentence holds the votes new then."""
-    seen = incident.details.get("seen")
+    seen = incident.host_progress.seen
     for said_at, new in history.counted_together(seen):
         at = _time(_parse(said_at) if said_at else incident.opened_at, incident)
         yield f"{at}: {_end(votes.report_text('it', new))}"
@@ -148,20 +150,20 @@ def _what(case: Case) -> str:
         return f"host {incident.host}"
     if incident.kind == model.GUEST:
         return f"{_server(incident)} on {incident.host}"
-    if incident.kind == model.ALARM:
-        return f"alarm {incident.details['rule']} of {incident.details['about']}"
+    if isinstance(incident.details, AlarmFacts):
+        return f"alarm {incident.details.rule} of {incident.details.about}"
     return f"{incident.subject.rpartition(':')[2]} on {incident.host}"
 
 
 def _server(incident: model.Incident) -> str:
     """Return the server name, if known, and the server id."""
-    name = incident.details.get("server_name")
+    name = incident.guest_progress.server_name
     return f"server {name} ({incident.server_id})" if name else f"server {incident.server_id}"
 
 
 def _died(incident: model.Incident) -> datetime | None:
     """Return the reported time of death of a guest; None for other kinds of incident."""
-    return _moment(incident.details, "reported_at") if incident.kind == model.GUEST else None
+    return incident.guest_progress.reported_at
 
 
 # What was tried before
@@ -169,10 +171,10 @@ def _died(incident: model.Incident) -> datetime | None:
 
 def _tried_before(incident: model.Incident) -> Iterator[str]:
     """Yield sentences about each attempt before a retry, oldest first."""
-    kept = incident.details.get("attempts")
+    kept = incident.progress.attempts
     for number, one in enumerate(history.entries(kept), 1):
-        began, ended = _time(_parse(one["began_at"]), incident), _moment(one, "ended_at")
-        until = f" to {_time(ended, incident)}" if ended else ""
+        began, ended = _time(_parse(one["began_at"]), incident), one.get("ended_at")
+        until = f" to {_time(_parse(ended), incident)}" if ended else ""
         yield f"Attempt {number}, {began}{until}, {one['status']}: {_end(one['sentence'])}"
         yield from (f"- {line}" for line in _attempt(one, incident))
     if dropped := history.left_out(kept):
@@ -180,24 +182,23 @@ def _tried_before(incident: model.Incident) -> Iterator[str]:
 
 
 def _attempt(one: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
-    for source in one.get("sources") or ():
-        at = _time(_parse(source["at"]), incident)
-        yield f"{at}: {source['source']} {source['says']}; {_end(source['counted'])}"
-    yield from fence_lines(one, incident)
-    yield from _proof(one, incident)
+    known = read(HostProgress, one)
+    yield from _sources(known, incident)
+    yield from fence_lines(known, incident)
+    yield from _proof(known, incident)
     for step in one["steps"]:
         if step["at"] and step["status"] != SKIPPED:
             at = _time(_parse(step["at"]), incident)
             yield f"{at}: {step['name']}: {_end(step['sentence'])}"
-    if aborted := one.get("aborted"):
-        at = _time(_parse(aborted["at"]), incident)
-        yield f"{at}: {aborted['author']} aborted it: {_end(aborted['reason'])}"
+    if aborted := known.aborted:
+        at = _time(aborted.at, incident)
+        yield f"{at}: {aborted.author} aborted it: {_end(aborted.reason)}"
     yield f"{one['tried_again_by']} had it tried again."
 
 
-def fence_lines(details: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
+def fence_lines(known: HostProgress, incident: model.Incident) -> Iterator[str]:
     """Yield a sentence per request to the fence device, with the answer."""
-    for entry in details.get("fence_requests") or ():
+    for entry in known.fence_requests:
         if dropped := entry.get(history.LEFT_OUT):
             yield f"{dropped} more requests to the fence are not kept."
             continue
@@ -210,15 +211,21 @@ def fence_lines(details: Mapping[str, Any], incident: model.Incident) -> Iterato
             yield f"{at}: the fence was asked to switch it off."
 
 
-def _proof(details: Mapping[str, Any], incident: model.Incident) -> Iterator[str]:
+def _proof(known: HostProgress, incident: model.Incident) -> Iterator[str]:
     """Yield sentences about the proof of power off, including the confirmation by an operator."""
-    if said := details.get("confirmed_off"):
-        at = _time(_parse(said["at"]), incident)
-        off = f"is off{model.DESPITE_POWER_ON if said.get('reads_on') else ''}"
-        yield f"{at}: {said['author']} said that {incident.host} {off}: {_end(said['reason'])}"
-    if evidence := details.get("evidence"):
-        at = _time(_parse(evidence["at"]), incident)
-        yield f"{at}: proof that it is off: {_end(evidence['sentence'])}"
+    if said := known.confirmed_off:
+        at = _time(said.at, incident)
+        off = f"is off{model.DESPITE_POWER_ON if said.reads_on else ''}"
+        yield f"{at}: {said.author} said that {incident.host} {off}: {_end(said.reason)}"
+    if evidence := known.evidence:
+        at = _time(evidence.at, incident)
+        yield f"{at}: proof that it is off: {_end(evidence.sentence)}"
+
+
+def _sources(known: HostProgress, incident: model.Incident) -> Iterator[str]:
+    """Yield a sentence per source of reports and signs of life, with how the source counted."""
+    for one in known.sources:
+        yield f"{_time(one.at, incident)}: {one.source} {one.says}; {_end(one.counted)}"
 
 
 # What was decided
@@ -226,9 +233,7 @@ def _proof(details: Mapping[str, Any], incident: model.Incident) -> Iterator[str
 
 def _decided(case: Case) -> Iterator[str]:
     incident = case.incident
-    for one in incident.details.get("sources", ()):
-        at = _time(datetime.fromisoformat(one["at"]), incident)
-        yield f"{at}: {one['source']} {one['says']}; {_end(one['counted'])}"
+    yield from _sources(incident.host_progress, incident)
     yield from _waits(case)
     no = [row for row in case.verdicts if not row["passed"]]
     if case.verdicts and not no:
@@ -274,7 +279,7 @@ def _done(case: Case) -> Iterator[str]:
         yield f"Now: {_end(case.work['sentence'])}"
     for move in case.servers:
         yield f"- {_moved(move)}"
-    if ran := _moment(incident.details, "ran_again_at"):
+    if ran := incident.guest_progress.ran_again_at:
         yield f"{_time(ran, incident)}: {_server(incident)} ran again."
     if not case.done and not case.servers and not incident.is_open:
         yield "Nothing was touched."
@@ -301,25 +306,24 @@ def _moved(move: ServerMove) -> str:
 
 
 def _took(case: Case, now: datetime) -> Iterator[str]:
-    incident, details = case.incident, case.incident.details
+    incident = case.incident
     opened, over = incident.opened_at, incident.closed_at
     if case.reports:
         heard = min(row["created_at"] for row in case.reports)
         yield f"From the first report to the incident: {span(opened - heard)}."
-    began = _moment(details, "started_at")
-    since = _moment(details, "retried_at") or opened
+    began, since = incident.progress.started_at, incident.progress.retried_at or opened
     if began:
         yield f"Until the guards said yes: {span(began - since)}."
-    off = details.get("evidence")
+    off = incident.host_progress.evidence
     if began and off:
-        yield f"Until it was sure that the host is off: {span(_parse(off['at']) - began)}."
+        yield f"Until it was sure that the host is off: {span(off.at - began)}."
     starts = [one.started_at for one in case.servers if one.started_at]
     ends = [one.ended_at for one in case.servers if one.ended_at and one.started_at]
     if starts and ends:
         moved = sum(one.status == SUCCEEDED for one in case.servers)
         lasted = span(max(ends) - min(starts))
         yield f"Moving servers: {lasted}, {moved} of {len(case.servers)} moved."
-    died, ran = _died(incident), _moment(details, "ran_again_at")
+    died, ran = _died(incident), incident.guest_progress.ran_again_at
     if died and ran:
         yield f"Until it ran again: {span(ran - died)}."
     if over:
@@ -348,16 +352,16 @@ def _left(case: Case) -> Iterator[str]:
     failed = [one for one in case.servers if one.status == FAILED]
     if failed and not incident.is_open:
         yield f"{_servers(len(failed))} left on {incident.host}."
-    may_retry = incident.kind in model.WORK and (failed or not incident.details.get("back_at"))
+    may_retry = incident.kind in model.WORK and (failed or not incident.host_progress.back_at)
     if status in (model.FAILED, model.ABORTED) and may_retry:
         yield f"To try again: holdfast incident retry {incident.id}"
     yield from _host_left(incident)
 
 
 def _host_left(incident: model.Incident) -> Iterator[str]:
-    if back := _moment(incident.details, "back_at"):
+    if back := incident.host_progress.back_at:
         yield f"{incident.host} came back and is in use again since {_time(back, incident)}."
-    elif incident.details.get("told_at"):
+    elif incident.host_progress.told_at:
         yield f"{incident.host} is forced down, disabled and on maintenance until it comes back."
 
 
@@ -379,11 +383,6 @@ def _end(sentence: str) -> str:
 
 def _parse(moment: str) -> datetime:
     return datetime.fromisoformat(moment)
-
-
-def _moment(details: Mapping[str, Any], name: str) -> datetime | None:
-    found = details.get(name)
-    return _parse(found) if found else None
 
 
 def _time(at: datetime, incident: model.Incident) -> str:

@@ -16,6 +16,7 @@ from holdfast.db.incident_queries import Case, Listed, Wanted
 from holdfast.model import votes
 from holdfast.model.errors import Conflict, InvalidInput
 from holdfast.model.incident import HOST, KINDS, STEPS, votes_of
+from holdfast.model.incident_progress import plain as details_plain
 from holdfast.model.operation import DONE, OPEN, SKIPPED
 from holdfast.model.state_machines import INCIDENT
 from holdfast.ports.fence import ON
@@ -257,7 +258,7 @@ def listed(one: Listed) -> dict[str, Any]:
         "subject": incident.subject,
         "host": incident.host,
         "server": incident.server_id or None,
-        "server_name": incident.details.get("server_name"),
+        "server_name": incident.guest_progress.server_name,
         "segment_id": incident.segment,
         "segment": one.segment_name,
         "cause": incident.cause,
@@ -270,19 +271,18 @@ def listed(one: Listed) -> dict[str, Any]:
 
 
 def view(case: Case) -> dict[str, Any]:
-    evidence = case.incident.details.get("evidence") or {}
+    known = case.incident.host_progress
     return {
         **listed(case),
-        "seen": votes.report_text(case.incident.host, votes_of(case.incident.details.get("seen")))
-        or None,
-        "evidence": evidence.get("sentence"),
+        "seen": votes.report_text(case.incident.host, votes_of(known.seen)) or None,
+        "evidence": known.evidence.sentence if known.evidence else None,
         "work": None if case.work is None else _picked(_WORK, case.work),
         "verdicts": [_picked(_VERDICT, row) for row in case.verdicts],
         "steps": _steps(case),
         "servers": [_server(one) for one in case.servers],
         "reports": [_report(row) for row in case.reports],
         "timeline": [_event(one) for one in case.timeline],
-        "details": dict(case.incident.details),
+        "details": details_plain(case.incident.details),
     }
 
 

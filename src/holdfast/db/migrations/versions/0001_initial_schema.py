@@ -184,6 +184,7 @@ def _hosts() -> None:
         sa.Column("reservable", sa.Boolean(), nullable=False),
         sa.Column("generation", sa.BigInteger(), nullable=False),
         sa.Column("touched_at", UtcDateTime(), nullable=False),
+        sa.Column("pools_changed_at", UtcDateTime(), nullable=True),
         sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.Column("updated_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_hosts")),
@@ -240,6 +241,7 @@ def _leases() -> None:
     )
     op.create_index("ix_leases_created_at", "leases", ["created_at"], unique=False)
     op.create_index("ix_leases_project", "leases", ["project_id", "created_at"], unique=False)
+    op.create_index("ix_leases_updated_at", "leases", ["updated_at"], unique=False)
     op.create_index("ix_leases_version", "leases", ["version"], unique=False)
     op.create_index("ix_leases_window", "leases", ["start_date", "end_date"], unique=False)
 
