@@ -228,7 +228,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def stops(notices: NovaNotices) -> None:
     """By itself: who holds it up would do so for longer than it is waited for."""
     notices.stop()
-    assert not notices._thread.is_alive()
+    assert not notices._worker.alive
 
 
 def hosts(notices: list[Notice]) -> list[str]:

@@ -148,7 +148,7 @@ def test_a_memory_failure_says_what_is_done_and_who_is_told(
         getattr(libvirt, f"VIR_DOMAIN_MEMORY_FAILURE_{flags}") if flags else 0,
     )
     ear, guests = Ear(), LibvirtGuests("test:///default", SimClock())
-    guests._teller = driver.Dispatcher(ear, lambda: None)
+    guests._teller = driver.Dispatcher(ear, lambda: None, SystemClock())
     guests._teller.start()
     take = guests._takers()[libvirt.VIR_DOMAIN_EVENT_ID_MEMORY_FAILURE]
     with contextlib.closing(libvirt.open("test:///default")) as way:

@@ -17,7 +17,7 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.threads import PeriodicTask, Worker, start_call
 
 
-class CountingWorker:
+class CountedTurns:
     """Counts turns; raises while told so."""
 
     def __init__(self, pause_s: float | None) -> None:
@@ -49,7 +49,7 @@ def advance(clock: SimClock, seconds: float, reached: Callable[[], bool]) -> Non
 
 
 def test_a_turn_says_when_the_next_one_is_and_a_wake_comes_first() -> None:
-    turns = CountingWorker(None)
+    turns = CountedTurns(None)
     worker = Worker("test", SystemClock(), turns.turn)
     worker.start()
     for count in (1, 2, 3):
@@ -63,7 +63,7 @@ def test_a_turn_says_when_the_next_one_is_and_a_wake_comes_first() -> None:
 
 def test_a_wake_during_a_turn_is_not_lost() -> None:
     began, go_on = threading.Event(), threading.Event()
-    turns = CountingWorker(None)
+    turns = CountedTurns(None)
 
     def turn() -> float | None:
         began.set()
@@ -83,7 +83,7 @@ def test_an_expected_error_is_logged_once_and_its_end_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    turns = CountingWorker(0.01)
+    turns = CountedTurns(0.01)
     turns.error = DriverError("broker", "away", retryable=True)
     worker = Worker("test", SystemClock(), turns.turn, retry_s=0.01)
     worker.start()
@@ -98,7 +98,7 @@ def test_an_expected_error_is_logged_once_and_its_end_too(
 def test_any_other_error_is_logged_with_its_traceback_and_the_loop_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    turns, failed = CountingWorker(0.01), list[Exception]()
+    turns, failed = CountedTurns(0.01), list[Exception]()
     turns.error = ZeroDivisionError("what?")
     worker = Worker("test", SystemClock(), turns.turn, retry_s=0.01, failed=failed.append)
     worker.start()
@@ -109,7 +109,7 @@ def test_any_other_error_is_logged_with_its_traceback_and_the_loop_goes_on(
 
 
 def test_the_pause_after_failures_grows_up_to_a_limit_and_begins_anew() -> None:
-    clock, turns, at = SimClock(by_hand=True), CountingWorker(100.0), list[float]()
+    clock, turns, at = SimClock(by_hand=True), CountedTurns(100.0), list[float]()
 
     def turn() -> float | None:
         at.append(clock.monotonic())
@@ -126,7 +126,7 @@ def test_the_pause_after_failures_grows_up_to_a_limit_and_begins_anew() -> None:
 
 
 def test_a_periodic_task_waits_first_and_asks_for_its_interval_each_time() -> None:
-    clock, turns, interval = SimClock(by_hand=True), CountingWorker(None), [10.0]
+    clock, turns, interval = SimClock(by_hand=True), CountedTurns(None), [10.0]
     task = PeriodicTask("test", lambda: interval[0], turns.turn_quietly, clock)
     task.start()
     clock.advance(5.0)

@@ -35,6 +35,7 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.threads import Worker
 
 if TYPE_CHECKING:  # the plugin process of nova-compute needs none of the modules behind it
     from holdfast.ports.reports import Answers
@@ -153,21 +154,18 @@ class AdminSocket:
         self._answers = answers
         self._clock = clock
         self._limits = limits or Limits()
-        self._stop = threading.Event()
         self._place: _Place | None = None
         self._complained = ""
         self._talking: set[threading.Thread] = set()
-        self._thread = threading.Thread(target=self._forever, name="admin", daemon=True)
+        self._worker = Worker(f"{PORT} {path}", clock, self._turn, retry_s=TICK_S, stop_s=5.0)
 
     def start(self) -> None:
         """Open the socket and start the thread; if opening fails, log why and go on."""
         self._open()
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
+        self._worker.stop()
         for talk in list(self._talking):
             talk.join(timeout=2)
         if self._place is not None:
@@ -175,16 +173,11 @@ class AdminSocket:
 
     # accepting connections
 
-    def _forever(self) -> None:
-        while not self._stop.is_set():
-            try:
-                if self._place is None and not self._open():
-                    self._clock.wait(self._stop, AGAIN_S)
-                else:
-                    self._let_in()
-            except Exception:  # the top of the thread: the loop must go on
-                LOG.exception("%s %s: unforeseen", PORT, self._path)
-                self._clock.wait(self._stop, TICK_S)
+    def _turn(self) -> float:
+        """Open the socket if necessary and accept a client; return the seconds until a retry."""
+        if self._place is None and not self._open():
+            return AGAIN_S
+        return self._let_in()
 
     def _open(self) -> bool:
         try:
@@ -199,26 +192,26 @@ class AdminSocket:
         self._complained = ""
         return True
 
-    def _let_in(self) -> None:
+    def _let_in(self) -> float:
         assert self._place is not None
         try:
             caller, _ = self._place.listener.accept()
         except TimeoutError:
-            return
+            return 0.0
         except OSError as error:  # for example no file descriptor left
             LOG.warning("%s %s: %s", PORT, self._path, error)
-            self._clock.wait(self._stop, TICK_S)
-            return
+            return TICK_S
         self._talking = {one for one in self._talking if one.is_alive()}
         if len(self._talking) >= self._limits.connections:
             with caller, contextlib.suppress(OSError):
                 caller.settimeout(0)
                 full = f"{self._limits.connections} are being answered: try again in a moment"
                 caller.sendall(self._answers.refusal(Unavailable(full)))
-            return
+            return 0.0
         talk = threading.Thread(target=self._talk, args=(caller,), name="admin-talk", daemon=True)
         self._talking.add(talk)
         talk.start()
+        return 0.0
 
     # one connection
 
@@ -244,7 +237,7 @@ class AdminSocket:
         answer = self._answers.answer(line)
         with contextlib.closing(answer):
             for said in answer:
-                if self._stop.is_set():
+                if self._worker.stopping.is_set():
                     self._send(caller, self._answers.refusal(Unavailable("the agent stops")))
                     return
                 if said is not None:

@@ -27,7 +27,7 @@ from holdfast.model.errors import Conflict, HoldfastError, InvalidInput
 from holdfast.ports.guests import LIFECYCLE, Event, Guest, Guests
 from holdfast.ports.reports import Reports
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.threads import PeriodicTask
+from holdfast.runtime.threads import PeriodicTask, Worker
 
 # Live events for operators. The agent never waits for a watcher: a watcher that is too slow misses
 # events and learns how many.
@@ -230,7 +230,6 @@ class HostAgent:
         self._clock = clock
         self._spooled = spooled
         self._waiting: queue.Queue[QueuedEvent] = queue.Queue(MOST_WAITING)
-        self._stop = threading.Event()
         self._tap = tap or Tap()
         self._watch = self._remembered()
         self._again = Again(self._watch)
@@ -241,7 +240,8 @@ class HostAgent:
         self._was_read = False
         #: Called when a guest was undefined: the cloud may not know of the removal.
         self.removed: Callable[[], None] = lambda: None
-        self._thread = threading.Thread(target=self._forever, name="agent", daemon=True)
+        self._kept: list[QueuedEvent] = []  # to be judged again
+        self._worker = Worker("agent", clock, self._judge_queued, stop_s=10.0)
         self._rounds = PeriodicTask("services", settings.services_interval_s, self.maintain, clock)
         self._service_text: Mapping[str, Any] = {}  # service state as last written to the outbox
 
@@ -250,16 +250,15 @@ class HostAgent:
         return observer(self.host)
 
     def start(self) -> None:
-        self._thread.start()
+        self._worker.start()
         self._rounds.start()
         self._guests.start(self)
 
     def stop(self) -> None:
         self._guests.close()
-        self._stop.set()
+        self._worker.stopping.set()
         self._rounds.stop()
-        if self._thread.is_alive():
-            self._thread.join(timeout=10)
+        self._worker.stop()
 
     # called by the driver
 
@@ -283,10 +282,9 @@ class HostAgent:
 
     # the agent's thread
 
-    def _forever(self) -> None:
-        kept: list[QueuedEvent] = []
-        while not self._stop.is_set():
-            kept = self._come_round(kept or self._next())
+    def _judge_queued(self) -> float:
+        self._kept = self._come_round(self._kept or self._next())
+        return 0.0
 
     def _come_round(self, taken: list[QueuedEvent]) -> list[QueuedEvent]:
         """Judge the events; return the events to judge next if this failed."""
@@ -323,7 +321,7 @@ class HostAgent:
 
         Judgements made since then have not been reported and must not count as reported.
         """
-        while not self._clock.wait(self._stop, TICK_S):
+        while not self._clock.wait(self._worker.stopping, TICK_S):
             try:
                 self._watch = self._remembered(self._seen, self._counted)
                 self._again.begin_again()

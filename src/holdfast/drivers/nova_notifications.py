@@ -17,7 +17,6 @@ import contextlib
 import itertools
 import logging
 import ssl
-import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.model.nova_notification import Notice, NotUnderstood, parse
 from holdfast.ports.reports import Hear, NoTally, Tally, later
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.threads import Worker
 
 # Connection to Nova's broker: addresses, TLS, and Holdfast's own queue bound to Nova's
 # exchange.
@@ -318,8 +318,17 @@ class NovaNotices:
         self._tally: Tally = tally or NoTally()
         self._shared = shared
         self._hear: Hear = lambda notice: None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._forever, name="notices", daemon=True)
+        self._pause_s = FIRST_PAUSE_S
+        self._worker = Worker(
+            "notifications",
+            clock,
+            self._turn,
+            retry_s=FIRST_PAUSE_S,
+            longest_retry_s=MOST_RECONNECT_S,
+            expected=(),
+            failed=lambda error: self._lost(error, "a defect of ours"),
+            stop_s=STOP_S,
+        )
         self._there = False
         self._heard_at: float | None = None
         self._complained: set[str] = set()
@@ -330,13 +339,11 @@ class NovaNotices:
 
     def listen(self, hear: Hear) -> None:
         self._hear = hear
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)
-        if self._thread.is_alive():
+        self._worker.stop()
+        if self._worker.alive:
             LOG.warning("notifications: a monitor has not returned within %d s", STOP_S)
 
     @property
@@ -349,26 +356,23 @@ class NovaNotices:
 
     # The listener's thread
 
-    def _forever(self) -> None:
-        pause = FIRST_PAUSE_S
-        while not self._stop.is_set():
-            try:
-                self._session()
-            except _GiveBack:
-                LOG.warning("notifications: not taken for %d s, given back to the queue", HOLD_S)
-            except DriverError as error:
-                self._lost(error, error.message)
-            except AWAY as error:
-                self._lost(error, f"{type(error).__name__}: {error}")
-            except Exception as error:  # the top of the thread: the loop must go on
-                LOG.exception("notifications: unforeseen")
-                self._lost(error, "a defect of ours")
+    def _turn(self) -> float:
+        """Listen until the connection ends; return the seconds until the next attempt."""
+        try:
+            self._session()
+        except _GiveBack:
+            LOG.warning("notifications: not taken for %d s, given back to the queue", HOLD_S)
+        except DriverError as error:
+            self._lost(error, error.message)
+        except AWAY as error:
+            self._lost(error, f"{type(error).__name__}: {error}")
+        finally:
             was_there, self._there = self._there, False
             if was_there:
                 self._tally.broker(False)
-                pause = FIRST_PAUSE_S
-            self._clock.wait(self._stop, pause)
-            pause = min(pause * 2, MOST_RECONNECT_S)
+                self._pause_s = FIRST_PAUSE_S
+        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, MOST_RECONNECT_S)
+        return pause_s
 
     def _session(self) -> None:
         """Open a connection and read until it ends."""
@@ -389,13 +393,13 @@ class NovaNotices:
             close(connection)
 
     def _read(self, connection: amqp.Connection, waiting: deque[amqp.Message]) -> None:
-        while not self._stop.is_set():
+        while not self._worker.stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 connection.drain_events(timeout=self._patience(waiting))
             connection.heartbeat_tick()
             look_up = self._clock.monotonic() + LOOK_S
             while waiting and self._resume_at <= self._clock.monotonic() < look_up:
-                if self._stop.is_set():
+                if self._worker.stopping.is_set():
                     return
                 if self._take(waiting[0]):
                     message = waiting.popleft()

@@ -144,8 +144,9 @@ class PeriodicTask(Worker):
         clock: Clock,
         *,
         expected: tuple[type[Exception], ...] = (HoldfastError,),
+        stop_s: float = 15.0,
     ) -> None:
-        super().__init__(name, clock, expected=expected)
+        super().__init__(name, clock, expected=expected, stop_s=stop_s)
         self._every_s = interval_s
         self._look = look
 

@@ -31,6 +31,7 @@ from holdfast.model.errors import DriverError, HoldfastError
 from holdfast.ports import guests as port
 from holdfast.ports.guests import Event, Guest, Listener
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.threads import PeriodicTask, Worker
 
 LOG = logging.getLogger(__name__)
 MOST = 10_000
@@ -47,30 +48,32 @@ class Dispatcher:
     in the queue.
     """
 
-    def __init__(self, listener: Listener, full: Callable[[], None], *, most: int = MOST) -> None:
+    def __init__(
+        self, listener: Listener, full: Callable[[], None], clock: Clock, *, most: int = MOST
+    ) -> None:
         self._listener = listener
         self._full = full
         self._most = most
         self._waiting: deque[Delivery] = deque()
         self._reading: Delivery | None = None  # the queued reading
-        self._wake = threading.Condition()
-        self._closed = False
-        self._thread = threading.Thread(target=self._forever, name="guests", daemon=True)
+        self._lock = threading.Lock()
+        self._worker = Worker("guests", clock, self._deliver, retry_s=0.0, expected=(), stop_s=5.0)
 
     def start(self) -> None:
-        self._thread.start()
+        self._worker.start()
 
     def put(self, delivery: Delivery, *, always: bool = False) -> None:
         """Queue a report; when the queue is full, drop it and ask for a reading of all guests.
 
         `always` queues the report even then: for rare reports that must not be missed.
         """
-        with self._wake:
+        with self._lock:
             room = always or len(self._waiting) < self._most
             if room:
                 self._waiting.append(delivery)
-                self._wake.notify()
-        if not room:
+        if room:
+            self._worker.wake()
+        else:
             self._full()
 
     def put_reading(self, delivery: Delivery) -> None:
@@ -78,39 +81,27 @@ class Dispatcher:
 
         A reading is always queued, because it must not be missed.
         """
-        with self._wake:
+        with self._lock:
             if self._reading is not None:
                 self._waiting.remove(self._reading)
             self._reading = delivery
             self._waiting.append(delivery)
-            self._wake.notify()
+        self._worker.wake()
 
     def close(self) -> None:
-        with self._wake:
-            self._closed = True
-            self._waiting.clear()
-            self._reading = None
-            self._wake.notify()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
+        """Stop; reports that still wait are dropped."""
+        self._worker.stop()
 
-    def _forever(self) -> None:
-        while (delivery := self._next()) is not None:
-            try:
-                delivery(self._listener)
-            except Exception:  # the top of the thread: the loop must go on
-                LOG.exception("something that was heard of a guest was not understood")
-
-    def _next(self) -> Delivery | None:
-        with self._wake:
-            while not self._waiting and not self._closed:
-                self._wake.wait()
-            if self._closed:
+    def _deliver(self) -> float | None:
+        """Deliver the next report; None if none is waiting."""
+        with self._lock:
+            if not self._waiting:
                 return None
             delivery = self._waiting.popleft()
             if delivery is self._reading:
                 self._reading = None
-            return delivery
+        delivery(self._listener)
+        return 0.0
 
 
 # Reading all guests
@@ -290,33 +281,24 @@ class Probe:
         self._owed: dict[str, float] = {}  # by uuid: since when a query has had no answer
         self._stuck: dict[str, str] = {}  # names by uuid
         self._held: dict[str, str] = {}
-        self._complained = ""
         self._full = False
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._forever, name="guests-probe", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
-        self._lines.close()
-
-    def _forever(self) -> None:
         import libvirt
 
-        while not self._clock.wait(self._stop, self._every_s):
-            try:
-                self.round()
-                self._complained = ""
-            except (DriverError, libvirt.libvirtError) as error:
-                if not self._complained:
-                    LOG.warning("whether QEMUs hang cannot be seen just now: %s", error)
-                self._complained = str(error)
-            except Exception:  # the top of the thread: the loop must go on
-                LOG.exception("looking for QEMUs that hang: unforeseen")
+        self._task = PeriodicTask(
+            "looking for QEMUs that hang",
+            interval_s,
+            self.round,
+            clock,
+            expected=(DriverError, libvirt.libvirtError),
+            stop_s=5.0,
+        )
+
+    def start(self) -> None:
+        self._task.start()
+
+    def close(self) -> None:
+        self._task.stop()
+        self._lines.close()
 
     def round(self) -> None:
         import libvirt
@@ -477,7 +459,6 @@ class LibvirtGuests:
         self._opening = Opening(self._listen)
         self._why = "libvirt has not been asked yet"
         self._complained = False
-        self._bell = threading.Event()
         self._lost = ""  # why the current connection is lost
         self._way = Way()
         self._full = False
@@ -485,26 +466,34 @@ class LibvirtGuests:
         self._later: tuple[float, ...] = ()  # seconds after the first reading
         self._calm = 0.0  # earliest time of the next reading
         self._patience = 1.0
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._forever, name="guests-way", daemon=True)
+        self._worker = Worker(
+            "the way to libvirt",
+            clock,
+            self._turn,
+            retry_s=PAUSE_S,
+            longest_retry_s=LONGEST_PAUSE_S,
+            expected=(HoldfastError, self._libvirt.libvirtError),
+            failed=self._failed,
+            stop_s=5.0,
+        )
         spans = {"interval_s": probe_every_s, "stuck_s": stuck_s, "held_s": held_s}
         self._probe = Probe(self._open, self._hangs, clock, **spans)
         self._reader = Reader(self._open, self._facts, clock)
         self._teller: Dispatcher | None = None
 
     def start(self, listener: Listener) -> None:
-        self._teller = Dispatcher(listener, self._overflowed, most=self._most_waiting)
+        self._teller = Dispatcher(listener, self._overflowed, self._clock, most=self._most_waiting)
         self._teller.start()
-        self._thread.start()
+        self._worker.start()
         self._probe.start()
 
     def close(self) -> None:
-        self._closed.set()
-        self._bell.set()
+        self._worker.stopping.set()
         self._probe.close()
         self._reader.close()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
+        self._worker.stop()
+        if not self._worker.alive:
+            self._leave()
         if self._teller is not None:
             self._teller.close()
 
@@ -516,24 +505,28 @@ class LibvirtGuests:
 
     # Connection to the daemon
 
-    def _forever(self) -> None:
-        pause_s = PAUSE_S
-        while not self._closed.is_set():
-            way = None
-            try:
-                if self._left.is_full:
-                    raise failed("it lets none of our connections go")
-                way = self._opening.result(OPEN_S)
-                pause_s = PAUSE_S
-                self._attend(way)
-            except (HoldfastError, self._libvirt.libvirtError) as error:
-                self._deaf(str(error))
-            except Exception:  # the top of the thread: the loop must go on
-                LOG.exception("the way to libvirt: unforeseen")
-                self._deaf("something unforeseen, see the log")
-            self._leave(way)
-            self._clock.wait(self._closed, pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+    def _turn(self) -> float:
+        """Connect if necessary, and read what is due; return the seconds until the next turn."""
+        if self._way.connection is None:
+            self._connect()
+        if self._lost or not self._way.connection.isAlive():
+            raise failed(self._lost or "the connection is dead")
+        self._read_due()
+        self._read_wanted()
+        return max(0.0, min(self._due[0] - self._clock.monotonic(), IDLE_S))
+
+    def _connect(self) -> None:
+        """Open the connection; a reading of all guests covers events that have arrived by then."""
+        if self._left.is_full:
+            raise failed("it lets none of our connections go")
+        way = self._opening.result(OPEN_S)
+        self._lost, self._full, self._way = "", False, way
+        self._due, self._later, self._calm = [self._clock.monotonic()], AGAIN_S, 0.0
+
+    def _failed(self, error: Exception) -> None:
+        known = isinstance(error, HoldfastError | self._libvirt.libvirtError)
+        self._deaf(str(error) if known else "something unforeseen, see the log")
+        self._leave()
 
     def _open(self) -> Any:
         """Open a read-only connection, on any thread.
@@ -557,22 +550,6 @@ class LibvirtGuests:
             way.ears.append(way.connection.domainEventRegisterAny(None, number, changed, None))
         way.connection.setKeepAlive(*KEEPALIVE)
         return way
-
-    def _attend(self, way: "Way") -> None:
-        """Read all guests, then wait for work until the connection is lost or the driver closes.
-
-        The first reading covers events that arrived before this call.
-        """
-        self._lost, self._full, self._way = "", False, way
-        self._due, self._later, self._calm = [self._clock.monotonic()], AGAIN_S, 0.0
-        while not self._closed.is_set():
-            pause_s = self._due[0] - self._clock.monotonic()
-            self._clock.wait(self._bell, max(0.0, min(pause_s, IDLE_S)))
-            self._bell.clear()
-            if self._lost or not way.connection.isAlive():
-                raise failed(self._lost or "the connection is dead")
-            self._read_due()
-            self._read_wanted()
 
     def _read_due(self) -> None:
         """Read all guests if a reading is due.
@@ -612,16 +589,16 @@ class LibvirtGuests:
             return  # a connection that the driver has left
         ways = ("an error", "the daemon ended", "the daemon is silent", "we closed it")
         self._lost = f"the connection was closed: {domain_xml.word(ways, reason)}"
-        self._bell.set()
+        self._worker.wake()
 
-    def _leave(self, way: "Way | None") -> None:
+    def _leave(self) -> None:
         """Close the connection; wait at most 1 s.
 
         Closing waits for the daemon's answers. The driver ignores events that arrive on this
         connection from now on.
         """
-        self._way = Way()
-        if way is None:
+        way, self._way = self._way, Way()
+        if way.connection is None:
             return
         try:
             self._left.ask("close", functools.partial(end, way.connection, way.ears), 1.0)
@@ -630,7 +607,7 @@ class LibvirtGuests:
 
     def _deaf(self, why: str) -> None:
         """Record why guests cannot be seen; log it once, not at every attempt."""
-        if not self._complained and not self._closed.is_set():
+        if not self._complained and not self._worker.stopping.is_set():
             LOG.error("guests cannot be seen, it is tried again: %s", why)
         self._why, self._complained = why, True
 
@@ -641,7 +618,7 @@ class LibvirtGuests:
 
     def _overflowed(self) -> None:
         self._full = True
-        self._bell.set()
+        self._worker.wake()
 
     # Readings
 
@@ -679,7 +656,7 @@ class LibvirtGuests:
 
     def _want(self, uuid: str) -> None:
         self._wanted.add(uuid)
-        self._bell.set()
+        self._worker.wake()
 
     def _hangs(self, uuid: str, name: str, detail: str, for_s: float) -> None:
         """Report a result of the probe.

@@ -31,6 +31,7 @@ from holdfast.ports.metrics import (
     Stats,
 )
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.threads import Worker
 
 # Statistics of many guests
 
@@ -420,20 +421,23 @@ class LibvirtMeasures:
         self._listed = -LIST_S
         self._reader = Reader(self._lines, self._read)
         self._patient_until = 0.0
-        self._bell = threading.Event()
-        self._closed = threading.Event()
         self._due = 0.0
         self._complained = False
-        self._thread = threading.Thread(target=self._forever, name="metrics-libvirt", daemon=True)
+        self._worker = Worker(
+            "numbers of guests",
+            clock,
+            self._turn,
+            retry_s=PAUSE_S,
+            expected=(DriverError, self._libvirt.libvirtError),
+            failed=self._failed,
+            stop_s=5.0,
+        )
 
     def start(self) -> None:
-        self._thread.start()
+        self._worker.start()
 
     def close(self) -> None:
-        self._closed.set()
-        self._bell.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
+        self._worker.stop()
         self._leave()
         self._lines.close()
         self._files.close()
@@ -454,24 +458,6 @@ class LibvirtMeasures:
 
     # The driver's thread
 
-    def _forever(self) -> None:
-        while not self._closed.is_set():
-            try:
-                pause_s = self._turn()
-                self._well()
-            except (DriverError, self._libvirt.libvirtError) as error:
-                # A second connection to a daemon that lives but is late would only be one more.
-                if self._connection is not None and not self._connection.isAlive():
-                    self._leave()
-                self._complain(str(error))
-                pause_s = PAUSE_S
-            except Exception:  # the top of the thread: the loop must go on
-                LOG.exception("numbers of guests: unforeseen")
-                self._leave()
-                pause_s = PAUSE_S
-            self._clock.wait(self._bell, pause_s)
-            self._bell.clear()
-
     def _turn(self) -> float:
         """Read changed guests, and request statistics if due.
 
@@ -483,8 +469,18 @@ class LibvirtMeasures:
         if now >= self._due:
             self._round()
             self._due = now + self._every_s if now > self._due + 1 else self._due + self._every_s
+        self._well()
         pause_s = max(0.0, self._due - self._clock.monotonic())
         return min(pause_s, PAUSE_S) if self._reader.is_behind else pause_s
+
+    def _failed(self, error: Exception) -> None:
+        if not isinstance(error, DriverError | self._libvirt.libvirtError):
+            self._leave()
+            return
+        # A second connection to a daemon that lives but is late would only be one more.
+        if self._connection is not None and not self._connection.isAlive():
+            self._leave()
+        self._complain(str(error))
 
     def _round(self) -> None:
         now = self._clock.monotonic()
@@ -561,7 +557,7 @@ class LibvirtMeasures:
 
     def _again(self, uuid: str) -> None:
         self._reader.again(uuid)
-        self._bell.set()
+        self._worker.wake()
 
     # Connection to the daemon
 
@@ -578,7 +574,7 @@ class LibvirtMeasures:
         """Open the event connection, on any thread; the call blocks while the daemon is frozen."""
         lib = self._libvirt
         connection = lib.openReadOnly(self._address)
-        connection.registerCloseCallback(lambda *_: self._bell.set(), None)
+        connection.registerCloseCallback(lambda *_: self._worker.wake(), None)
         self._ears = [
             connection.domainEventRegisterAny(None, number, heard, None)
             for number, heard in (
@@ -600,7 +596,7 @@ class LibvirtMeasures:
 
     def _complain(self, why: str) -> None:
         """Log the failure once, not at every attempt."""
-        if not self._complained and not self._closed.is_set():
+        if not self._complained and not self._worker.stopping.is_set():
             LOG.error("libvirt tells nothing of disks and memory of guests just now: %s", why)
         self._complained = True
 

@@ -27,6 +27,7 @@ from holdfast.metrics.sinks.udp import split
 from holdfast.ports.metric_plugins import Transition
 from holdfast.ports.metrics import DISK, HOST, NIC, Entity, Snapshot
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.threads import Worker
 
 # Prometheus text format. Pure functions.
 #
@@ -165,10 +166,9 @@ class Prometheus:
         self._changes: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
         self._made: tuple[int, str] = (-1, "")
-        self._stop = threading.Event()
         self._server: _Server | None = None
         self._complained = False
-        self._thread = threading.Thread(target=self._forever, name="sink-prometheus", daemon=True)
+        self._worker = Worker("sink-prometheus", clock, self._serve, retry_s=AGAIN_S, stop_s=2.0)
 
     def offer(self, snapshot: Snapshot, changes: Sequence[Transition]) -> None:
         self._snapshot = snapshot
@@ -182,15 +182,14 @@ class Prometheus:
     def start(self) -> None:
         """Open the port, or log why this failed; then start the thread that serves or retries."""
         self._open()
-        self._thread.start()
+        self._worker.start()
 
     def close(self) -> None:
-        self._stop.set()
+        self._worker.stopping.set()
         server = self._server
-        if server is not None and self._thread.is_alive():
+        if server is not None and self._worker.alive:
             server.shutdown()
-        if self._thread.is_alive():
-            self._thread.join(timeout=2.0)
+        self._worker.stop()
         if server is not None:
             server.server_close()
 
@@ -222,17 +221,13 @@ class Prometheus:
 
     # HTTP server
 
-    def _forever(self) -> None:
-        while not self._stop.is_set():
-            if self._server is None and not self._open():
-                self._clock.wait(self._stop, AGAIN_S)
-                continue
-            assert self._server is not None
-            try:
-                self._server.serve_forever(poll_interval=0.25)
-            except Exception:  # top of the thread: the loop must go on
-                LOG.exception("sink prometheus: unforeseen")
-                self._clock.wait(self._stop, AGAIN_S)
+    def _serve(self) -> float:
+        """Open the port if necessary and serve until `close`; return the seconds until a retry."""
+        if self._server is None and not self._open():
+            return AGAIN_S
+        assert self._server is not None
+        self._server.serve_forever(poll_interval=0.25)
+        return 0.0
 
     def _open(self) -> bool:
         try:
