@@ -21,7 +21,7 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from holdfast.client import dates, syntax
-from holdfast.client.errors import ClientError, NotFound, NotReachable, Unauthorized
+from holdfast.client.errors import ClientError, NotFound, NotReachable, Unauthorized, Unavailable
 from holdfast.model.errors import InvalidDocument, InvalidInput
 
 if TYPE_CHECKING:
@@ -122,6 +122,17 @@ class Base(Command):
                 self.exit_code = 1
                 self.app.LOG.error("%s: %s", ref, error)
         return done
+
+    def poll(self, read: Callable[[], _T], every_s: float, patience: int) -> _T:
+        """Wait and read; repeat while the server is unreachable, at most `patience` times."""
+        for _ in range(patience - 1):
+            dates.sleep(every_s)
+            try:
+                return read()
+            except (NotReachable, Unavailable) as error:
+                self.app.LOG.debug("%s", error)
+        dates.sleep(every_s)
+        return read()
 
 
 class ListCommand(Base, Lister):
@@ -293,6 +304,12 @@ def _column(key: str, value: Any) -> Any:
     if key.endswith(("_date", "_at")):
         return Moment(value)
     return Lines(value) if isinstance(value, list) else value
+
+
+def named(names: Sequence[str]) -> str:
+    """Format names: cmp-1, cmp-2, cmp-3, cmp-4 and 8 more"""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def typed(parse: Callable[[str], _T]) -> Callable[[str], _T]:

@@ -10,7 +10,6 @@ from typing import Any
 from cliff.columns import FormattableColumn
 
 from holdfast.cli import (
-    MOST_NAMED,
     DeleteEach,
     Lines,
     ListCommand,
@@ -21,6 +20,7 @@ from holdfast.cli import (
     Table,
     arg,
     either,
+    named,
     one,
     pair,
     rows,
@@ -276,11 +276,6 @@ class Hosts(FormattableColumn[Any]):
 
     def human_readable(self) -> str:
         return f"{len(self._value)}: {named(self._value)}" if self._value else "0"
-
-
-def named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
 
 
 class Lasts(FormattableColumn[Any]):

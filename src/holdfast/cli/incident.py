@@ -4,6 +4,7 @@
 import argparse
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from holdfast import cli
@@ -22,9 +23,7 @@ from holdfast.cli import (
 )
 from holdfast.cli.recovery import paused_line, reason
 from holdfast.cli.repair import Wrapped
-from holdfast.client import dates
 from holdfast.client.client import Object, Objects
-from holdfast.client.errors import NotReachable, Unavailable
 from holdfast.model.incident import KINDS
 from holdfast.model.state_machines import INCIDENT
 
@@ -220,17 +219,8 @@ class _Watching(Base):
             if incident["status"] not in OPEN:
                 self.exit_code = int(incident["status"] in BAD)
                 return incident
-            dates.sleep(POLL_S)
-            incident = self._again(incident)
-
-    def _again(self, incident: Object) -> Object:
-        """Poll the incident; a server that is briefly unreachable does not end the command."""
-        for _ in range(PATIENCE - 1):
-            try:
-                return self.client.incidents.show(incident["id"])
-            except (NotReachable, Unavailable):
-                dates.sleep(POLL_S)
-        return self.client.incidents.show(incident["id"])
+            show = partial(self.client.incidents.show, incident["id"])
+            incident = self.poll(show, POLL_S, PATIENCE)
 
 
 class _Screen:

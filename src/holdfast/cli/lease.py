@@ -9,7 +9,6 @@ from typing import Any
 
 from holdfast import cli
 from holdfast.cli import (
-    MOST_NAMED,
     ActOnEach,
     Base,
     DeleteEach,
@@ -22,13 +21,13 @@ from holdfast.cli import (
     Table,
     arg,
     either,
+    named,
     one,
     rows,
     typed,
 )
 from holdfast.client import dates, syntax
 from holdfast.client.client import Leases, Object, Objects
-from holdfast.client.errors import NotReachable, Unavailable
 from holdfast.model import state_machines
 
 # A lease as text: a short line for each reservation and event
@@ -95,10 +94,9 @@ def _got(value: Object) -> str:
     names = [
         f"{host.get('name') or host.get('id')}"
         + (f" ({host['slots']} slot{'s' * (host['slots'] != 1)})" if "slots" in host else "")
-        for host in hosts[:MOST_NAMED]
+        for host in hosts
     ]
-    more = f" and {len(hosts) - MOST_NAMED} more" if len(hosts) > MOST_NAMED else ""
-    return f"on {', '.join(names)}{more}" if names else ""
+    return f"on {named(names)}" if names else ""
 
 
 def _cut(text: str) -> str:
@@ -186,7 +184,7 @@ class Create(ShowCommand):
 
     def _wait(self, lease: Object) -> Object:
         """Poll the lease until it is active, failed or over."""
-        said, failures = "", 0
+        said = ""
         while True:
             sentence = f"lease {lease['name']} ({lease['id']}): {lease['status']}"
             if lease["status"] == "PENDING":
@@ -197,13 +195,7 @@ class Create(ShowCommand):
             if lease["status"] in ("ACTIVE", "ERROR", "TERMINATED"):
                 self.exit_code = 1 if lease["status"] == "ERROR" else 0
                 return lease
-            dates.sleep(POLL_S)
-            try:
-                lease, failures = self.client.leases.show(lease["id"]), 0
-            except (NotReachable, Unavailable):
-                failures += 1
-                if failures >= PATIENCE:
-                    raise
+            lease = self.poll(partial(self.client.leases.show, lease["id"]), POLL_S, PATIENCE)
 
 
 STATUSES = sorted(state_machines.LEASE)

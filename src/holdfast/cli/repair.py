@@ -3,19 +3,18 @@
 
 import argparse
 import textwrap
-from collections.abc import Iterable
 from typing import ClassVar
 
 from cliff.columns import FormattableColumn
 
 from holdfast.cli import (
-    MOST_NAMED,
     Arguments,
     ListCommand,
     ListObjects,
     ShowObject,
     Table,
     arg,
+    named,
     rows,
     typed,
 )
@@ -182,7 +181,7 @@ def sentence(report: Object, fail: str) -> str:
     if not failed and not counts["reservations"]:
         return "no host has failed, there is nothing to repair"
     verb = "fails" if fail == "fail" and len(failed) == 1 else fail
-    first = f"{_many(len(failed), 'host')} {verb}{_named(failed)}"
+    first = f"{_many(len(failed), 'host')} {verb}" + (f" ({named(failed)})" if failed else "")
     if not counts["reservations"]:
         return f"{first}; no reservation is hit"
     moved, short = counts["moved"], counts["short"]
@@ -212,13 +211,6 @@ def _row(move: Object) -> Object:
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def _named(names: Iterable[str]) -> str:
-    """Format names: (cmp-1, cmp-2 and 5 more), or nothing"""
-    known = list(names)
-    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
-    return f" ({', '.join(known[:MOST_NAMED])}{more})" if known else ""
 
 
 # holdfast failover, holdfast failover set
