@@ -69,7 +69,7 @@ def test_every_cookie_is_secure_where_people_come_by_https(site: Site) -> None:
         ]
     finally:
         site.conf.clear_override("public_url", "api")
-    assert {one.partition("=")[0] for one in found} >= {"holdfast_said", "holdfast_session"}
+    assert {one.partition("=")[0] for one in found} >= {"holdfast_message", "holdfast_session"}
     assert [one for one in found if "; Secure" not in one] == []
 
 

@@ -77,25 +77,25 @@ def change(request: Request) -> Response:
     said = f"Lease {made['name']} is changed."
     if "part" in request.body:
         return _answer(request, lease, given, outcome(done=said, href=f"{HERE}/{lease['id']}"))
-    return away(f"{HERE}/{lease['id']}", said=said)
+    return away(f"{HERE}/{lease['id']}", message=said)
 
 
 def end(request: Request) -> Response:
     body = {"end_date": "now"}
     lease = api_calls.call(request, leases.update, path=_path(request), body=body)["lease"]
-    return away(f"{HERE}/{lease['id']}", said=f"Lease {lease['name']} ends now.")
+    return away(f"{HERE}/{lease['id']}", message=f"Lease {lease['name']} ends now.")
 
 
 def delete(request: Request) -> Response:
     lease = _lease(request)
     api_calls.call(request, leases.delete, path=_path(request))
-    return away(HERE, said=f"Lease {lease['name']} is deleted.")
+    return away(HERE, message=f"Lease {lease['name']} is deleted.")
 
 
 def acknowledge(request: Request) -> Response:
     lease = _lease(request)
     api_calls.call(request, repair.acknowledge, path=_path(request))
-    return away(f"{HERE}/{lease['id']}", said="It is noted that you have seen it.")
+    return away(f"{HERE}/{lease['id']}", message="It is noted that you have seen it.")
 
 
 # Contents

@@ -465,7 +465,7 @@ def create(request: Request) -> Response:
     said, href = f"Lease {made['name']} is booked.", f"{HERE}/{made['id']}"
     if "part" in request.body:
         return _form(request, wish, outcome(done=said, href=href))
-    return away(href, said=said)
+    return away(href, message=said)
 
 
 def _other_dates(given: Mapping[str, str], instead: str) -> Mapping[str, str]:

@@ -43,7 +43,7 @@ def do(request: Request) -> Response:
     if deed == "fail" and "story" in request.body:
         return away(_story(request, host))
     page = f"{PREFIX}/hosts/{quote(host, safe='')}"
-    return away(local(request.body.get("next", page)), said=said)
+    return away(local(request.body.get("next", page)), message=said)
 
 
 def _heal(request: Request, host: str) -> str:

@@ -236,7 +236,7 @@ def _done(request: Request, form: str, do: Callable[[], str]) -> Response:
     except HoldfastError as error:
         why, status = _plainly(error.message, request.body), error.status
         return again(request, lambda: _page(request, form, why, status), error)
-    return away(local(request.body.get("next", PATH)), said=said)
+    return away(local(request.body.get("next", PATH)), message=said)
 
 
 def _plainly(message: str, given: Mapping[str, str]) -> str:
