@@ -81,7 +81,7 @@ def test_what_is_meant_for_sure_is_opened_and_the_rest_is_listed(build: Build) -
     listed = site.call("GET", "/console/search?q=c").text
     assert "<script>alert" not in listed and "&lt;script&gt;" in listed
     assert len(re.findall('<span class="faint kind">', listed)) == 7
-    assert "Nothing is called" in site.call("GET", "/console/search?q=%25").text
+    assert "that you may see matches" in site.call("GET", "/console/search?q=%25").text
 
 
 def test_the_search_is_walked_by_keys(browser: Browser, build: Build) -> None:
@@ -106,7 +106,7 @@ def test_a_member_finds_what_is_theirs(build: Build, tmp_path: Path) -> None:
     member = Person(site, "member")
     assert member.get("/console/search?q=plan").headers["location"] == f"/console/leases/{mine}"
     for query in ("secret", "cmp-1"):
-        assert "Nothing is called" in member.get(f"/console/search?q={query}").text
+        assert "that you may see matches" in member.get(f"/console/search?q={query}").text
 
 
 def test_what_would_follow_is_told_and_nothing_is_done(browser: Browser, build: Build) -> None:
