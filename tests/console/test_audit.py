@@ -41,7 +41,7 @@ def sentences(text: str) -> list[str]:
 
 
 def test_the_log_is_filtered_linked_and_followed(browser: Browser, site: Site) -> None:
-    # the newest, whatever other tests have written
+    # the newest line
     write_line(site, "recovery is paused", subject="recovery", request_id="req-7")
     with opened(browser, site.url) as page:
         page.goto(f"{AUDIT}")

@@ -15,7 +15,7 @@ from holdfast.api.holdfast_v1 import audit
 from holdfast.api.request import Request, Response
 from holdfast.console import api_calls
 from holdfast.console.format import address
-from holdfast.console.pages import HEADERS, PREFIX, page, part
+from holdfast.console.pages import HEADERS, PREFIX, page, part, project_scope, whole_number
 from holdfast.db.audit import Wanted
 from holdfast.model.errors import InvalidInput
 from holdfast.runtime.text import HEAD, csv_row
@@ -60,16 +60,16 @@ def _lines(request: Request) -> dict[str, Any]:
 def _around(request: Request) -> Response:
     """Render the line of a permalink with the lines just before and after."""
     own = str(request.query["id"])
-    if not own.isascii() or not own.isdigit() or len(own) > 15:
+    number = whole_number(own, 15)
+    if number is None:
         raise InvalidInput(f"id: {own[:40]!r} is not a line number")
-    project = None if request.caller.is_admin else request.caller.project_id
-    rows = request.services.store.audit.around(int(own), project, NEAR)
+    rows = request.services.store.audit.around(number, project_scope(request), NEAR)
     shown: dict[str, Any] = {
         "lines": [_shown(audit.view(row)) for row in rows],
         "marker": "",
         "older": address(PATH, {"marker": str(rows[-1]["id"])}),
         "part": "",
-        "command": _command("list", {"marker": str(int(own) + 1), "limit": "1"}),
+        "command": _command("list", {"marker": str(number + 1), "limit": "1"}),
         "chosen": own,
     }
     from_here = {"marker": str(rows[0]["id"] + 1)}

@@ -103,7 +103,7 @@ def commands(lines: Iterable[Iterable[object]]) -> Markup:
     """Render several shell commands joined with `&&`."""
     line = " && ".join(shlex.join(str(part) for part in parts) for parts in lines)
     return Markup(
-        '<details class="cmd"><summary>same by command</summary><code data-copy>{}</code></details>'
+        '<details class="cmd"><summary>CLI command</summary><code data-copy>{}</code></details>'
     ).format(line)
 
 

@@ -26,7 +26,7 @@ from holdfast.api.request import Request, Response
 from holdfast.console import alarms as alarm_pages
 from holdfast.console import api_calls, format
 from holdfast.console.hosts import agent
-from holdfast.console.pages import PREFIX, away, page, part
+from holdfast.console.pages import PREFIX, away, page, part, project_scope, whole_number
 from holdfast.db.agents import MOST_HOSTS, WatchedHost
 from holdfast.db.alarms import Wanted
 from holdfast.metrics.history import EVERY_S, FIELDS, Hour, Line
@@ -435,8 +435,7 @@ def _hosts(request: Request) -> dict[str, Any]:
     text = str(request.query.get("q", "")).strip()
     known = {normalise(host["name"]) for host in api_calls.call(request, hosts.index)["hosts"]}
     with_agent = {row["host"]: row for row in api_calls.call(request, agents.index)["agents"]}
-    own = None if request.caller.is_admin else request.caller.project_id
-    counts = Counter(request.services.store.alarms.counts(own))
+    counts = Counter(request.services.store.alarms.counts(project_scope(request)))
     store = request.services.store.samples
     kept, requested = set(store.there(MOST_HOSTS)), store.wanted()
     names = [name for name in {*known, *with_agent, *counts, *kept} if text.lower() in name]
@@ -472,8 +471,8 @@ def _charts(request: Request, name: str) -> dict[str, Any]:
 
 
 def _page(request: Request) -> int:
-    number = str(request.query.get("page", "1"))
-    return min(int(number), _MOST_PAGES) if number.isdecimal() and len(number) < 9 else 1
+    number = whole_number(str(request.query.get("page", "")), 8)
+    return 1 if number is None else min(number, _MOST_PAGES)
 
 
 def _at(slot: int) -> datetime:

@@ -294,7 +294,12 @@ def _page(cookies: Mapping[str, str], error: HoldfastError, entered: Mapping[str
     return environment().get_template("refusal.html").render(shown).encode()
 
 
-# The text that a user entered in a form, and its errors by line.
+def project_scope(request: Request) -> str | None:
+    """Return the project whose data the caller sees; None for an administrator, who sees all."""
+    return None if request.caller.is_admin else request.caller.project_id
+
+
+# The text that a user entered in a form or URL, and its errors by line.
 
 
 #: The line number (0: the whole text), the error, and the text of the line.
@@ -304,6 +309,12 @@ LineError = tuple[int, str, str]
 def entered(text: str) -> str:
     """Return the entered text with `\\n` line ends, because browsers send CRLF."""
     return text.replace("\r\n", "\n")
+
+
+def whole_number(text: str, digits: int) -> int | None:
+    """Return a whole number of at most `digits` digits; None for any other text."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= digits
+    return int(text) if is_number else None
 
 
 def by_line(text: str, error: InvalidDocument) -> Sequence[LineError]:

@@ -17,7 +17,7 @@ from holdfast.api.holdfast_v1 import agents, alarm_rules
 from holdfast.api.request import Request, Response
 from holdfast.console import api_calls, format, metrics
 from holdfast.console.metrics import Spark, is_known
-from holdfast.console.pages import PREFIX, away, by_line, entered, page, part
+from holdfast.console.pages import PREFIX, away, by_line, entered, page, part, whole_number
 from holdfast.metrics.history import Hour
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.model.host import normalise
@@ -118,8 +118,8 @@ def save(request: Request) -> Response:
 
 
 def roll_back(request: Request) -> Response:
-    number = str(request.body.get("version", ""))
-    body = {"version": int(number)} if number.isdecimal() and len(number) < 10 else {}
+    number = whole_number(str(request.body.get("version", "")), 9)
+    body = {} if number is None else {"version": number}
     answer = api_calls.call(request, alarm_rules.roll_back, path=request.path, body=body)
     saved = answer["alarm_rules"]
     message = f"rules {saved['name']}: version {number} restored as version {saved['version']}"
@@ -138,12 +138,11 @@ def delete(request: Request) -> Response:
 def drafted(request: Request) -> Draft:
     """Read the draft from the form."""
     form: Mapping[str, str] = request.body
-    version = form.get("version", "0")
     return Draft(
         form.get("name", "").strip(),
         form.get("scope", "").strip() or ALL,
         entered(form.get("text", "")),
-        int(version) if version.isdecimal() and len(version) < 10 else 0,
+        whole_number(form.get("version", ""), 9) or 0,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.api.request import Request, Response
-from holdfast.console.pages import PREFIX, away, page
+from holdfast.console.pages import PREFIX, away, page, project_scope
 from holdfast.model.host import normalise
 
 MOST, LONGEST = 25, 100
@@ -54,8 +54,7 @@ def _hits(request: Request, text: str) -> list[Hit]:
     if request.allowed(HOSTS):
         hits += map(_host, store.hosts(text, MOST))
     if request.allowed(LEASES):
-        own = None if request.caller.is_admin else request.caller.project_id
-        hits += map(_lease, store.leases(text, own, MOST))
+        hits += map(_lease, store.leases(text, project_scope(request), MOST))
     if request.allowed(INCIDENTS):
         hits += map(_incident, store.incidents(text, MOST))
     return hits

@@ -11,7 +11,7 @@ from holdfast.api.holdfast_v1 import switches
 from holdfast.api.request import Request, Response
 from holdfast.console import api_calls, pages
 from holdfast.console.format import LENGTHS
-from holdfast.console.pages import PREFIX, again, away, local, page, part
+from holdfast.console.pages import PREFIX, again, away, local, page, part, whole_number
 from holdfast.model.errors import HoldfastError, InvalidInput
 from holdfast.model.incident import MATCHERS, WORK
 
@@ -164,7 +164,7 @@ def _paused(given: Mapping[str, str]) -> dict[str, Any]:
     lasts = given.get("lasts", "")
     return {
         "reason": given.get("reason", ""),
-        "duration_s": None if lasts == FOREVER else _number(lasts or HOUR),
+        "duration_s": None if lasts == FOREVER else _seconds(lasts or HOUR),
         **({"segment": given["segment"]} if given.get("segment") else {}),
     }
 
@@ -208,7 +208,7 @@ def _silenced(given: Mapping[str, str]) -> dict[str, Any]:
     content: dict[str, Any] = {
         "matcher": {name: given[name].strip() for name in MATCHERS if given.get(name, "").strip()},
         "reason": given.get("reason", ""),
-        "duration_s": _number(given.get("lasts") or HOUR),
+        "duration_s": _seconds(given.get("lasts") or HOUR),
     }
     if given.get("starts_at"):
         content["starts_at"] = given["starts_at"]
@@ -248,7 +248,8 @@ def _error_text(message: str, given: Mapping[str, str]) -> str:
     return message
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
+def _seconds(text: str) -> int:
+    seconds = whole_number(text, 9)
+    if seconds is None:
         raise InvalidInput("duration: choose one from the list")
-    return int(text)
+    return seconds

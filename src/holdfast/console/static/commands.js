@@ -16,11 +16,11 @@
 
   function words(form) {
     const fields = [...form.querySelectorAll("[data-option]")];
-    const named = fields.some((one) => one.dataset.any !== undefined && entered(one));
-    return fields.flatMap((one) => {
-      const value = entered(one) || (named && one.dataset.any !== undefined ? "" : one.dataset.else || "");
+    const named = fields.some((field) => field.dataset.any !== undefined && entered(field));
+    return fields.flatMap((field) => {
+      const value = entered(field) || (named && field.dataset.any !== undefined ? "" : field.dataset.else || "");
       if (!value) return [];
-      return value.startsWith("-") ? [`${one.dataset.option}=${value}`] : [one.dataset.option, value];
+      return value.startsWith("-") ? [`${field.dataset.option}=${value}`] : [field.dataset.option, value];
     });
   }
 
